@@ -1,6 +1,9 @@
-"""Settings of Sphinx: ``python -m sphinx -W --keep-going -b html docs docs/_build/html`` from the root of the project.
+"""Settings of Sphinx:
+``python -m sphinx -W --keep-going -b html docs docs/_build/html`` from the root of the
+project.
 
-Nothing is fetched, neither by the build nor by the pages: examples use bundled data, formulas become drawings.
+Nothing is fetched, neither by the build nor by the pages: examples use bundled data,
+formulas become drawings.
 """
 
 from __future__ import annotations
@@ -35,12 +38,20 @@ extensions = [
     "flynn_reference",
     "svg_formulas",
 ]
-exclude_patterns = ["_build", "_templates", "examples/GALLERY_HEADER.rst", "gallery/**/*.ipynb"]
+exclude_patterns = [
+    "_build",
+    "_templates",
+    "examples/GALLERY_HEADER.rst",
+    "gallery/**/*.ipynb",
+]
 templates_path = ["_templates"]
-default_role = "maybe"  # docstrings put `names` between single backticks, see flynn_reference
+# docstrings put `names` between single backticks, see flynn_reference
+default_role = "maybe"
 nitpicky = True
 # Base classes that have no page here.
-nitpick_ignore_regex = [("py:class", r"(abc|flwr|sklearn)\..*|flwr_flynn\.flower\.strategy\.BaseStrategy")]
+nitpick_ignore_regex = [
+    ("py:class", r"(abc|flwr|sklearn)\..*|flwr_flynn\.flower\.strategy\.BaseStrategy")
+]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -53,7 +64,17 @@ toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
-numpydoc_validation_checks = {"GL03", "GL07", "PR02", "PR03", "PR05", "PR10", "SS01", "SS02", "SS03"}
+numpydoc_validation_checks = {
+    "GL03",
+    "GL07",
+    "PR02",
+    "PR03",
+    "PR05",
+    "PR10",
+    "SS01",
+    "SS02",
+    "SS03",
+}
 
 # -------- gallery
 
@@ -70,7 +91,8 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "show_signature": False,
     "write_computation_times": False,
-    "min_reported_time": 3600,  # no times on the pages: they would change with every build
+    # no times on the pages: they would change with every build
+    "min_reported_time": 3600,
     "reset_modules": ("matplotlib",),
     "remove_config_comments": True,
 }
@@ -83,7 +105,12 @@ html_static_path = ["_static"]
 html_css_files = ["flynn.css"]
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars: dict[str, list[str]] = {"index": [], "changelog": [], "security": [], "contributing": []}
+html_sidebars: dict[str, list[str]] = {
+    "index": [],
+    "changelog": [],
+    "security": [],
+    "contributing": [],
+}
 html_math_renderer = "svg"
 html_theme_options = {
     "logo": {"text": "flwr-flynn"},
@@ -94,7 +121,8 @@ html_theme_options = {
     "show_toc_level": 2,
     # Results have none: their tables are wide.
     "secondary_sidebar_items": {
-        f"{folder}/**": ["page-toc"] for folder in ("tutorial", "how_to", "explanation", "reference")
+        f"{folder}/**": ["page-toc"]
+        for folder in ("tutorial", "how_to", "explanation", "reference")
     },
     "footer_start": ["copyright"],
     "footer_end": [],

@@ -1,8 +1,9 @@
 """FlyNN: nearest-neighbour classification in one federated round, as a Flower plugin.
 
-Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies", AAAI 2022. Every party hashes its
-samples with the same fruit-fly hash and counts, per class, which bits are active; the server adds the counts. The sum
-is the model of the pooled data, bit for bit.
+Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies",
+AAAI 2022. Every party hashes its samples with the same fruit-fly hash and counts, per
+class, which bits are active; the server adds the counts. The sum is the model of the
+pooled data, bit for bit.
 
 >>> import numpy as np
 >>> from flwr_flynn import FlyNNClassifier
@@ -10,7 +11,8 @@ is the model of the pooled data, bit for bit.
 >>> FlyNNClassifier(seed=1).fit(X, ["a", "a", "b", "b"]).predict([[0.2, 0.8]])
 array(['a'], dtype='<U1')
 
-Names are imported when first used: `import flwr_flynn` loads neither Flower nor scikit-learn.
+Names are imported when first used: `import flwr_flynn` loads neither Flower nor
+scikit-learn.
 """
 
 from __future__ import annotations

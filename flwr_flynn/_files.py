@@ -26,12 +26,16 @@ _OLD = 24 * 3600  # seconds after which a partial file is one that a killed proc
 
 
 @contextmanager
-def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Write a file whole or not at all: after a crash there is the old file or the new one.
+def writing(
+    path: str | os.PathLike[str], mode: int | None = None
+) -> Iterator[IO[bytes]]:
+    """Write a file whole or not at all: after a crash there is the old file or the new
+    one.
 
-    The bytes go to a file ``.<name>.partial.<random>`` of the same folder, which replaces the file in one step when the
-    block ends. Saves at the same time do not disturb each other: the last to end stays. A later save removes what a
-    killed process left a day ago.
+    The bytes go to a file ``.<name>.partial.<random>`` of the same folder, which
+    replaces the file in one step when the block ends. Saves at the same time do not
+    disturb each other: the last to end stays. A later save removes what a killed
+    process left a day ago.
     """
     try:
         target = os.path.realpath(path)
@@ -40,7 +44,11 @@ def writing(path: str | os.PathLike[str], mode: int | None = None) -> Iterator[I
         partial = os.path.join(folder, f".{name}.partial.{secrets.token_hex(8)}")
         permissions = 0o666 if mode is None else mode & 0o777 | 0o600
         try:
-            with open(partial, "xb", opener=lambda path, flags: os.open(path, flags, permissions)) as stream:
+            with open(
+                partial,
+                "xb",
+                opener=lambda path, flags: os.open(path, flags, permissions),
+            ) as stream:
                 yield stream
                 stream.flush()
                 if mode is not None and os.chmod in os.supports_fd:
@@ -65,7 +73,10 @@ def _remove_old(folder: str, name: str) -> None:
     partial = re.compile(rf"\.{re.escape(name)}\.partial(\.[0-9a-f]+)?")
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if partial.fullmatch(entry.name) and time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD:
+            if (
+                partial.fullmatch(entry.name)
+                and time.time() - entry.stat(follow_symlinks=False).st_mtime > _OLD
+            ):
                 os.unlink(entry)
 
 
@@ -84,7 +95,9 @@ def settle(folder: str | os.PathLike[str]) -> None:
 
 
 def _mode_of(target: str) -> int | None:
-    """The permissions of a regular file, None without a file; anything else is an error."""
+    """The permissions of a regular file, None without a file; anything else is an
+    error.
+    """
     try:
         found = os.stat(target).st_mode
     except FileNotFoundError:
@@ -96,7 +109,11 @@ def _mode_of(target: str) -> int | None:
 
 def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
     name = os.path.basename(os.fspath(path))[:80]
-    reason = os.strerror(cause.errno) if cause.errno not in (None, errno.EINVAL) else cause.strerror or str(cause)
+    reason = (
+        os.strerror(cause.errno)
+        if cause.errno not in (None, errno.EINVAL)
+        else cause.strerror or str(cause)
+    )
     error = WriteError(name, got=reason, text=f"{name!r} cannot be written ({reason})")
     error.errno = cause.errno
     error.add_note(f"in {os.path.dirname(os.path.abspath(path))}")
@@ -105,13 +122,16 @@ def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
 
 # -------- arrays of files that are not trusted
 
-# A pattern reads the header, and not NumPy, whose reader gives it to Python's tokenizer and parser. NumPy writes it
-# with one space after each comma and colon; other writers with none, or with more.
+# A pattern reads the header, and not NumPy, whose reader gives it to Python's tokenizer
+# and parser. NumPy writes it with one space after each comma and colon; other writers
+# with none, or with more.
 _LONGEST_HEADER = 1024
 _HEADER = re.compile(
-    rb"\{ *['\"]descr['\"] *: *['\"]([<>|=]?[biufcmMSUV]\d{1,10}(?:\[\w{1,20}\])?)['\"] *,"
+    rb"\{ *['\"]descr['\"] *: "
+    rb"*['\"]([<>|=]?[biufcmMSUV]\d{1,10}(?:\[\w{1,20}\])?)['\"] *,"
     rb" *['\"]fortran_order['\"] *: *(True|False) *,"
-    rb" *['\"]shape['\"] *: *\( *((?:\d{1,10}L? *(?:, *\d{1,10}L? *){0,31},? *)?)\) *,? *\} *\n?"
+    rb" *['\"]shape['\"] *: *\( *((?:\d{1,10}L? *(?:, *\d{1,10}L? *){0,31},? *)?)\) "
+    rb"*,? *\} *\n?"
 )
 
 
@@ -133,15 +153,23 @@ class NpyHeader(NamedTuple):
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
 
-def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*") -> NpyHeader:
-    """Read the header of a plain array in .npy format, up to its entries; its ``dtype.str`` must match `types`.
+def npy_header(
+    stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*"
+) -> NpyHeader:
+    """Read the header of a plain array in .npy format, up to its entries; its
+    ``dtype.str`` must match `types`.
 
-    An error about a malformed header has the class `error` and the field `what`. No size in the header is allocated.
+    An error about a malformed header has the class `error` and the field `what`. No
+    size in the header is allocated.
     """
     magic = stream.read(8)
     wide = 2 if magic[6:7] == b"\x01" else 4
     length = stream.read(wide)
-    if magic[:6] != b"\x93NUMPY" or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0") or len(length) < wide:
+    if (
+        magic[:6] != b"\x93NUMPY"
+        or magic[6:] not in (b"\1\0", b"\2\0", b"\3\0")
+        or len(length) < wide
+    ):
         raise error(what, "the bytes of numpy.save", magic[:8])
     size = int.from_bytes(length, "little")
     text = stream.read(size) if size <= _LONGEST_HEADER else b""
@@ -154,7 +182,9 @@ def npy_header(stream: IO[bytes], what: str, error: type[Refusal], types: str = 
         dtype = np.dtype("V0")
     if not dtype.itemsize or not re.fullmatch(types, dtype.str):
         raise error(what, f"an array of type {types}", header[1].decode()[:20])
-    shape = tuple(int(number.strip(b" L")) for number in header[3].split(b",") if number.strip())
+    shape = tuple(
+        int(number.strip(b" L")) for number in header[3].split(b",") if number.strip()
+    )
     # NumPy does not limit the other numbers if one of them is 0.
     if math.prod(max(number, 1) for number in shape) * dtype.itemsize >= 2**63:
         raise error(what, "a shape that NumPy can have", str(shape)[:60])
@@ -169,14 +199,21 @@ def npz_array(
     types: str = ".*",
     max_bytes: int | None = None,
 ) -> npt.NDArray[Any]:
-    """Read one array of an open .npz file; its size is checked before anything is allocated.
+    """Read one array of an open .npz file; its size is checked before anything is
+    allocated.
 
-    By default `max_bytes` is the most that a file of this size can hold. Damaged files raise errors of `zipfile`.
+    By default `max_bytes` is the most that a file of this size can hold. Damaged files
+    raise errors of `zipfile`.
     """
     info = archive.getinfo(member)
-    # These are NumPy's. Other methods allocate by sizes in the file, and deflate makes of a byte 1032 at most.
+    # These are NumPy's. Other methods allocate by sizes in the file, and deflate makes
+    # of a byte 1032 at most.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise error(what, "a stored or deflated array", f"compression method {info.compress_type}")
+        raise error(
+            what,
+            "a stored or deflated array",
+            f"compression method {info.compress_type}",
+        )
     most = 1032 * os.fstat(archive.fp.fileno()).st_size  # type: ignore[union-attr]
     with archive.open(info) as stream:
         header = npy_header(stream, what, error, types)

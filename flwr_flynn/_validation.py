@@ -1,4 +1,6 @@
-"""Checks of single values; an error names the field, the expected values and the actual one."""
+"""Checks of single values; an error names the field, the expected values and the actual
+one.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,30 @@ LARGEST = 2**63 - 1
 """The largest integer of 64 bits, and the default bound."""
 
 
-def integer(field: str, value: Any, least: int = 1, most: int = LARGEST, error: type[FlyNNError] = ConfigError) -> int:
-    """`value` as an integer of Python, if it is within bounds. Integers of NumPy are integers, booleans are not."""
+def integer(
+    field: str,
+    value: Any,
+    least: int = 1,
+    most: int = LARGEST,
+    error: type[FlyNNError] = ConfigError,
+) -> int:
+    """`value` as an integer of Python, if it is within bounds.
+
+    Integers of NumPy are integers, booleans are not.
+    """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        bounds = f" of at least {least}" if most == LARGEST else f" from {least} to {most}"
-        raise error(field, "an integer" + (bounds if (least, most) != (-LARGEST, LARGEST) else ""), value)
+        bounds = (
+            f" of at least {least}" if most == LARGEST else f" from {least} to {most}"
+        )
+        raise error(
+            field,
+            "an integer" + (bounds if (least, most) != (-LARGEST, LARGEST) else ""),
+            value,
+        )
     return number
 
 
@@ -39,12 +56,16 @@ def number(
     below: float = math.inf,
     error: type[FlyNNError] = ConfigError,
 ) -> float:
-    """`value` as a float of Python, if it is finite, from `least` to `most`, more than `above`, less than `below`."""
+    """`value` as a float of Python, if it is finite, from `least` to `most`, more than
+    `above`, less than `below`.
+    """
     try:
         figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError):
         figure = math.nan
-    if not (math.isfinite(figure) and least <= figure <= most and above < figure < below):
+    if not (
+        math.isfinite(figure) and least <= figure <= most and above < figure < below
+    ):
         from_least = "from" if min(most, below) < math.inf else "of at least"
         bounds = (("above", above), (from_least, least), ("to", most), ("below", below))
         words = [f" {word} {bound:g}" for word, bound in bounds if math.isfinite(bound)]
@@ -52,7 +73,12 @@ def number(
     return figure
 
 
-def one_of(field: str, value: Any, known: tuple[str, ...], error: type[FlyNNError] = ConfigError) -> str:
+def one_of(
+    field: str,
+    value: Any,
+    known: tuple[str, ...],
+    error: type[FlyNNError] = ConfigError,
+) -> str:
     """`value`, if it is one of the known strings."""
     if not isinstance(value, str) or value not in known:
         raise error(field, f"one of {', '.join(known)}", value)
@@ -67,16 +93,24 @@ def boolean(field: str, value: Any, error: type[FlyNNError] = ConfigError) -> bo
 
 
 def finite_floats(
-    field: str, value: Any, shape: tuple[int | None, ...], expected: str, error: type[FlyNNError] = ConfigError
+    field: str,
+    value: Any,
+    shape: tuple[int | None, ...],
+    expected: str,
+    error: type[FlyNNError] = ConfigError,
 ) -> npt.NDArray[np.float64]:
-    """`value` as float64, if it is an array or nested sequences of finite numbers; None in the shape is any length."""
+    """`value` as float64, if it is an array or nested sequences of finite numbers; None
+    in the shape is any length.
+    """
     try:
         array = np.array(value)
     except ValueError:  # rows of different lengths
         array = np.empty(0, object)
     if array.dtype.kind not in "iuf":
         raise error(field, expected, f"{type(value).__name__} of another shape or type")
-    if array.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, array.shape, strict=True)):
+    if array.ndim != len(shape) or any(
+        n not in (None, m) for n, m in zip(shape, array.shape, strict=True)
+    ):
         raise error(field, expected, f"shape {array.shape}")
     if len(bad := np.argwhere(~np.isfinite(floats := array.astype(np.float64)))):
         raise error(field, expected, f"NaN or infinity at index {bad[0].tolist()}")
@@ -84,10 +118,11 @@ def finite_floats(
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """Number of threads: 1 for None, all processors of this process for -1, all but one for -2, and so on.
+    """Number of threads: 1 for None, all processors of this process for -1, all but one
+    for -2, and so on.
 
-    The processors of a process are those of its affinity mask, but no more than OMP_NUM_THREADS, in which Ray gives
-    its workers their number.
+    The processors of a process are those of its affinity mask, but no more than
+    OMP_NUM_THREADS, in which Ray gives its workers their number.
     """
     if n_jobs is None:
         return 1
@@ -96,7 +131,11 @@ def n_threads(n_jobs: int | None) -> int:
         raise ConfigError("n_jobs", "None or an integer other than 0", 0)
     if asked > 0:
         return asked
-    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    mine = (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if given.isdecimal() and int(given) > 0:
         mine = min(mine, int(given))

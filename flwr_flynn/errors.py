@@ -1,13 +1,15 @@
 """Errors that this package raises on purpose.
 
-All derive from `FlyNNError`. Errors about an argument are `ValueError`, too, which code for scikit-learn catches. No
-message has a value of the data.
+All derive from `FlyNNError`. Errors about an argument are `ValueError`, too, which code
+for scikit-learn catches. No message has a value of the data.
 
 An error about one value has the facts as attributes, and its message follows from them:
 
 >>> error = ConfigError("hash_dim", "an integer of at least 1", 0)
->>> error.field, error.expected, error.got, str(error)
-('hash_dim', 'an integer of at least 1', '0', 'hash_dim: expected an integer of at least 1, got 0')
+>>> error.field, error.expected, error.got
+('hash_dim', 'an integer of at least 1', '0')
+>>> print(error)
+hash_dim: expected an integer of at least 1, got 0
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class FlyNNError(Exception):
     expected : str, optional
         Values that would be right.
     got : object, optional
-        The value; of a party's data its kind, number or position. It is shortened in the message.
+        The value; of a party's data its kind, number or position. It is shortened in
+        the message.
     text : str, optional
         The message, by default ``field: expected X, got Y``.
 
@@ -41,15 +44,29 @@ class FlyNNError(Exception):
     expected, got : str or None
     """
 
-    def __init__(self, field: str, expected: str | None = None, got: Any = None, *, text: str | None = None) -> None:
+    def __init__(
+        self,
+        field: str,
+        expected: str | None = None,
+        got: Any = None,
+        *,
+        text: str | None = None,
+    ) -> None:
         self.field = None if expected is None and text is None else field
         self.expected = expected
         shown = got if isinstance(got, str) else repr(got)
         shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
-        self.got = None if got is None and (expected is None or text is not None) else shown
+        self.got = (
+            None if got is None and (expected is None or text is not None) else shown
+        )
         if text is None:
-            text = field if expected is None else f"{field}: expected {expected}, got {self.got}"
-        super().__init__(clean(text, _MOST))  # it may hold texts from anybody, and goes to logs
+            text = (
+                field
+                if expected is None
+                else f"{field}: expected {expected}, got {self.got}"
+            )
+        # it may hold texts from anybody, and goes to logs
+        super().__init__(clean(text, _MOST))
 
 
 Refusal = TypeVar("Refusal", bound=FlyNNError)
@@ -60,7 +77,9 @@ class SpecError(FlyNNError, ValueError):
 
 
 class DataError(FlyNNError, ValueError):
-    """Samples or labels cannot be used as they are: wrong shape or type, NaN, infinity, an unknown label."""
+    """Samples or labels cannot be used as they are: wrong shape or type, NaN, infinity,
+    an unknown label.
+    """
 
 
 class SchemaError(FlyNNError, ValueError):
@@ -68,7 +87,9 @@ class SchemaError(FlyNNError, ValueError):
 
 
 class CountsError(FlyNNError, ValueError):
-    """An array is not a count matrix of any set of hashes, or two count matrices do not fit together."""
+    """An array is not a count matrix of any set of hashes, or two count matrices do not
+    fit together.
+    """
 
 
 class PayloadError(FlyNNError, ValueError):
@@ -80,9 +101,11 @@ class ModelFileError(FlyNNError, ValueError):
 
 
 class WriteError(FlyNNError, OSError):
-    """A file cannot be written, for example on a full disk; an earlier file stays as it was.
+    """A file cannot be written, for example on a full disk; an earlier file stays as it
+    was.
 
-    `errno` is that of the cause. `field` is the name of the file without its folder, which is in a note.
+    `errno` is that of the cause. `field` is the name of the file without its folder,
+    which is in a note.
     """
 
 
@@ -106,7 +129,11 @@ class AggregationError(FlyNNError, RuntimeError):
     """
 
     def __init__(
-        self, text: str, counted: int = 0, min_parties: int = 1, missing: Mapping[str, str] | None = None
+        self,
+        text: str,
+        counted: int = 0,
+        min_parties: int = 1,
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(text)
         self.counted = counted
@@ -115,35 +142,46 @@ class AggregationError(FlyNNError, RuntimeError):
 
 
 class MissingExtraError(FlyNNError, ImportError):
-    """An optional package is not installed; `field` is its name, and the message names the extra to install."""
+    """An optional package is not installed; `field` is its name, and the message names
+    the extra to install.
+    """
 
 
 class PrivacyError(FlyNNError, RuntimeError):
-    """A private release is refused: it exceeds a party's policy, or the party's ledger cannot be trusted."""
+    """A private release is refused: it exceeds a party's policy, or the party's ledger
+    cannot be trusted.
+    """
 
 
 def with_rows(error: Refusal, found: str) -> Refusal:
     """`error` with a note of numbers of rows.
 
-    They say how many samples have what a server asked for, so a note, which stays in this machine's log, has them.
+    They say how many samples have what a server asked for, so a note, which stays in
+    this machine's log, has them.
     """
     error.add_note(found)
     return error
 
 
 def with_names(error: Refusal, names: Iterable[object], most: int = 5) -> Refusal:
-    """`error` with a note of at most so many names in a file, and of the number of the others.
+    """`error` with a note of at most so many names in a file, and of the number of the
+    others.
 
-    In a file without a header the names are a record; a note stays in the log of the machine with the file.
+    In a file without a header the names are a record; a note stays in the log of the
+    machine with the file.
     """
     names = list(names)
     rest = f" and {len(names) - most} more" if len(names) > most else ""
-    error.add_note(f"in this file: {', '.join(repr(str(name)[:60]) for name in names[:most])}{rest}")
+    error.add_note(
+        "in this file: "
+        f"{', '.join(repr(str(name)[:60]) for name in names[:most])}{rest}"
+    )
     return error
 
 
 def clean(text: object, longest: int, ends: bool = False) -> str:
-    """A text from outside as one short line that can be printed: no control or direction characters.
+    """A text from outside as one short line that can be printed: no control or
+    direction characters.
 
     `ends`: of a longer text the beginning and the end, where a traceback has its cause.
 
@@ -154,10 +192,20 @@ def clean(text: object, longest: int, ends: bool = False) -> str:
     """
     if not isinstance(text, str):
         return ""
-    # Unicode's categories C (control, format, surrogates, unassigned) and Z (separators); cut first, it may be huge.
-    shown = (" " if unicodedata.category(c)[0] == "Z" or c in "\n\t" else c for c in text[: 4 * longest])
-    line = " ".join("".join(c for c in shown if unicodedata.category(c)[0] != "C").split())
+    # Unicode's categories C (control, format, surrogates, unassigned) and Z
+    # (separators); cut first, it may be huge.
+    shown = (
+        " " if unicodedata.category(c)[0] == "Z" or c in "\n\t" else c
+        for c in text[: 4 * longest]
+    )
+    line = " ".join(
+        "".join(c for c in shown if unicodedata.category(c)[0] != "C").split()
+    )
     if len(line) <= longest:
         return line
     tail = clean(text[-4 * longest :], 4 * longest)[-2 * longest // 3 :] if ends else ""
-    return f"{line[: longest - len(tail) - 3]} … {tail}" if tail else line[: longest - 1] + "…"
+    return (
+        f"{line[: longest - len(tail) - 3]} … {tail}"
+        if tail
+        else line[: longest - 1] + "…"
+    )

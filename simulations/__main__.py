@@ -1,7 +1,8 @@
-"""`python -m simulations EXPERIMENT [options]`; `--help` behind an experiment lists its options.
+"""`python -m simulations EXPERIMENT [options]`; `--help` behind an experiment lists its
+options.
 
-`python -m simulations publish` makes pages of the documentation from finished experiments, and `python -m simulations
-all --data FOLDER` runs them all before.
+`python -m simulations publish` makes pages of the documentation from finished
+experiments, and `python -m simulations all --data FOLDER` runs them all before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ def main(arguments: list[str]) -> int:
     """Run one experiment; returns the exit status."""
     name, *rest = arguments or [""]
     if name not in (*EXPERIMENTS, "publish", "all"):
-        print(__doc__, *(f"\n  {name:15} {experiment.what}" for name, experiment in EXPERIMENTS.items()), sep="\n")
+        print(
+            __doc__,
+            *(
+                f"\n  {name:15} {experiment.what}"
+                for name, experiment in EXPERIMENTS.items()
+            ),
+            sep="\n",
+        )
         return 0 if arguments in ([], ["--help"], ["-h"]) else 2
     try:
         if name in EXPERIMENTS:
@@ -29,7 +37,9 @@ def main(arguments: list[str]) -> int:
         text = "; ".join([str(error), *getattr(error, "__notes__", ())])
         ArgumentParser(prog=f"python -m simulations {name}").error(text)
     except KeyboardInterrupt:
-        print("\ninterrupted; what was finished is in the output folder", file=sys.stderr)
+        print(
+            "\ninterrupted; what was finished is in the output folder", file=sys.stderr
+        )
         return 130
     return 0
 

@@ -1,8 +1,11 @@
-"""All results pages, made again by one command: `python -m simulations all --data FOLDER`.
+"""All results pages, made again by one command:
+`python -m simulations all --data FOLDER`.
 
-Runs every experiment with the arguments of its page, one after the other, each in a process of its own, and publishes
-them. It can be interrupted: an experiment with a summary of this version and these arguments is not run again, and
-those that keep finished cells go on where they stopped. One that fails is named at the end, and the others run.
+Runs every experiment with the arguments of its page, one after the other, each in a
+process of its own, and publishes them. It can be interrupted: an experiment with a
+summary of this version and these arguments is not run again, and those that keep
+finished cells go on where they stopped. One that fails is named at the end, and the
+others run.
 """
 
 from __future__ import annotations
@@ -22,7 +25,11 @@ from simulations.study import ROOT, command_line
 
 def with_pages() -> list[str]:
     """Experiments with a page, those with the fewest arguments first."""
-    pages = {name: experiment.page for name, experiment in EXPERIMENTS.items() if experiment.page is not None}
+    pages = {
+        name: experiment.page
+        for name, experiment in EXPERIMENTS.items()
+        if experiment.page is not None
+    }
     return sorted(pages, key=lambda name: len(pages[name]))
 
 
@@ -33,7 +40,11 @@ def arguments_of(experiment: str, data: Path) -> list[str]:
     ['--data', 'sets']
     """
     words = shlex.split(EXPERIMENTS[experiment].page or "")
-    return [word for each in words for word in ([each, str(data)] if each == "--data" else [each])]
+    return [
+        word
+        for each in words
+        for word in ([each, str(data)] if each == "--data" else [each])
+    ]
 
 
 def is_finished(results: Path, experiment: str, arguments: Sequence[str]) -> bool:
@@ -42,17 +53,37 @@ def is_finished(results: Path, experiment: str, arguments: Sequence[str]) -> boo
     if not summary.exists():
         return False
     head = summary.read_text(encoding="utf-8").split("\n\n")[1]
-    return head.startswith(f"`{command_line(experiment, arguments)}`:") and f"flwr-flynn {__version__}," in head
+    return (
+        head.startswith(f"`{command_line(experiment, arguments)}`:")
+        and f"flwr-flynn {__version__}," in head
+    )
 
 
 def main(arguments: list[str]) -> None:
     """Run what is not finished, and publish."""
     known = with_pages()
     options = ArgumentParser(prog="python -m simulations all", description=__doc__)
-    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"default: {', '.join(known)}")
-    options.add_argument("--data", type=Path, required=True, help="folder of .npz data sets with X and y")
-    options.add_argument("--results", type=Path, default=Path("results"), help="folder with a folder for each")
-    options.add_argument("--pages", type=Path, default=publish.PAGES, help="folder to write to (default: docs/results)")
+    options.add_argument(
+        "experiments",
+        nargs="*",
+        metavar="EXPERIMENT",
+        help=f"default: {', '.join(known)}",
+    )
+    options.add_argument(
+        "--data", type=Path, required=True, help="folder of .npz data sets with X and y"
+    )
+    options.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        help="folder with a folder for each",
+    )
+    options.add_argument(
+        "--pages",
+        type=Path,
+        default=publish.PAGES,
+        help="folder to write to (default: docs/results)",
+    )
     chosen = options.parse_args(arguments)
     for name in chosen.experiments:
         if name not in known:
@@ -63,12 +94,17 @@ def main(arguments: list[str]) -> None:
         if not is_finished(chosen.results, name, given):
             print(f"{name}: {command_line(name, given)}", flush=True)
             output = ["--output", str((chosen.results / name).resolve())]
-            status = subprocess.run([sys.executable, "-m", "simulations", name, *given, *output], cwd=ROOT).returncode
+            status = subprocess.run(
+                [sys.executable, "-m", "simulations", name, *given, *output], cwd=ROOT
+            ).returncode
         if status == 130:  # interrupted
             raise KeyboardInterrupt
         try:
             if not status:
-                print(f"written: {publish.publish(name, chosen.results, chosen.pages)}", flush=True)
+                print(
+                    f"written: {publish.publish(name, chosen.results, chosen.pages)}",
+                    flush=True,
+                )
         except (OSError, ValueError) as error:
             print(f"{name}: not published: {error}", file=sys.stderr, flush=True)
             status = 1

@@ -1,17 +1,22 @@
-"""Speed of the hash, beside a lean SciPy implementation, kNN, and the limit of the machine.
+"""Speed of the hash, beside a lean SciPy implementation, kNN, and the limit of the
+machine.
 
-One run measures every figure and its baseline in turn, several times, and keeps the best of each: on a shared machine
-only ratios from the same minute mean anything. Shapes and hyper-parameters are those of the paper's scaling experiment
-(its tables on data sets and hyper-parameters for scaling), and larger ones: 65536 rows with 256 winners ("64k"), and
-262144 with 1024 ("256k"). Baselines:
+One run measures every figure and its baseline in turn, several times, and keeps the
+best of each: on a shared machine only ratios from the same minute mean anything. Shapes
+and hyper-parameters are those of the paper's scaling experiment (its tables on data
+sets and hyper-parameters for scaling), and larger ones: 65536 rows with 256 winners
+("64k"), and 262144 with 1024 ("256k"). Baselines:
 
 - lean SciPy: CSR times dense in batches, argpartition, bincount (`simulations.lean`);
-- scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be, for prediction;
-- the roofline: the time that reading the same operands takes, at the rate at which this machine adds up a buffer of the
-  size of a block of samples, in the narrowest type that holds the sums.
+- scikit-learn's KNeighborsClassifier, brute force as at these dimensions it must be,
+  for prediction;
+- the roofline: the time that reading the same operands takes, at the rate at which this
+  machine adds up a buffer of the size of a block of samples, in the narrowest type that
+  holds the sums.
 
-The table has microseconds per sample to hash and count one ("ours") and to predict one, on one thread; times as fast as
-lean SciPy on integers ("x lean"), as with all threads, and as kNN; "ns" per sample and row of the matrix.
+The table has microseconds per sample to hash and count one ("ours") and to predict one,
+on one thread; times as fast as lean SciPy on integers ("x lean"), as with all threads,
+and as kNN; "ns" per sample and row of the matrix.
 """
 
 from __future__ import annotations
@@ -63,25 +68,36 @@ PAPER_SHAPES = [
     Shape("CIFAR-100", "cifar100", 1024, 100, 217 * 1024, 0.0267, 26),
 ]
 SHAPES = PAPER_SHAPES + [
-    replace(shape, name=f"{shape.name} {size}", hash_dim=hash_dim, hash_nnz=hash_dim // 256)
+    replace(
+        shape, name=f"{shape.name} {size}", hash_dim=hash_dim, hash_nnz=hash_dim // 256
+    )
     for shape in (PAPER_SHAPES[0], PAPER_SHAPES[2])
     for size, hash_dim in (("64k", 2**16), ("256k", 2**18))
 ]
 
 
 def points(shape: Shape, folder: Path | None, n: int) -> tuple[Array, Array, str]:
-    """n samples as they come (integers) and their classes; a stand-in of the same shape where there is no file."""
+    """n samples as they come (integers) and their classes; a stand-in of the same shape
+    where there is no file.
+    """
     there = {"digits": "digits"} | paths(folder)
     if shape.file in there:
         X, y, _ = load(there[shape.file])
         return X[:n], y[:n], "bundled" if shape.file == "digits" else "real"
-    # Smooth grey pictures: neighbouring pixels alike, like photographs; letters are 16 numbers of 0 to 15.
+    # Smooth grey pictures: neighbouring pixels alike, like photographs; letters are 16
+    # numbers of 0 to 15.
     generator = np.random.default_rng(0)
     if shape.n_features == 16:
-        return generator.integers(0, 16, (n, 16), np.uint8), np.arange(n) % shape.n_classes, "stand-in"
+        return (
+            generator.integers(0, 16, (n, 16), np.uint8),
+            np.arange(n) % shape.n_classes,
+            "stand-in",
+        )
     side = int(shape.n_features**0.5)
     coarse = generator.normal(size=(n, side // 4, side // 4))
-    picture = np.kron(coarse, np.ones((1, 4, 4))) + 0.5 * generator.normal(size=(n, side, side))
+    picture = np.kron(coarse, np.ones((1, 4, 4))) + 0.5 * generator.normal(
+        size=(n, side, side)
+    )
     grey = (120 + 50 * picture).clip(0, 255).astype(np.uint8).reshape(n, -1)
     return grey, np.arange(n) % shape.n_classes, "stand-in"
 
@@ -97,25 +113,39 @@ def _add_up(buffer: Array, times: int) -> int:
 
 
 def bytes_per_second(block_bytes: int) -> float:
-    """Rate at which one thread adds up a buffer of the size of a block, from the cache that holds it."""
+    """Rate at which one thread adds up a buffer of the size of a block, from the cache
+    that holds it.
+    """
     buffer = np.ones(max(block_bytes // 8, 64), np.int64)
     times = max(1, 2**24 // buffer.size)
     _add_up(buffer, 1)
-    return buffer.nbytes * times / best_in_turn({"": lambda: _add_up(buffer, times)}, 5)[""]
+    return (
+        buffer.nbytes
+        * times
+        / best_in_turn({"": lambda: _add_up(buffer, times)}, 5)[""]
+    )
 
 
 @njit(nogil=True)
-def _project(block: Array, columns: Array, threshold: Array, sums: Array, lanes_above: Array) -> int:
+def _project(
+    block: Array, columns: Array, threshold: Array, sums: Array, lanes_above: Array
+) -> int:
     return kernels._next_hit(block, columns, np.uint64(0), threshold, sums, lanes_above)
 
 
 def projection(hasher: FlyHash, X: Array, dtype: str) -> Callable[[], object]:
-    """One block of samples through all rows, with thresholds that nothing passes: adds and comparisons alone."""
+    """One block of samples through all rows, with thresholds that nothing passes: adds
+    and comparisons alone.
+    """
     lanes = kernels.LANES[dtype]
     block = _transpose(X[:lanes], dtype, None)[0]
     total = kernels.accumulator(dtype)
     top = np.inf if total.kind == "f" else np.iinfo(total).max
-    threshold, sums, lanes_above = np.full(lanes, top, total), np.empty(lanes, total), np.empty(1, np.uint64)
+    threshold, sums, lanes_above = (
+        np.full(lanes, top, total),
+        np.empty(lanes, total),
+        np.empty(1, np.uint64),
+    )
     _project(block, hasher._columns, threshold, sums, lanes_above)
     return lambda: _project(block, hasher._columns, threshold, sums, lanes_above)
 
@@ -132,7 +162,9 @@ def hashing(shape: Shape, options: Any) -> Row:
     for warm in (X[:64], X32[:64]):
         hasher.count(warm, y[:64], shape.n_classes)
     calls: dict[str, Callable[[], object]] = {
-        "lean": lambda: lean_count(matrix, X[:n_lean], y[:n_lean], shape.n_classes, spec.hash_nnz),
+        "lean": lambda: lean_count(
+            matrix, X[:n_lean], y[:n_lean], shape.n_classes, spec.hash_nnz
+        ),
         "ours": lambda: hasher.count(X, y, shape.n_classes),
         "float32": lambda: hasher.count(X32, y, shape.n_classes),
         "all": lambda: hasher.count(X, y, shape.n_classes, n_jobs=everything),
@@ -140,19 +172,37 @@ def hashing(shape: Shape, options: Any) -> Row:
     seconds = best_in_turn(calls, 2 if options.quick else 5)
     rows = min(spec.hash_dim, 2000)
     drawn = best_in_turn(
-        {"ours": lambda: FlyHash(spec), "choice": lambda: lean_rows(spec.n_features, rows, spec.row_nnz)}, 2
+        {
+            "ours": lambda: FlyHash(spec),
+            "choice": lambda: lean_rows(spec.n_features, rows, spec.row_nnz),
+        },
+        2,
     )
     narrow = "int8" if int(X.max()) * spec.row_nnz < 2**7 else "uint8"
     kinds = {"narrow": narrow, "int16": "int16", "float32": "float32"}
-    adds = best_in_turn({kind: projection(hasher, X, dtype) for kind, dtype in kinds.items()}, 10)
-    row: Row = {"shape": shape.name, "data": source, "d": spec.n_features, "m": spec.hash_dim, "s": spec.row_nnz}
+    adds = best_in_turn(
+        {kind: projection(hasher, X, dtype) for kind, dtype in kinds.items()}, 10
+    )
+    row: Row = {
+        "shape": shape.name,
+        "data": source,
+        "d": spec.n_features,
+        "m": spec.hash_dim,
+        "s": spec.row_nnz,
+    }
     row |= {"rho": spec.hash_nnz, "lean us/point": seconds["lean"] / n_lean * 1e6}
-    row |= {f"{name} us/point": seconds[name] / len(X) * 1e6 for name in ("ours", "float32")}
+    row |= {
+        f"{name} us/point": seconds[name] / len(X) * 1e6 for name in ("ours", "float32")
+    }
     row |= {"x lean": row["lean us/point"] / row["ours us/point"]}
     row |= {"float32 x lean": row["lean us/point"] / row["float32 us/point"]}
-    row |= {f"x with {everything} threads": seconds["ours"] / seconds["all"], "M ms": drawn["ours"] * 1e3}
+    row |= {
+        f"x with {everything} threads": seconds["ours"] / seconds["all"],
+        "M ms": drawn["ours"] * 1e3,
+    }
     row["M x choice"] = drawn["choice"] / rows * spec.hash_dim / drawn["ours"]
-    row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9  # per sample and row of M, as all that follow
+    # per sample and row of M, as all that follow
+    row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9
     for kind, dtype in kinds.items():
         lanes, size = kernels.LANES[dtype], np.dtype(dtype).itemsize
         rate = bytes_per_second(spec.n_features * lanes * size)
@@ -162,7 +212,9 @@ def hashing(shape: Shape, options: Any) -> Row:
 
 
 def prediction(shape: Shape, options: Any) -> Row:
-    """Prediction of a trained model beside scikit-learn's nearest neighbours on the same training samples."""
+    """Prediction of a trained model beside scikit-learn's nearest neighbours on the
+    same training samples.
+    """
     from sklearn.neighbors import KNeighborsClassifier
     from threadpoolctl import threadpool_limits
 
@@ -173,7 +225,9 @@ def prediction(shape: Shape, options: Any) -> Row:
     counts = ClassCounts.from_data(hasher, X[train], y[train], shape.n_classes)
     test = X[train.stop :]
     active = hasher.active(test)
-    neighbours = KNeighborsClassifier(5, algorithm="brute", n_jobs=1).fit(X[train].astype(np.float32), y[train])
+    neighbours = KNeighborsClassifier(5, algorithm="brute", n_jobs=1).fit(
+        X[train].astype(np.float32), y[train]
+    )
     scoring = ScoringRule("balanced", 0.9)
     class_scores(counts, active, scoring)
     calls: dict[str, Callable[[], object]] = {
@@ -181,10 +235,18 @@ def prediction(shape: Shape, options: Any) -> Row:
         "ours": lambda: class_scores(counts, hasher.active(test), scoring),
         "scores": lambda: class_scores(counts, active, scoring),
     }
-    with threadpool_limits(1):  # one thread each; idle ones of a matrix library would also spin in our turns
+    # one thread each; idle ones of a matrix library would also spin in our turns
+    with threadpool_limits(1):
         seconds = best_in_turn(calls, 2 if options.quick else 5)
-    row = {"shape": shape.name, "n train": train.stop, "predict us/point": seconds["ours"] / n_test * 1e6}
-    row |= {"of it scores": seconds["scores"] / n_test * 1e6, "kNN us/point": seconds["knn"] / n_test * 1e6}
+    row = {
+        "shape": shape.name,
+        "n train": train.stop,
+        "predict us/point": seconds["ours"] / n_test * 1e6,
+    }
+    row |= {
+        "of it scores": seconds["scores"] / n_test * 1e6,
+        "kNN us/point": seconds["knn"] / n_test * 1e6,
+    }
     return row | {"x kNN": seconds["knn"] / seconds["ours"]}
 
 
@@ -199,13 +261,25 @@ def main(arguments: list[str]) -> None:
         print(f"[{number}/{len(SHAPES)}] {shape.name} ...", flush=True)
         rows.append(hashing(shape, study.chosen) | prediction(shape, study.chosen))
         study.write("bench", rows)
-    short = [{name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT} for row in rows]
+    short = [
+        {name: row[name] for name in row if name.startswith("x ") or name in _IN_SHORT}
+        for row in rows
+    ]
     parts = [markdown_table(short)]
-    bars = {key: [(row["shape"], row[key]) for row in rows] for key in ("x lean", "float32 x lean")}
-    panels = [(title, {name: [value] for name, value in pairs}) for title, pairs in bars.items()]
+    bars = {
+        key: [(row["shape"], row[key]) for row in rows]
+        for key in ("x lean", "float32 x lean")
+    }
+    panels = [
+        (title, {name: [value] for name, value in pairs})
+        for title, pairs in bars.items()
+    ]
     label = "times as fast as lean SciPy, one thread"
     parts.append(plots.bars(panels, study.folder / "bench.png", label, size=(6.5, 3.5)))
-    for name, measured in (("stages", bench_default.stages), ("efforts", bench_default.efforts)):
+    for name, measured in (
+        ("stages", bench_default.stages),
+        ("efforts", bench_default.efforts),
+    ):
         table = measured(study.chosen.quick)
         study.write(name, table)
         parts += [(measured.__doc__ or "").partition("\n")[0], markdown_table(table)]

@@ -1,6 +1,10 @@
-"""Speed of the stages before the hash, and of the classifier at each effort, beside baselines of the same run."""
+"""Speed of the stages before the hash, and of the classifier at each effort, beside
+baselines of the same run.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
@@ -22,53 +26,102 @@ def samples(n: int) -> tuple[Array, Array]:
 
 
 def stages(quick: bool) -> list[Row]:
-    """Hash and count by each candidate of the default, stage before the lifting matrix included, beside lean SciPy."""
+    """Hash and count by each candidate of the default, stage before the lifting matrix
+    included, beside lean SciPy.
+    """
     n, n_lean = (512, 100) if quick else (4096, 200)
     X, y = samples(n)
-    plan = HashPlan(_N_FEATURES, _N_CLASSES, n, "auto", hash_dim=2**14 if quick else 2**16, hash_nnz=64)
+    plan = HashPlan(
+        _N_FEATURES,
+        _N_CLASSES,
+        n,
+        "auto",
+        hash_dim=2**14 if quick else 2**16,
+        hash_nnz=64,
+    )
     specs = plan.specs(ColumnHistograms.from_data(X, y, _N_CLASSES))
     rows = []
     for spec in specs:
         hasher = FlyHash(spec)
-        matrix = lean_matrix(FlyHash.from_rows(hasher.rows, spec.n_inputs, spec.hash_nnz, hasher.signs))
-        inputs = np.random.default_rng(1).normal(size=(n_lean, spec.n_inputs)).astype(np.float32)
+        matrix = lean_matrix(
+            FlyHash.from_rows(hasher.rows, spec.n_inputs, spec.hash_nnz, hasher.signs)
+        )
+        inputs = (
+            np.random.default_rng(1)
+            .normal(size=(n_lean, spec.n_inputs))
+            .astype(np.float32)
+        )
         hasher.count(X[:64], y[:64], _N_CLASSES)
         seconds = best_in_turn(
             {
-                "lean": lambda: lean_count(matrix, inputs, y[:n_lean], _N_CLASSES, spec.hash_nnz),  # noqa: B023
-                "ours": lambda: hasher.count(X, y, _N_CLASSES),  # noqa: B023
+                "lean": partial(
+                    lean_count, matrix, inputs, y[:n_lean], _N_CLASSES, spec.hash_nnz
+                ),
+                "ours": partial(hasher.count, X, y, _N_CLASSES),
             },
             2 if quick else 5,
         )
         stage = _STAGES.get(spec.coding, "waves" if spec.n_waves else "columns")
         drawn = " by relevance" if spec.row_weights is not None else ""
         ours, lean = seconds["ours"] / n * 1e6, seconds["lean"] / n_lean * 1e6
-        row = {"stage": f"{stage}{drawn}, {'+-1' if spec.signed else '0/1'}", "inputs": spec.n_inputs}
+        row = {
+            "stage": f"{stage}{drawn}, {'+-1' if spec.signed else '0/1'}",
+            "inputs": spec.n_inputs,
+        }
         row |= {"m": spec.hash_dim, "s": spec.row_nnz, "ours us/sample": ours}
-        rows.append(row | {"lean us/sample, without the stage": lean, "x lean": lean / ours})
+        rows.append(
+            row | {"lean us/sample, without the stage": lean, "x lean": lean / ours}
+        )
     return rows
 
 
 def efforts(quick: bool) -> list[Row]:
-    """Fit and predict at each effort on two threads, beside a random forest of 200 trees and brute-force kNN."""
+    """Fit and predict at each effort on two threads, beside a random forest of 200
+    trees and brute-force kNN.
+    """
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.neighbors import KNeighborsClassifier
 
     n, n_test = (2000, 200) if quick else (50000, 2000)
     X, y = samples(n + n_test)
     train, test = slice(0, n), slice(n, n + n_test)
-    ours = {effort: FlyNNClassifier(effort=effort, n_jobs=2) for effort in ("quick", "default", "thorough")}
+    ours = {
+        effort: FlyNNClassifier(effort=effort, n_jobs=2)
+        for effort in ("quick", "default", "thorough")
+    }
     models = ours | {
         "forest": RandomForestClassifier(200, n_jobs=2, random_state=0),
         "kNN": KNeighborsClassifier(5, algorithm="brute", n_jobs=2),
     }
     for model in ours.values():  # compiles
         model.fit(X[:500], y[:500]).predict(X[:64])
-    fit = best_in_turn({name: lambda m=model: m.fit(X[train], y[train]) for name, model in models.items()}, 1)
-    predict = best_in_turn({name: lambda m=model: m.predict(X[test]) for name, model in models.items()}, 3)
+    fit = best_in_turn(
+        {
+            name: lambda m=model: m.fit(X[train], y[train])
+            for name, model in models.items()
+        },
+        1,
+    )
+    predict = best_in_turn(
+        {name: lambda m=model: m.predict(X[test]) for name, model in models.items()}, 3
+    )
     rows = []
     for effort in ours:
-        row = {"effort": effort, "n train": n, "fit s": fit[effort], "forest fit s": fit["forest"]}
-        row |= {"fit / forest": fit[effort] / fit["forest"], "predict us/sample": predict[effort] / n_test * 1e6}
-        rows.append(row | {"kNN us/sample": predict["kNN"] / n_test * 1e6, "x kNN": predict["kNN"] / predict[effort]})
+        row = {
+            "effort": effort,
+            "n train": n,
+            "fit s": fit[effort],
+            "forest fit s": fit["forest"],
+        }
+        row |= {
+            "fit / forest": fit[effort] / fit["forest"],
+            "predict us/sample": predict[effort] / n_test * 1e6,
+        }
+        rows.append(
+            row
+            | {
+                "kNN us/sample": predict["kNN"] / n_test * 1e6,
+                "x kNN": predict["kNN"] / predict[effort],
+            }
+        )
     return rows

@@ -1,6 +1,8 @@
-"""Federated XGBoost for `python -m simulations trees`: Flower's strategies over parties in this process.
+"""Federated XGBoost for `python -m simulations trees`: Flower's strategies over parties
+in this process.
 
-Flower files all trees under the first class and takes `num_parallel_tree` trees of a reply; see `simulations.trees`.
+Flower files all trees under the first class and takes `num_parallel_tree` trees of a
+reply; see `simulations.trees`.
 """
 
 from __future__ import annotations
@@ -41,17 +43,36 @@ class Recipe:
 
 
 def sample_weights(share: Samples, table: Array, weights: str) -> Array:
-    """Weights of a party's samples that balance classes, its "own" or "pooled" ones by the counts of all parties."""
-    counts = table.sum(axis=0) if weights == "pooled" else np.bincount(share.y, minlength=table.shape[1])
+    """Weights of a party's samples that balance classes, its "own" or "pooled" ones by
+    the counts of all parties.
+    """
+    counts = (
+        table.sum(axis=0)
+        if weights == "pooled"
+        else np.bincount(share.y, minlength=table.shape[1])
+    )
     balanced: Array = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return balanced[share.y]
 
 
 def parameters(recipe: Recipe, n_classes: int) -> Row:
-    """XGBoost's parameters. The start is fixed: by default each party would take its own class frequencies for it."""
+    """XGBoost's parameters.
+
+    The start is fixed: by default each party would take its own class frequencies for
+    it.
+    """
     several = {"objective": "multi:softprob", "num_class": n_classes, "base_score": 0.0}
-    kind = several if n_classes > 2 else {"objective": "binary:logistic", "base_score": 0.5}
-    return kind | {"eta": recipe.eta, "max_depth": recipe.depth, "nthread": 1, "verbosity": 0}
+    kind = (
+        several
+        if n_classes > 2
+        else {"objective": "binary:logistic", "base_score": 0.5}
+    )
+    return kind | {
+        "eta": recipe.eta,
+        "max_depth": recipe.depth,
+        "nthread": 1,
+        "verbosity": 0,
+    }
 
 
 def matrices(parts: Parts, weights: str) -> list[Any]:
@@ -60,7 +81,10 @@ def matrices(parts: Parts, weights: str) -> list[Any]:
 
     return [
         xgboost.DMatrix(
-            share.X.astype(np.float32), share.y, weight=sample_weights(share, parts.class_table, weights), nthread=1
+            share.X.astype(np.float32),
+            share.y,
+            weight=sample_weights(share, parts.class_table, weights),
+            nthread=1,
         )
         for share in parts.shares
         if len(share.y)
@@ -69,19 +93,29 @@ def matrices(parts: Parts, weights: str) -> list[Any]:
 
 def classes_of(margins: Array) -> Array:
     """Predicted classes by the margins of a model: (n, L), or (n,) for two classes."""
-    predicted: Array = (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
+    predicted: Array = (
+        (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
+    )
     return predicted
 
 
 def boosted(parts: Parts, method: str, recipe: Recipe) -> list[Array]:
-    """Margins of the pooled held-out samples after each round of a strategy, without messages.
+    """Margins of the pooled held-out samples after each round of a strategy, without
+    messages.
 
-    A party's tree is fitted to the margins of the common model, which is what training that model further does.
+    A party's tree is fitted to the margins of the common model, which is what training
+    that model further does.
     """
     import xgboost
 
-    known, wanted = matrices(parts, recipe.weights), parts.pooled.X_test.astype(np.float32)
-    points = [*(share.X.astype(np.float32) for share in parts.shares if len(share.y)), wanted]
+    known, wanted = (
+        matrices(parts, recipe.weights),
+        parts.pooled.X_test.astype(np.float32),
+    )
+    points = [
+        *(share.X.astype(np.float32) for share in parts.shares if len(share.y)),
+        wanted,
+    ]
     settings = parameters(recipe, parts.n_classes)
     shape = () if parts.n_classes == 2 else (parts.n_classes,)
     margins = [np.zeros((len(X), *shape), np.float32) for X in points]
@@ -92,7 +126,10 @@ def boosted(parts: Parts, method: str, recipe: Recipe) -> list[Array]:
             known[i].set_base_margin(margins[i])
         new = [xgboost.train(settings, known[i], 1) for i in asked]
         for i, X in enumerate(points):
-            margins[i] = sum((tree.inplace_predict(X, predict_type="margin") for tree in new), margins[i])
+            margins[i] = sum(
+                (tree.inplace_predict(X, predict_type="margin") for tree in new),
+                margins[i],
+            )
         after.append(margins[-1])
     return after
 
@@ -120,11 +157,16 @@ def from_flower(model: bytes, n_classes: int) -> bytes:
 
 
 class Sites:
-    """Parties in this process, as the `Grid` of one of Flower's strategies: they train, and bytes are counted."""
+    """Parties in this process, as the `Grid` of one of Flower's strategies: they train,
+    and bytes are counted.
+    """
 
     def __init__(self, parts: Parts, method: str, recipe: Recipe) -> None:
         self.known, self.method = matrices(parts, recipe.weights), method
-        self.n_classes, self.settings = parts.n_classes, parameters(recipe, parts.n_classes)
+        self.n_classes, self.settings = (
+            parts.n_classes,
+            parameters(recipe, parts.n_classes),
+        )
         self.up = self.down = 0
 
     def get_node_ids(self) -> list[int]:
@@ -132,13 +174,17 @@ class Sites:
         return list(range(1, len(self.known) + 1))
 
     def trained(self, node: int, model: bytes) -> bytes:
-        """A party's reply: its new trees, or for FedXgbCyclic the whole model with them."""
+        """A party's reply: its new trees, or for FedXgbCyclic the whole model with
+        them.
+        """
         import xgboost
 
         data, whole = self.known[node - 1], self.method == CYCLIC
         if not model:
             return self._packed(xgboost.train(self.settings, data, 1))
-        booster = xgboost.Booster(self.settings, model_file=bytearray(self.unpacked(model)))
+        booster = xgboost.Booster(
+            self.settings, model_file=bytearray(self.unpacked(model))
+        )
         n_rounds = booster.num_boosted_rounds()
         booster.update(data, n_rounds)
         return self._packed(booster if whole else booster[n_rounds : n_rounds + 1])
@@ -152,33 +198,57 @@ class Sites:
         return model if self.method == CYCLIC else from_flower(model, self.n_classes)
 
     def send_and_receive(self, messages: Iterable[Message], **_: Any) -> list[Message]:
-        """Have the parties reply in the order of their numbers; only training is asked for."""
+        """Have the parties reply in the order of their numbers; only training is asked
+        for.
+        """
         replies = []
         for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
             if message.metadata.message_type != MessageType.TRAIN:
                 continue
-            node, model = message.metadata.dst_node_id, message.content["arrays"]["0"].numpy().tobytes()
+            node, model = (
+                message.metadata.dst_node_id,
+                message.content["arrays"]["0"].numpy().tobytes(),
+            )
             reply = self.trained(node, model)
             self.down, self.up = self.down + len(model), self.up + len(reply)
             metrics = MetricRecord({"num-examples": self.known[node - 1].num_row()})
-            content = RecordDict({"arrays": ArrayRecord([np.frombuffer(reply, np.uint8)]), "metrics": metrics})
+            content = RecordDict(
+                {
+                    "arrays": ArrayRecord([np.frombuffer(reply, np.uint8)]),
+                    "metrics": metrics,
+                }
+            )
             replies.append(Message(content, reply_to=message))
         return replies
 
 
 def by_flower(parts: Parts, method: str, recipe: Recipe) -> tuple[Array, Sites]:
-    """Margins of the pooled held-out samples by the model of Flower's strategy, and the parties."""
+    """Margins of the pooled held-out samples by the model of Flower's strategy, and the
+    parties.
+    """
     import xgboost
 
     sites = Sites(parts, method, recipe)
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # messages name their sender
+    # messages name their sender
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     with quiet():
-        strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(fraction_evaluate=0.0)
-        strategy.min_train_nodes = strategy.min_evaluate_nodes = strategy.min_available_nodes = 1
-        if method == CYCLIC:  # the order of `boosted` in the place of a random one: who is last matters
+        strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(
+            fraction_evaluate=0.0
+        )
+        strategy.min_train_nodes = strategy.min_evaluate_nodes = (
+            strategy.min_available_nodes
+        ) = 1
+        # the order of `boosted` in the place of a random one: who is last matters
+        if method == CYCLIC:
             strategy.registered_nodes = {node: node for node in sites.get_node_ids()}
-        result = strategy.start(sites, ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=recipe.rounds)
+        result = strategy.start(
+            sites, ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=recipe.rounds
+        )
     model = result.arrays["0"].numpy().tobytes()
     sites.down += len(model) * len(sites.known)  # it is of use where it is
-    booster = xgboost.Booster(sites.settings, model_file=bytearray(sites.unpacked(model)))
-    return booster.inplace_predict(parts.pooled.X_test.astype(np.float32), predict_type="margin"), sites
+    booster = xgboost.Booster(
+        sites.settings, model_file=bytearray(sites.unpacked(model))
+    )
+    return booster.inplace_predict(
+        parts.pooled.X_test.astype(np.float32), predict_type="margin"
+    ), sites

@@ -1,10 +1,13 @@
-"""Samples that are forgotten: one of ten parties takes 1 % of its samples out, beside training again.
+"""Samples that are forgotten: one of ten parties takes 1 % of its samples out, beside
+training again.
 
-The four runs are those of `flwr run`, in this process, over ten parties with equal shares of MNIST (without `--data`:
-of Digits). The update asks one party for its counts of before and now, and all for the choice of decays and weights;
-"counts alone" leaves that choice out. A new round counts all parties again by the same hashes, and a new training
-learns the hashes again, too. Seconds are CPU seconds of server and parties together; bytes are those of all parties.
-"SHA-256" compares the counts with those of the new round.
+The four runs are those of `flwr run`, in this process, over ten parties with equal
+shares of MNIST (without `--data`: of Digits). The update asks one party for its counts
+of before and now, and all for the choice of decays and weights; "counts alone" leaves
+that choice out. A new round counts all parties again by the same hashes, and a new
+training learns the hashes again, too. Seconds are CPU seconds of server and parties
+together; bytes are those of all parties. "SHA-256" compares the counts with those of
+the new round.
 """
 
 from __future__ import annotations
@@ -26,17 +29,38 @@ from simulations.study import Study
 N_PARTIES = 10
 
 
-def measured(what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **options: Any) -> Run:
+def measured(
+    what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **options: Any
+) -> Run:
     """A run over shares of the samples, whose time and bytes become a row."""
-    before, given = options.pop("before", None), {"min_parties": 1, "classes": np.unique(y).tolist(), **options}
+    before, given = (
+        options.pop("before", None),
+        {"min_parties": 1, "classes": np.unique(y).tolist(), **options},
+    )
     parties = [
-        party_of(X[share], y[share], name=f"party-{i}", previous=before if i == 0 else None, n_jobs=-1)
+        party_of(
+            X[share],
+            y[share],
+            name=f"party-{i}",
+            previous=before if i == 0 else None,
+            n_jobs=-1,
+        )
         for i, share in enumerate(shares)
     ]
     start = time.process_time()
     run = federate(RunOptions(**given), parties)
-    sizes = {way: sum(getattr(each, way) for each in run.traffic.values()) / 1e6 for way in ("up", "down")}
-    rows.append({"run": what, "CPU s": time.process_time() - start, "MB up": sizes["up"], "MB down": sizes["down"]})
+    sizes = {
+        way: sum(getattr(each, way) for each in run.traffic.values()) / 1e6
+        for way in ("up", "down")
+    }
+    rows.append(
+        {
+            "run": what,
+            "CPU s": time.process_time() - start,
+            "MB up": sizes["up"],
+            "MB down": sizes["down"],
+        }
+    )
     rows[-1]["SHA-256"] = ", ".join(part.sha256()[:12] for part in run.totals.parts)
     print(markdown_table(rows[-1:]), flush=True)
     return run
@@ -45,8 +69,12 @@ def measured(what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **op
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     study = Study("forget", "Forgetting", __doc__, arguments)
-    data = read(source("digits" if study.chosen.data is None else "mnist", study.chosen.data))
-    order = np.random.default_rng(0).permutation(len(data.y))[: study.sized(len(data.y), 2000)]
+    data = read(
+        source("digits" if study.chosen.data is None else "mnist", study.chosen.data)
+    )
+    order = np.random.default_rng(0).permutation(len(data.y))[
+        : study.sized(len(data.y), 2000)
+    ]
     X, y = data.X[order], data.y[order]
     shares, rows = np.array_split(np.arange(len(y)), N_PARTIES), list[Row]()
     plan = HashPlan(X.shape[1], len(np.unique(y)), len(y), "auto")
@@ -54,13 +82,23 @@ def main(arguments: list[str]) -> None:
     then, now = shares[0], shares[0][len(shares[0]) // 100 :]
     shares[0] = now
     same = {"spec": saved.run_spec.specs}
-    update = {**same, "federation": saved, "purpose": "update", "before": Samples(X[then], y[then])}
+    update = {
+        **same,
+        "federation": saved,
+        "purpose": "update",
+        "before": Samples(X[then], y[then]),
+    }
     run = measured("update", rows, X, y, shares, **update)
-    measured("update, counts alone", rows, X, y, shares, fraction_evaluate=0.0, **update)
+    measured(
+        "update, counts alone", rows, X, y, shares, fraction_evaluate=0.0, **update
+    )
     rest = measured("new round", rows, X, y, shares, **same)
     measured("new training", rows, X, y, shares, spec=plan)
     if run.totals != rest.totals:
         raise RuntimeError("the update is not equal to the new round")
     study.write("forget", rows)
-    said = f"{len(then) - len(now)} of {len(then)} samples of one party, of {len(y)} x {X.shape[1]} in all."
+    said = (
+        f"{len(then) - len(now)} of {len(then)} samples of one party, of {len(y)} "
+        f"x {X.shape[1]} in all."
+    )
     study.finish([study.about, said, markdown_table(rows)])

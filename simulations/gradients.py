@@ -1,13 +1,17 @@
-"""Baselines in a federation: models trained by gradients, through Flower's FedAvg and FedProx; SCAFFOLD, own heads.
+"""Baselines in a federation: models trained by gradients, through Flower's FedAvg and
+FedProx; SCAFFOLD, own heads.
 
-Softmax regression and a perceptron with one hidden layer of rectified units, in NumPy, trained by plain stochastic
-gradient descent on the mean cross-entropy. A party's part of FedProx is the gradient of mu / 2 |w - w_global|^2 on top
-(Li et al., "Federated optimization in heterogeneous networks", MLSys 2020). The server's part is Flower's.
+Softmax regression and a perceptron with one hidden layer of rectified units, in NumPy,
+trained by plain stochastic gradient descent on the mean cross-entropy. A party's part
+of FedProx is the gradient of mu / 2 |w - w_global|^2 on top (Li et al., "Federated
+optimization in heterogeneous networks", MLSys 2020). The server's part is Flower's.
 
-SCAFFOLD (Karimireddy et al., ICML 2020) is here with option II for the control variates, a server step of 1.0, and all
-parties in every round: the server's variate is then the mean of the parties', so that Flower's FedAvg of weights and
-variates together is its server. Means are by samples, as in FedAvg. Own heads are FedPer (Arivazhagan et al.,
-"Federated learning with personalization layers", 2019): only the hidden layer is averaged, the last stays at its party.
+SCAFFOLD (Karimireddy et al., ICML 2020) is here with option II for the control
+variates, a server step of 1.0, and all parties in every round: the server's variate is
+then the mean of the parties', so that Flower's FedAvg of weights and variates together
+is its server. Means are by samples, as in FedAvg. Own heads are FedPer (Arivazhagan et
+al., "Federated learning with personalization layers", 2019): only the hidden layer is
+averaged, the last stays at its party.
 
 >>> X = np.array([[0.0, 1.0], [1.0, 0.0]] * 8, np.float32)
 >>> y = np.array([0, 1] * 8)
@@ -64,8 +68,11 @@ class Recipe:
         return self.epochs * -(-n_points // self.batch)
 
 
-def initial_weights(n_features: int, n_classes: int, hidden: int, seed: int) -> NDArrays:
-    """Weights and biases, float32, layer by layer: zeros for softmax regression, He's normal ones for a hidden layer.
+def initial_weights(
+    n_features: int, n_classes: int, hidden: int, seed: int
+) -> NDArrays:
+    """Weights and biases, float32, layer by layer: zeros for softmax regression, He's
+    normal ones for a hidden layer.
 
     Parameters
     ----------
@@ -75,11 +82,23 @@ def initial_weights(n_features: int, n_classes: int, hidden: int, seed: int) -> 
     seed : int
     """
     if not hidden:
-        return [np.zeros((n_features, n_classes), np.float32), np.zeros(n_classes, np.float32)]
+        return [
+            np.zeros((n_features, n_classes), np.float32),
+            np.zeros(n_classes, np.float32),
+        ]
     generator = np.random.default_rng([seed, 7])
-    first = generator.normal(0, np.sqrt(2 / n_features), (n_features, hidden)).astype(np.float32)
-    second = generator.normal(0, np.sqrt(2 / hidden), (hidden, n_classes)).astype(np.float32)
-    return [first, np.zeros(hidden, np.float32), second, np.zeros(n_classes, np.float32)]
+    first = generator.normal(0, np.sqrt(2 / n_features), (n_features, hidden)).astype(
+        np.float32
+    )
+    second = generator.normal(0, np.sqrt(2 / hidden), (hidden, n_classes)).astype(
+        np.float32
+    )
+    return [
+        first,
+        np.zeros(hidden, np.float32),
+        second,
+        np.zeros(n_classes, np.float32),
+    ]
 
 
 def logits(weights: NDArrays, X: Array) -> Array:
@@ -91,7 +110,9 @@ def logits(weights: NDArrays, X: Array) -> Array:
 
 
 def gradient(weights: NDArrays, X: Array, y: Array) -> NDArrays:
-    """Gradient of the mean cross-entropy of samples with classes `y`, in the shapes of `weights`."""
+    """Gradient of the mean cross-entropy of samples with classes `y`, in the shapes of
+    `weights`.
+    """
     inputs = np.maximum(X @ weights[0] + weights[1], 0) if len(weights) == 4 else X
     scores = inputs @ weights[-2] + weights[-1]
     scores -= scores.max(axis=1, keepdims=True)
@@ -133,7 +154,9 @@ def descend(
         for first in range(0, len(y), recipe.batch):
             rows = order[first : first + recipe.batch]
             slopes = gradient(weights, X[rows], y[rows])
-            for array, slope, origin, extra in zip(weights, slopes, start, correction or repeat(None), strict=False):
+            for array, slope, origin, extra in zip(
+                weights, slopes, start, correction or repeat(None), strict=False
+            ):
                 if recipe.mu:
                     slope += recipe.mu * (array - origin)
                 if extra is not None:
@@ -162,14 +185,19 @@ class GradientClient(NumPyClient):
     keeps = False
     """True if the party keeps state from round to round."""
 
-    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Train for one round."""
         recipe = replace(self.recipe, mu=float(config.get("proximal_mu", 0.0)))
         generator = np.random.default_rng([*self.seed, int(config["round"])])
-        with np.errstate(all="ignore"):  # a rate that is too large ends in nonsense, and is not chosen for it
+        # a rate that is too large ends in nonsense, and is not chosen for it
+        with np.errstate(all="ignore"):
             return self.train(parameters, recipe, generator), len(self.y), {}
 
-    def train(self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
+    def train(
+        self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator
+    ) -> NDArrays:
         """Arrays that the party sends, from those that it got."""
         return descend(arrays, self.X, self.y, recipe, generator)
 
@@ -185,19 +213,26 @@ class GradientClient(NumPyClient):
 
 
 class ScaffoldClient(GradientClient):
-    """A party that corrects its gradients by how they differ from those of all parties; see the module."""
+    """A party that corrects its gradients by how they differ from those of all parties;
+    see the module.
+    """
 
     keeps = True
     own: NDArrays | None = None
 
-    def train(self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
+    def train(
+        self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator
+    ) -> NDArrays:
         start, common = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
         own = self.own or [np.zeros_like(array) for array in start]
         correction = [c - c_own for c, c_own in zip(common, own, strict=True)]
         end = descend(start, self.X, self.y, recipe, generator, correction)
         if len(self.y):
             scale = np.float32(1 / (recipe.steps(len(self.y)) * recipe.rate))
-            own = [scale * (x - y) - c for x, y, c in zip(start, end, correction, strict=True)]
+            own = [
+                scale * (x - y) - c
+                for x, y, c in zip(start, end, correction, strict=True)
+            ]
         self.own = own
         return [*end, *own]
 
@@ -216,7 +251,9 @@ class HeadClient(GradientClient):
     keeps = True
     head: NDArrays
 
-    def train(self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator) -> NDArrays:
+    def train(
+        self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator
+    ) -> NDArrays:
         trained = descend([*arrays, *self.head], self.X, self.y, recipe, generator)
         self.head = trained[-2:]
         return trained[:-2]
@@ -227,8 +264,13 @@ class HeadClient(GradientClient):
 
     @staticmethod
     def weights(arrays: NDArrays, parties: Sequence[Any]) -> NDArrays:
-        """The common layer, and the last of all parties: (parties, hidden, L) and (parties, L)."""
-        return [*arrays, *map(np.stack, zip(*(party.head for party in parties), strict=True))]
+        """The common layer, and the last of all parties: (parties, hidden, L) and
+        (parties, L).
+        """
+        return [
+            *arrays,
+            *map(np.stack, zip(*(party.head for party in parties), strict=True)),
+        ]
 
 
 def federate(
@@ -242,7 +284,8 @@ def federate(
     seed: int = 0,
     kind: type[GradientClient] = GradientClient,
 ) -> tuple[NDArrays, Traffic]:
-    """Train over parties by Flower's `FedAvg`, or by its `FedProx` if the recipe has a `mu`.
+    """Train over parties by Flower's `FedAvg`, or by its `FedProx` if the recipe has a
+    `mu`.
 
     Parameters
     ----------
@@ -283,7 +326,9 @@ def federate(
         "on_fit_config_fn": lambda number: {"round": number},
         "evaluate_fn": evaluate,
     }
-    strategy = FedProx(proximal_mu=recipe.mu, **common) if recipe.mu else FedAvg(**common)
+    strategy = (
+        FedProx(proximal_mu=recipe.mu, **common) if recipe.mu else FedAvg(**common)
+    )
     place = "process" if kind.keeps else where
     parameters, traffic = rounds(strategy, parties, n_rounds, place)
     return kind.weights(parameters_to_ndarrays(parameters), parties), traffic

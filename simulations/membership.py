@@ -1,15 +1,19 @@
-"""Membership inference: how well an attacker tells who was among the training samples, with and without noise.
+"""Membership inference: how well an attacker tells who was among the training samples,
+with and without noise.
 
-The attack is the likelihood-ratio test of Carlini and others (LiRA, 2022), in its strong form: the attacker knows the
-data, the label of the sample asked about, the hash, and many models of the same kind with and without that sample. A
-statistic of the sample is taken to be normal in both cases; its log likelihood ratio is the score. "model" takes the
-log odds of the true label by the model that all parties get. "server" takes what one party sends in clear: the counts
-at the sample's active bits, the cells of the histograms where its values fall, the leverage of its responses in the
-Gram matrix; with noise, the noisy counts.
+The attack is the likelihood-ratio test of Carlini and others (LiRA, 2022), in its
+strong form: the attacker knows the data, the label of the sample asked about, the hash,
+and many models of the same kind with and without that sample. A statistic of the sample
+is taken to be normal in both cases; its log likelihood ratio is the score. "model"
+takes the log odds of the true label by the model that all parties get. "server" takes
+what one party sends in clear: the counts at the sample's active bits, the cells of the
+histograms where its values fall, the leverage of its responses in the Gram matrix; with
+noise, the noisy counts.
 
-Each of the models learns from a random half of the samples. Every sample is asked about for every model, by the other
-models. Shown are the rate of members that are found at .1 % and 1 % of false alarms, and the advantage: the largest
-difference of both rates. "allowed" is what the guarantee allows any attack at 1 % and as an advantage.
+Each of the models learns from a random half of the samples. Every sample is asked about
+for every model, by the other models. Shown are the rate of members that are found at .1
+% and 1 % of false alarms, and the advantage: the largest difference of both rates.
+"allowed" is what the guarantee allows any attack at 1 % and as an advantage.
 """
 
 from __future__ import annotations
@@ -28,7 +32,15 @@ from simulations import plots
 from simulations.plots import Line, Panel
 from simulations.results import Array, Row, chosen, markdown_table
 from simulations.splits import read, source
-from simulations.study import FEDERATED, Cells, Option, Study, at_least, code_digest, names
+from simulations.study import (
+    FEDERATED,
+    Cells,
+    Option,
+    Study,
+    at_least,
+    code_digest,
+    names,
+)
 
 Statistic = Callable[[Array], Array]
 """Statistic of all samples, (n,), for the model of some: a mask, (n,)."""
@@ -49,34 +61,50 @@ def by_model(X: Array, y: Array, **parameters: Any) -> Statistic:
     """Log odds by a classifier of these parameters."""
 
     def statistic(some: Array) -> Array:
-        return of_probabilities(FlyNNClassifier(n_jobs=1, **parameters).fit(X[some], y[some]).predict_proba(X), y)
+        return of_probabilities(
+            FlyNNClassifier(n_jobs=1, **parameters)
+            .fit(X[some], y[some])
+            .predict_proba(X),
+            y,
+        )
 
     return statistic
 
 
-def by_counts(X: Array, y: Array, spec: HashSpec, epsilon: float, is_seen: bool) -> Statistic:
-    """Of one hash, with noise if epsilon is above 0: counts as the server sees them, or log odds of the model."""
+def by_counts(
+    X: Array, y: Array, spec: HashSpec, epsilon: float, is_seen: bool
+) -> Statistic:
+    """Of one hash, with noise if epsilon is above 0: counts as the server sees them, or
+    log odds of the model.
+    """
     hasher, n_classes, seeds = FlyHash(spec), int(y.max()) + 1, iter(range(10**9))
     active = hasher.active(X)
 
     def statistic(some: Array) -> Array:
         counts = ClassCounts.from_active(hasher, active[some], y[some], n_classes)
         if epsilon:
-            noise = GaussianCounts(epsilon, DELTA, hash_nnz=spec.hash_nnz, n_classes=n_classes)
+            noise = GaussianCounts(
+                epsilon, DELTA, hash_nnz=spec.hash_nnz, n_classes=n_classes
+            )
             counts = SimulatedRelease(noise, next(seeds)).release(counts)
         if not is_seen:
             model = FlyNNClassifier.from_counts(spec, counts, range(n_classes))
             return of_probabilities(model.predict_proba(X), y)
         at = counts.array[y[:, None], active]
         # Without noise a count of 0 is a proof, and a count of 1 nearly one.
-        return np.asarray(at.sum(axis=1) if epsilon else np.log(at + 1e-3).sum(axis=1), np.float64)
+        return np.asarray(
+            at.sum(axis=1) if epsilon else np.log(at + 1e-3).sum(axis=1), np.float64
+        )
 
     return statistic
 
 
 def by_histograms(X: Array, y: Array) -> Statistic:
-    """Columns in which the sample's value is the only one of its class, or none: -log of the counts of its cells."""
-    cells = np.asarray(X, "<f8").view(np.uint64) >> np.uint64(32)  # three digits and more of each value
+    """Columns in which the sample's value is the only one of its class, or none: -log
+    of the counts of its cells.
+    """
+    # three digits and more of each value
+    cells = np.asarray(X, "<f8").view(np.uint64) >> np.uint64(32)
 
     def statistic(some: Array) -> Array:
         total = np.zeros(len(y))
@@ -91,7 +119,9 @@ def by_histograms(X: Array, y: Array) -> Statistic:
 
 
 def by_gram(X: Array, rows: int = 256) -> Statistic:
-    """Leverage of the sample's responses, positive parts of random directions, in the matrix of their products."""
+    """Leverage of the sample's responses, positive parts of random directions, in the
+    matrix of their products.
+    """
     Z = np.random.default_rng(0).normal(size=(X.shape[1], rows))
     Z = np.maximum((X - X.mean(axis=0)) / (X.std(axis=0) + 1e-9) @ Z, 0.0)
 
@@ -110,26 +140,47 @@ def attacked(statistic: Statistic, n: int, n_models: int, seed: int = 0) -> Row:
     scores = np.empty(values.shape)
     for own in range(n_models):
         others = np.arange(n_models) != own
-        inside, outside = (np.ma.masked_array(values[others], mask=members[others] != is_in) for is_in in (True, False))
+        inside, outside = (
+            np.ma.masked_array(values[others], mask=members[others] != is_in)
+            for is_in in (True, False)
+        )
         spread = (inside.var(axis=0) + outside.var(axis=0)).filled(0.0) / 2
-        spread = np.maximum(spread, spread.mean() / 10) + 1e-12  # few models: no variance is known to be tiny
-        distance = [(values[own] - side.mean(axis=0).filled(0.0)) ** 2 for side in (inside, outside)]
+        # few models: no variance is known to be tiny
+        spread = np.maximum(spread, spread.mean() / 10) + 1e-12
+        distance = [
+            (values[own] - side.mean(axis=0).filled(0.0)) ** 2
+            for side in (inside, outside)
+        ]
         scores[own] = (distance[1] - distance[0]) / (2 * spread)
     order = np.argsort(-scores, axis=None, kind="stable")
     found = members.ravel()[order]
     hits, alarms = np.cumsum(found) / found.sum(), np.cumsum(~found) / (~found).sum()
-    at = [float(hits[max(np.searchsorted(alarms, rate, side="right") - 1, 0)]) for rate in (*RATES, *_CURVE)]
-    found = {f"found at {rate:.1%}": value for rate, value in zip(RATES, at, strict=False)}
-    return found | {"advantage": float((hits - alarms).max()), "curve": at[len(RATES) :]}
+    at = [
+        float(hits[max(np.searchsorted(alarms, rate, side="right") - 1, 0)])
+        for rate in (*RATES, *_CURVE)
+    ]
+    found = {
+        f"found at {rate:.1%}": value for rate, value in zip(RATES, at, strict=False)
+    }
+    return found | {
+        "advantage": float((hits - alarms).max()),
+        "curve": at[len(RATES) :],
+    }
 
 
 def allowed(epsilon: float, rate: float | None = None) -> float:
-    """The largest rate of members found that the guarantee allows at a rate of false alarms; None: the advantage."""
+    """The largest rate of members found that the guarantee allows at a rate of false
+    alarms; None: the advantage.
+    """
     if not epsilon:
         return 1.0
     if rate is None:
         return (math.exp(epsilon) - 1 + 2 * DELTA) / (math.exp(epsilon) + 1)
-    return min(math.exp(epsilon) * rate + DELTA, 1 - math.exp(-epsilon) * (1 - DELTA - rate), 1.0)
+    return min(
+        math.exp(epsilon) * rate + DELTA,
+        1 - math.exp(-epsilon) * (1 - DELTA - rate),
+        1.0,
+    )
 
 
 def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic]]]:
@@ -146,8 +197,14 @@ def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic
     }
     for epsilon in (4.0, 1.0):
         spec = suggest_spec(epsilon, DELTA, d, n, n_classes, 1)
-        found[f"server, counts, epsilon {epsilon:g}"] = epsilon, partial(by_counts, X, y, spec, epsilon, True)
-        found[f"model, epsilon {epsilon:g}"] = epsilon, partial(by_counts, X, y, spec, epsilon, False)
+        found[f"server, counts, epsilon {epsilon:g}"] = (
+            epsilon,
+            partial(by_counts, X, y, spec, epsilon, True),
+        )
+        found[f"model, epsilon {epsilon:g}"] = (
+            epsilon,
+            partial(by_counts, X, y, spec, epsilon, False),
+        )
     return found
 
 
@@ -158,26 +215,56 @@ def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Ro
     for name, (epsilon, make) in attacks(X, y).items():
         work = lambda make=make: attacked(make(), len(y), n_models)  # noqa: E731
         found = cells.finish(f"{data.name}: {name}", (X, y, n_models, _CODE), work)
-        rows.append({"set": data.name, "attack": name, "epsilon": epsilon or "", **found})
+        rows.append(
+            {"set": data.name, "attack": name, "epsilon": epsilon or "", **found}
+        )
     return rows
 
 
 def shown(row: Row) -> Row:
     """A row as text."""
     epsilon = row["epsilon"] or 0.0
-    rates = {name: f"{value:.3f}" for name, value in row.items() if name.startswith("found")}
-    bounds = {"allowed at 1.0%": f"{allowed(epsilon, 0.01):.3f}", "advantage": f"{row['advantage']:.3f}"}
-    return {name: row[name] for name in ("set", "attack")} | rates | bounds | {"allowed": f"{allowed(epsilon):.3f}"}
+    rates = {
+        name: f"{value:.3f}" for name, value in row.items() if name.startswith("found")
+    }
+    bounds = {
+        "allowed at 1.0%": f"{allowed(epsilon, 0.01):.3f}",
+        "advantage": f"{row['advantage']:.3f}",
+    }
+    return (
+        {name: row[name] for name in ("set", "attack")}
+        | rates
+        | bounds
+        | {"allowed": f"{allowed(epsilon):.3f}"}
+    )
 
 
 def draw(rows: Sequence[Row], path: Path) -> str:
     """Members found against false alarms, a panel for each data set."""
     plain, panels = {"marker": None}, []
-    axes = {"xscale": "log", "yscale": "log", "xlabel": "false alarms", "ylabel": "members found", "ylim": (1e-4, 1)}
+    axes = {
+        "xscale": "log",
+        "yscale": "log",
+        "xlabel": "false alarms",
+        "ylabel": "members found",
+        "ylim": (1e-4, 1),
+    }
     for name in dict.fromkeys(row["set"] for row in rows):
-        lines = [Line(r["attack"], _CURVE, np.maximum(r["curve"], 1e-4), look=plain) for r in chosen(rows, set=name)]
-        lines.append(Line("allowed by epsilon 1", _CURVE, [allowed(1.0, rate) for rate in _CURVE], look=plain))
-        panels.append(Panel(name, [*lines, Line("guessing", _CURVE, _CURVE, look=plain)], axes))
+        lines = [
+            Line(r["attack"], _CURVE, np.maximum(r["curve"], 1e-4), look=plain)
+            for r in chosen(rows, set=name)
+        ]
+        lines.append(
+            Line(
+                "allowed by epsilon 1",
+                _CURVE,
+                [allowed(1.0, rate) for rate in _CURVE],
+                look=plain,
+            )
+        )
+        panels.append(
+            Panel(name, [*lines, Line("guessing", _CURVE, _CURVE, look=plain)], axes)
+        )
     return plots.lines(panels, path, (5.2, 4.6), legend=3)
 
 
@@ -191,7 +278,9 @@ def main(arguments: list[str]) -> None:
     )  # fmt: skip
     n_models, rows = study.chosen.models or study.sized(64, 8), list[Row]()
     for name in study.chosen.sets:
-        rows += measure(source(name, study.chosen.data), study.chosen.samples, n_models, study.cells)
+        rows += measure(
+            source(name, study.chosen.data), study.chosen.samples, n_models, study.cells
+        )
     study.write("membership", rows)
     table = markdown_table([shown(row) for row in rows])
     print(table)

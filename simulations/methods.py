@@ -1,4 +1,5 @@
-"""All jobs that `accuracy`, `ablation`, `synthetic` and `openml` share, by name, and how they are run.
+"""All jobs that `accuracy`, `ablation`, `synthetic` and `openml` share, by name, and
+how they are run.
 
 See `simulations.baselines` for what a job is; those of FlyNN are here.
 """
@@ -14,7 +15,15 @@ import numpy as np
 
 from flwr_flynn import FlyNNClassifier, HashSpec
 from simulations import baselines
-from simulations.baselines import CENTRALISED, KNN, KNN_AS_IS, KNN_NESTED, Settings, row_of, trained
+from simulations.baselines import (
+    CENTRALISED,
+    KNN,
+    KNN_AS_IS,
+    KNN_NESTED,
+    Settings,
+    row_of,
+    trained,
+)
 from simulations.data import DataSet
 from simulations.paper.flynn import cross_validated
 from simulations.results import Row
@@ -33,23 +42,41 @@ ABLATION: dict[str, dict[str, Any]] = {  # changes of the default
 }
 
 
-def flynn(data: DataSet, settings: Settings, name: str = FLYNN, **parameters: Any) -> list[Row]:
+def flynn(
+    data: DataSet, settings: Settings, name: str = FLYNN, **parameters: Any
+) -> list[Row]:
     """FlyNN with given parameters and no tuning."""
-    given = {"seed": settings.seed, "n_jobs": settings.threads, "class_weight": "balanced"} | parameters
+    given = {
+        "seed": settings.seed,
+        "n_jobs": settings.threads,
+        "class_weight": "balanced",
+    } | parameters
     return [trained(name, data, lambda y: FlyNNClassifier(**given), _sizes)]
 
 
 def _sizes(fitted: Any) -> Row:
     """Sizes of the hash and the decay, of a classifier with one hash."""
     spec = getattr(fitted, "spec_", None)
-    names = (("m", "hash_dim"), ("s", "row_nnz"), ("rho", "hash_nnz"), ("signed", "signed"))
-    return {k: getattr(spec, name, None) for k, name in names} | {"decay": spec and fitted.model_.member.scoring.decay}
+    names = (
+        ("m", "hash_dim"),
+        ("s", "row_nnz"),
+        ("rho", "hash_nnz"),
+        ("signed", "signed"),
+    )
+    return {k: getattr(spec, name, None) for k, name in names} | {
+        "decay": spec and fitted.model_.member.scoring.decay
+    }
 
 
 def paper_configurations(n_features: int, settings: Settings) -> list[Row]:
-    """Random configurations, uniform over the paper's ranges, with m up to `largest_dim`."""
+    """Random configurations, uniform over the paper's ranges, with m up to
+    `largest_dim`.
+    """
     generator = np.random.default_rng([settings.seed, 1])
-    low, high = 2 * n_features, max(2 * n_features, min(2048 * n_features, settings.largest_dim))
+    low, high = (
+        2 * n_features,
+        max(2 * n_features, min(2048 * n_features, settings.largest_dim)),
+    )
     drawn = []
     for _ in range(settings.draws):
         m = int(generator.integers(low, high, endpoint=True))
@@ -65,7 +92,9 @@ def flynn_paper(data: DataSet, settings: Settings) -> list[Row]:
     start, d, scores = time.perf_counter(), data.X.shape[1], []
     configurations = paper_configurations(d, settings)
     for one in configurations:
-        spec = HashSpec(d, one["hash_dim"], one["row_nnz"], one["hash_nnz"], seed=settings.seed)
+        spec = HashSpec(
+            d, one["hash_dim"], one["row_nnz"], one["hash_nnz"], seed=settings.seed
+        )
         scores.append(cross_validated(data, spec, [one["decay"]])[0])
     best = int(np.mean(scores, axis=1).argmax())
     detail = configurations[best] | {"of": len(configurations)}
@@ -82,12 +111,18 @@ JOBS: dict[str, Callable[[DataSet, Settings], list[Row]]] = {
     FLYNN: flynn,
     THOROUGH: partial(flynn, name=THOROUGH, effort="thorough"),
     PAPER: flynn_paper,
-    **{name: partial(flynn, name=name, **changes) for name, changes in ABLATION.items() if name != FLYNN},
+    **{
+        name: partial(flynn, name=name, **changes)
+        for name, changes in ABLATION.items()
+        if name != FLYNN
+    },
 }
-"""All jobs; the ablation's are named as in `ABLATION`, and its default is the comparison's."""
+"""All jobs; the ablation's are named as in `ABLATION`, and its default is the
+comparison's."""
 
 MAIN = (FLYNN, KNN, *CENTRALISED)
-"""The jobs that are quick enough for data sets of any size: nothing is tuned but kNN."""
+"""The jobs that are quick enough for data sets of any size: nothing is tuned but kNN.
+"""
 
 COMPARED = (KNN, *CENTRALISED, "SBFC", "LR", "MLP", FLYNN, THOROUGH, PAPER)
 """The jobs of the comparison."""
@@ -98,7 +133,11 @@ OTHERS = (KNN, KNN_NESTED, *CENTRALISED.values())
 # Of the code as it was when this started: somebody may edit it before the run is over.
 _THEIRS = code_digest("simulations.baselines", "simulations.data")
 _OURS = code_digest(
-    *MODEL, "simulations.baselines", "simulations.data", "simulations.methods", "simulations.paper.flynn"
+    *MODEL,
+    "simulations.baselines",
+    "simulations.data",
+    "simulations.methods",
+    "simulations.paper.flynn",
 )
 
 
@@ -110,12 +149,34 @@ def call(name: str, data: DataSet, settings: Settings) -> list[Row]:
         return [data.shape | row for row in JOBS[name](data, settings)]
 
 
-def run(plan: Sequence[tuple[DataSet, str]], settings: Settings, cells: Cells, jobs: int = 1) -> list[Row]:
-    """The rows of a plan, (data set, name of a job), ordered by job; `jobs` processes do what is missing."""
+def run(
+    plan: Sequence[tuple[DataSet, str]], settings: Settings, cells: Cells, jobs: int = 1
+) -> list[Row]:
+    """The rows of a plan, (data set, name of a job), ordered by job; `jobs` processes
+    do what is missing.
+    """
     pieces = []
     for data, name in plan:
         code = _OURS if name in (FLYNN, THOROUGH, PAPER, *ABLATION) else _THEIRS
-        pieces.append(Piece(f"{data.name}: {name}", (data.digest, settings, code), partial(call, name, data, settings)))
-    done = dict(zip(((name, data.name) for data, name in plan), cells.run(pieces, jobs), strict=True))
+        pieces.append(
+            Piece(
+                f"{data.name}: {name}",
+                (data.digest, settings, code),
+                partial(call, name, data, settings),
+            )
+        )
+    done = dict(
+        zip(
+            ((name, data.name) for data, name in plan),
+            cells.run(pieces, jobs),
+            strict=True,
+        )
+    )
     order = dict.fromkeys(name for _, name in plan)
-    return [row for job in order for (name, _), rows in done.items() if name == job for row in rows]
+    return [
+        row
+        for job in order
+        for (name, _), rows in done.items()
+        if name == job
+        for row in rows
+    ]

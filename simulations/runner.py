@@ -1,8 +1,9 @@
 """Federations in one process or on Ray.
 
-`federate` runs all phases of a run: the parties answer in this process one after the other, or as tasks on Ray, on any
-machine of the cluster; a task whose worker dies is run again. Integers are added, so that neither the place nor a
-repeated task changes a bit: the result is that of `flwr_flynn.federated.algorithm.federate`.
+`federate` runs all phases of a run: the parties answer in this process one after the
+other, or as tasks on Ray, on any machine of the cluster; a task whose worker dies is
+run again. Integers are added, so that neither the place nor a repeated task changes a
+bit: the result is that of `flwr_flynn.federated.algorithm.federate`.
 
 `rounds` plays the rounds of any strategy of Flower's.
 
@@ -101,7 +102,11 @@ def federate(
     """
     names = [party.options.name or f"party-{i}" for i, party in enumerate(parties)]
     if not names or len(set(names)) < len(names):
-        raise ConfigError("parties", "at least one, of different names", "none" if not names else "equal names")
+        raise ConfigError(
+            "parties",
+            "at least one, of different names",
+            "none" if not names else "equal names",
+        )
     run, seconds, start = Run(options), list[float](), time.perf_counter()
     with workers(where, address=address) as place, quiet():
         laid = dict(zip(names, map(place.put, parties), strict=True))
@@ -116,10 +121,18 @@ def federate(
                     seconds.append(took)
                     done()
             taken = run.complete([], Failures())
-            if taken is not None and taken.phase.name == "counts" and (missing := taken.missing):
-                who = "; ".join(f"{name} ({reason})" for name, reason in list(missing.items())[:5])
+            if (
+                taken is not None
+                and taken.phase.name == "counts"
+                and (missing := taken.missing)
+            ):
+                who = "; ".join(
+                    f"{name} ({reason})" for name, reason in list(missing.items())[:5]
+                )
                 text = f"{len(missing)} of {len(names)} not counted: {who}"
-                raise AggregationError(text, len(names) - len(missing), len(names), missing)
+                raise AggregationError(
+                    text, len(names) - len(missing), len(names), missing
+                )
     return Federation(run, time.perf_counter() - start, seconds)
 
 
@@ -127,9 +140,15 @@ def run(
     parties: Sequence[Party], where: str | Workers = "process", *, address: str | None = None,
     show_progress: bool | None = None, **settings: Any,
 ) -> Federation:  # fmt: skip
-    """`federate` without an evaluation; `settings` are options of `RunOptions`: ``spec``, ``classes`` and more."""
-    options = RunOptions(min_parties=max(len(parties), 1), fraction_evaluate=0.0, **settings)
-    return federate(options, parties, where, address=address, show_progress=show_progress)
+    """`federate` without an evaluation; `settings` are options of `RunOptions`:
+    ``spec``, ``classes`` and more.
+    """
+    options = RunOptions(
+        min_parties=max(len(parties), 1), fraction_evaluate=0.0, **settings
+    )
+    return federate(
+        options, parties, where, address=address, show_progress=show_progress
+    )
 
 
 class StandIn(ClientProxy):
@@ -149,9 +168,11 @@ def rounds(
     *,
     address: str | None = None,
 ) -> tuple[Parameters, Traffic]:
-    """Play the rounds of a strategy as Flower's server does: fit, evaluation at the server, evaluation at the parties.
+    """Play the rounds of a strategy as Flower's server does: fit, evaluation at the
+    server, evaluation at the parties.
 
-    Replies go to the strategy in the order of the parties: sums of floats depend on the order.
+    Replies go to the strategy in the order of the parties: sums of floats depend on the
+    order.
 
     Parameters
     ----------
@@ -167,7 +188,8 @@ def rounds(
     parameters : Parameters
         Those after the last round.
     traffic : Traffic
-        Bytes of all rounds. Final parameters that no evaluation distributed are not in it.
+        Bytes of all rounds. Final parameters that no evaluation distributed are not in
+        it.
     """
     clients = SimpleClientManager()
     for i in range(len(parties)):
@@ -176,18 +198,29 @@ def rounds(
     with workers(where, address=address) as place, quiet():
         laid = [place.put(party) for party in parties]
 
-        def ask(requests: Sequence[tuple[ClientProxy, Any]]) -> list[tuple[ClientProxy, Any]]:
+        def ask(
+            requests: Sequence[tuple[ClientProxy, Any]],
+        ) -> list[tuple[ClientProxy, Any]]:
             asked = sorted(requests, key=lambda pair: int(pair[0].cid))
             for _, request in asked:
                 traffic.ask(1, request.parameters.tensors, request.config)
-            pairs = [(laid[int(client.cid)], place.put(request)) for client, request in asked]
+            pairs = [
+                (laid[int(client.cid)], place.put(request)) for client, request in asked
+            ]
             replies = [reply for reply, _ in place.answers(pairs)]
             for reply in replies:
                 tensors = reply.parameters.tensors if isinstance(reply, FitRes) else ()
-                traffic.add(Arrivals(1, sum(map(len, tensors)) + n_bytes(reply.metrics)))
-            return [(client, reply) for (client, _), reply in zip(asked, replies, strict=True)]
+                traffic.add(
+                    Arrivals(1, sum(map(len, tensors)) + n_bytes(reply.metrics))
+                )
+            return [
+                (client, reply)
+                for (client, _), reply in zip(asked, replies, strict=True)
+            ]
 
-        parameters = strategy.initialize_parameters(clients) or ndarrays_to_parameters([])
+        parameters = strategy.initialize_parameters(clients) or ndarrays_to_parameters(
+            []
+        )
         for number in range(1, n_rounds + 1):
             results = ask(strategy.configure_fit(number, parameters, clients))
             parameters = strategy.aggregate_fit(number, results, [])[0] or parameters

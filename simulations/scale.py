@@ -1,14 +1,16 @@
 """Cost of parties at the server: seconds and memory for 10, 100 and 1000 of them.
 
-Without options, in a process for each case: the server's run gets the replies of all parties at once, as Flower hands
-them over, and then as many one by one, each made when it is due. The replies, which Flower holds, are told apart from
-the memory that FlyNN takes beside them. Seconds are CPU seconds, which other load of the machine changes little.
+Without options, in a process for each case: the server's run gets the replies of all
+parties at once, as Flower hands them over, and then as many one by one, each made when
+it is due. The replies, which Flower holds, are told apart from the memory that FlyNN
+takes beside them. Seconds are CPU seconds, which other load of the machine changes
+little.
 
-With `--supernodes N`, `flwr run` of this project on Flower's simulation with N SuperNodes: wall time, and the memory of
-all processes together.
+With `--supernodes N`, `flwr run` of this project on Flower's simulation with N
+SuperNodes: wall time, and the memory of all processes together.
 
-With `--where ray`, or `--ray-address` of a cluster, one federation of as many parties on Ray, by the clock: its counts
-must be those of the pooled samples.
+With `--where ray`, or `--ray-address` of a cluster, one federation of as many parties
+on Ray, by the clock: its counts must be those of the pooled samples.
 """
 
 from __future__ import annotations
@@ -60,13 +62,23 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
         arrays, n_examples = codec.encode(counts), 50
         if run.mechanism is not None:
             release = SimulatedRelease(run.mechanism, party).release(counts)
-            arrays, n_examples = CountsRequest(run).answer(CountsOfSpecs((release,)), 1).arrays, 1
-        yield Reply(str(party), codec.write_tensors(arrays), n_examples, {PARTY: f"party-{party}"})
+            arrays, n_examples = (
+                CountsRequest(run).answer(CountsOfSpecs((release,)), 1).arrays,
+                1,
+            )
+        yield Reply(
+            str(party),
+            codec.write_tensors(arrays),
+            n_examples,
+            {PARTY: f"party-{party}"},
+        )
 
 
 def _options(n: int, noisy: bool) -> Any:
     spec = HashSpec.suggest(n_features=64)
-    mechanism = LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10) if noisy else None
+    mechanism = (
+        LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10) if noisy else None
+    )
     return RunOptions(spec=spec, classes=range(10), min_parties=n, mechanism=mechanism)
 
 
@@ -88,16 +100,36 @@ def at_once(n: int, noisy: bool = False) -> Row:
     counted(options, [waiting])  # imports, the rows
     seconds = counted(options, [waiting])[1]
     peak, kept = _memory_of(lambda: counted(options, [waiting])[0].model)
-    row = {"parties": n, "counts": options.run_spec.mode, "replies MiB": held / _MIB, "CPU s": seconds}
-    return row | {"CPU ms per party": 1000 * seconds / n, "beside replies, peak MiB": peak, "kept MiB": kept}
+    row = {
+        "parties": n,
+        "counts": options.run_spec.mode,
+        "replies MiB": held / _MIB,
+        "CPU s": seconds,
+    }
+    return row | {
+        "CPU ms per party": 1000 * seconds / n,
+        "beside replies, peak MiB": peak,
+        "kept MiB": kept,
+    }
 
 
 def one_by_one(n: int, noisy: bool = False) -> Row:
-    """Time and memory for replies that come one by one, each made when it is due and gone when it is counted."""
+    """Time and memory for replies that come one by one, each made when it is due and
+    gone when it is counted.
+    """
     options = _options(n, noisy)
     seconds = counted(options, ([reply] for reply in replies(n, noisy)))[1]
-    peak, kept = _memory_of(lambda: counted(options, ([reply] for reply in replies(n, noisy)))[0].counted.require(n))
-    figures = {"CPU s": seconds, "CPU ms per party": 1000 * seconds / n, "peak MiB": peak, "kept MiB": kept}
+    peak, kept = _memory_of(
+        lambda: counted(options, ([reply] for reply in replies(n, noisy)))[
+            0
+        ].counted.require(n)
+    )
+    figures = {
+        "CPU s": seconds,
+        "CPU ms per party": 1000 * seconds / n,
+        "peak MiB": peak,
+        "kept MiB": kept,
+    }
     return {f"one by one, {name}": value for name, value in figures.items()}
 
 
@@ -117,13 +149,23 @@ def _memory_of(work: Any) -> tuple[float, float]:
 
 
 def _in_a_process(n: int, noisy: bool) -> Row:
-    """The figures for n parties, from a process of their own: nothing is left from another case."""
+    """The figures for n parties, from a process of their own: nothing is left from
+    another case.
+    """
     code = (
-        "import json, logging; from simulations import scale; logging.disable(logging.CRITICAL); "
-        f"print(json.dumps(scale.at_once({n}, {noisy}) | scale.one_by_one({n}, {noisy})))"
+        "import json, logging; from simulations import scale; "
+        "logging.disable(logging.CRITICAL); "
+        f"print(json.dumps(scale.at_once({n}, {noisy}) | scale.one_by_one({n}, "
+        f"{noisy})))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT), "FLWR_TELEMETRY_ENABLED": "0"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     row: Row = json.loads(done.stdout.splitlines()[-1])
@@ -134,24 +176,40 @@ def _in_a_process(n: int, noisy: bool) -> Row:
 
 
 class Watch(threading.Thread):
-    """The largest sum of the proportional memory of all processes with this FLWR_HOME, looked at twice a second."""
+    """The largest sum of the proportional memory of all processes with this FLWR_HOME,
+    looked at twice a second.
+    """
 
     def __init__(self, home: Path) -> None:
         super().__init__(daemon=True)
-        self.mark, self.peak, self.done = f"FLWR_HOME={home}".encode(), 0, threading.Event()
+        self.mark, self.peak, self.done = (
+            f"FLWR_HOME={home}".encode(),
+            0,
+            threading.Event(),
+        )
 
     def run(self) -> None:
         while not self.done.wait(0.5):
             self.peak = max(self.peak, sum(self.sizes().values()))
 
     def sizes(self) -> dict[int, int]:
-        """Bytes of each process. What processes have in common, such as Ray's object store, is shared out (Pss)."""
+        """Bytes of each process.
+
+        What processes have in common, such as Ray's object store, is shared out (Pss).
+        """
         found = {}
         for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
             try:
                 if self.mark in Path(f"/proc/{pid}/environ").read_bytes():
                     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                    found[pid] = 1024 * next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+                    found[pid] = 1024 * next(
+                        (
+                            int(line.split()[1])
+                            for line in lines
+                            if line.startswith("Pss:")
+                        ),
+                        0,
+                    )
             except OSError:  # it ended meanwhile, or is somebody else's
                 continue
         return found
@@ -165,20 +223,39 @@ def free_port() -> str:
 
 
 def simulated(supernodes: int, settings: str) -> Row:
-    """One `flwr run` with so many SuperNodes, on a SuperLink of its own, which is ended with all that it started."""
+    """One `flwr run` with so many SuperNodes, on a SuperLink of its own, which is ended
+    with all that it started.
+    """
     with tempfile.TemporaryDirectory() as name:
         home, out = Path(name) / "home", Path(name) / "out"
         home.mkdir()
-        environment = os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"}
-        environment |= {f"FLWR_LOCAL_{which}_API_PORT": free_port() for which in ("SUPERLINK_HTTP", "CONTROL")}
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {
+            "FLWR_HOME": str(home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+        }
+        environment |= {
+            f"FLWR_LOCAL_{which}_API_PORT": free_port()
+            for which in ("SUPERLINK_HTTP", "CONTROL")
+        }
+        environment["PATH"] = (
+            f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        )
         command = ["flwr", "run", str(ROOT), "--stream", "--federation-config"]
-        command += [f"num-supernodes={supernodes} client-resources-num-cpus=1", "--run-config"]
+        command += [
+            f"num-supernodes={supernodes} client-resources-num-cpus=1",
+            "--run-config",
+        ]
         command.append(f"output-dir={json.dumps(str(out))} {settings}")
         watch, start = Watch(home), time.perf_counter()
         watch.start()
         done = subprocess.run(
-            command, cwd=home, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            command,
+            cwd=home,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         seconds = time.perf_counter() - start
         watch.done.set()
@@ -187,49 +264,117 @@ def simulated(supernodes: int, settings: str) -> Row:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
         if not (out / "metrics.json").exists():
-            raise RuntimeError(f"the run left no metrics.json:\n{(done.stdout + done.stderr)[-3000:]}")
+            raise RuntimeError(
+                f"the run left no metrics.json:\n{(done.stdout + done.stderr)[-3000:]}"
+            )
         report = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-    row = {"SuperNodes": supernodes, "counted": len(report["parties"]), "equal": str(report["sha256"].get("equal"))}
-    return row | {"s": seconds, "s per SuperNode": seconds / supernodes, "all processes, peak MiB": watch.peak / _MIB}
+    row = {
+        "SuperNodes": supernodes,
+        "counted": len(report["parties"]),
+        "equal": str(report["sha256"].get("equal")),
+    }
+    return row | {
+        "s": seconds,
+        "s per SuperNode": seconds / supernodes,
+        "all processes, peak MiB": watch.peak / _MIB,
+    }
 
 
 # -------- a federation, in this process or on Ray
 
 
 def federation(n: int, where: str, address: str | None = None) -> Row:
-    """One federation of n parties with 60 samples of Digits each, drawn at random, and its counts beside the pooled."""
+    """One federation of n parties with 60 samples of Digits each, drawn at random, and
+    its counts beside the pooled.
+    """
     data = read("digits")
     drawn = np.random.default_rng([0, n]).integers(0, len(data.y), (n, 60))
-    parties = [party_of(data.X[rows], data.y[rows], name=f"party-{i}") for i, rows in enumerate(drawn)]
-    spec, rows = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes)), drawn.ravel()
+    parties = [
+        party_of(data.X[rows], data.y[rows], name=f"party-{i}")
+        for i, rows in enumerate(drawn)
+    ]
+    spec, rows = (
+        HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes)),
+        drawn.ravel(),
+    )
     with workers(where, address=address) as place:
-        runner.run(parties[:8], place, spec=spec, classes=data.classes)  # workers start, and load compiled code
+        # workers start, and load compiled code
+        runner.run(parties[:8], place, spec=spec, classes=data.classes)
         done = runner.run(parties, place, spec=spec, classes=data.classes)
-    pooled = ClassCounts.from_data(FlyHash(spec), data.X[rows], data.y[rows], len(data.classes))
+    pooled = ClassCounts.from_data(
+        FlyHash(spec), data.X[rows], data.y[rows], len(data.classes)
+    )
     counts = done.model.counts_
-    row = {"where": where, "parties": n, "s": done.seconds, "ms per party": 1000 * done.seconds / n}
-    row |= {"of them counting": 1000 * float(np.mean(done.party_seconds)), "MB sent by parties": done.traffic.up / 1e6}
-    return row | {"sha256": counts.sha256()[:12], "pooled": "the same" if counts == pooled else "OTHERS"}
+    row = {
+        "where": where,
+        "parties": n,
+        "s": done.seconds,
+        "ms per party": 1000 * done.seconds / n,
+    }
+    row |= {
+        "of them counting": 1000 * float(np.mean(done.party_seconds)),
+        "MB sent by parties": done.traffic.up / 1e6,
+    }
+    return row | {
+        "sha256": counts.sha256()[:12],
+        "pooled": "the same" if counts == pooled else "OTHERS",
+    }
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     study = Study(
-        "scale", "Scale", __doc__, arguments,
-        supernodes=Option("Flower's simulation with so many SuperNodes instead, with commas between", integers, ()),
+        "scale",
+        "Scale",
+        __doc__,
+        arguments,
+        supernodes=Option(
+            "Flower's simulation with so many SuperNodes instead, with commas between",
+            integers,
+            (),
+        ),
         run_config=Option("with --supernodes: settings of the run", str, ""),
-        where=Option("one federation of so many parties here, or on Ray, instead", str, None, WHERE),
-        ray_address=Option("address of a Ray cluster: one federation here and one there, instead"),
-    )  # fmt: skip
-    chosen, rows, numbers = study.chosen, list[Row](), study.sized((10, 100, 1000), (10, 100))
-    places = WHERE if chosen.ray_address and not chosen.where else [chosen.where] * bool(chosen.where)
+        where=Option(
+            "one federation of so many parties here, or on Ray, instead",
+            str,
+            None,
+            WHERE,
+        ),
+        ray_address=Option(
+            "address of a Ray cluster: one federation here and one there, instead"
+        ),
+    )
+    chosen, rows, numbers = (
+        study.chosen,
+        list[Row](),
+        study.sized((10, 100, 1000), (10, 100)),
+    )
+    places = (
+        WHERE
+        if chosen.ray_address and not chosen.where
+        else [chosen.where] * bool(chosen.where)
+    )
     if chosen.supernodes:
-        name, cases = "supernodes", [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes]
+        name, cases = (
+            "supernodes",
+            [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes],
+        )
     elif places:
-        cases = [lambda n=n, p=place: federation(n, p, chosen.ray_address) for place in places for n in numbers]
+        cases = [
+            lambda n=n, p=place: federation(n, p, chosen.ray_address)
+            for place in places
+            for n in numbers
+        ]
         name = "federations"
     else:
-        name, cases = "scale", [lambda n=n, b=noisy: _in_a_process(n, b) for noisy in (False, True) for n in numbers]
+        name, cases = (
+            "scale",
+            [
+                lambda n=n, b=noisy: _in_a_process(n, b)
+                for noisy in (False, True)
+                for n in numbers
+            ],
+        )
     for case in cases:
         rows.append(case())
         print(markdown_table(rows[-1:]), flush=True)

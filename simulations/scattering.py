@@ -1,10 +1,13 @@
-"""Scattering coefficients of images: fixed public features, integers that are the same on every machine.
+"""Scattering coefficients of images: fixed public features, integers that are the same
+on every machine.
 
-A scattering transform (Bruna and Mallat 2013) takes the moduli of an image filtered by wavelets of several directions,
-filters these once more, and averages. Nothing in it is learned, so it costs no privacy, and no party sends anything
-for it. Here it is a pyramid of integers: blur by 1 2 1 and halve, or filter by Morlet wavelets of 7 x 7 integer taps
-in 8 directions. Of an image of h x w pixels stay maps of h/4 x w/4, rounded up: the image itself, 8 moduli at each of
-two scales, and 64 moduli of the moduli at the fine one.
+A scattering transform (Bruna and Mallat 2013) takes the moduli of an image filtered by
+wavelets of several directions, filters these once more, and averages. Nothing in it is
+learned, so it costs no privacy, and no party sends anything for it. Here it is a
+pyramid of integers: blur by 1 2 1 and halve, or filter by Morlet wavelets of 7 x 7
+integer taps in 8 directions. Of an image of h x w pixels stay maps of h/4 x w/4,
+rounded up: the image itself, 8 moduli at each of two scales, and 64 moduli of the
+moduli at the fine one.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ WHITE = 255
 
 _DIRECTIONS, _RADIUS, _WIDTH, _FREQUENCY, _SLANT = 8, 3, 1.2, 2.0, 0.5
 _UNIT = 1024.0  # sum of the magnitudes of a wavelet's taps, before they are rounded
-_GAIN = 200.0  # by which moduli are divided: less than `_UNIT`, so that coefficients keep their digits
+# by which moduli are divided: less than `_UNIT`, so that coefficients keep their digits
+_GAIN = 200.0
 _MAPS = 1 + 2 * _DIRECTIONS + _DIRECTIONS**2
 
 Integers = npt.NDArray[np.int32]
@@ -36,7 +40,8 @@ def n_coefficients(shape: tuple[int, int]) -> int:
 
 
 def scattered(images: npt.ArrayLike, shape: tuple[int, int]) -> npt.NDArray[np.int16]:
-    """Scattering coefficients, (n, `n_coefficients`) int16, of images, (n, rows x columns) integers from 0 to 255.
+    """Scattering coefficients, (n, `n_coefficients`) int16, of images, (n, rows x
+    columns) integers from 0 to 255.
 
     Raises
     ------
@@ -52,8 +57,16 @@ def scattered(images: npt.ArrayLike, shape: tuple[int, int]) -> npt.NDArray[np.i
     """
     rows, columns = (integer("shape", side, error=DataError) for side in shape)
     pixels = np.asarray(images)
-    if pixels.ndim != 2 or pixels.shape[1] != rows * columns or pixels.dtype.kind not in "biu":
-        raise DataError("images", f"integers of shape (n, {rows * columns})", f"{pixels.dtype} {pixels.shape}")
+    if (
+        pixels.ndim != 2
+        or pixels.shape[1] != rows * columns
+        or pixels.dtype.kind not in "biu"
+    ):
+        raise DataError(
+            "images",
+            f"integers of shape (n, {rows * columns})",
+            f"{pixels.dtype} {pixels.shape}",
+        )
     if pixels.size and not 0 <= pixels.min() <= pixels.max() <= WHITE:
         raise DataError("images", f"integers from 0 to {WHITE}", "others")
     out = np.empty((len(pixels), n_coefficients((rows, columns))), np.int16)
@@ -62,9 +75,11 @@ def scattered(images: npt.ArrayLike, shape: tuple[int, int]) -> npt.NDArray[np.i
 
 
 def wavelets() -> tuple[Integers, Integers]:
-    """Real and imaginary taps of the Morlet wavelets, (8, 7, 7) int32 each, each of sum 0.
+    """Real and imaginary taps of the Morlet wavelets, (8, 7, 7) int32 each, each of sum
+    0.
 
-    No tap is near a half before it is rounded, so that the last digits of a machine's sine decide nothing.
+    No tap is near a half before it is rounded, so that the last digits of a machine's
+    sine decide nothing.
     """
     taps = morlet()
     parts = []
@@ -81,7 +96,10 @@ def morlet() -> npt.NDArray[Any]:
     found = []
     for direction in range(_DIRECTIONS):
         angle = direction * math.pi / _DIRECTIONS
-        along, across = x * math.cos(angle) + y * math.sin(angle), y * math.cos(angle) - x * math.sin(angle)
+        along, across = (
+            x * math.cos(angle) + y * math.sin(angle),
+            y * math.cos(angle) - x * math.sin(angle),
+        )
         window = np.exp(-(along**2 + (_SLANT * across) ** 2) / (2 * _WIDTH**2))
         wave = window * np.exp(1j * _FREQUENCY * along)
         wave -= window * (wave.sum() / window.sum())
@@ -110,7 +128,9 @@ def _scatter(images, height, width, real, imag, out):
             maps[first] = _halved(fine).ravel()
             padded_fine = _padded(fine)
             for b in range(n):
-                maps[first + 1 + b] = _halved(_modulus(padded_fine, real[b], imag[b])).ravel()
+                maps[first + 1 + b] = _halved(
+                    _modulus(padded_fine, real[b], imag[b])
+                ).ravel()
             maps[coarse + a] = _halved(_modulus(padded_half, real[a], imag[a])).ravel()
 
 
@@ -121,13 +141,18 @@ def _padded(image):
     out = np.empty((height + 2 * _RADIUS, width + 2 * _RADIUS), np.int32)
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
-            out[i, j] = image[min(max(i - _RADIUS, 0), height - 1), min(max(j - _RADIUS, 0), width - 1)]
+            out[i, j] = image[
+                min(max(i - _RADIUS, 0), height - 1),
+                min(max(j - _RADIUS, 0), width - 1),
+            ]
     return out
 
 
 @njit(nogil=True, cache=True)
 def _halved(image):
-    """Every second pixel of every second row of the image, blurred by 1 2 1 both ways, rounded."""
+    """Every second pixel of every second row of the image, blurred by 1 2 1 both ways,
+    rounded.
+    """
     height, width = image.shape
     out = np.empty(((height + 1) // 2, (width + 1) // 2), np.int32)
     for i in range(out.shape[0]):
@@ -135,7 +160,10 @@ def _halved(image):
             total = 8
             for down in range(-1, 2):
                 for right in range(-1, 2):
-                    pixel = image[min(max(2 * i + down, 0), height - 1), min(max(2 * j + right, 0), width - 1)]
+                    pixel = image[
+                        min(max(2 * i + down, 0), height - 1),
+                        min(max(2 * j + right, 0), width - 1),
+                    ]
                     total += (2 - abs(down)) * (2 - abs(right)) * pixel
             out[i, j] = total // 16
     return out
@@ -143,7 +171,9 @@ def _halved(image):
 
 @njit(nogil=True, cache=True)
 def _modulus(padded, real, imag):
-    """Moduli of the filtered image: sums of integers, and one root, which every machine rounds alike."""
+    """Moduli of the filtered image: sums of integers, and one root, which every machine
+    rounds alike.
+    """
     taps = real.shape[0]
     height, width = padded.shape[0] - taps + 1, padded.shape[1] - taps + 1
     out = np.empty((height, width), np.int32)
@@ -159,5 +189,9 @@ def _modulus(padded, real, imag):
                     a[j] += re * pixel
                     b[j] += im * pixel
         for j in range(width):
-            out[i, j] = np.int32(np.rint(math.sqrt(np.float64(a[j]) ** 2 + np.float64(b[j]) ** 2) / _GAIN))
+            out[i, j] = np.int32(
+                np.rint(
+                    math.sqrt(np.float64(a[j]) ** 2 + np.float64(b[j]) ** 2) / _GAIN
+                )
+            )
     return out

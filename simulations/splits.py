@@ -1,7 +1,7 @@
 """Data sets dealt out to parties, from even to extremely skewed.
 
-All partitions are made by flwr-datasets' partitioners, see `app.data.partition`; only the feature shift, for which it
-has none, is made here.
+All partitions are made by flwr-datasets' partitioners, see `app.data.partition`; only
+the feature shift, for which it has none, is made here.
 
 >>> parts = deal_out(read("digits"), "Dirichlet 0.1", n_parties=10, seed=0)
 >>> len(parts.shares), sum(len(share.y) for share in parts.shares)
@@ -36,30 +36,37 @@ QUANTITY, SHIFT = "quantity skew", "feature shift"
 
 def pathological(n_classes: int) -> dict[str, Any]:
     """Settings of a split in which each party has samples of so many classes."""
-    options = {"num_classes_per_partition": n_classes, "class_assignment_mode": "first-deterministic"}
+    options = {
+        "num_classes_per_partition": n_classes,
+        "class_assignment_mode": "first-deterministic",
+    }
     return {"partitioner": "pathological", "partitioner_options": json.dumps(options)}
 
 
 SPLITS: dict[str, dict[str, Any]] = {
     "IID": {"partitioner": "iid"},
-    **{f"Dirichlet {a:g}": {"partitioner": "dirichlet", "alpha": a} for a in (10.0, 1.0, 0.3, 0.1, 0.01)},
+    **{
+        f"Dirichlet {a:g}": {"partitioner": "dirichlet", "alpha": a}
+        for a in (10.0, 1.0, 0.3, 0.1, 0.01)
+    },
     "shards": {"partitioner": "shard"},
     "2 classes": pathological(2),
     "1 class": pathological(1),
     QUANTITY: {"partitioner": "size"},
     SHIFT: {"partitioner": "iid"},
-}  # fmt: skip
+}
 """Settings of `RunConfig` by the name of the split.
 
-"shards": the samples, sorted by class, are cut into two pieces for each party. "quantity skew": party i of 1, 2, ...
-has samples in proportion to i squared, and one at least. "feature shift": IID, but each party's instruments are off,
-see `shifted`.
+"shards": the samples, sorted by class, are cut into two pieces for each party.
+"quantity skew": party i of 1, 2, ... has samples in proportion to i squared, and one at
+least. "feature shift": IID, but each party's instruments are off, see `shifted`.
 """
 
 TEST_FRACTION = 0.2
 
 LEAST = 5
-"""Fewest held-out samples of a party that can be the worst one: on a single sample accuracy is 0 or 1."""
+"""Fewest held-out samples of a party that can be the worst one: on a single sample
+accuracy is 0 or 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +86,14 @@ class Parts:
         """Parties with these samples and `PartyOptions`, which answer all requests."""
         options["gram"] = True
         return [
-            party_of(share.X, share.y, X_test=share.X_test, y_test=share.y_test, name=f"party-{i}", **options)
+            party_of(
+                share.X,
+                share.y,
+                X_test=share.X_test,
+                y_test=share.y_test,
+                name=f"party-{i}",
+                **options,
+            )
             for i, share in enumerate(self.shares)
         ]
 
@@ -87,35 +101,58 @@ class Parts:
     def pooled(self) -> Samples:
         """All samples, as if one party held them."""
         names = ("X", "y", "X_test", "y_test")
-        return Samples(*(np.concatenate([getattr(share, name) for share in self.shares]) for name in names))
+        return Samples(
+            *(
+                np.concatenate([getattr(share, name) for share in self.shares])
+                for name in names
+            )
+        )
 
     @cached_property
     def class_table(self) -> Array:
         """(parties, L) training samples of each class."""
-        return np.stack([np.bincount(share.y, minlength=self.n_classes) for share in self.shares])
+        return np.stack(
+            [np.bincount(share.y, minlength=self.n_classes) for share in self.shares]
+        )
 
     def standardised(self) -> Parts:
-        """The same parties with features standardised by all training samples, in float32."""
-        mean, deviation = self.pooled.X.mean(axis=0, dtype=np.float64), self.pooled.X.std(axis=0, dtype=np.float64)
+        """The same parties with features standardised by all training samples, in
+        float32.
+        """
+        mean, deviation = (
+            self.pooled.X.mean(axis=0, dtype=np.float64),
+            self.pooled.X.std(axis=0, dtype=np.float64),
+        )
         deviation[deviation == 0] = 1.0
 
         def scaled(X: Array) -> Array:
             result: Array = ((X - mean) / deviation).astype(np.float32)
             return result
 
-        return replace(self, shares=[replace(s, X=scaled(s.X), X_test=scaled(s.X_test)) for s in self.shares])
+        return replace(
+            self,
+            shares=[
+                replace(s, X=scaled(s.X), X_test=scaled(s.X_test)) for s in self.shares
+            ],
+        )
 
     def for_validation(self, seed: int) -> Parts:
-        """The training samples alone, a fifth of them held out; present held-out samples are left out."""
+        """The training samples alone, a fifth of them held out; present held-out
+        samples are left out.
+        """
         shares = []
         outside = held_out(len(self.pooled.y), TEST_FRACTION, seed)
         ends = np.cumsum([len(share.y) for share in self.shares])
         for share, out in zip(self.shares, np.split(outside, ends[:-1]), strict=True):
-            shares.append(Samples(share.X[~out], share.y[~out], share.X[out], share.y[out]))
+            shares.append(
+                Samples(share.X[~out], share.y[~out], share.X[out], share.y[out])
+            )
         return replace(self, shares=shares)
 
     def right_by_party(self, predicted: Array) -> list[Array]:
-        """True where a prediction of the pooled held-out samples is right, for each party."""
+        """True where a prediction of the pooled held-out samples is right, for each
+        party.
+        """
         ends = np.cumsum([len(share.y_test) for share in self.shares])
         return np.split(predicted == self.pooled.y_test, ends[:-1])
 
@@ -125,35 +162,68 @@ class Parts:
         Returns
         -------
         dict
-            ``accuracy`` and ``balanced`` accuracy over all of them; ``worst``, the accuracy at the party where it is
-            lowest, of those with `LEAST` or more; nan if there are none.
+            ``accuracy`` and ``balanced`` accuracy over all of them; ``worst``, the
+            accuracy at the party where it is lowest, of those with `LEAST` or more; nan
+            if there are none.
         """
         right = predicted == self.pooled.y_test
-        by_party = [part.mean() for part in self.right_by_party(predicted) if len(part) >= LEAST]
+        by_party = [
+            part.mean() for part in self.right_by_party(predicted) if len(part) >= LEAST
+        ]
         balanced = balanced_accuracy(self.pooled.y_test, predicted, self.n_classes)
         worst = float(min(by_party, default=np.nan))
-        return {"accuracy": float(right.mean()), "balanced": float(balanced), "worst": worst}
+        return {
+            "accuracy": float(right.mean()),
+            "balanced": float(balanced),
+            "worst": worst,
+        }
 
 
 def federated(
-    parts: Parts, spec: Any, where: str | Workers = "process", class_weight: str | None = None, **options: Any
+    parts: Parts,
+    spec: Any,
+    where: str | Workers = "process",
+    class_weight: str | None = None,
+    **options: Any,
 ) -> tuple[dict[str, Any], runner.Federation]:
-    """Run all phases over parties with `PartyOptions`: scores of the held-out samples, bytes of a party, rounds."""
+    """Run all phases over parties with `PartyOptions`: scores of the held-out samples,
+    bytes of a party, rounds.
+    """
     n_parties = len(parts.shares)
-    about: dict[str, Any] = {"classes": range(parts.n_classes), "class_weight": class_weight}
+    about: dict[str, Any] = {
+        "classes": range(parts.n_classes),
+        "class_weight": class_weight,
+    }
     run_options = RunOptions(spec=spec, min_parties=n_parties, **about)
-    done = runner.federate(run_options, parts.parties(**options), where, show_progress=False)
+    done = runner.federate(
+        run_options, parts.parties(**options), where, show_progress=False
+    )
     traffic = done.run.traffic.values()
-    spent = {way: round(sum(getattr(each, way) for each in traffic) / n_parties) for way in ("up", "down")}
+    spent = {
+        way: round(sum(getattr(each, way) for each in traffic) / n_parties)
+        for way in ("up", "down")
+    }
     scores = parts.scores(done.model.predict(parts.pooled.X_test))
-    return scores | spent | {"rounds": done.run.num_rounds, "exchanges": len(done.run.traffic)}, done
+    return scores | spent | {
+        "rounds": done.run.num_rounds,
+        "exchanges": len(done.run.traffic),
+    }, done
 
 
 def defaults(
-    parts: Parts, effort: str = "default", where: str | Workers = "process", **options: Any
+    parts: Parts,
+    effort: str = "default",
+    where: str | Workers = "process",
+    **options: Any,
 ) -> tuple[dict[str, Any], FlyNNClassifier]:
     """A run with the defaults of `flwr run`: what `federated` returns, and the model."""
-    plan = HashPlan(parts.pooled.X.shape[1], parts.n_classes, len(parts.pooled.y), "auto", effort=effort)
+    plan = HashPlan(
+        parts.pooled.X.shape[1],
+        parts.n_classes,
+        len(parts.pooled.y),
+        "auto",
+        effort=effort,
+    )
     row, done = federated(parts, plan, where, **options)
     return row, done.model
 
@@ -172,7 +242,8 @@ def source(name: str, folder: Path | None) -> str:
 
 
 def read(source: str, largest: int | None = None, seed: int = 0) -> Dataset:
-    """A data set with class codes for labels; if it is larger than asked for, some of its samples.
+    """A data set with class codes for labels; if it is larger than asked for, some of
+    its samples.
 
     Parameters
     ----------
@@ -186,7 +257,12 @@ def read(source: str, largest: int | None = None, seed: int = 0) -> Dataset:
     if largest is not None and len(chosen) > largest:
         chosen = np.sort(np.random.default_rng(seed).permutation(len(chosen))[:largest])
     classes, codes = np.unique(data.y[chosen], return_inverse=True)
-    return Dataset(data.X[chosen], codes.astype(np.int64), list(range(len(classes))), Path(source).stem)
+    return Dataset(
+        data.X[chosen],
+        codes.astype(np.int64),
+        list(range(len(classes))),
+        Path(source).stem,
+    )
 
 
 def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
@@ -203,19 +279,24 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
     """
     settings = dict(SPLITS[split])
     if split == QUANTITY:
-        settings["partitioner_options"] = json.dumps({"partition_sizes": uneven_sizes(len(data.y), n_parties)})
+        settings["partitioner_options"] = json.dumps(
+            {"partition_sizes": uneven_sizes(len(data.y), n_parties)}
+        )
     config = RunConfig(split_seed=seed, test_fraction=TEST_FRACTION, **settings)
     test = held_out(len(data.y), TEST_FRACTION, seed)
     shares = [data.share(indices, test) for indices in deal(config, n_parties, data.y)]
     if split == SHIFT:
         deviation = data.X[~test].std(axis=0, dtype=np.float64)
-        shares = [shifted(share, deviation, (seed, party)) for party, share in enumerate(shares)]
+        shares = [
+            shifted(share, deviation, (seed, party))
+            for party, share in enumerate(shares)
+        ]
     return Parts(shares, len(data.classes))
 
 
 def uneven_sizes(n: int, n_parties: int) -> list[int]:
-    """Sizes that add up to n, in proportion to 1, 4, 9, ..., and 1 at least; flwr-datasets' own of this kind give
-    small parties nothing, and refuse.
+    """Sizes that add up to n, in proportion to 1, 4, 9, ..., and 1 at least;
+    flwr-datasets' own of this kind give small parties nothing, and refuse.
 
     >>> uneven_sizes(100, 4)
     [3, 13, 30, 54]
@@ -227,13 +308,17 @@ def uneven_sizes(n: int, n_parties: int) -> list[int]:
 
 
 def shifted(share: Samples, deviation: Array, seed: tuple[int, int]) -> Samples:
-    """A party's samples as its own instruments would have measured them: each column with a gain and an offset.
+    """A party's samples as its own instruments would have measured them: each column
+    with a gain and an offset.
 
-    Gains are log-normal with sigma 0.2, offsets normal with half of the column's standard deviation. The samples that
-    the party holds out are measured alike.
+    Gains are log-normal with sigma 0.2, offsets normal with half of the column's
+    standard deviation. The samples that the party holds out are measured alike.
     """
     generator = np.random.default_rng([*seed, 31])
     gain = np.exp(generator.normal(0, 0.2, len(deviation)))
     offset = generator.normal(0, 0.5, len(deviation)) * deviation
-    X, X_test = ((points * gain + offset).astype(np.float32) for points in (share.X, share.X_test))
+    X, X_test = (
+        (points * gain + offset).astype(np.float32)
+        for points in (share.X, share.X_test)
+    )
     return replace(share, X=X, X_test=X_test)

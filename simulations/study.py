@@ -1,7 +1,9 @@
-"""One run of an experiment: its options, its finished pieces, and the tables, figures and summary that it leaves.
+"""One run of an experiment: its options, its finished pieces, and the tables, figures
+and summary that it leaves.
 
-A study is a table of pieces, each a function with what its result depends on. A piece is computed once and kept under
-the output folder, so that a study can be interrupted at any time.
+A study is a table of pieces, each a function with what its result depends on. A piece
+is computed once and kept under the output folder, so that a study can be interrupted at
+any time.
 """
 
 from __future__ import annotations
@@ -30,8 +32,15 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[1]
 MODEL = ("flwr_flynn.hashing", "flwr_flynn.model")
-FEDERATED = (*MODEL, "flwr_flynn.privacy", "flwr_flynn.federated", "flwr_flynn.app.data", "simulations.splits")
-"""Code for `code_digest`: what a model follows from, and what a federation follows from."""
+FEDERATED = (
+    *MODEL,
+    "flwr_flynn.privacy",
+    "flwr_flynn.federated",
+    "flwr_flynn.app.data",
+    "simulations.splits",
+)
+"""Code for `code_digest`: what a model follows from, and what a federation follows
+from."""
 
 
 # ---- options
@@ -51,7 +60,9 @@ def at_least(low: int) -> Callable[[str], int]:
 
     def parsed(text: str) -> int:
         if not text.lstrip("-").isdecimal() or int(text) < low:
-            raise ArgumentTypeError(f"expected an integer of at least {low}, got {text}")
+            raise ArgumentTypeError(
+                f"expected an integer of at least {low}, got {text}"
+            )
         return int(text)
 
     return parsed
@@ -107,17 +118,31 @@ class Study:
     """
 
     def __init__(
-        self, experiment: str, title: str, docstring: str | None, arguments: Sequence[str], full: str = "",
+        self,
+        experiment: str,
+        title: str,
+        docstring: str | None,
+        arguments: Sequence[str],
+        full: str = "",
         **options: Option,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.experiment, self.title, self.arguments = experiment, title, arguments
         self.about = (docstring or "").partition("\n")[2].strip()
-        self.parser = ArgumentParser(prog=f"python -m simulations {experiment}", description=docstring)
+        self.parser = ArgumentParser(
+            prog=f"python -m simulations {experiment}", description=docstring
+        )
         size = self.parser.add_mutually_exclusive_group()
-        size.add_argument("--quick", action="store_true", help="fewer and smaller cases, about a minute")
+        size.add_argument(
+            "--quick",
+            action="store_true",
+            help="fewer and smaller cases, about a minute",
+        )
         if full:
             size.add_argument("--full", action="store_true", help=full)
-        what = "folder of .npz data sets with X and y; bundled and generated data without it"
+        what = (
+            "folder of .npz data sets with X and y; bundled and generated data "
+            "without it"
+        )
         self.parser.add_argument("--data", type=existing_folder, help=what)
         what = f"folder for the results (default: ./results/{experiment})"
         self.parser.add_argument("--output", "--out", type=Path, help=what)
@@ -129,7 +154,9 @@ class Study:
         self.start = time.perf_counter()
 
     def sized(self, usual: T, quick: T, full: T | None = None, **changes: Any) -> T:
-        """One of three plans, as the options have it, with the changes that are not None."""
+        """One of three plans, as the options have it, with the changes that are not
+        None.
+        """
         is_full = full is not None and getattr(self.chosen, "full", False)
         plan: Any = full if is_full else quick if self.chosen.quick else usual
         given = {name: value for name, value in changes.items() if value is not None}
@@ -139,13 +166,17 @@ class Study:
         """Names that an option has, among those that are known; all without the option."""
         known, given = list(known), getattr(self.chosen, option)
         if unknown := [name for name in given if name not in known]:
-            raise DataError(f"--{option}", f"some of {', '.join(known)}", ", ".join(unknown))
+            raise DataError(
+                f"--{option}", f"some of {', '.join(known)}", ", ".join(unknown)
+            )
         return list(given) or known
 
     @cached_property
     def folder(self) -> Path:
         """The folder to write to, made when it is first needed."""
-        folder: Path = (self.chosen.output or Path("results") / self.experiment).resolve()
+        folder: Path = (
+            self.chosen.output or Path("results") / self.experiment
+        ).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -155,29 +186,50 @@ class Study:
         return Cells(self.folder / "cells", getattr(self.chosen, "finished", False))
 
     def write(self, name: str, rows: Sequence[Row]) -> None:
-        """Write rows of one table, columns in the order in which they first appear; lists stay out."""
+        """Write rows of one table, columns in the order in which they first appear;
+        lists stay out.
+        """
         path = self.folder / f"{name}.csv"
-        plain = [{key: value for key, value in row.items() if not isinstance(value, list | dict)} for row in rows]
+        plain = [
+            {
+                key: value
+                for key, value in row.items()
+                if not isinstance(value, list | dict)
+            }
+            for row in rows
+        ]
         frame_of(plain).to_csv(path, index=False, na_rep="nan", lineterminator="\r\n")
         print(f"written: {path}")
 
     def finish(self, parts: Iterable[str]) -> None:
-        """Write the summary in Markdown: the command, its time and place, and the parts, paragraphs and tables."""
+        """Write the summary in Markdown: the command, its time and place, and the
+        parts, paragraphs and tables.
+        """
         seconds = time.perf_counter() - self.start
-        write_summary(self.folder, self.title, self.experiment, self.arguments, seconds, parts)
+        write_summary(
+            self.folder, self.title, self.experiment, self.arguments, seconds, parts
+        )
 
 
 def write_summary(
-    folder: Path, title: str, experiment: str, arguments: Sequence[str], seconds: float, parts: Iterable[str]
+    folder: Path,
+    title: str,
+    experiment: str,
+    arguments: Sequence[str],
+    seconds: float,
+    parts: Iterable[str],
 ) -> None:
     """Write a summary; see `Study.finish`."""
     head = (
-        f"`{command_line(experiment, arguments)}`: {seconds:.0f} s, not counting what an earlier run had finished. "
+        f"`{command_line(experiment, arguments)}`: {seconds:.0f} s, not counting what "
+        "an earlier run had finished. "
         f"flwr-flynn {__version__}, {datetime.now(UTC):%Y-%m-%d}, {machine()}."
     )
     if "--quick" in arguments:
         head += " A quick run: fewer and smaller cases."
-    (folder / "summary.md").write_text("\n\n".join([f"# {title}", head, *parts]) + "\n", encoding="utf-8")
+    (folder / "summary.md").write_text(
+        "\n\n".join([f"# {title}", head, *parts]) + "\n", encoding="utf-8"
+    )
     print(f"written: {folder / 'summary.md'}")
 
 
@@ -189,7 +241,9 @@ class NotFinished(LookupError):
 
 
 class Piece(NamedTuple):
-    """A part of a study: its name, all that its result depends on, and the call that computes it."""
+    """A part of a study: its name, all that its result depends on, and the call that
+    computes it.
+    """
 
     label: str
     inputs: Any
@@ -212,7 +266,8 @@ class Cells:
         self._kept = joblib.Memory(folder, verbose=0).cache(_computed, ignore=["work"])
 
     def finish(self, label: str, inputs: Any, work: Callable[[], T]) -> T:
-        """The result of a piece: the one that is kept, or else that of `work`, which is then kept.
+        """The result of a piece: the one that is kept, or else that of `work`, which is
+        then kept.
 
         The file of a result appears whole or not at all, even if this is interrupted.
         """
@@ -226,7 +281,11 @@ class Cells:
             except Exception as error:
                 error.add_note(f"in {label}")
                 raise
-            print(f"{label}, {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+            print(
+                f"{label}, {time.perf_counter() - start:.1f} s",
+                file=sys.stderr,
+                flush=True,
+            )
             return result
 
         result: T = self._kept(joblib.hash((label, inputs)), timed)
@@ -234,10 +293,21 @@ class Cells:
 
     def run(self, pieces: Sequence[Piece], jobs: int = 1) -> list[Any]:
         """The results of several pieces, in so many processes."""
-        there = sum(self._kept.check_call_in_cache(joblib.hash(piece[:2]), None) for piece in pieces)
-        print(f"{len(pieces) - there} of {len(pieces)} pieces to compute", file=sys.stderr, flush=True)
+        there = sum(
+            self._kept.check_call_in_cache(joblib.hash(piece[:2]), None)
+            for piece in pieces
+        )
+        print(
+            f"{len(pieces) - there} of {len(pieces)} pieces to compute",
+            file=sys.stderr,
+            flush=True,
+        )
         try:
-            return list(joblib.Parallel(jobs)(joblib.delayed(self.finish)(*piece) for piece in pieces))
+            return list(
+                joblib.Parallel(jobs)(
+                    joblib.delayed(self.finish)(*piece) for piece in pieces
+                )
+            )
         finally:
             if jobs > 1:
                 get_reusable_executor().shutdown()
@@ -248,7 +318,8 @@ def _computed(key: str, work: Callable[[], Any]) -> Any:
 
 
 def code_digest(*names: str) -> str:
-    """Digest of source files of this project, for the inputs of pieces: results of older code are not found then.
+    """Digest of source files of this project, for the inputs of pieces: results of
+    older code are not found then.
 
     Parameters
     ----------
@@ -256,8 +327,18 @@ def code_digest(*names: str) -> str:
         Dotted names of modules, and of packages for all that is in them.
     """
     paths = [ROOT.joinpath(*name.split(".")) for name in names]
-    files = {file for path in paths for file in ([*path.rglob("*.py")] if path.is_dir() else [path.with_suffix(".py")])}
-    return str(joblib.hash([(str(file.relative_to(ROOT)), file.read_bytes()) for file in sorted(files)]))
+    files = {
+        file
+        for path in paths
+        for file in (
+            [*path.rglob("*.py")] if path.is_dir() else [path.with_suffix(".py")]
+        )
+    }
+    return str(
+        joblib.hash(
+            [(str(file.relative_to(ROOT)), file.read_bytes()) for file in sorted(files)]
+        )
+    )
 
 
 # ---- the command and its place
@@ -277,7 +358,8 @@ def command_line(experiment: str, arguments: Sequence[str]) -> str:
             continue
         if not equals:
             next(words, None)
-        if name == "--data":  # without it other data are used; the place of the results is of no matter
+        # without it other data are used; the place of the results is of no matter
+        if name == "--data":
             shown += ["--data", "FOLDER"]
     return shlex.join(["python", "-m", "simulations", experiment, *shown])
 
@@ -285,12 +367,29 @@ def command_line(experiment: str, arguments: Sequence[str]) -> str:
 def machine() -> str:
     """This machine in words: cores, processor, system and Python."""
     information = Path("/proc/cpuinfo")
-    lines = information.read_text(encoding="utf-8").splitlines() if information.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    processor = " ".join((models or [platform.processor() or platform.machine()])[0].split())
-    return f"{n_cores()} cores of {processor}, {platform.system()}, Python {platform.python_version()}"
+    lines = (
+        information.read_text(encoding="utf-8").splitlines()
+        if information.exists()
+        else []
+    )
+    models = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith("model name")
+    ]
+    processor = " ".join(
+        (models or [platform.processor() or platform.machine()])[0].split()
+    )
+    return (
+        f"{n_cores()} cores of {processor}, {platform.system()}, Python "
+        f"{platform.python_version()}"
+    )
 
 
 def n_cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )

@@ -44,7 +44,8 @@ def answer(party: Party | NumPyClient, request: Any) -> tuple[Any, float]:
     ----------
     party : Party or NumPyClient
     request : tuple, FitIns or EvaluateIns
-        For a `Party` the arguments of `Party.answer`; for a Flower client Flower's own messages.
+        For a `Party` the arguments of `Party.answer`; for a Flower client Flower's own
+        messages.
 
     Returns
     -------
@@ -58,7 +59,11 @@ def answer(party: Party | NumPyClient, request: Any) -> tuple[Any, float]:
             reply = party.answer(*request)
         else:
             client = party.to_client()
-            reply = client.fit(request) if isinstance(request, FitIns) else client.evaluate(request)
+            reply = (
+                client.fit(request)
+                if isinstance(request, FitIns)
+                else client.evaluate(request)
+            )
     return reply, time.perf_counter() - start
 
 
@@ -70,7 +75,9 @@ class Workers:
         return value
 
     def answers(self, asked: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, float]]:
-        """The answers to pairs of a party and its request, which were `put`, in their order, as `answer` has them."""
+        """The answers to pairs of a party and its request, which were `put`, in their
+        order, as `answer` has them.
+        """
         for party, request in asked:
             yield answer(party, request)
 
@@ -90,14 +97,19 @@ class _OnRay(Workers):
             while waiting:
                 yield self._ray.get(waiting[0])
                 waiting.popleft()
-        finally:  # after Ctrl-C too: a Ray that somebody else started goes on, and must not go on with this
+        finally:
+            # after Ctrl-C too: a Ray that somebody else started goes on, and must not
+            # go on with this
             for promise in waiting:
                 self._ray.cancel(promise, force=True)
 
 
 @contextmanager
 def workers(
-    where: str | Workers = "process", *, address: str | None = None, n_cpus: int | None = None
+    where: str | Workers = "process",
+    *,
+    address: str | None = None,
+    n_cpus: int | None = None,
 ) -> Iterator[Workers]:
     """Workers to hand to several runs as their `where`.
 
@@ -106,8 +118,9 @@ def workers(
     where : {"process", "ray"} or Workers
         Workers are passed on as they are.
     address : str, optional
-        Address of a Ray cluster, as for `ray.init`; the code of this project is sent there. By default a Ray of its own
-        is started on this machine and ended with the context; one that is there already is used.
+        Address of a Ray cluster, as for `ray.init`; the code of this project is sent
+        there. By default a Ray of its own is started on this machine and ended with the
+        context; one that is there already is used.
     n_cpus : int, optional
         Tasks at a time on a Ray of its own; all CPUs by default.
 
@@ -130,18 +143,27 @@ def workers(
 @contextmanager
 def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray's own next default; it says so in a warning that a progress bar does not survive.
+    # Ray's own next default; it says so in a warning that a progress bar does not
+    # survive.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         import ray
     except ImportError:
-        raise ConfigError("where: ray needs the package ray: pip install 'flwr-flynn[simulation]'") from None
+        raise ConfigError(
+            "where: ray needs the package ray: pip install 'flwr-flynn[simulation]'"
+        ) from None
     mine = not ray.is_initialized()
     if mine:
         here = {"address": "local", "num_cpus": n_cpus, "include_dashboard": False}
-        code = {"py_modules": [str(ROOT / name) for name in ("flwr_flynn", "simulations")]}
+        code = {
+            "py_modules": [str(ROOT / name) for name in ("flwr_flynn", "simulations")]
+        }
         there = {"address": address, "runtime_env": code}
-        ray.init(**(here if address is None else there), log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            **(here if address is None else there),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     try:
         yield ray
     finally:
@@ -150,8 +172,11 @@ def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
 
 
 @contextmanager
-def progress(total: int, what: str, shown: bool | None = None) -> Iterator[Callable[[], object]]:
-    """A bar on a terminal, nothing elsewhere; yields the function that moves it on by one.
+def progress(
+    total: int, what: str, shown: bool | None = None
+) -> Iterator[Callable[[], object]]:
+    """A bar on a terminal, nothing elsewhere; yields the function that moves it on by
+    one.
 
     Parameters
     ----------
@@ -163,5 +188,10 @@ def progress(total: int, what: str, shown: bool | None = None) -> Iterator[Calla
     """
     from tqdm import tqdm
 
-    with tqdm(total=total, desc=what, disable=None if shown is None else not shown, leave=False) as bar:
+    with tqdm(
+        total=total,
+        desc=what,
+        disable=None if shown is None else not shown,
+        leave=False,
+    ) as bar:
         yield bar.update

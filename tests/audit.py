@@ -27,7 +27,9 @@ def pure_epsilon(with_record, without):
 
 
 def gaussian_epsilon(with_record, without, threshold, delta):
-    """Lower bound for a mechanism known to be Gaussian, from a statistic in each run: bound mu, then convert."""
+    """Lower bound for a mechanism known to be Gaussian, from a statistic in each run:
+    bound mu, then convert.
+    """
     false_positive = upper((without >= threshold).sum(), len(without))
     false_negative = upper((with_record < threshold).sum(), len(with_record))
     mu = norm.ppf(1 - false_positive) - norm.ppf(false_negative)
@@ -35,6 +37,10 @@ def gaussian_epsilon(with_record, without, threshold, delta):
         return 0.0
 
     def excess(epsilon):
-        return norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
+        return (
+            norm.cdf(mu / 2 - epsilon / mu)
+            - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+            - delta
+        )
 
     return brentq(excess, 0, 200) if excess(0) > 0 else 0.0

@@ -14,7 +14,14 @@ PACKAGE = Path(flwr_flynn.__file__).parent
 ROOT = PACKAGE.parent
 FOLDERS = ("flwr_flynn", "simulations", "tests")
 
-_SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_SILENT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
 """Kinds of tokens that are layout and no code."""
 
 _WITH_BODY = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

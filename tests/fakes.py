@@ -55,7 +55,10 @@ CLASSES = ("ash", "birch", "cedar")
 RUN = RunSpec(SPEC, CLASSES)
 HASHER = RUN.hasher
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
-LAPLACE, SHARE = LaplaceCounts(1.0, **SHAPE), GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
+LAPLACE, SHARE = (
+    LaplaceCounts(1.0, **SHAPE),
+    GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2),
+)
 
 
 def make(**changes: Any) -> RunOptions:
@@ -76,13 +79,26 @@ def counting(run: RunSpec = RUN, phase: str = "counts") -> dict[str, Any]:
 def with_spec(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """The config with other fields in each of its specs."""
     specs = json.loads(zlib.decompress(config[key("specs")]))
-    return {**config, key("specs"): zlib.compress(json.dumps([{**spec, **changes} for spec in specs]).encode())}
+    return {
+        **config,
+        key("specs"): zlib.compress(
+            json.dumps([{**spec, **changes} for spec in specs]).encode()
+        ),
+    }
 
 
 class Proxy(ClientProxy):
-    """A party in this process. It goes through Flower's own NumPyClient wrapper, bytes included."""
+    """A party in this process.
 
-    def __init__(self, cid: str, client: FlyNNClient | None = None, fails: BaseException | None = None) -> None:
+    It goes through Flower's own NumPyClient wrapper, bytes included.
+    """
+
+    def __init__(
+        self,
+        cid: str,
+        client: FlyNNClient | None = None,
+        fails: BaseException | None = None,
+    ) -> None:
         super().__init__(cid)
         self.client = client.to_client() if client else None
         self.fails = fails
@@ -152,7 +168,9 @@ class Node:
         self.asked.append(msg.metadata.message_type)
         if self.fails is not None:
             return [Message(Error(0, self.fails), reply_to=msg)]
-        reply = self.app(msg, Context(1, msg.metadata.dst_node_id, {}, RecordDict(), {}))
+        reply = self.app(
+            msg, Context(1, msg.metadata.dst_node_id, {}, RecordDict(), {})
+        )
         if self.spoil is not None:
             spoiled = self.spoil(reply.content)
             return [] if spoiled is None else [Message(spoiled, reply_to=msg)]
@@ -168,7 +186,8 @@ class FakeGrid(Grid):
     gives_ids : bool, default=True
         Whether requests get ids, as real grids give them.
     between : callable, optional
-        Called with the messages to send; what it returns comes in addition to the replies.
+        Called with the messages to send; what it returns comes in addition to the
+        replies.
     """
 
     run: Any = None
@@ -190,18 +209,29 @@ class FakeGrid(Grid):
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         messages = list(messages)
         self.timeouts.append(timeout)
         if self.gives_ids:
             for msg in messages:
                 msg.metadata.__dict__["_message_id"] = msg.object_id
         more = list(self.between(messages))
-        return [*(reply for msg in messages for reply in self.nodes[msg.metadata.dst_node_id].answers(msg)), *more]
+        return [
+            *(
+                reply
+                for msg in messages
+                for reply in self.nodes[msg.metadata.dst_node_id].answers(msg)
+            ),
+            *more,
+        ]
 
 
 def content_of(res: FitRes) -> RecordDict:
-    """A reply of the legacy API as one of the Message API, however broken its arrays are."""
+    """A reply of the legacy API as one of the Message API, however broken its arrays
+    are.
+    """
     content = records.answer_content([], res.num_examples, res.metrics)
     for place, tensor in enumerate(res.parameters.tensors):
         try:
@@ -216,7 +246,9 @@ def content_of(res: FitRes) -> RecordDict:
 def points(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Some points with labels of `CLASSES`."""
     random = np.random.default_rng(seed)
-    return random.normal(size=(n, SPEC.n_features)), np.array(CLASSES)[random.integers(0, len(CLASSES), n)]
+    return random.normal(size=(n, SPEC.n_features)), np.array(CLASSES)[
+        random.integers(0, len(CLASSES), n)
+    ]
 
 
 def counts_of(X: np.ndarray, y: np.ndarray) -> ClassCounts:
@@ -227,20 +259,28 @@ def counts_of(X: np.ndarray, y: np.ndarray) -> ClassCounts:
 def encode_release(release: ClassCounts, mechanism: Mechanism) -> list[np.ndarray]:
     """A party's noisy counts as a message."""
     field = codec.release_field(HASHER, mechanism, 0)
-    return to_arrays([replace(field, fingerprint=release.spec_fingerprint)], [release.array])
+    return to_arrays(
+        [replace(field, fingerprint=release.spec_fingerprint)], [release.array]
+    )
 
 
-def decode_release(arrays: Any, hasher: FlyHash, mechanism: Mechanism, max_examples: int) -> ClassCounts:
+def decode_release(
+    arrays: Any, hasher: FlyHash, mechanism: Mechanism, max_examples: int
+) -> ClassCounts:
     """The noisy counts of one party in a message."""
     run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), mechanism)
-    found = CountsRequest(run, max_examples).read(arrays, Reply("1", (), NOISY_EXAMPLES, {}), None)
+    found = CountsRequest(run, max_examples).read(
+        arrays, Reply("1", (), NOISY_EXAMPLES, {}), None
+    )
     return found.parts[0]
 
 
 def fit_res(arrays: list[np.ndarray], n_examples: Any, **metrics: Any) -> FitRes:
     """A reply that Flower delivers."""
     named = {key.replace("_", "-"): value for key, value in metrics.items()}
-    return FitRes(Status(Code.OK, "Success"), ndarrays_to_parameters(arrays), n_examples, named)
+    return FitRes(
+        Status(Code.OK, "Success"), ndarrays_to_parameters(arrays), n_examples, named
+    )
 
 
 def good_res(n: int = 5, seed: int = 0, **metrics: Any) -> FitRes:
@@ -255,7 +295,9 @@ def good_reply(cid: str, n: int = 5, seed: int = 0, **metrics: Any) -> Reply:
 
 
 def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.ndarray]:
-    """Shares of points: "iid", "dirichlet" (alpha 0.1) or "pathological" (two classes each); some may be empty."""
+    """Shares of points: "iid", "dirichlet" (alpha 0.1) or "pathological" (two classes
+    each); some may be empty.
+    """
     random = np.random.default_rng(seed)
     if how == "iid":
         return np.array_split(random.permutation(len(y)), n_parties)
@@ -266,22 +308,51 @@ def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.nda
             share = random.dirichlet(np.full(n_parties, 0.1))
             owner[places] = random.choice(n_parties, len(places), p=share)
         else:
-            owner[places] = random.choice(random.choice(n_parties, 2, replace=False), len(places))
+            owner[places] = random.choice(
+                random.choice(n_parties, 2, replace=False), len(places)
+            )
     return [np.flatnonzero(owner == party) for party in range(n_parties)]
 
 
 def evaluation_of(
-    run: RunSpec, counts: Any, scorings: Any, weights: Any = (1.0,), n_releases: int = 0, gram: Any = None, **more: Any
+    run: RunSpec,
+    counts: Any,
+    scorings: Any,
+    weights: Any = (1.0,),
+    n_releases: int = 0,
+    gram: Any = None,
+    **more: Any,
 ) -> EvaluationRequest:
     """A request to evaluate the model of these members; `more` may be `tries`."""
-    model = model_of_members(run, tuple(map(ModelMember, run.specs, counts, scorings, weights)), gram=gram)
+    model = model_of_members(
+        run, tuple(map(ModelMember, run.specs, counts, scorings, weights)), gram=gram
+    )
     return EvaluationRequest(run, model, n_releases, **{"tries": True, **more})
 
 
 def federation_of(
-    run: RunSpec, totals: CountsOfSpecs, members: Any, scorings: Any, weights: Any = (1.0,), phase: str = "",
-    max_members: int = 1, gram: Any = None,
-) -> Federation:  # fmt: skip
+    run: RunSpec,
+    totals: CountsOfSpecs,
+    members: Any,
+    scorings: Any,
+    weights: Any = (1.0,),
+    phase: str = "",
+    max_members: int = 1,
+    gram: Any = None,
+) -> Federation:
     """A federation of these sums; without weights, before its selection."""
-    weighed = map(ModelMember, run.specs, totals.parts, scorings, weights or (1.0,) * len(run.specs))
-    return Federation(run, model_of_members(run, list(weighed), gram=gram), members, phase, max_members, bool(weights))
+    weighed = map(
+        ModelMember,
+        run.specs,
+        totals.parts,
+        scorings,
+        weights or (1.0,) * len(run.specs),
+    )
+    return Federation(
+        run,
+        model_of_members(run, list(weighed), gram=gram),
+        members,
+        phase,
+        max_members,
+        bool(weights),
+    )

@@ -1,10 +1,12 @@
-"""FlyNN with other versions of Flower, each in an environment of its own: what works, as a table.
+"""FlyNN with other versions of Flower, each in an environment of its own: what works,
+as a table.
 
-``python -m tests.flower_versions 1.23.0 1.36.0 1.42.0`` makes environments below `--folder` by uv, runs the tests of
-strategies, clients and messages there, and the two apps of a how-to guide, one for each API, with four parties: two
-are counted, one declines, one is lost. From 1.32 on that is `flwr run`, and the app of this repository runs, too;
-before, Flower's simulation by a function. `--quick` leaves the runs out. The rows go to `versions.csv` in
-docs/reference, beside those of other versions.
+``python -m tests.flower_versions 1.23.0 1.36.0 1.42.0`` makes environments below
+`--folder` by uv, runs the tests of strategies, clients and messages there, and the two
+apps of a how-to guide, one for each API, with four parties: two are counted, one
+declines, one is lost. From 1.32 on that is `flwr run`, and the app of this repository
+runs, too; before, Flower's simulation by a function. `--quick` leaves the runs out. The
+rows go to `versions.csv` in docs/reference, beside those of other versions.
 """
 
 from __future__ import annotations
@@ -22,10 +24,28 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
-from tests.integration.conftest import MESSAGE_API, OLDER_API, ROOT, Flower, Run, write_app
+from tests.integration.conftest import (
+    MESSAGE_API,
+    OLDER_API,
+    ROOT,
+    Flower,
+    Run,
+    write_app,
+)
 
 TABLE = ROOT / "docs" / "reference" / "versions.csv"
-FIELDS = ("flwr", "python", "numpy", "ray", "installed", "tests", "runs by", "Strategy", "Message API", "flwr run .")
+FIELDS = (
+    "flwr",
+    "python",
+    "numpy",
+    "ray",
+    "installed",
+    "tests",
+    "runs by",
+    "Strategy",
+    "Message API",
+    "flwr run .",
+)
 TOOLS = ("uv", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil")
 PAGE = "docs/how_to/own_app.md"
 PARTY = "    return FlyNNClient("
@@ -36,7 +56,11 @@ FAULTS = f"""    if mine.start == 2:
 {PARTY}"""
 
 OUTCOME = """import json, pathlib
-    told = {"sha256": strategy.counts.sha256(), "counted": len(strategy.parties), "missing": strategy.missing}
+    told = {
+        "sha256": strategy.counts.sha256(),
+        "counted": len(strategy.parties),
+        "missing": strategy.missing,
+    }
     pathlib.Path("outcome.json").write_text(json.dumps(told))"""
 
 SIMULATION = """import sys
@@ -51,27 +75,59 @@ run_simulation(server_app, client_app, num_supernodes=4, backend_config=resource
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="+")
-    parser.add_argument("--python", default=f"{sys.version_info[0]}.{sys.version_info[1]}")
-    parser.add_argument("--with", dest="others", nargs="*", default=[], help="further requirements, such as numpy<2")
+    parser.add_argument(
+        "--python", default=f"{sys.version_info[0]}.{sys.version_info[1]}"
+    )
+    parser.add_argument(
+        "--with",
+        dest="others",
+        nargs="*",
+        default=[],
+        help="further requirements, such as numpy<2",
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "versions")
     parser.add_argument("--quick", action="store_true", help="the tests alone")
     given = parser.parse_args()
     for version in given.versions:
         name = re.sub(r"[^\w.-]", "", "-".join([version, given.python, *given.others]))
-        row = tried(version, given.python, given.others, given.folder.resolve() / name, given.quick)
+        row = tried(
+            version,
+            given.python,
+            given.others,
+            given.folder.resolve() / name,
+            given.quick,
+        )
         print(json.dumps(row), flush=True)
         keep(row)
 
 
-def tried(version: str, python: str, others: list[str], folder: Path, quick: bool) -> dict[str, str]:
+def tried(
+    version: str, python: str, others: list[str], folder: Path, quick: bool
+) -> dict[str, str]:
     """The row of one version."""
     row = {"flwr": version, "installed": installed(version, python, others, folder)}
     here = str(folder / "bin" / "python")
-    packages = json.loads(output(here, "-m", "uv", "pip", "list", "--format", "json", "--python", here))
+    packages = json.loads(
+        output(here, "-m", "uv", "pip", "list", "--format", "json", "--python", here)
+    )
     found = {each["name"]: each["version"] for each in packages}
-    row |= {"python": output(here, "-c", "import platform; print(platform.python_version())").strip()}
+    row |= {
+        "python": output(
+            here, "-c", "import platform; print(platform.python_version())"
+        ).strip()
+    }
     row |= {"numpy": found["numpy"], "ray": found.get("ray", "")}
-    told = output(here, "-m", "pytest", str(ROOT / "tests" / "flower"), "-q", "-n2", "-p", "no:cacheprovider", cwd=ROOT)
+    told = output(
+        here,
+        "-m",
+        "pytest",
+        str(ROOT / "tests" / "flower"),
+        "-q",
+        "-n2",
+        "-p",
+        "no:cacheprovider",
+        cwd=ROOT,
+    )
     row["tests"] = re.sub(r" in .*|=+ ?", "", told.strip().splitlines()[-1]).strip()
     if quick:
         return row
@@ -80,23 +136,47 @@ def tried(version: str, python: str, others: list[str], folder: Path, quick: boo
     for api, marks in (("Strategy", OLDER_API), ("Message API", MESSAGE_API)):
         row[api] = outcome(folder, marks, by_command)
     if by_command:
-        row["flwr run ."] = in_flower(folder, lambda flower: "equal " + run_by_command(flower, ROOT, 3).row("equal"))
+        row["flwr run ."] = in_flower(
+            folder,
+            lambda flower: "equal " + run_by_command(flower, ROOT, 3).row("equal"),
+        )
     return row
 
 
 def installed(version: str, python: str, others: list[str], folder: Path) -> str:
-    """Make an environment, and say how: with the extra `simulation`, without, or without Flower's own pins."""
+    """Make an environment, and say how: with the extra `simulation`, without, or
+    without Flower's own pins.
+    """
     uv = (sys.executable, "-m", "uv")
-    subprocess.run([*uv, "venv", "-q", "--clear", "--seed", "--python", python, str(folder)], check=True)
-    install = [*uv, "pip", "install", "-q", "--compile-bytecode", "--python", str(folder / "bin" / "python")]
+    subprocess.run(
+        [*uv, "venv", "-q", "--clear", "--seed", "--python", python, str(folder)],
+        check=True,
+    )
+    install = [
+        *uv,
+        "pip",
+        "install",
+        "-q",
+        "--compile-bytecode",
+        "--python",
+        str(folder / "bin" / "python"),
+    ]
     install += [*TOOLS, *others]
     ways = {
         "[simulation]": [[f"{ROOT}[simulation,privacy]", f"flwr=={version}"]],
-        "without [simulation]": [[f"{ROOT}[privacy]", f"flwr[simulation]=={version}", "pandas"]],
-        "--no-deps": [[f"{ROOT}[simulation,privacy]", f"flwr<{version}"], ["--no-deps", f"flwr=={version}"]],
+        "without [simulation]": [
+            [f"{ROOT}[privacy]", f"flwr[simulation]=={version}", "pandas"]
+        ],
+        "--no-deps": [
+            [f"{ROOT}[simulation,privacy]", f"flwr<{version}"],
+            ["--no-deps", f"flwr=={version}"],
+        ],
     }
     for way, commands in ways.items():
-        if all(subprocess.run([*install, *each], capture_output=True).returncode == 0 for each in commands):
+        if all(
+            subprocess.run([*install, *each], capture_output=True).returncode == 0
+            for each in commands
+        ):
             return way
     raise SystemExit(f"flwr {version} cannot be installed here with Python {python}")
 
@@ -106,14 +186,22 @@ def outcome(folder: Path, marks: tuple[str, str], by_command: bool) -> str:
 
     def run(flower: Flower) -> str:
         result = flower.cwd / "outcome.json"
-        app = write_app(flower.folder, PAGE, change_server, lambda text: text.replace(PARTY, FAULTS), marks)
+        app = write_app(
+            flower.folder,
+            PAGE,
+            change_server,
+            lambda text: text.replace(PARTY, FAULTS),
+            marks,
+        )
         if by_command:
             printed = run_by_command(flower, app, nodes=4).output
         else:
             flower.env["PYTHONPATH"] = str(app)
             printed = flower.call("python", "-c", SIMULATION)
         if not result.is_file():
-            return "failed: " + (re.findall(r"\w+Error.*", printed) or ["no outcome"])[-1]
+            return (
+                "failed: " + (re.findall(r"\w+Error.*", printed) or ["no outcome"])[-1]
+            )
         told = json.loads(result.read_text())
         equal = told["sha256"] == expected()
         refused = sum("label" in reason for reason in told["missing"].values())
@@ -128,14 +216,24 @@ def run_by_command(flower: Flower, app: Path, nodes: int) -> Run:
     """`flwr run`, once more where the SuperLink was slow to start on a busy machine."""
     resources = f"num-supernodes={nodes} client-resources-num-cpus=1"
     for _ in range(3):
-        printed = flower.call("flwr", "run", str(app), "local", "--stream", "--federation-config", resources)
+        printed = flower.call(
+            "flwr",
+            "run",
+            str(app),
+            "local",
+            "--stream",
+            "--federation-config",
+            resources,
+        )
         if "Failed to start local SuperLink" not in printed:
             break
     return Run(printed)
 
 
 def change_server(text: str) -> str:
-    """The server of a page, which waits for four parties and writes down what came of it."""
+    """The server of a page, which waits for four parties and writes down what came of
+    it.
+    """
     text = re.sub(r"min_available_(\w+)=2", r"min_available_\1=4", text)
     return re.sub(r'strategy.model.save\("model.npz"\)', OUTCOME, text)
 
@@ -157,7 +255,10 @@ def in_flower(folder: Path, run: Callable[[Flower], str]) -> str:
     try:
         return run(flower)
     except (AssertionError, subprocess.TimeoutExpired) as error:
-        return "failed: " + (re.findall(r"\w+Error.*", str(error)) or [type(error).__name__])[-1]
+        return (
+            "failed: "
+            + (re.findall(r"\w+Error.*", str(error)) or [type(error).__name__])[-1]
+        )
     finally:
         flower.stop()
 
@@ -171,11 +272,23 @@ def keep(row: dict[str, str]) -> None:
     """Write a row in the place of the one of the same versions."""
     with TABLE.open(newline="") as stream:
         rows = [*csv.DictReader(stream), row]
-    rows = [*{tuple(each[name] for name in ("flwr", "python", "numpy")): each for each in rows}.values()]
+    rows = [
+        *{
+            tuple(each[name] for name in ("flwr", "python", "numpy")): each
+            for each in rows
+        }.values()
+    ]
     with TABLE.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, FIELDS, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda each: [int(part) for part in re.findall(r"\d+", each["flwr"])]))
+        writer.writerows(
+            sorted(
+                rows,
+                key=lambda each: [
+                    int(part) for part in re.findall(r"\d+", each["flwr"])
+                ],
+            )
+        )
 
 
 if __name__ == "__main__":

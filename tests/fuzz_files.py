@@ -54,19 +54,39 @@ from tests.fuzzing import (
 
 RUN_SEEDS: list[dict[str, Any]] = [
     {row.key: row.default for row in RunConfig.rows()},
-    {"epsilon": 1.0, "delta": 1e-5, "center": "8", "min-available": 3, "n-examples": 100},
-    {"classes": '["a", "b"]', "n-features": 4, "scale": "1,2,3,4", "decay": 0.5, "rule": "novelty"},
+    {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "center": "8",
+        "min-available": 3,
+        "n-examples": 100,
+    },
+    {
+        "classes": '["a", "b"]',
+        "n-features": 4,
+        "scale": "1,2,3,4",
+        "decay": 0.5,
+        "rule": "novelty",
+    },
     {"hash-dim": 64, "seed": 2**63 - 1, "partitioner-options": '{"a": [1, 2]}'},
     {"scaling": "auto", "dataset": "synthetic:50,9,5,3", "classes": "1,2,3"},
 ]
 NODE_SEEDS: list[dict[str, Any]] = [
-    {"data-path": "a.csv", "label": "y", "party-id": "Ulm", "partition-id": 0, "num-partitions": 2},
+    {
+        "data-path": "a.csv",
+        "label": "y",
+        "party-id": "Ulm",
+        "partition-id": 0,
+        "num-partitions": 2,
+    },
     {"data-path": "a.npz", "max-epsilon": 1.0, "max-delta": 1e-5, "state-path": "/a/b"},
 ]
 
 
 @st.composite
-def spoiled_settings(draw: st.DrawFn, seeds: list[dict[str, Any]], rows: list[Row]) -> dict[str, Any]:
+def spoiled_settings(
+    draw: st.DrawFn, seeds: list[dict[str, Any]], rows: list[Row]
+) -> dict[str, Any]:
     config = dict(draw(st.sampled_from(seeds)))
     for row in draw(st.lists(st.sampled_from(rows), max_size=3)):
         config[row.key] = draw(spoiled(config.get(row.key, row.default)))
@@ -74,7 +94,10 @@ def spoiled_settings(draw: st.DrawFn, seeds: list[dict[str, Any]], rows: list[Ro
 
 
 def as_given(settings: Any) -> dict[str, Any]:
-    return {field.name.replace("_", "-"): getattr(settings, field.name) for field in fields(settings)}
+    return {
+        field.name.replace("_", "-"): getattr(settings, field.name)
+        for field in fields(settings)
+    }
 
 
 def use_run_config(given: Any) -> None:
@@ -92,7 +115,12 @@ def use_run_config(given: Any) -> None:
 def use_node_config(given: Any) -> None:
     config = NodeConfig.parse(given)
     with taken():
-        assert NodeConfig.parse({key: value for key, value in as_given(config).items() if key in given}) == config
+        assert (
+            NodeConfig.parse(
+                {key: value for key, value in as_given(config).items() if key in given}
+            )
+            == config
+        )
     config.policy()
 
 
@@ -108,11 +136,23 @@ def npy(array: np.ndarray) -> bytes:
 @st.composite
 def spoiled_npz(draw: st.DrawFn) -> bytes:
     """An .npz file of data that has faults itself, or in the arrays in it."""
-    labels = draw(st.sampled_from((np.array([1, 0, 2]), np.array(["a", "b", "a"]), np.array([0.0, 1.0, 7.5]))))
-    X = draw(st.sampled_from((np.eye(3), np.eye(3, dtype=np.uint8), np.eye(3, 5, dtype=np.float16))))
+    labels = draw(
+        st.sampled_from(
+            (np.array([1, 0, 2]), np.array(["a", "b", "a"]), np.array([0.0, 1.0, 7.5]))
+        )
+    )
+    X = draw(
+        st.sampled_from(
+            (np.eye(3), np.eye(3, dtype=np.uint8), np.eye(3, 5, dtype=np.float16))
+        )
+    )
     arrays, method = (
         {"X": X, "y": labels},
-        draw(st.sampled_from((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))),
+        draw(
+            st.sampled_from(
+                (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
+            )
+        ),
     )
     members = {name: npy(array) for name, array in arrays.items()}
     if draw(HALF):
@@ -120,7 +160,11 @@ def spoiled_npz(draw: st.DrawFn) -> bytes:
     for _ in range(draw(HOW_OFTEN)):
         name = draw(st.sampled_from("Xy"))
         array = draw(spoiled_array(arrays[name])) if draw(HALF) else None
-        members[name] = npy(array) if isinstance(array, np.ndarray) else draw(spoiled_bytes(members[name]))
+        members[name] = (
+            npy(array)
+            if isinstance(array, np.ndarray)
+            else draw(spoiled_bytes(members[name]))
+        )
     return npz(members, method)
 
 
@@ -131,7 +175,8 @@ CSV = [
     "á,b,label\r\n1,2,é\r\n".encode(),
     "a,label\n1,x\n".encode("utf-16"),
     b"\xef\xbb\xbfa,b,label\n,nan,\ninf,-inf,z\n1e400,0x10,z\n",
-    b"a,b,c,d,label\n1,2,3,4,ash\n5,6,7,8,birch\n9223372036854775808,1_0,\xff,-0,cedar\n",
+    b"a,b,c,d,label\n1,2,3,4,ash\n5,6,7,8,birch\n"
+    b"9223372036854775808,1_0,\xff,-0,cedar\n",
 ]
 
 
@@ -140,20 +185,41 @@ def parquets() -> list[bytes]:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     frames = [
-        pandas.DataFrame({"a": [True, False, True], "label": pandas.array([1, 2, 2], "Int64")}, index=[5, 6, 9]),
-        pandas.DataFrame({"a": pandas.array([1, None], "Int64"), "label": pandas.Categorical(["u", "v"])}),
         pandas.DataFrame(
-            {"a": np.arange(4, dtype="u1"), "b": 0.5, "c": 1, "d": np.zeros(4, "f4"), "label": [*"abcd"]},
+            {"a": [True, False, True], "label": pandas.array([1, 2, 2], "Int64")},
+            index=[5, 6, 9],
+        ),
+        pandas.DataFrame(
+            {
+                "a": pandas.array([1, None], "Int64"),
+                "label": pandas.Categorical(["u", "v"]),
+            }
+        ),
+        pandas.DataFrame(
+            {
+                "a": np.arange(4, dtype="u1"),
+                "b": 0.5,
+                "c": 1,
+                "d": np.zeros(4, "f4"),
+                "label": [*"abcd"],
+            },
             index=pandas.MultiIndex.from_product([[1, 2], ["p", "q"]]),
         ),
-        pandas.DataFrame({"a": pandas.to_datetime(["2020-01-01", None]).tz_localize("UTC"), "label": [True, False]}),
+        pandas.DataFrame(
+            {
+                "a": pandas.to_datetime(["2020-01-01", None]).tz_localize("UTC"),
+                "label": [True, False],
+            }
+        ),
     ]
     return [frame.to_parquet() for frame in frames]
 
 
 @st.composite
 def spoiled_parquet(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
-    """A file with faults anywhere, or in its footer, or a whole one with faults in what pandas notes in it."""
+    """A file with faults anywhere, or in its footer, or a whole one with faults in what
+    pandas notes in it.
+    """
     from pyarrow import BufferReader, parquet
 
     content, kind = draw(st.sampled_from(contents)), draw(st.integers(0, 3))
@@ -164,7 +230,9 @@ def spoiled_parquet(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
         footer = draw(spoiled_bytes(content[start:-8]))
         return content[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
     table, out = parquet.read_table(BufferReader(content)), io.BytesIO()
-    notes = draw(spoiled_text(table.schema.metadata[b"pandas"].decode())).encode("utf-8", "replace")
+    notes = draw(spoiled_text(table.schema.metadata[b"pandas"].decode())).encode(
+        "utf-8", "replace"
+    )
     parquet.write_table(table.replace_schema_metadata({b"pandas": notes}), out)
     return out.getvalue()
 
@@ -180,7 +248,10 @@ def federations() -> list[Federation]:
                 found.append(stopped.run.federation("1"))
     for run, counts in ((NOISY, RELEASES), (RunSpec(SPEC, CLASSES, bound=256), COUNTS)):
         digests = [() if run.bound else (each.sha256(),) for each in counts]
-        members = [Member(f"p{i}", str(i), "ab" * 32, None, each, "7") for i, each in enumerate(digests)]
+        members = [
+            Member(f"p{i}", str(i), "ab" * 32, None, each, "7")
+            for i, each in enumerate(digests)
+        ]
         total = CountsOfSpecs((sum(counts[1:], counts[0]),))
         found.append(federation_of(run, total, members, [ScoringRule("balanced", 0.5)]))
     return found
@@ -188,21 +259,30 @@ def federations() -> list[Federation]:
 
 @st.composite
 def spoiled_model(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
-    """A file with faults, or a forged one: any header and counts with the digest that fits them."""
+    """A file with faults, or a forged one: any header and counts with the digest that
+    fits them.
+    """
     content = draw(st.sampled_from(contents))
     if draw(QUARTER):
         return draw(spoiled_bytes(content, contents))
     with np.load(io.BytesIO(content)) as file:
         arrays = dict(file)
-    for name in [name for name in ("header", "extra", "ledger") if name in arrays and draw(HALF)]:
+    for name in [
+        name for name in ("header", "extra", "ledger") if name in arrays and draw(HALF)
+    ]:
         text = draw(spoiled_text(arrays[name].tobytes().decode()))
         arrays[name] = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
-    name = draw(st.sampled_from([name for name in arrays if name.startswith(("counts", "gram", "bias"))]))
+    name = draw(
+        st.sampled_from(
+            [name for name in arrays if name.startswith(("counts", "gram", "bias"))]
+        )
+    )
     array = draw(spoiled_array(arrays[name])) if draw(QUARTER) else None
     if isinstance(array, np.ndarray) and not array.dtype.hasobject:
         arrays[name] = array
     del arrays["digest"]
-    arrays["digest"] = model_file.digest_of(*arrays.values())  # in the order in which they were written
+    # in the order in which they were written
+    arrays["digest"] = model_file.digest_of(*arrays.values())
     members = {name: npy(array) for name, array in arrays.items()}
     if draw(QUARTER):  # within the zip file, whose checksums fit
         name = draw(st.sampled_from(list(members)))
@@ -218,11 +298,15 @@ class Files:
         self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
         self.released = self.answer().counts
         files = [folder / "state.exists", *(folder / "state").iterdir()]
-        self.state = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        self.state = {
+            str(path.relative_to(folder)): path.read_bytes() for path in files
+        }
 
     def answer(self) -> Released:
         request = SimulatedRelease(LAPLACE, 3)
-        return self.budget.release(request, COUNTS[2].spec_fingerprint, lambda: COUNTS[2])
+        return self.budget.release(
+            request, COUNTS[2].spec_fingerprint, lambda: COUNTS[2]
+        )
 
     def write(self, name: str, content: bytes) -> Path:
         path = self.folder / name
@@ -242,7 +326,9 @@ class Files:
             model.save(path)
             again = FlyNNClassifier.load(path, max_bytes=2**22)
             assert again.model_.sha256() == model.model_.sha256()
-            for member, same in zip(model.model_.members, again.model_.members, strict=True):
+            for member, same in zip(
+                model.model_.members, again.model_.members, strict=True
+            ):
                 if not member.counts.noise:
                     check_counts(member.counts, member.spec.hash_nnz)
                 for name in ("counts", "spec", "scoring", "temperature", "weight"):
@@ -251,7 +337,14 @@ class Files:
             if model.n_features_in_ < 100:
                 names = getattr(model, "feature_names_in_", None)
                 assert names is None or len(names) == model.n_features_in_
-                assert len(model.decision_function(np.arange(2.0 * model.n_features_in_).reshape(2, -1))) == 2
+                assert (
+                    len(
+                        model.decision_function(
+                            np.arange(2.0 * model.n_features_in_).reshape(2, -1)
+                        )
+                    )
+                    == 2
+                )
 
     def use_federation(self, content: bytes) -> None:
         path = self.write("given.npz", content)
@@ -259,25 +352,43 @@ class Files:
         with taken():
             if not federation.run_spec.is_secure and not federation.counts.noise:
                 sizes = [member.examples for member in federation.members]
-                assert all(sum(sizes) == counts.n_examples for counts in federation.totals.parts)
+                assert all(
+                    sum(sizes) == counts.n_examples
+                    for counts in federation.totals.parts
+                )
             federation.save(path)
             again = Federation.load(path, max_bytes=2**22)
-            for name in ("run_spec", "totals", "members", "phase", "max_members", "is_selected", "is_thorough"):
+            for name in (
+                "run_spec",
+                "totals",
+                "members",
+                "phase",
+                "max_members",
+                "is_selected",
+                "is_thorough",
+            ):
                 assert getattr(again, name) == getattr(federation, name)
             assert again.shared.sha256() == federation.shared.sha256()
-            np.testing.assert_equal(again.shared.prior, counted_prior(again.counts, again.run_spec.class_weight))
+            np.testing.assert_equal(
+                again.shared.prior,
+                counted_prior(again.counts, again.run_spec.class_weight),
+            )
             assert again.shared.guarantee == again.run_spec.guarantee
 
     @property
     def states(self) -> st.SearchStrategy[Any]:
-        """A file of the ledger or its marker with faults, a forged ledger with digests that fit it, or no change."""
+        """A file of the ledger or its marker with faults, a forged ledger with digests
+        that fit it, or no change.
+        """
         ledger: Any = json.loads(self.state["state/ledger.json"])
         damaged = st.sampled_from([*self.state]).flatmap(
             lambda name: spoiled_bytes(self.state[name], [*self.state.values()]).map(
                 lambda content: ({name: content}, False)
             )
         )
-        return damaged | spoiled(ledger["entries"]).map(lambda entries: (_forged({**ledger, "entries": entries}), True))
+        return damaged | spoiled(ledger["entries"]).map(
+            lambda entries: (_forged({**ledger, "entries": entries}), True)
+        )
 
     def use_state(self, given: Any) -> None:
         files, is_forged = given
@@ -285,8 +396,13 @@ class Files:
             self.write(name, content)
         try:
             spent, answer = self.budget.spent(), self.answer()
-            # Whoever may write to the folder can forge a ledger; what merely happens to a file is noticed.
-            assert is_forged or (spent, answer.repeated, answer.counts) == ((1.0, 0.0), True, self.released)
+            # Whoever may write to the folder can forge a ledger; what merely happens to
+            # a file is noticed.
+            assert is_forged or (spent, answer.repeated, answer.counts) == (
+                (1.0, 0.0),
+                True,
+                self.released,
+            )
             assert all(0 <= each < np.inf for each in spent)
         finally:
             for path in (self.folder / "state").iterdir():
@@ -307,17 +423,27 @@ class Files:
                     return
                 raise
             assert loaded.X.shape[0] == len(loaded.y)
-            # Samples refuse labels with a NUL, which NumPy's arrays do not keep at the end of a text.
-            if (is_table := isinstance(loaded.X, Table)) or any("\0" in str(label) for label in loaded.classes):
-                assert not is_table or len({len(column) for column in loaded.X.columns}) == 1
+            # Samples refuse labels with a NUL, which NumPy's arrays do not keep at the
+            # end of a text.
+            if (is_table := isinstance(loaded.X, Table)) or any(
+                "\0" in str(label) for label in loaded.classes
+            ):
+                assert (
+                    not is_table
+                    or len({len(column) for column in loaded.X.columns}) == 1
+                )
                 return
             assert np.isfinite(loaded.X).all()
-            assert not len(loaded.y) or 0 <= loaded.y.min() <= loaded.y.max() < len(loaded.classes)
+            assert not len(loaded.y) or 0 <= loaded.y.min() <= loaded.y.max() < len(
+                loaded.classes
+            )
             again = self.folder / "again.npz"
             np.savez(again, X=loaded.X, y=np.array(loaded.classes)[loaded.y])
             same = datasets.load_dataset(str(again))
             np.testing.assert_array_equal(same.X, loaded.X)
-            np.testing.assert_array_equal(np.array(same.classes)[same.y], np.array(loaded.classes)[loaded.y])
+            np.testing.assert_array_equal(
+                np.array(same.classes)[same.y], np.array(loaded.classes)[loaded.y]
+            )
 
         return use
 
@@ -335,10 +461,23 @@ class Files:
 
 def _forged(ledger: dict[str, Any]) -> dict[str, bytes]:
     """Files of a ledger with the digest and the marker that fit it."""
-    ledger = json.loads(json.dumps({name: ledger[name] for name in ledger if name != "sha256"}, default=repr))
-    files = {"state/ledger.json": json.dumps({**ledger, "sha256": ledger_files.digest_of(ledger)}).encode()}
+    ledger = json.loads(
+        json.dumps(
+            {name: ledger[name] for name in ledger if name != "sha256"}, default=repr
+        )
+    )
+    files = {
+        "state/ledger.json": json.dumps(
+            {**ledger, "sha256": ledger_files.digest_of(ledger)}
+        ).encode()
+    }
     with suppress(TypeError, KeyError):
-        forged = LedgerFile(ledger["composition"], ledger["delta"], ledger["data_path"], ledger["entries"])
+        forged = LedgerFile(
+            ledger["composition"],
+            ledger["delta"],
+            ledger["data_path"],
+            ledger["entries"],
+        )
         files["state.exists"] = forged.marker()
     return files
 
@@ -354,19 +493,65 @@ def use_records(given: Any) -> None:
 def decoders(folder: Path) -> list[Decoder]:
     """Of settings and files; `folder` is where the files go."""
     files, saved = Files(folder), federations()
-    labelled = [(["a", "b", "c"], COUNTS[2]), ([1, 2, 30], COUNTS[3]), ([0.5, 1.5, 2.5], RELEASES[0])]
+    labelled = [
+        (["a", "b", "c"], COUNTS[2]),
+        ([1, 2, 30], COUNTS[3]),
+        ([0.5, 1.5, 2.5], RELEASES[0]),
+    ]
     names = ("p", "q", "r", "s")
-    models = [FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=names) for labels, counts in labelled]
+    models = [
+        FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=names)
+        for labels, counts in labelled
+    ]
     models += [each.model for each in saved[2:4]]
     X, y = points(6)
     return [
-        Decoder("RunConfig.parse", spoiled_settings(RUN_SEEDS, RunConfig.rows()), use_run_config, 3),
-        Decoder("NodeConfig.parse", spoiled_settings(NODE_SEEDS, NodeConfig.rows()), use_node_config, 2),
-        Decoder("FlyNNClassifier.load", spoiled_model([*files.saved(models)]), files.use_model, 2, memory=2**24),
-        Decoder("Federation.load", spoiled_model([*files.saved(saved)]), files.use_federation, 2, memory=2**24),
+        Decoder(
+            "RunConfig.parse",
+            spoiled_settings(RUN_SEEDS, RunConfig.rows()),
+            use_run_config,
+            3,
+        ),
+        Decoder(
+            "NodeConfig.parse",
+            spoiled_settings(NODE_SEEDS, NodeConfig.rows()),
+            use_node_config,
+            2,
+        ),
+        Decoder(
+            "FlyNNClassifier.load",
+            spoiled_model([*files.saved(models)]),
+            files.use_model,
+            2,
+            memory=2**24,
+        ),
+        Decoder(
+            "Federation.load",
+            spoiled_model([*files.saved(saved)]),
+            files.use_federation,
+            2,
+            memory=2**24,
+        ),
         Decoder("Budget", files.states, files.use_state, 0.5),
-        Decoder("private rows", st.tuples(spoiled_array(X), spoiled_array(y)), use_records, 1),
-        Decoder("data: CSV", st.sampled_from(CSV).flatmap(spoiled_bytes), files.use_data(".csv"), 1, memory=2**23),
-        Decoder("data: Parquet", spoiled_parquet(parquets()), files.use_data(".parquet"), 0.5, memory=2**23),
+        Decoder(
+            "private rows",
+            st.tuples(spoiled_array(X), spoiled_array(y)),
+            use_records,
+            1,
+        ),
+        Decoder(
+            "data: CSV",
+            st.sampled_from(CSV).flatmap(spoiled_bytes),
+            files.use_data(".csv"),
+            1,
+            memory=2**23,
+        ),
+        Decoder(
+            "data: Parquet",
+            spoiled_parquet(parquets()),
+            files.use_data(".parquet"),
+            0.5,
+            memory=2**23,
+        ),
         Decoder("data: NPZ", spoiled_npz(), files.use_data(".npz"), 1, memory=2**23),
     ]

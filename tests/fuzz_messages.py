@@ -1,4 +1,5 @@
-"""Decoders of messages for the fuzzer: arrays, what a party is asked, and what a server is answered.
+"""Decoders of messages for the fuzzer: arrays, what a party is asked, and what a server
+is answered.
 
 Requests and replies are those of the registry of all phases.
 """
@@ -28,7 +29,17 @@ from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
-from flwr_flynn.federated.protocol import EVALUATE, NOISY_EXAMPLES, PARTY, PHASE, REFUSED, STATISTIC, Config, Reply, key
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    NOISY_EXAMPLES,
+    PARTY,
+    PHASE,
+    REFUSED,
+    STATISTIC,
+    Config,
+    Reply,
+    key,
+)
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -39,9 +50,28 @@ from flwr_flynn.model.gram import LARGEST_WEIGHT, LEVELS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, LAPLACE, SHAPE, SPEC, config_of, counts_of, encode_release, evaluation_of, points
+from tests.fakes import (
+    CLASSES,
+    LAPLACE,
+    SHAPE,
+    SPEC,
+    config_of,
+    counts_of,
+    encode_release,
+    evaluation_of,
+    points,
+)
 from tests.federated.registry import BOUND, CASES, SECURE, SOME
-from tests.federated.runs import AUTO, GRID, LABELS, NAMES, Exchange, X, exchange, replied
+from tests.federated.runs import (
+    AUTO,
+    GRID,
+    LABELS,
+    NAMES,
+    Exchange,
+    X,
+    exchange,
+    replied,
+)
 from tests.fuzzing import (
     HALF,
     HOW_OFTEN,
@@ -57,14 +87,30 @@ from tests.fuzzing import (
     taken,
 )
 
-OTHER = HashSpec(n_features=4, hash_dim=16, row_nnz=3, hash_nnz=2, seed=9, signed=True, center=(0.5, 0, 1e-9, -7))
+OTHER = HashSpec(
+    n_features=4,
+    hash_dim=16,
+    row_nnz=3,
+    hash_nnz=2,
+    seed=9,
+    signed=True,
+    center=(0.5, 0, 1e-9, -7),
+)
 TWO = RunSpec((SPEC, OTHER), CLASSES)
 TOP_T = TopTLaplace(1.0, **SHAPE, n_released=5)
 NOISY = RunSpec(SPEC, CLASSES, LAPLACE)
 POINTS = [points(n, seed=n) for n in (0, 1, 5, 400)]
 COUNTS = [counts_of(*each) for each in POINTS]
-OF_TWO = [codec.encode(*(ClassCounts.from_data(each, X, TWO.codes(y), 3) for each in TWO.hashers)) for X, y in POINTS]
-RELEASES = [SimulatedRelease(LAPLACE, seed).release(counts) for seed, counts in enumerate(COUNTS)]
+OF_TWO = [
+    codec.encode(
+        *(ClassCounts.from_data(each, X, TWO.codes(y), 3) for each in TWO.hashers)
+    )
+    for X, y in POINTS
+]
+RELEASES = [
+    SimulatedRelease(LAPLACE, seed).release(counts)
+    for seed, counts in enumerate(COUNTS)
+]
 
 
 def check_counts(counts: ClassCounts, hash_nnz: int = SPEC.hash_nnz) -> None:
@@ -90,9 +136,13 @@ def use_tensors(tensors: Any) -> None:
 
 @st.composite
 def packed_counts(draw: st.DrawFn) -> Any:
-    """Messages of packed counts with faults, half of them with the checksum that fits: it is no use against forgers."""
+    """Messages of packed counts with faults, half of them with the checksum that fits:
+    it is no use against forgers.
+    """
     message = draw(st.sampled_from(OF_TWO).flatmap(spoiled_arrays))
-    for i in range(1, len(message), 2) if isinstance(message, list) and draw(HALF) else ():
+    for i in (
+        range(1, len(message), 2) if isinstance(message, list) and draw(HALF) else ()
+    ):
         if isinstance(message[i], np.ndarray) and message[i].dtype == np.uint8:
             message[i] = np.frombuffer(sealed(message[i].tobytes()), np.uint8)
     return message
@@ -103,7 +153,10 @@ def use_counts(arrays: Any) -> None:
     with taken():
         for counts, spec in zip(blocks, TWO.specs, strict=True):
             check_counts(counts, spec.hash_nnz)
-        assert codec.decode_all(codec.encode(*blocks), TWO.hashers, TWO.n_classes) == blocks
+        assert (
+            codec.decode_all(codec.encode(*blocks), TWO.hashers, TWO.n_classes)
+            == blocks
+        )
 
 
 def use_joined(joined: Any) -> None:
@@ -119,13 +172,18 @@ REQUESTS: list[Request[Any]] = [
     *(case.request for case in CASES.values()),
     *SECURE.values(),
     ColumnsRequest(4, (1, 2), ("a", "b", "c", "d")),
-    *(CountsRequest(RunSpec(SPEC, CLASSES, each)) for each in (LAPLACE, SimulatedRelease(LAPLACE, 7), TOP_T)),
+    *(
+        CountsRequest(RunSpec(SPEC, CLASSES, each))
+        for each in (LAPLACE, SimulatedRelease(LAPLACE, 7), TOP_T)
+    ),
     CountsRequest(RunSpec(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))),
     WithdrawRequest(NOISY),
     evaluation_of(NOISY, (RELEASES[0],), (_SCORING,), n_releases=1),
     evaluation_of(RunSpec(SPEC, CLASSES), (COUNTS[1],), (_SCORING,), tries=False),
 ]
-SEEDS = st.sampled_from([(codec.write_tensors(each.arrays()), config_of(each)) for each in REQUESTS])
+SEEDS = st.sampled_from(
+    [(codec.write_tensors(each.arrays()), config_of(each)) for each in REQUESTS]
+)
 ASKED = Party(Samples(X, LABELS, X[:10], LABELS[:10]), PartyOptions(gram=True))
 ASKED.options.__dict__["memory_limit"] = 2**21
 
@@ -153,12 +211,18 @@ def use_request(asked: Any) -> None:
 
 
 SECRET = "geheim"
-GIVEN = {"open": {*CASES} - {"withdraw", "update"}, "secure": {"evaluation"}, "leaving": {"withdraw", "evaluation"}}
+GIVEN = {
+    "open": {*CASES} - {"withdraw", "update"},
+    "secure": {"evaluation"},
+    "leaving": {"withdraw", "evaluation"},
+}
 """Phases of which a party gives figures, by the kind of party."""
 
 
 def asking(folder: Path) -> Callable[[Any], None]:
-    """Parties of every kind, and what may leave each of them; `folder` is for the ledger of the private one."""
+    """Parties of every kind, and what may leave each of them; `folder` is for the
+    ledger of the private one.
+    """
     limit: dict[str, Any] = {"name": "Ulm", "memory_limit": 2**21}
     held_out: dict[str, Any] = {"X_test": X[:10], "y_test": LABELS[:10], **limit}
     odd_X, odd_y = X.copy(), LABELS.astype(object)
@@ -168,13 +232,23 @@ def asking(folder: Path) -> Callable[[Any], None]:
         "odd": FlyNNClient(odd_X, odd_y, X_test=odd_X, y_test=odd_y, **limit),
         "secure": FlyNNClient(X, LABELS, **held_out, secure=True),
         "leaving": FlyNNClient(X, LABELS, **held_out, leaves=True),
-        "private": FlyNNClient(X, LABELS, **held_out, budget=Budget(folder, Policy(3.0, mechanisms=("laplace",)))),
+        "private": FlyNNClient(
+            X,
+            LABELS,
+            **held_out,
+            budget=Budget(folder, Policy(3.0, mechanisms=("laplace",))),
+        ),
     }
 
     def use(asked: Any) -> None:
-        """A party answers a request, or declines it with a reason; it never fails, and gives what it may give."""
+        """A party answers a request, or declines it with a reason; it never fails, and
+        gives what it may give.
+        """
         kind, (tensors, config) = asked
-        party, parameters = clients[kind].to_client(), Parameters(tensors, "numpy.ndarray")
+        party, parameters = (
+            clients[kind].to_client(),
+            Parameters(tensors, "numpy.ndarray"),
+        )
         fit = party.fit(FitIns(parameters, dict(config)))
         evaluation = party.evaluate(EvaluateIns(parameters, dict(config)))
         for answer in (fit, evaluation):
@@ -185,13 +259,21 @@ def asking(folder: Path) -> Callable[[Any], None]:
             assert 0 <= answer.num_examples <= len(X)
             assert answer.metrics[PARTY] == "Ulm"
         phase = config.get(PHASE)
-        gave_train, gave_results = bool(fit.parameters.tensors), STATISTIC in evaluation.metrics
+        gave_train, gave_results = (
+            bool(fit.parameters.tensors),
+            STATISTIC in evaluation.metrics,
+        )
         if kind == "private":
             assert not gave_results
-            assert not gave_train or (fit.num_examples, set(fit.metrics)) == (NOISY_EXAMPLES, {PARTY})
+            assert not gave_train or (fit.num_examples, set(fit.metrics)) == (
+                NOISY_EXAMPLES,
+                {PARTY},
+            )
         else:
             assert not gave_results or phase == "evaluation"
-            assert not gave_train or phase in GIVEN.get(kind, GIVEN["open"]) - {"evaluation"}
+            assert not gave_train or phase in GIVEN.get(kind, GIVEN["open"]) - {
+                "evaluation"
+            }
         if kind == "odd":
             unchanged = config.get(key("classes")) == json.dumps(NAMES)
             assert not gave_train or phase in ("columns", "schema") or not unchanged
@@ -221,25 +303,45 @@ def spoiled_reply(draw: st.DrawFn, reply: Reply) -> Reply:
 
 
 @st.composite
-def replies_to(draw: st.DrawFn, fields: Sequence[Field], parts: Sequence[np.ndarray], reply: Reply) -> Reply:
+def replies_to(
+    draw: st.DrawFn, fields: Sequence[Field], parts: Sequence[np.ndarray], reply: Reply
+) -> Reply:
     """A reply with faults in the integers of its fields, or in the message."""
     if draw(HALF):
         return draw(spoiled_reply(reply))
     parts, place = list(parts), draw(st.integers(0, len(parts) - 1))
-    least = 0 if fields[place].form != PLAIN and not fields[place].is_signed else -(2**61)
-    parts[place] = np.clip(draw(spoiled_entries(parts[place].astype(np.int64))), least, 2**61)
-    return Reply(reply.cid, codec.write_tensors(to_arrays(fields, parts)), reply.n_examples, reply.metrics)
+    least = (
+        0 if fields[place].form != PLAIN and not fields[place].is_signed else -(2**61)
+    )
+    parts[place] = np.clip(
+        draw(spoiled_entries(parts[place].astype(np.int64))), least, 2**61
+    )
+    return Reply(
+        reply.cid,
+        codec.write_tensors(to_arrays(fields, parts)),
+        reply.n_examples,
+        reply.metrics,
+    )
 
 
 def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> Decoder:
-    """The server's reading of replies to a request, as they come or, of an evaluation, within a metric."""
+    """The server's reading of replies to a request, as they come or, of an evaluation,
+    within a metric.
+    """
     known = request.read(codec.read_tensors(reply.tensors), reply, member)
-    fields, shown = request.fields(request.sizes_of(reply, member)), lambda found: as_bytes(request.parts(found))
+    fields, shown = (
+        request.fields(request.sizes_of(reply, member)),
+        lambda found: as_bytes(request.parts(found)),
+    )
 
     def use(reply: Reply) -> None:
         if request.channel == EVALUATE:
-            joined = codec.join([each for each in reply.tensors if isinstance(each, bytes)])
-            reply = reply_of_evaluation(reply.cid, reply.n_examples, {**reply.metrics, STATISTIC: joined})
+            joined = codec.join(
+                [each for each in reply.tensors if isinstance(each, bytes)]
+            )
+            reply = reply_of_evaluation(
+                reply.cid, reply.n_examples, {**reply.metrics, STATISTIC: joined}
+            )
         statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
         if statistic is None:
             raise PayloadError("no samples")
@@ -247,18 +349,36 @@ def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> D
             own = request.fields(request.sizes_of(reply, member))
             for field, part in zip(own, request.parts(statistic), strict=True):
                 field.check(part)
-            again = request.read(to_arrays(own, request.parts(statistic)), reply, member)
+            again = request.read(
+                to_arrays(own, request.parts(statistic)), reply, member
+            )
             assert shown(again) == shown(statistic)
 
-    return Decoder(f"read: {name}", replies_to(fields, request.parts(known), reply), use, 2)
+    return Decoder(
+        f"read: {name}", replies_to(fields, request.parts(known), reply), use, 2
+    )
 
 
 def readings() -> list[Decoder]:
     """Of every request of the registry, and of noisy counts."""
-    noisy = Reply("1", codec.write_tensors(encode_release(RELEASES[2], LAPLACE)), NOISY_EXAMPLES, {})
-    every = [reading("noisy counts", CountsRequest(NOISY, 1000), Member("", "1"), noisy)]
+    noisy = Reply(
+        "1",
+        codec.write_tensors(encode_release(RELEASES[2], LAPLACE)),
+        NOISY_EXAMPLES,
+        {},
+    )
+    every = [
+        reading("noisy counts", CountsRequest(NOISY, 1000), Member("", "1"), noisy)
+    ]
     for name, case in CASES.items():
-        every.append(reading(name, case.request, case.member(SOME), replied(case.request, case.party(SOME))))
+        every.append(
+            reading(
+                name,
+                case.request,
+                case.member(SOME),
+                replied(case.request, case.party(SOME)),
+            )
+        )
     return every
 
 
@@ -268,11 +388,20 @@ def secure_sums(draw: st.DrawFn, request: Request[Any]) -> list[Reply]:
     most, n = draw(st.sampled_from((0, 1, 2, BOUND))), request.n_entries
     total = np.resize(draw(st.lists(st.integers(0, most), min_size=9, max_size=9)), n)
     if draw(HALF):
-        total[draw(st.integers(0, n - 1))] = draw(st.sampled_from((-1, -BOUND, 3 * BOUND, 3 * BOUND + 1, 2**40)))
-    tensors = codec.write_tensors([total * draw(st.sampled_from((1 / 3, 1.0, 0.5, 0.25)))])
-    copies = [draw(spoiled_tensors(tensors)) if draw(QUARTER) else tensors for _ in range(3)]
+        total[draw(st.integers(0, n - 1))] = draw(
+            st.sampled_from((-1, -BOUND, 3 * BOUND, 3 * BOUND + 1, 2**40))
+        )
+    tensors = codec.write_tensors(
+        [total * draw(st.sampled_from((1 / 3, 1.0, 0.5, 0.25)))]
+    )
+    copies = [
+        draw(spoiled_tensors(tensors)) if draw(QUARTER) else tensors for _ in range(3)
+    ]
     copies = copies if draw(QUARTER) else copies[:1] * 3
-    return [Reply(cid, each, 1, {PARTY: "x"}) for cid, each in zip("178", copies, strict=True)]
+    return [
+        Reply(cid, each, 1, {PARTY: "x"})
+        for cid, each in zip("178", copies, strict=True)
+    ]
 
 
 def summing(request: Request[Any]) -> Callable[[list[Reply]], None]:
@@ -289,12 +418,16 @@ def summing(request: Request[Any]) -> Callable[[list[Reply]], None]:
 class Stop:
     """A run of three parties that stops before a phase, and gets spoiled replies there."""
 
-    def __init__(self, name: str, after: Callable[[Any, Any], object], **options: Any) -> None:
+    def __init__(
+        self, name: str, after: Callable[[Any, Any], object], **options: Any
+    ) -> None:
         self.name, self.after = name, after
         given = {"spec": AUTO, "gram": 24, **options}
         self.exchange: Exchange = exchange(given.pop("spec"), n=3, **given)
         for cid, party in self.exchange.parties.items():
-            party.options.__dict__.update(member=f"secret of {cid}", leaves="federation" in options)
+            party.options.__dict__.update(
+                member=f"secret of {cid}", leaves="federation" in options
+            )
         self.channel = self.exchange.until(name).run.due.channel
 
     def begun(self) -> tuple[Any, Any]:
@@ -306,16 +439,22 @@ class Stop:
     def replies(self) -> st.SearchStrategy[list[Reply]]:
         _, ask = self.begun()
         good = [self.exchange.reply(ask, cid) for cid in ask.cids]
-        return st.lists(st.sampled_from(good).flatmap(spoiled_reply), min_size=1, max_size=3)
+        return st.lists(
+            st.sampled_from(good).flatmap(spoiled_reply), min_size=1, max_size=3
+        )
 
     def use(self, replies: list[Reply]) -> None:
-        """A whole exchange leaves the run as it was, or with the very sum of what was accepted."""
+        """A whole exchange leaves the run as it was, or with the very sum of what was
+        accepted.
+        """
         run, ask = self.begun()
         before, members, request = run.state, run.counted.members, ask.request
         known = {cid: run.counted.member(cid) for cid in ask.cids}
         result = run.complete(replies, Failures())
         batch = result.batch
-        assert not any("unreadable" in reason for reason in batch.refused.values()), batch.refused
+        assert not any("unreadable" in reason for reason in batch.refused.values()), (
+            batch.refused
+        )
         assert {reply.cid for reply in replies} == {*batch.replies}
         assert batch.passed.keys() == batch.members.keys()
         total = ask.start
@@ -329,7 +468,9 @@ class Stop:
         self.after(batch.total, run.state.results[self.name])
 
 
-def read_of(request: Request[Any], replies: Sequence[Reply], cid: str, member: Member | None) -> Any:
+def read_of(
+    request: Request[Any], replies: Sequence[Reply], cid: str, member: Member | None
+) -> Any:
     """The statistic of the first readable reply of a party."""
     for reply in replies:
         with suppress(FlyNNError):
@@ -353,14 +494,20 @@ def after_counts(total: Any, result: Any) -> None:
 def after_selection(total: Any, selection: Any) -> None:
     assert sum(choice.weight for choice in selection.choices) == 1.0
     for choice, scoring in zip(selection.choices, selection.scorings, strict=True):
-        assert ScoringRule(scoring.rule, scoring.decay) == selection.candidates[choice.spec][choice.scoring]
+        assert (
+            ScoringRule(scoring.rule, scoring.decay)
+            == selection.candidates[choice.spec][choice.scoring]
+        )
     assert selection.examples <= len(X)
     json.dumps(selection.to_dict(), allow_nan=False)
 
 
 def after_pairs(total: Any, result: Any) -> None:
     assert (total.sums <= LEVELS * total.n_per_class[:, :, None]).all()
-    assert result.scoring is None or np.abs(result.scoring.weights.astype(np.int64)).max() <= LARGEST_WEIGHT
+    assert (
+        result.scoring is None
+        or np.abs(result.scoring.weights.astype(np.int64)).max() <= LARGEST_WEIGHT
+    )
 
 
 def after_evaluation(total: Any, result: Any) -> None:
@@ -370,7 +517,11 @@ def after_evaluation(total: Any, result: Any) -> None:
 def stops() -> list[Stop]:
     """A run before each of its phases, and one that parties leave."""
     counted = Stop("evaluation", after_evaluation, spec=GRID[0], decay=0.5)
-    saved = {"federation": counted.exchange.run.federation("1"), "purpose": "withdraw", "fraction_evaluate": 0.0}
+    saved = {
+        "federation": counted.exchange.run.federation("1"),
+        "purpose": "withdraw",
+        "fraction_evaluate": 0.0,
+    }
     return [
         Stop("columns", after_columns),
         Stop("counts", after_counts, spec=GRID),
@@ -383,15 +534,30 @@ def stops() -> list[Stop]:
 
 # -------- secure sums
 
-PUBLIC_KEYS = [public_key_to_bytes(derive_private_key(n, SECP384R1()).public_key()) for n in (7, 8)]
+PUBLIC_KEYS = [
+    public_key_to_bytes(derive_private_key(n, SECP384R1()).public_key()) for n in (7, 8)
+]
 STAGES: list[tuple[str, dict[str, Any]]] = [
     (Stage.SETUP, {Key.PUBLIC_KEY_1: PUBLIC_KEYS[0], Key.PUBLIC_KEY_2: PUBLIC_KEYS[1]}),
-    (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 2, 3], Key.CIPHERTEXT_LIST: [b"secret"] * 3}),
+    (
+        Stage.SHARE_KEYS,
+        {Key.DESTINATION_LIST: [1, 2, 3], Key.CIPHERTEXT_LIST: [b"secret"] * 3},
+    ),
     (
         Stage.COLLECT_MASKED_VECTORS,
-        {Key.MASKED_PARAMETERS: codec.write_tensors([np.array([9]), np.full(72, 2**32 - 1)])},
+        {
+            Key.MASKED_PARAMETERS: codec.write_tensors(
+                [np.array([9]), np.full(72, 2**32 - 1)]
+            )
+        },
     ),
-    (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2, 3], Key.SHARE_LIST: [bytes(52), bytes(52), bytes(324)]}),
+    (
+        Stage.UNMASK,
+        {
+            Key.NODE_ID_LIST: [1, 2, 3],
+            Key.SHARE_LIST: [bytes(52), bytes(52), bytes(324)],
+        },
+    ),
 ]
 
 
@@ -410,15 +576,28 @@ def use_stage(reply: Any) -> None:
     stage, record = reply
     secagg.check_reply(stage, {1, 2, 3}, record, (72,))
     if stage in (Stage.SHARE_KEYS, Stage.UNMASK):
-        lists = (Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST), (Key.NODE_ID_LIST, Key.SHARE_LIST)
+        lists = (
+            (Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST),
+            (Key.NODE_ID_LIST, Key.SHARE_LIST),
+        )
         nodes, pieces = (record[name] for name in lists[stage == Stage.UNMASK])
         assert sorted(nodes) == [1, 2, 3]
         assert [type(piece) for piece in pieces] == [bytes] * 3
-        assert all(len(piece) % 16 == 4 for piece in pieces) or stage == Stage.SHARE_KEYS
+        assert (
+            all(len(piece) % 16 == 4 for piece in pieces) or stage == Stage.SHARE_KEYS
+        )
     if stage == Stage.COLLECT_MASKED_VECTORS:
-        weight, counts = (np.load(io.BytesIO(each), allow_pickle=False) for each in record[Key.MASKED_PARAMETERS])
+        weight, counts = (
+            np.load(io.BytesIO(each), allow_pickle=False)
+            for each in record[Key.MASKED_PARAMETERS]
+        )
         assert (weight.shape, counts.shape) == ((1,), (72,))
-        assert 0 <= min(weight.min(), counts.min()) <= max(weight.max(), counts.max()) < 2**32
+        assert (
+            0
+            <= min(weight.min(), counts.min())
+            <= max(weight.max(), counts.max())
+            < 2**32
+        )
 
 
 # -------- all of them
@@ -426,7 +605,11 @@ def use_stage(reply: Any) -> None:
 
 def decoders(folder: Path) -> list[Decoder]:
     """Of messages; `folder` is where the ledger of a private party goes."""
-    arrays = [[np.array(1.5), np.arange(6, dtype="<f2").reshape(1, 2, 3)], *map(codec.encode, COUNTS), *OF_TWO]
+    arrays = [
+        [np.array(1.5), np.arange(6, dtype="<f2").reshape(1, 2, 3)],
+        *map(codec.encode, COUNTS),
+        *OF_TWO,
+    ]
     tensors = st.sampled_from([*map(codec.write_tensors, arrays)])
     joined = tensors.flatmap(lambda each: spoiled(codec.join(each)))
     parties = st.sampled_from(["open", "odd", "secure", "leaving", "private"])
@@ -435,10 +618,20 @@ def decoders(folder: Path) -> list[Decoder]:
         Decoder("codec.read_tensors", tensors.flatmap(spoiled_tensors), use_tensors, 3),
         Decoder("codec.decode_all", packed_counts(), use_counts, 5),
         Decoder("codec.split", joined, use_joined, 2),
-        Decoder("Request.from_config", spoiled_requests(), use_request, 9, memory=2**22),
+        Decoder(
+            "Request.from_config", spoiled_requests(), use_request, 9, memory=2**22
+        ),
         *readings(),
-        *(Decoder(f"sum: {name}", secure_sums(request), summing(request)) for name, request in SECURE.items()),
-        *(Decoder(f"Run.complete: {stop.name}", stop.replies, stop.use, 0.5, memory=2**23) for stop in stops()),
+        *(
+            Decoder(f"sum: {name}", secure_sums(request), summing(request))
+            for name, request in SECURE.items()
+        ),
+        *(
+            Decoder(
+                f"Run.complete: {stop.name}", stop.replies, stop.use, 0.5, memory=2**23
+            )
+            for stop in stops()
+        ),
         Decoder("secagg.check_reply", spoiled_stages(), use_stage, 4),
         Decoder("Party: any request", asked, asking(folder / "party"), 4, memory=2**22),
     ]

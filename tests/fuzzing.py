@@ -1,6 +1,8 @@
-"""Valid inputs with faults, as Hypothesis draws them, and the one law of whatever decodes input from outside.
+"""Valid inputs with faults, as Hypothesis draws them, and the one law of whatever
+decodes input from outside.
 
-A decoder takes an input whole, or refuses it with one of the project's own errors, in bounded time and memory.
+A decoder takes an input whole, or refuses it with one of the project's own errors, in
+bounded time and memory.
 """
 
 from __future__ import annotations
@@ -24,20 +26,91 @@ from flwr_flynn.errors import FlyNNError
 from tests.memory import traced
 
 EXTREMES = [
-    *(0, 1, -1, 2, 127, 128, 255, 256, -128, 32767, 65535, 65536, 2**24 + 1, 2**31 - 1, 2**31, -(2**31), 2**32 - 1),
-    *(2**32, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, 10**30, 10**400),
+    *(
+        0,
+        1,
+        -1,
+        2,
+        127,
+        128,
+        255,
+        256,
+        -128,
+        32767,
+        65535,
+        65536,
+        2**24 + 1,
+        2**31 - 1,
+        2**31,
+        -(2**31),
+        2**32 - 1,
+    ),
+    *(
+        2**32,
+        2**53,
+        2**62,
+        2**63 - 1,
+        2**63,
+        -(2**63),
+        -(2**63) - 1,
+        2**64 - 1,
+        2**64,
+        10**30,
+        10**400,
+    ),
 ]
-_TEXTS = ["", " ", "\0", "nan", "NaN", "[]", "{}", "-1", "1e999", "\ud800", "\u202e", "a" * 5000, "[" * 10000]
-_TYPES = ["|u1", "<u2", "<u4", "<u8", "|i1", "<i2", "<i4", "<i8", "<f2", "<f4", "<f8", "|b1", ">i4", ">u8", "<c8", "O"]
+_TEXTS = [
+    "",
+    " ",
+    "\0",
+    "nan",
+    "NaN",
+    "[]",
+    "{}",
+    "-1",
+    "1e999",
+    "\ud800",
+    "\u202e",
+    "a" * 5000,
+    "[" * 10000,
+]
+_TYPES = [
+    "|u1",
+    "<u2",
+    "<u4",
+    "<u8",
+    "|i1",
+    "<i2",
+    "<i4",
+    "<i8",
+    "<f2",
+    "<f4",
+    "<f8",
+    "|b1",
+    ">i4",
+    ">u8",
+    "<c8",
+    "O",
+]
 _SIZES = (1, 2, 4, 8)
-_KINDS = st.sampled_from(("flip", "cut", "twice", "junk", "splice", "integer", "number", "fill"))
+_KINDS = st.sampled_from(
+    ("flip", "cut", "twice", "junk", "splice", "integer", "number", "fill")
+)
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
-    *(st.sampled_from(EXTREMES), st.sampled_from(_TEXTS), st.sampled_from([None, True, False, (), b"\xff\0"])),
+    *(
+        st.sampled_from(EXTREMES),
+        st.sampled_from(_TEXTS),
+        st.sampled_from([None, True, False, (), b"\xff\0"]),
+    ),
     *(st.floats(), st.text(max_size=9), st.binary(max_size=9)),
 )
 VALUES: st.SearchStrategy[Any] = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
 ) | st.integers(50, 300).map(lambda depth: json.loads("[" * depth + "]" * depth))
 HOW_OFTEN = st.sampled_from((0, 1, 1, 1, 1, 1, 2, 3, 6))
 """Number of faults of an input: most often one."""
@@ -46,21 +119,32 @@ HALF, QUARTER = st.booleans(), st.integers(0, 3).map(lambda n: n == 3)
 
 
 @st.composite
-def spoiled_bytes(draw: st.DrawFn, content: bytes, others: Sequence[bytes] = ()) -> bytes:
-    """Bytes with faults: flips, cuts, splices with `others`, integers at their limits, other numbers in a text."""
+def spoiled_bytes(
+    draw: st.DrawFn, content: bytes, others: Sequence[bytes] = ()
+) -> bytes:
+    """Bytes with faults: flips, cuts, splices with `others`, integers at their limits,
+    other numbers in a text.
+    """
     data = bytearray(content)
     for _ in range(draw(HOW_OFTEN)):
         numbers = [match.span() for match in re.finditer(rb"\d+", data)]
         start = draw(st.integers(0, len(data)))
-        end = min(start + draw(st.sampled_from((0, 1, 1, 1, 4, 16, len(data)))), len(data))
+        end = min(
+            start + draw(st.sampled_from((0, 1, 1, 1, 4, 16, len(data)))), len(data)
+        )
         old, kind = bytes(data[start:end]), draw(_KINDS)
         if kind == "flip":
-            new = bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in old[:1]) + old[1:]
+            new = (
+                bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in old[:1]) + old[1:]
+            )
         elif kind == "integer":
             size, value = draw(st.sampled_from(_SIZES)), draw(st.sampled_from(EXTREMES))
             end, new = start + size, (value % 2 ** (8 * size)).to_bytes(size, "little")
         elif kind == "number" and numbers:
-            (start, end), new = draw(st.sampled_from(numbers)), str(draw(st.sampled_from(EXTREMES[:-1]))).encode()
+            (start, end), new = (
+                draw(st.sampled_from(numbers)),
+                str(draw(st.sampled_from(EXTREMES[:-1]))).encode(),
+            )
         elif kind == "splice" and others:
             other = draw(st.sampled_from(others))
             end, new = len(data), other[draw(st.integers(0, len(other))) :]
@@ -87,7 +171,9 @@ def spoiled_text(draw: st.DrawFn, text: str) -> str:
 
 @st.composite
 def spoiled(draw: st.DrawFn, value: Any) -> Any:
-    """A value with one fault at some place in it: in a mapping, a list, a JSON text or a deflated one, a number."""
+    """A value with one fault at some place in it: in a mapping, a list, a JSON text or
+    a deflated one, a number.
+    """
     if draw(st.integers(0, 9)) == 0:
         return draw(VALUES)
     if isinstance(value, Mapping) and value:
@@ -100,22 +186,44 @@ def spoiled(draw: st.DrawFn, value: Any) -> Any:
         with suppress(zlib.error, UnicodeDecodeError):
             if not draw(QUARTER):
                 return zlib.compress(
-                    draw(spoiled_text(zlib.decompress(value).decode())).encode("utf-8", "surrogatepass")
+                    draw(spoiled_text(zlib.decompress(value).decode())).encode(
+                        "utf-8", "surrogatepass"
+                    )
                 )
         return draw(spoiled_bytes(value))
-    if isinstance(value, int | float) and not isinstance(value, bool) and not draw(QUARTER):
-        return draw(st.sampled_from((value + 1, value - 1, -value, value * 2, 0.5 * (value % 2**60), str(value))))
+    if (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and not draw(QUARTER)
+    ):
+        return draw(
+            st.sampled_from(
+                (
+                    value + 1,
+                    value - 1,
+                    -value,
+                    value * 2,
+                    0.5 * (value % 2**60),
+                    str(value),
+                )
+            )
+        )
     return draw(VALUES)
 
 
 @st.composite
 def _spoiled_mapping(draw: st.DrawFn, value: Mapping[Any, Any]) -> dict[Any, Any]:
-    values, key, other = dict(value), *(draw(st.sampled_from(list(value))) for _ in range(2))
+    values, key, other = (
+        dict(value),
+        *(draw(st.sampled_from(list(value))) for _ in range(2)),
+    )
     kind = draw(st.integers(0, 7))
     if kind == 0:
         del values[key]
     elif kind == 1:
-        values[draw(st.sampled_from(("extra", "", f"{key} ", str(key).upper())))] = draw(SCALARS)
+        values[draw(st.sampled_from(("extra", "", f"{key} ", str(key).upper())))] = (
+            draw(SCALARS)
+        )
     else:
         values[key] = values[other] if kind == 2 else draw(spoiled(values[key]))
     return values
@@ -132,11 +240,16 @@ def spoiled_list(
     """A list with faults in one of its values, or in which there are and in what order."""
     values = list(values)
     for _ in range(draw(faults)):
-        place, kind = draw(st.integers(0, max(len(values) - 1, 0))), draw(st.integers(0, 11))
+        place, kind = (
+            draw(st.integers(0, max(len(values) - 1, 0))),
+            draw(st.integers(0, 11)),
+        )
         if kind == 0:
             del values[place : place + 1]
         elif kind == 1:
-            values[place:place] = values[place : place + 1] * draw(st.sampled_from((1, 40)))
+            values[place:place] = values[place : place + 1] * draw(
+                st.sampled_from((1, 40))
+            )
         elif kind == 2:
             values = draw(st.permutations(values[:20])) + values[20:]
         elif kind == 3:
@@ -155,21 +268,39 @@ def spoiled_mapping(draw: st.DrawFn, values: Mapping[str, Any]) -> dict[str, Any
 
 
 _RESHAPED: list[Callable[[np.ndarray], Any]] = [
-    *(lambda a: a.tolist(), lambda a: a.T, lambda a: a.reshape(-1), lambda a: a[..., None], lambda a: a[1:]),
-    *(lambda a: a[:0], lambda a: np.concatenate([a, a]), lambda a: np.concatenate([a, a], -1)),
-    *(lambda a: np.asfortranarray(a)[::-1], lambda a: a.view("|u1"), lambda a: a.view("|b1")),
+    *(
+        lambda a: a.tolist(),
+        lambda a: a.T,
+        lambda a: a.reshape(-1),
+        lambda a: a[..., None],
+        lambda a: a[1:],
+    ),
+    *(
+        lambda a: a[:0],
+        lambda a: np.concatenate([a, a]),
+        lambda a: np.concatenate([a, a], -1),
+    ),
+    *(
+        lambda a: np.asfortranarray(a)[::-1],
+        lambda a: a.view("|u1"),
+        lambda a: a.view("|b1"),
+    ),
 ]
 
 
 @st.composite
 def spoiled_array(draw: st.DrawFn, array: Any) -> Any:
-    """An array with faults in its type, its shape, its order or its entries; or no array."""
+    """An array with faults in its type, its shape, its order or its entries; or no
+    array.
+    """
     if not isinstance(array, np.ndarray):
         return draw(SCALARS)
     kind = draw(st.integers(0, 7))
     if array.dtype == np.uint8 and array.ndim == 1 and draw(HALF):
-        return np.frombuffer(draw(spoiled_bytes(array.tobytes())), np.uint8)  # what has a form of its own in bytes
-    with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):  # a fault that there is no room for
+        # what has a form of its own in bytes
+        return np.frombuffer(draw(spoiled_bytes(array.tobytes())), np.uint8)
+    # a fault that there is no room for
+    with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
         if kind == 0:
             return draw(SCALARS)
         if kind == 1:
@@ -188,8 +319,15 @@ def spoiled_entries(draw: st.DrawFn, array: np.ndarray) -> np.ndarray:
         bounds = np.iinfo(flat.dtype)
         for _ in range(draw(HOW_OFTEN)):
             place, other = (draw(st.integers(0, flat.size - 1)) for _ in range(2))
-            near = [min(max(int(flat[place]) + by, bounds.min), bounds.max) for by in (-1, 1)]
-            flat[place] = draw(st.sampled_from((*near, *near, flat[other], bounds.min, bounds.max, 0, 1)))
+            near = [
+                min(max(int(flat[place]) + by, bounds.min), bounds.max)
+                for by in (-1, 1)
+            ]
+            flat[place] = draw(
+                st.sampled_from(
+                    (*near, *near, flat[other], bounds.min, bounds.max, 0, 1)
+                )
+            )
     return flat.reshape(array.shape)
 
 
@@ -200,9 +338,16 @@ def spoiled_arrays(arrays: Sequence[np.ndarray]) -> st.SearchStrategy[Any]:
 
 def spoiled_tensors(tensors: Sequence[bytes]) -> st.SearchStrategy[Any]:
     """The same of arrays as Flower carries them."""
-    junk = st.binary(max_size=200).map(lambda more: b"\x93NUMPY" + more) | st.sampled_from((b"", "text", None))
+    junk = st.binary(max_size=200).map(
+        lambda more: b"\x93NUMPY" + more
+    ) | st.sampled_from((b"", "text", None))
     others = [each for each in tensors if isinstance(each, bytes)]
-    return spoiled_list(tensors, lambda each: spoiled_bytes(each, others) if each in others else junk, junk, HOW_OFTEN)
+    return spoiled_list(
+        tensors,
+        lambda each: spoiled_bytes(each, others) if each in others else junk,
+        junk,
+        HOW_OFTEN,
+    )
 
 
 @dataclass(frozen=True)
@@ -214,7 +359,8 @@ class Decoder:
     name : str
     inputs : strategy
     use : callable
-        Decodes an input, and asserts what must be true of what it took. Raises `FlyNNError` where it refuses.
+        Decodes an input, and asserts what must be true of what it took. Raises
+        `FlyNNError` where it refuses.
     share : float
         How many of the inputs it gets, relative to others.
     memory : int
@@ -244,19 +390,25 @@ def taken() -> Iterator[None]:
 def fuzz(decoder: Decoder, n: int, number: int = 0) -> Counter[str]:
     """Throw `n` inputs at a decoder, and return how many it accepted and refused.
 
-    An `AssertionError` names an input that was neither taken nor refused by the project's own errors, or took too long
-    or too much memory.
+    An `AssertionError` names an input that was neither taken nor refused by the
+    project's own errors, or took too long or too much memory.
     """
     outcomes: Counter[str] = Counter()
 
     @seed(number)
-    @settings(max_examples=n, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=n,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(decoder.inputs)
     def throw(value: Any) -> None:
         size = len(pickle.dumps(value))
         bound, seconds = decoder.memory + 64 * size, SECONDS + 1e-6 * size
         took, peak, outcome = _measured(decoder.use, value)
-        if took > seconds or peak > bound:  # of imports and compilation, which come with a first time
+        # of imports and compilation, which come with a first time
+        if took > seconds or peak > bound:
             took, peak, outcome = _measured(decoder.use, value)
         assert took <= seconds
         assert peak <= bound

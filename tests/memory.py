@@ -1,4 +1,6 @@
-"""Memory that a block of code takes, as Python's allocators see it; kernels' own arrays they do not see."""
+"""Memory that a block of code takes, as Python's allocators see it; kernels' own arrays
+they do not see.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Mutants of a few modules, drawn by cosmic-ray with a fixed seed, and whether the quick tests catch them.
+"""Mutants of a few modules, drawn by cosmic-ray with a fixed seed, and whether the
+quick tests catch them.
 
-``pip install cosmic-ray && python -m tests.mutation --number 60 --out mutants.csv``: the same number of each module.
-Each mutant is written to a copy of the checkout, and tested in a process of its own: by the tests nearest to its
-module, then, where it survives, by all that are neither slow nor start processes. Mutants that differ in annotations
-or in what is compiled alone are none.
+``pip install cosmic-ray && python -m tests.mutation --number 60 --out mutants.csv``:
+the same number of each module. Each mutant is written to a copy of the checkout, and
+tested in a process of its own: by the tests nearest to its module, then, where it
+survives, by all that are neither slow nor start processes. Mutants that differ in
+annotations or in what is compiled alone are none.
 """
 
 from __future__ import annotations
@@ -31,29 +33,50 @@ import sklearn.model_selection  # noqa: F401
 ROOT = Path(__file__).parents[1]
 NEAREST = {
     "model/counts": "model/test_counts model/test_noisy_counts federated/test_laws",
-    "model/scoring": "model/test_scoring model/test_leave_one_out_scores model/test_noisy_counts model/test_model "
+    "model/scoring": "model/test_scoring model/test_leave_one_out_scores "
+    "model/test_noisy_counts model/test_model "
     "model/test_candidates",
-    "federated/codec": "federated/test_codec federated/test_compression federated/phases/test_counts "
-    "federated/phases/test_columns federated/phases/test_selection flower/test_noisy_runs",
-    "federated/roster": "federated/test_roster federated/test_collect federated/test_run flower/test_strategy",
-    "privacy/ledger": "privacy/test_ledger privacy/test_release_policy federated/test_party",
-    "privacy/ledger_files": "privacy/test_ledger privacy/test_release_policy federated/test_party",
-    "privacy/mechanism": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
-    "privacy/noise_mechanisms": "privacy/test_noise_mechanisms privacy/test_release_policy federated/test_codec",
+    "federated/codec": "federated/test_codec federated/test_compression "
+    "federated/phases/test_counts "
+    "federated/phases/test_columns federated/phases/test_selection "
+    "flower/test_noisy_runs",
+    "federated/roster": "federated/test_roster federated/test_collect "
+    "federated/test_run flower/test_strategy",
+    "privacy/ledger": "privacy/test_ledger privacy/test_release_policy "
+    "federated/test_party",
+    "privacy/ledger_files": "privacy/test_ledger privacy/test_release_policy "
+    "federated/test_party",
+    "privacy/mechanism": "privacy/test_noise_mechanisms privacy/test_release_policy "
+    "federated/test_codec",
+    "privacy/noise_mechanisms": "privacy/test_noise_mechanisms "
+    "privacy/test_release_policy federated/test_codec",
 }
-_RUN = ("-q", "-x", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow and not integration")
+_RUN = (
+    "-q",
+    "-x",
+    "-n",
+    "0",
+    "-p",
+    "no:cacheprovider",
+    "-m",
+    "not slow and not integration",
+)
 OPTIONS = (*_RUN, "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def meaning(code: str) -> str:
-    """A module without its annotations, and without the decorators that compile a function."""
+    """A module without its annotations, and without the decorators that compile a
+    function.
+    """
     tree = ast.parse(code)
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
             if getattr(node, name, None) is not None:
                 setattr(node, name, ast.Constant(None))
         if isinstance(node, ast.FunctionDef):
-            node.decorator_list = [each for each in node.decorator_list if "njit" not in ast.dump(each)]
+            node.decorator_list = [
+                each for each in node.decorator_list if "njit" not in ast.dump(each)
+            ]
     return ast.dump(tree)
 
 
@@ -66,7 +89,9 @@ def mutants(code: str) -> Iterator[tuple[str, int]]:
     for name in sorted(operator_names()):
         kind = get_operator(name)
         if not kind.arguments():
-            places = [place for node in nodes for place in kind().mutation_positions(node)]
+            places = [
+                place for node in nodes for place in kind().mutation_positions(node)
+            ]
             yield from ((name, occurrence) for occurrence in range(len(places)))
 
 
@@ -88,28 +113,46 @@ def drawn(code: str, number: int, rng: random.Random) -> Iterator[tuple[str, str
 
 
 def caught(copy: Path, tests: list[str], seconds: int) -> str:
-    """The first test that fails, "" where all pass. The tests run in a fork, which has imported much."""
+    """The first test that fails, "" where all pass.
+
+    The tests run in a fork, which has imported much.
+    """
     log = copy / "log"
     log.touch()
     child = os.fork()
     if not child:
         code = 99
         try:
-            sys.dont_write_bytecode = True  # a mutant of equal size within a second would find that of the one before
+            # a mutant of equal size within a second would find that of the one before
+            sys.dont_write_bytecode = True
             os.chdir(copy)
             os.dup2(os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 1)
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
             resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
-            sys.path[:] = [str(copy), *(each for each in sys.path if each not in ("", str(ROOT)))]
-            for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "flwr_flynn")]:
+            sys.path[:] = [
+                str(copy),
+                *(each for each in sys.path if each not in ("", str(ROOT))),
+            ]
+            for name in [
+                name
+                for name in sys.modules
+                if name.split(".")[0] in ("tests", "flwr_flynn")
+            ]:
                 del sys.modules[name]
             code = pytest.main([*OPTIONS, *tests])
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (4, 5):  # no such file, no tests
-        raise RuntimeError(f"pytest could not run {tests}: exit status {os.WEXITSTATUS(status)}")
-    failed = [line for line in log.read_text().splitlines() if line.startswith(("FAILED", "ERROR"))]
+    # no such file, no tests
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (4, 5):
+        raise RuntimeError(
+            f"pytest could not run {tests}: exit status {os.WEXITSTATUS(status)}"
+        )
+    failed = [
+        line
+        for line in log.read_text().splitlines()
+        if line.startswith(("FAILED", "ERROR"))
+    ]
     return "" if status == 0 else (failed or [f"wait status {status}"])[0]
 
 
@@ -117,12 +160,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--number", type=int, default=60)
-    parser.add_argument("--nearest", action="store_true", help="do not run all tests where a mutant survives")
+    parser.add_argument(
+        "--nearest",
+        action="store_true",
+        help="do not run all tests where a mutant survives",
+    )
     parser.add_argument("--only", choices=NEAREST, action="append")
     parser.add_argument("--out", type=Path, default=Path("mutants.csv"))
     given = parser.parse_args()
     os.environ["CI"] = "1"  # the same examples each time
-    with tempfile.TemporaryDirectory() as folder, given.out.open("w", newline="", encoding="utf-8") as file:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        given.out.open("w", newline="", encoding="utf-8") as file,
+    ):
         others = shutil.ignore_patterns(".git", ".venv", "__pycache__")
         copy = Path(shutil.copytree(ROOT, Path(folder) / "copy", ignore=others))
         table = csv.writer(file)
@@ -133,10 +183,18 @@ def main() -> None:
             nearest = [f"tests/{name}.py" for name in NEAREST[module].split()]
             if red := caught(copy, nearest, 300):
                 raise RuntimeError(f"{module} without a mutant: {red}")
-            for name, changed in drawn(code, given.number // len(NEAREST), random.Random(f"{given.seed} {module}")):
+            for name, changed in drawn(
+                code,
+                given.number // len(NEAREST),
+                random.Random(f"{given.seed} {module}"),
+            ):
                 path.write_text(changed, encoding="utf-8")
-                by = caught(copy, nearest, 300) or ("" if given.nearest else caught(copy, [], 1800))
-                diff = difflib.unified_diff(code.splitlines(), changed.splitlines(), n=0, lineterm="")
+                by = caught(copy, nearest, 300) or (
+                    "" if given.nearest else caught(copy, [], 1800)
+                )
+                diff = difflib.unified_diff(
+                    code.splitlines(), changed.splitlines(), n=0, lineterm=""
+                )
                 table.writerow([module, name, by, "\n".join(list(diff)[2:])])
                 file.flush()
                 print(f"{module} {name}: {by or 'SURVIVED'}", flush=True)

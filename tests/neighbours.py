@@ -1,7 +1,9 @@
-"""Neighbouring files of a private party: every request gets the same kind of answer from both.
+"""Neighbouring files of a private party: every request gets the same kind of answer
+from both.
 
-`tests.test_neighbours` asks for some of them, and for all with ``-m slow``. The kind of an answer is what
-noise does not hide: refused or not and why, shapes, types, sizes and keys.
+`tests.test_neighbours` asks for some of them, and for all with ``-m slow``. The kind of
+an answer is what noise does not hide: refused or not and why, shapes, types, sizes and
+keys.
 """
 
 from __future__ import annotations
@@ -36,14 +38,43 @@ N_ROWS = 9
 BOUND = 256
 NAMES = ("age", "crp", "sex", "seen")
 _AGES = [float(20 + i) for i in range(N_ROWS)]
-BASE: list[list[Any]] = [[_AGES[i], i / 4, "mf"[i % 2], date(2020, 1, 1 + i), CLASSES[i % 3]] for i in range(N_ROWS)]
+BASE: list[list[Any]] = [
+    [_AGES[i], i / 4, "mf"[i % 2], date(2020, 1, 1 + i), CLASSES[i % 3]]
+    for i in range(N_ROWS)
+]
 
 HOSTILE_TEXTS = [
-    *("", " ", "nan", "NaN", "inf", "-inf", "1e999", "-1e308", "1_0", "0x10", "\uff11\uff12", "true", "73412", "-9"),
-    *("1e-320", "9" * 400, "9999-12-31", "0000-00-00", "31.02.2020", "1+0j", "=cmd|'/C calc'!A0", "\ufffd", "\u202e"),
+    *(
+        "",
+        " ",
+        "nan",
+        "NaN",
+        "inf",
+        "-inf",
+        "1e999",
+        "-1e308",
+        "1_0",
+        "0x10",
+        "\uff11\uff12",
+        "true",
+        "73412",
+        "-9",
+    ),
+    *(
+        "1e-320",
+        "9" * 400,
+        "9999-12-31",
+        "0000-00-00",
+        "31.02.2020",
+        "1+0j",
+        "=cmd|'/C calc'!A0",
+        "\ufffd",
+        "\u202e",
+    ),
     "x" * 5000,
 ]
-# But an open quote, which damages the file as a whole: it is refused at the start, whatever is asked.
+# But an open quote, which damages the file as a whole: it is refused at the start,
+# whatever is asked.
 HOSTILE_LINES = [b"", b",,,,", b'"1,2",m', b"1,\0,m,2020-01-01,ash", b"\xff,1,m,,ash"]
 HOSTILE_LINES += [b"1,2,m,2020-01-01" + end for end in (b"", b",", b",oak", b",ash,9")]
 HOSTILE_LINES += [b"x" * 200_000, b'"' * 98, b"9" * (2**20 + 5)]
@@ -54,13 +85,28 @@ def _shape(n_classes: int) -> dict[str, Any]:
 
 
 def _spec(width: int, kind: str) -> HashSpec:
-    sizes: dict[str, Any] = {"n_features": width, "hash_dim": 24, "row_nnz": 2, "hash_nnz": 3, "seed": 7}
+    sizes: dict[str, Any] = {
+        "n_features": width,
+        "hash_dim": 24,
+        "row_nnz": 2,
+        "hash_nnz": 3,
+        "seed": 7,
+    }
     if kind == "centred":
         sizes |= {"center": [1.0] * width, "scale": [0.5] * width}
     if kind == "codes":
-        sizes |= {"edges": [[0.0, 1.0, 2.0, 3.0]] * width, "coding": "bumps", "n_codes": 2}
+        sizes |= {
+            "edges": [[0.0, 1.0, 2.0, 3.0]] * width,
+            "coding": "bumps",
+            "n_codes": 2,
+        }
     if kind == "waves":
-        sizes |= {"center": [0.0] * width, "scale": [1.0] * width, "n_waves": 8, "wave_frequency": 1.0}
+        sizes |= {
+            "center": [0.0] * width,
+            "scale": [1.0] * width,
+            "n_waves": 8,
+            "wave_frequency": 1.0,
+        }
     return HashSpec(**sizes)
 
 
@@ -72,29 +118,48 @@ _RANGES = [
 ]
 SCHEMAS: dict[str, Schema] = {
     "ranges": Schema(_RANGES),
-    "numbers as texts": Schema([Column("age", "category", ["20", "21"]), Column("crp", "date", gaps=False)]),
-    "texts as numbers": Schema([Column("sex", "number", gap_texts=["m", "f"]), Column("seen", "number")]),
+    "numbers as texts": Schema(
+        [Column("age", "category", ["20", "21"]), Column("crp", "date", gaps=False)]
+    ),
+    "texts as numbers": Schema(
+        [Column("sex", "number", gap_texts=["m", "f"]), Column("seen", "number")]
+    ),
 }
 
 
 def requests() -> dict[str, Request[Any]]:
-    """Every request of the policy's table, and noisy ones by each mechanism, hash, schema and number of classes."""
+    """Every request of the policy's table, and noisy ones by each mechanism, hash,
+    schema and number of classes.
+    """
     found: dict[str, Request[Any]] = {**FITS, **EVALUATIONS}
     laplace = LaplaceCounts(0.9, **_shape(3))
     for kind in ("plain", "centred", "codes", "waves"):
         for name, schema in SCHEMAS.items():
-            run = RunSpec(_spec(schema.width, kind), CLASSES, laplace, feature_names=schema)
+            run = RunSpec(
+                _spec(schema.width, kind), CLASSES, laplace, feature_names=schema
+            )
             found[f"noisy, {kind}, {name}"] = CountsRequest(run)
         for columns in (("age", "crp"), ("crp", "age"), ("seen", "sex", "age")):
-            run = RunSpec(_spec(len(columns), kind), CLASSES, laplace, feature_names=columns)
+            run = RunSpec(
+                _spec(len(columns), kind), CLASSES, laplace, feature_names=columns
+            )
             found[f"noisy, {kind}, {columns}"] = CountsRequest(run)
     by_name = {"feature_names": ("age", "crp")}
     spec = _spec(2, "plain")
-    for mechanism in (GaussianCounts(0.9, 1e-5, **_shape(3)), TopTLaplace(0.9, 5, **_shape(3))):
-        found[f"noisy, {mechanism.kind}"] = CountsRequest(RunSpec(spec, CLASSES, mechanism, **by_name))
+    for mechanism in (
+        GaussianCounts(0.9, 1e-5, **_shape(3)),
+        TopTLaplace(0.9, 5, **_shape(3)),
+    ):
+        found[f"noisy, {mechanism.kind}"] = CountsRequest(
+            RunSpec(spec, CLASSES, mechanism, **by_name)
+        )
     one = LaplaceCounts(0.9, **_shape(1))
-    found["noisy, one class"] = CountsRequest(RunSpec(spec, CLASSES[:1], one, **by_name))
-    found["noisy, another width"] = CountsRequest(RunSpec(_spec(3, "plain"), CLASSES, laplace))
+    found["noisy, one class"] = CountsRequest(
+        RunSpec(spec, CLASSES[:1], one, **by_name)
+    )
+    found["noisy, another width"] = CountsRequest(
+        RunSpec(_spec(3, "plain"), CLASSES, laplace)
+    )
     missing = RunSpec(spec, CLASSES, laplace, feature_names=("age", "none"))
     found["noisy, a missing column"] = CountsRequest(missing)
     return found
@@ -103,19 +168,30 @@ def requests() -> dict[str, Request[Any]]:
 # -------- files
 
 
-def _csv(path: Path, rows: list[list[Any]], line: tuple[int, bytes] | None = None) -> None:
+def _csv(
+    path: Path, rows: list[list[Any]], line: tuple[int, bytes] | None = None
+) -> None:
     lines = [",".join([*NAMES, "label"]).encode()]
-    lines += [",".join(f'"{cell}"' if "," in str(cell) else str(cell) for cell in row).encode() for row in rows]
+    lines += [
+        ",".join(
+            f'"{cell}"' if "," in str(cell) else str(cell) for cell in row
+        ).encode()
+        for row in rows
+    ]
     if line is not None:
         lines.insert(1 + line[0], line[1])
     path.write_bytes(b"\n".join(lines) + b"\n")
 
 
-def _parquet(path: Path, rows: list[list[Any]], odd: tuple[int, str, Any] | None = None) -> None:
+def _parquet(
+    path: Path, rows: list[list[Any]], odd: tuple[int, str, Any] | None = None
+) -> None:
     import pyarrow as arrow
     from pyarrow import parquet
 
-    columns = dict(zip([*NAMES, "label"], map(list, zip(*rows, strict=True)), strict=True))
+    columns = dict(
+        zip([*NAMES, "label"], map(list, zip(*rows, strict=True)), strict=True)
+    )
     columns["seen"] = [(value - date(1970, 1, 1)).days for value in columns["seen"]]
     types = {"age": arrow.float64(), "crp": arrow.float32()}
     if odd is not None:
@@ -127,24 +203,40 @@ def _parquet(path: Path, rows: list[list[Any]], odd: tuple[int, str, Any] | None
         if name == "seen":
             arrays[name] = arrow.array(values, arrow.int32()).cast(arrow.date32())
         elif any(isinstance(value, bytes) for value in values):  # a text that is none
-            texts = [value if isinstance(value, bytes) else str(value).encode() for value in values]
+            texts = [
+                value if isinstance(value, bytes) else str(value).encode()
+                for value in values
+            ]
             raw = arrow.array(texts, arrow.binary())
-            arrays[name] = arrow.Array.from_buffers(arrow.string(), len(raw), raw.buffers())
+            arrays[name] = arrow.Array.from_buffers(
+                arrow.string(), len(raw), raw.buffers()
+            )
         else:
             arrays[name] = arrow.array(values, types.get(name, arrow.string()))
     parquet.write_table(arrow.table(arrays), path, row_group_size=4)
 
 
 HOSTILE_CELLS = [
-    *(("age", value) for value in (None, np.nan, np.inf, -np.inf, 1e308, -1e308, 73412.0, 1e-320)),
+    *(
+        ("age", value)
+        for value in (None, np.nan, np.inf, -np.inf, 1e308, -1e308, 73412.0, 1e-320)
+    ),
     *(("crp", value) for value in (None, np.nan, np.inf, 73412.0, -9.0)),
-    *(("sex", value) for value in (None, "", "x", "73412", b"\xff\xfe", "=1+1", "9" * 9999)),
-    *(("seen", value) for value in (None, -(2**31), 2**31 - 1, 4_000_000, -719_163, 2_932_897)),
+    *(
+        ("sex", value)
+        for value in (None, "", "x", "73412", b"\xff\xfe", "=1+1", "9" * 9999)
+    ),
+    *(
+        ("seen", value)
+        for value in (None, -(2**31), 2**31 - 1, 4_000_000, -719_163, 2_932_897)
+    ),
     *(("label", value) for value in (None, "", "oak", b"\xff")),
 ]
 
 
-def _npz(path: Path, rows: list[list[Any]], odd: tuple[int, list[Any]] | None = None) -> None:
+def _npz(
+    path: Path, rows: list[list[Any]], odd: tuple[int, list[Any]] | None = None
+) -> None:
     cells = [[*row[:2], row[-1]] for row in rows]
     if odd is not None:
         cells.insert(*odd)
@@ -153,26 +245,62 @@ def _npz(path: Path, rows: list[list[Any]], odd: tuple[int, list[Any]] | None = 
 
 
 HOSTILE_ARRAY_ROWS = [
-    *([value, 1.0, "ash"] for value in (np.nan, np.inf, -np.inf, 1e308, -1e308, 73412.0, 1e-320, "word", 1j, 2**63)),
+    *(
+        [value, 1.0, "ash"]
+        for value in (
+            np.nan,
+            np.inf,
+            -np.inf,
+            1e308,
+            -1e308,
+            73412.0,
+            1e-320,
+            "word",
+            1j,
+            2**63,
+        )
+    ),
     *([1.0, 1.0, label] for label in ("", "oak", "nan")),
 ]
 
 
-def pairs() -> Iterator[tuple[str, str, Callable[[Path], None], Callable[[Path], None]]]:
+def pairs() -> Iterator[
+    tuple[str, str, Callable[[Path], None], Callable[[Path], None]]
+]:
     """Kind of file, hostile row, and functions that write the file without and with it."""
     csv, parquet, npz = (partial(write, rows=BASE) for write in (_csv, _parquet, _npz))
     for index, text in enumerate(HOSTILE_TEXTS):
         for column in range(5):
             row: list[Any] = [30.0, 1.0, "m", date(2020, 5, 5), "ash"]
             row[column], place = text, (index + column) % (N_ROWS + 1)
-            yield ".csv", f"{column}: {text[:20]!r}", csv, partial(_csv, rows=[*BASE[:place], row, *BASE[place:]])
+            yield (
+                ".csv",
+                f"{column}: {text[:20]!r}",
+                csv,
+                partial(_csv, rows=[*BASE[:place], row, *BASE[place:]]),
+            )
     for index, line in enumerate(HOSTILE_LINES):
-        yield ".csv", repr(line[:20]), csv, partial(csv, line=(index % (N_ROWS + 1), line))
+        yield (
+            ".csv",
+            repr(line[:20]),
+            csv,
+            partial(csv, line=(index % (N_ROWS + 1), line)),
+        )
     for index, (name, value) in enumerate(HOSTILE_CELLS):
         odd = index % (N_ROWS + 1), name, value
-        yield ".parquet", f"{name}: {str(value)[:20]}", parquet, partial(parquet, odd=odd)
+        yield (
+            ".parquet",
+            f"{name}: {str(value)[:20]}",
+            parquet,
+            partial(parquet, odd=odd),
+        )
     for index, cells in enumerate(HOSTILE_ARRAY_ROWS):
-        yield ".npz", str(cells)[:30], npz, partial(npz, odd=(index % (N_ROWS + 1), cells))
+        yield (
+            ".npz",
+            str(cells)[:30],
+            npz,
+            partial(npz, odd=(index % (N_ROWS + 1), cells)),
+        )
 
 
 # -------- answers
@@ -181,28 +309,46 @@ def pairs() -> Iterator[tuple[str, str, Callable[[Path], None], Callable[[Path],
 def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
     """Kind of the answer of a private party with this file."""
     is_secure = request.bound is not None
-    node: dict[str, Any] = {"data-path": str(path), "label": "label", "state-path": str(path) + ".state"}
+    node: dict[str, Any] = {
+        "data-path": str(path),
+        "label": "label",
+        "state-path": str(path) + ".state",
+    }
     node |= {"max-epsilon": 1.0, "max-delta": 1e-4}
     node |= {"evaluate": True, "test-fraction": 0.3} if evaluates else {}
     node |= {"secure": True} if is_secure else {}
-    context = Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={})
+    context = Context(
+        run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={}
+    )
     config, arrays = config_of(request), ndarrays_to_parameters(request.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=False):
         party = client_app.client_fn(context)
     with secagg.masking(BOUND, 2) if is_secure else mock.patch("os.fsync"):
         if request.channel == "train":
             fit = party.fit(FitIns(arrays, config))
-            heads = [tensor[:128].split(b"}")[0] for tensor in fit.parameters.tensors]  # type and shape
-            return fit.metrics.get(REFUSED), sorted(fit.metrics), fit.num_examples, heads
+            # type and shape
+            heads = [tensor[:128].split(b"}")[0] for tensor in fit.parameters.tensors]
+            return (
+                fit.metrics.get(REFUSED),
+                sorted(fit.metrics),
+                fit.num_examples,
+                heads,
+            )
         found = party.evaluate(EvaluateIns(arrays, config))
     keys = sorted(found.metrics)
     if REFUSED in found.metrics or "accuracy" not in found.metrics:
-        return found.metrics.get(REFUSED), keys, found.num_examples, STATISTIC in found.metrics
+        return (
+            found.metrics.get(REFUSED),
+            keys,
+            found.num_examples,
+            STATISTIC in found.metrics,
+        )
     return None, keys  # exact results on held-out samples, which the party lets go
 
 
 def sweep(
-    chosen: Callable[[int], bool] = lambda _: True, names: Callable[[str], bool] = lambda _: True
+    chosen: Callable[[int], bool] = lambda _: True,
+    names: Callable[[str], bool] = lambda _: True,
 ) -> tuple[int, list[str]]:
     """Number of pairs asked about, and the pairs whose answers are of different kinds."""
     n, different = 0, []
@@ -210,7 +356,9 @@ def sweep(
     with tempfile.TemporaryDirectory() as name, mock.patch("os.fsync"):
         numbers = itertools.count()
         for ending, hostile, without, with_it in files:
-            one, other = (Path(name).resolve() / f"{place}{ending}" for place in ("one", "other"))
+            one, other = (
+                Path(name).resolve() / f"{place}{ending}" for place in ("one", "other")
+            )
             without(one)
             with_it(other)
             for what, request in requests().items():
@@ -224,5 +372,7 @@ def sweep(
                         kinds.append(kind_of(request, fresh, evaluates))
                     n += 1
                     if kinds[0] != kinds[1]:
-                        different.append(f"{ending} {hostile}, {what}: {kinds[0]} and {kinds[1]}")
+                        different.append(
+                            f"{ending} {hostile}, {what}: {kinds[0]} and {kinds[1]}"
+                        )
     return n, different

@@ -1,4 +1,6 @@
-"""FlyNN in plain Python: slow, and as close to the paper and the tie rule as words can be."""
+"""FlyNN in plain Python: slow, and as close to the paper and the tie rule as words can
+be.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ def philox(counter, key):
     c, (k0, k1) = list(counter), key
     for _ in range(10):
         low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-        c = [(high >> 32) ^ c[1] ^ k0, high % 2**32, (low >> 32) ^ c[3] ^ k1, low % 2**32]
+        c = [
+            (high >> 32) ^ c[1] ^ k0,
+            high % 2**32,
+            (low >> 32) ^ c[3] ^ k1,
+            low % 2**32,
+        ]
         k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
     return c
 
@@ -50,11 +57,16 @@ def draw_wave(seed, wave, n_features):
     stream = words(seed, wave, 2)
     phase = next(stream) / 2**32
     next(stream)
-    return phase, [((next(stream).bit_count() + next(stream).bit_count()) - 32) / 4 for _ in range(n_features)]
+    return phase, [
+        ((next(stream).bit_count() + next(stream).bit_count()) - 32) / 4
+        for _ in range(n_features)
+    ]
 
 
 def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
-    """Features in proportion to their weights, codes alike, until there are enough different ones."""
+    """Features in proportion to their weights, codes alike, until there are enough
+    different ones.
+    """
     stream, chosen = words(seed, row, 3), set()
 
     def below(size):
@@ -73,7 +85,9 @@ def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
 
 
 def key(value):
-    """Sign, exponent and twenty bits of the mantissa of a float64, as an integer in the order of the values."""
+    """Sign, exponent and twenty bits of the mantissa of a float64, as an integer in the
+    order of the values.
+    """
     bits = int(np.float64(value + 0.0).view(np.uint64))
     bits = 2**64 - 1 - bits if bits >> 63 else bits + 2**63  # ascending with the value
     return bits >> 32
@@ -89,27 +103,40 @@ def rank_codes(x, spec):
 
 def codes_of(value, edges, spec):
     def shape(each):
-        u = (sum(edge < each for edge in edges) + sum(edge <= each for edge in edges)) / (2 * len(edges))
+        u = (
+            sum(edge < each for edge in edges) + sum(edge <= each for edge in edges)
+        ) / (2 * len(edges))
         if spec.coding == "steps":
             return [int(u > (b + 0.5) / spec.n_codes) for b in range(spec.n_codes)]
         gaps = spec.n_codes - 1
-        return [round(15 * max(1 - ((u * gaps - b) / 1.54) ** 2, 0) ** 2) for b in range(spec.n_codes)]
+        return [
+            round(15 * max(1 - ((u * gaps - b) / 1.54) ** 2, 0) ** 2)
+            for b in range(spec.n_codes)
+        ]
 
     codes = shape(value)
     if not spec.signed:
         return codes
     of_edges = [shape(edge) for edge in edges]
-    return [len(edges) * code - sum(column) for code, column in zip(codes, zip(*of_edges, strict=True), strict=True)]
+    return [
+        len(edges) * code - sum(column)
+        for code, column in zip(codes, zip(*of_edges, strict=True), strict=True)
+    ]
 
 
 def waves(x, spec):
     """A point as triangle waves see it."""
-    center, scale = spec.center or [0.0] * spec.n_features, spec.scale or [1.0] * spec.n_features
+    center, scale = (
+        spec.center or [0.0] * spec.n_features,
+        spec.scale or [1.0] * spec.n_features,
+    )
     levels = []
     for wave in range(spec.n_waves):
         phase, slopes = draw_wave(spec.seed, wave, spec.n_features)
         total = 0.0
-        for value, c, factor, slope in zip(x.tolist(), center, scale, slopes, strict=True):
+        for value, c, factor, slope in zip(
+            x.tolist(), center, scale, slopes, strict=True
+        ):
             total += (float(value) - c) * factor * slope
         u = phase + spec.wave_frequency * total
         levels.append(round(127 * (4 * abs(u - math.floor(u) - 0.5) - 1)))
@@ -118,9 +145,15 @@ def waves(x, spec):
 
 def sums(x, rows, signs=None, center=None, scale=None):
     """The m sums of one point, in the arithmetic of the specification."""
-    whole = center is None and scale is None and all(float(v).is_integer() for v in x.tolist())
+    whole = (
+        center is None
+        and scale is None
+        and all(float(v).is_integer() for v in x.tolist())
+    )
     s = rows.shape[1]
-    if whole and max((abs(int(v)) for v in x.tolist()), default=0) <= 2 ** (((2**63 - 1) // s).bit_length() - 1):
+    if whole and max((abs(int(v)) for v in x.tolist()), default=0) <= 2 ** (
+        ((2**63 - 1) // s).bit_length() - 1
+    ):
         values = np.array([int(v) for v in x.tolist()], object)  # Python's integers
     else:
         exact = x.astype(np.float64)
@@ -147,14 +180,22 @@ def active(X, rows, hash_nnz, signs=None, center=None, scale=None):
 
 
 def hashes(X, hasher):
-    """Active bits of points by the hash of a specification, of which only rows and signs are taken over."""
+    """Active bits of points by the hash of a specification, of which only rows and
+    signs are taken over.
+    """
     spec = hasher.spec
     if spec.coding:
-        codes = np.array([rank_codes(x, spec) for x in X], np.int64).reshape(len(X), spec.n_inputs)
+        codes = np.array([rank_codes(x, spec) for x in X], np.int64).reshape(
+            len(X), spec.n_inputs
+        )
         return active(codes, hasher.rows, spec.hash_nnz, hasher.signs)
     if not spec.n_waves:
-        return active(X, hasher.rows, spec.hash_nnz, hasher.signs, spec.center, spec.scale)
-    levels = np.array([waves(x, spec) for x in X], np.int64).reshape(len(X), spec.n_waves)
+        return active(
+            X, hasher.rows, spec.hash_nnz, hasher.signs, spec.center, spec.scale
+        )
+    levels = np.array([waves(x, spec) for x in X], np.int64).reshape(
+        len(X), spec.n_waves
+    )
     return active(levels, hasher.rows, spec.hash_nnz, hasher.signs)
 
 
@@ -168,7 +209,9 @@ def count(hashes, y, n_classes, hash_dim):
 
 
 def predict(hashes, counts, decay):
-    """Algorithm 1, inference: the class of the smallest sum of decay ** C over the active bits, the first of equals."""
+    """Algorithm 1, inference: the class of the smallest sum of decay ** C over the
+    active bits, the first of equals.
+    """
     predicted = []
     for bits in hashes:
         scores = [sum(decay ** int(row[bit]) for bit in bits) for row in counts]
@@ -177,17 +220,25 @@ def predict(hashes, counts, decay):
 
 
 def gram_log_odds(z, y, weights, fold, new):
-    """Log probabilities of new responses by regressions on the samples of each fold and of both, one by one."""
+    """Log probabilities of new responses by regressions on the samples of each fold and
+    of both, one by one.
+    """
     n_classes = len(weights)
     targets = np.eye(n_classes)[y]
 
     def regression(of, share):
         own = weights[y[of]][:, None]
-        mean, level = (own * z[of]).sum(0) / own.sum(), (own * targets[of]).sum(0) / own.sum()
+        mean, level = (
+            (own * z[of]).sum(0) / own.sum(),
+            (own * targets[of]).sum(0) / own.sum(),
+        )
         centred = z[of] - mean
         products = centred.T @ (own * centred)
         strength = share * np.trace(products)
-        found = np.linalg.solve(products + strength * np.eye(z.shape[1]), centred.T @ (own * (targets[of] - level)))
+        found = np.linalg.solve(
+            products + strength * np.eye(z.shape[1]),
+            centred.T @ (own * (targets[of] - level)),
+        )
         return lambda each: (each - mean) @ found + level
 
     best = None
@@ -207,5 +258,7 @@ def gram_log_odds(z, y, weights, fold, new):
     scores = regression(np.ones(len(z), bool), 2.0**-k / 8)(new)
     inverse, centre = np.linalg.inv(covariance), means.mean(0)
     scores, means = scores - centre, means - centre
-    odds = scores @ inverse @ means.T - np.einsum("li,ij,lj->l", means, inverse, means) / 2
+    odds = (
+        scores @ inverse @ means.T - np.einsum("li,ij,lj->l", means, inverse, means) / 2
+    )
     return odds

@@ -1,4 +1,5 @@
-"""Table of the answers a party gives, by node key, kind of request and runtime: computed by asking it.
+"""Table of the answers a party gives, by node key, kind of request and runtime:
+computed by asking it.
 
 `tests.test_policy_table` compares it with an allow-list.
 """
@@ -21,7 +22,11 @@ from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
+from flwr_flynn.federated.phases.counts import (
+    CountsRequest,
+    UpdateRequest,
+    WithdrawRequest,
+)
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
@@ -39,7 +44,10 @@ _X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
 
 EXACT, NOISY = RUN, RunSpec(SPEC, CLASSES, LAPLACE)
 SECURE, SHARED = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, SHARE))
-_COUNTS, _READOUT = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3), ScoringRule("balanced", 0.5, 1.0)
+_COUNTS, _READOUT = (
+    ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3),
+    ScoringRule("balanced", 0.5, 1.0),
+)
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
 
@@ -53,7 +61,9 @@ FITS: dict[str, Request[Any]] = {
     "secure share": CountsRequest(SHARED),
     "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
     "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
-    "secure candidates": SelectionRequest(SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
+    "secure candidates": SelectionRequest(
+        SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
+    ),
     "secure gram": GramRequest(SECURE, (1, 2, 1)),
     "secure evaluation": SecureEvaluationRequest(SECURE, _EVALUATION.model),
     "update exact": UpdateRequest(EXACT),
@@ -62,10 +72,15 @@ FITS: dict[str, Request[Any]] = {
     "leave noisy": WithdrawRequest(NOISY),
     "leave secure exact": WithdrawRequest(SECURE),
     "leave secure share": WithdrawRequest(SHARED),
-    "candidates": SelectionRequest(EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)),
+    "candidates": SelectionRequest(
+        EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
+    ),
     "gram": GramRequest(EXACT, (1, 2, 1)),
 }
-EVALUATIONS: dict[str, Request[Any]] = {"evaluation": _EVALUATION, "model": replace(_EVALUATION, tries=False)}
+EVALUATIONS: dict[str, Request[Any]] = {
+    "evaluation": _EVALUATION,
+    "model": replace(_EVALUATION, tries=False),
+}
 REQUESTS = (*FITS, *EVALUATIONS)
 
 VALUES: dict[str, Any] = {
@@ -122,10 +137,15 @@ def rows() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> bool:
-    """Return whether a party with these node keys answers ``request``; one that leaves was counted before."""
+    """Return whether a party with these node keys answers ``request``; one that leaves
+    was counted before.
+    """
     values = VALUES | {"data-pth": VALUES["data-path"]}
     places = {"folder": folder, "data": folder.parent / "mine.npz"}
-    node = {key: value.format(**places) if isinstance(value := values[key], str) else value for key in keys}
+    node = {
+        key: value.format(**places) if isinstance(value := values[key], str) else value
+        for key in keys
+    }
     if runtime == "deployed" and request.startswith("leave") and "leave" in node:
         stays = {key: value for key, value in node.items() if key != "leave"}
         for earlier in ("noisy", "secure share"):
@@ -136,35 +156,56 @@ def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> 
 def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bool:
     """True if arrays are given, or the evaluation is no refusal."""
     # Flower's numbers are in every node, and the server names the party's own file.
-    run = {row.key: row.default for row in RunConfig.rows()} | {"dataset": str(folder.parent / "mine.npz")}
+    run = {row.key: row.default for row in RunConfig.rows()} | {
+        "dataset": str(folder.parent / "mine.npz")
+    }
     numbered = node | {"partition-id": 0, "num-partitions": 1}
-    context = Context(run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run)
+    context = Context(
+        run_id=1, node_id=2, node_config=numbered, state=RecordDict(), run_config=run
+    )
     asked = (FITS | EVALUATIONS)[request]
     config = config_of(asked)
     arrays = ndarrays_to_parameters(asked.arrays())
-    with mock.patch.object(client_app, "in_simulation", return_value=runtime == "simulated"):
+    with mock.patch.object(
+        client_app, "in_simulation", return_value=runtime == "simulated"
+    ):
         party = client_app.client_fn(context)
         with secagg.masking(_BOUND, 2) if "secure" in request else nullcontext():
             # A server may ask for anything by either of Flower's channels.
-            fit, evaluation = party.fit(FitIns(arrays, config)), party.evaluate(EvaluateIns(arrays, config))
+            fit, evaluation = (
+                party.fit(FitIns(arrays, config)),
+                party.evaluate(EvaluateIns(arrays, config)),
+            )
     assert REFUSED in (fit.metrics if asked.channel == EVALUATE else evaluation.metrics)
     assert request == "evaluation" or STATISTIC not in evaluation.metrics
     if request in FITS:
         return len(fit.parameters.tensors) > 0
     assert not fit.parameters.tensors
     # A model comes to a party, which sends nothing about it.
-    return REFUSED not in evaluation.metrics and (request == "model" or STATISTIC in evaluation.metrics)
+    return REFUSED not in evaluation.metrics and (
+        request == "model" or STATISTIC in evaluation.metrics
+    )
 
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    # Nothing here has to outlive the machine, and to wait for its disk takes longer than all the rest.
+    # Nothing here has to outlive the machine, and to wait for its disk takes longer
+    # than all the rest.
     with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):
-        np.savez(Path(folder, "mine.npz"), X=_X, y=np.array(CLASSES)[_CODES], ids=np.arange(90) // 2)
+        np.savez(
+            Path(folder, "mine.npz"),
+            X=_X,
+            y=np.array(CLASSES)[_CODES],
+            ids=np.arange(90) // 2,
+        )
         yield Path(folder).resolve()
 
 
 def accepted(runtime: str, keys: tuple[str, ...]) -> set[str]:
     """The kinds of request that such a party answers."""
     with _folder() as folder:
-        return {name for i, name in enumerate(REQUESTS) if allowed(runtime, keys, name, folder / str(i))}
+        return {
+            name
+            for i, name in enumerate(REQUESTS)
+            if allowed(runtime, keys, name, folder / str(i))
+        }

@@ -1,4 +1,6 @@
-"""The one way by which the tests look at an error: its type, and the facts that it carries."""
+"""The one way by which the tests look at an error: its type, and the facts that it
+carries.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ E = TypeVar("E", bound=BaseException)
 
 @contextmanager
 def raises(kind: type[E], **facts: Any) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Require an error of this kind with these attributes, such as `field`, `expected`, `got` or `errno`.
+    """Require an error of this kind with these attributes, such as `field`, `expected`,
+    `got` or `errno`.
 
     A number as `got` is the text of it, which the error keeps.
 
@@ -23,5 +26,9 @@ def raises(kind: type[E], **facts: Any) -> Iterator[pytest.ExceptionInfo[E]]:
     """
     with pytest.raises(kind) as caught:
         yield caught
-    wanted = facts | {name: str(facts[name]) for name in ("got",) if facts.get(name) is not None}
-    assert {name: getattr(caught.value, name) for name in wanted} == wanted, caught.value
+    wanted = facts | {
+        name: str(facts[name]) for name in ("got",) if facts.get(name) is not None
+    }
+    assert {name: getattr(caught.value, name) for name in wanted} == wanted, (
+        caught.value
+    )

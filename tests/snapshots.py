@@ -12,18 +12,24 @@ from flwr_flynn.errors import FlyNNError
 
 
 def assert_on_record(path: Path, text: str) -> None:
-    """Require the text on record, but for blanks at the ends; with RECORD=1 in the environment, tests write it anew."""
+    """Require the text on record, but for blanks at the ends; with RECORD=1 in the
+    environment, tests write it anew.
+    """
     text = "\n".join(line.rstrip(" ") for line in text.split("\n")).rstrip("\n") + "\n"
     if os.environ.get("RECORD"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
 
 
-def assert_refused_as_on_record(path: Path, takes: Mapping[str, Callable[[Any], object]]) -> None:
-    """Give each value of a record to the function of its kind, and require the error on record.
+def assert_refused_as_on_record(
+    path: Path, takes: Mapping[str, Callable[[Any], object]]
+) -> None:
+    """Give each value of a record to the function of its kind, and require the error on
+    record.
 
-    A line is `kind value -> type of the error, and its field`; the value is JSON. A function may return its own text;
-    what else it returns was taken, which no record may say.
+    A line is `kind value -> type of the error, and its field`; the value is JSON. A
+    function may return its own text; what else it returns was taken, which no record
+    may say.
     """
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():

@@ -1,4 +1,6 @@
-"""A party gives nothing where its settings do not fit, and no refusal looks at its records."""
+"""A party gives nothing where its settings do not fit, and no refusal looks at its
+records.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,25 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.logging import result_lines
 from flwr_flynn.model.counts import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    Mechanism,
+    SimulatedRelease,
+)
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, RUN, SHAPE, SPEC, config_of, counting, counts_of, evaluation_of, points, with_spec
+from tests.fakes import (
+    CLASSES,
+    RUN,
+    SHAPE,
+    SPEC,
+    config_of,
+    counting,
+    counts_of,
+    evaluation_of,
+    points,
+    with_spec,
+)
 from tests.raising import raises
 
 BOUND = 256
@@ -56,15 +74,22 @@ def drawn(epsilon: float = 1.0) -> dict[str, Any]:
 
 TOTAL = counts_of(*points(60))
 SHARE = asking(SHARED, BOUND)
-SELECTING = config_of(SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),)))
+SELECTING = config_of(
+    SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),))
+)
 TRYING, KEEPING = (
-    config_of(evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.5, 1.0),), tries=tries))
+    config_of(
+        evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.5, 1.0),), tries=tries)
+    )
     for tries in (True, False)
 )
 
 
 def budget(folder: Path, **policy: Any) -> Budget:
-    return Budget(folder / "state", Policy(**{"max_epsilon": 1.0, "mechanisms": ["simulated"]} | policy))
+    return Budget(
+        folder / "state",
+        Policy(**{"max_epsilon": 1.0, "mechanisms": ["simulated"]} | policy),
+    )
 
 
 # ---- the runtime
@@ -78,24 +103,37 @@ def write(folder: Path) -> Path:
 
 def fit(node: dict[str, Any], config: dict[str, Any] | None = None) -> FitRes:
     """The reply of a deployed party with these settings."""
-    context = Context(1, 2, node, RecordDict(), {row.key: row.default for row in RunConfig.rows()})
-    reply: FitRes = client_fn(context).fit(FitIns(ndarrays_to_parameters([]), config or counting()))
+    context = Context(
+        1, 2, node, RecordDict(), {row.key: row.default for row in RunConfig.rows()}
+    )
+    reply: FitRes = client_fn(context).fit(
+        FitIns(ndarrays_to_parameters([]), config or counting())
+    )
     return reply
 
 
 def private_node(folder: Path, **more: Any) -> dict[str, Any]:
-    return {"data-path": str(write(folder)), "max-epsilon": 1.0, "state-path": str(folder / "state"), **more}
+    return {
+        "data-path": str(write(folder)),
+        "max-epsilon": 1.0,
+        "state-path": str(folder / "state"),
+        **more,
+    }
 
 
-NUMBERED = {"partition-id": 0, "num-partitions": 2}  # Flower's tutorials give them to every node
+# Flower's tutorials give them to every node
+NUMBERED = {"partition-id": 0, "num-partitions": 2}
 
 
 def test_a_missing_data_path_is_named() -> None:
-    assert str(fit(NUMBERED).metrics[REFUSED]).startswith("node-config data-path: expected the party's own")
+    assert str(fit(NUMBERED).metrics[REFUSED]).startswith(
+        "node-config data-path: expected the party's own"
+    )
 
 
 @pytest.mark.parametrize(
-    ("initialised", "actor", "called"), [(i, a, c) for i in (0, 1) for a in (0, 1) for c in (0, 1)]
+    ("initialised", "actor", "called"),
+    [(i, a, c) for i in (0, 1) for a in (0, 1) for c in (0, 1)],
 )
 def test_a_simulation_is_what_an_actor_of_flower_s_engine_runs(
     initialised: int, actor: int, called: int, monkeypatch: pytest.MonkeyPatch
@@ -107,12 +145,17 @@ def test_a_simulation_is_what_an_actor_of_flower_s_engine_runs(
             return in_simulation()
 
     runtime = types.SimpleNamespace(get_actor_id=lambda: "1" if actor else None)
-    ray = types.SimpleNamespace(is_initialized=lambda: bool(initialised), get_runtime_context=lambda: runtime)
+    ray = types.SimpleNamespace(
+        is_initialized=lambda: bool(initialised), get_runtime_context=lambda: runtime
+    )
     engine = types.SimpleNamespace(VirtualClientEngineActor=Actor)
     monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
     assert not Actor().run()  # without Flower's actors there is no proof
-    monkeypatch.setitem(sys.modules, "flwr.simulation.ray_transport.ray_actor", engine)  # type: ignore[arg-type]
-    assert (Actor().run() if called else in_simulation()) == bool(initialised and actor and called)
+    actors = "flwr.simulation.ray_transport.ray_actor"
+    monkeypatch.setitem(sys.modules, actors, engine)  # type: ignore[arg-type]
+    assert (Actor().run() if called else in_simulation()) == bool(
+        initialised and actor and called
+    )
 
 
 # ---- settings
@@ -129,7 +172,9 @@ BOUNDLESS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("key", BOUNDLESS)
-def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path: Path) -> None:
+def test_what_private_answers_have_is_refused_without_a_bound(
+    key: str, tmp_path: Path
+) -> None:
     node = {"data-path": str(write(tmp_path)), key: BOUNDLESS[key]}
     with raises(ConfigError, field="node-config max-epsilon", got="none") as caught:
         NodeConfig.parse(node)
@@ -140,7 +185,13 @@ def test_what_private_answers_have_is_refused_without_a_bound(key: str, tmp_path
 
 
 def test_every_bound_of_a_node_is_in_its_policy() -> None:
-    node = {"data-path": "a.csv", "max-epsilon": 2.0, "max-delta": 1e-5, "state-path": "/s", "secure": True}
+    node = {
+        "data-path": "a.csv",
+        "max-epsilon": 2.0,
+        "max-delta": 1e-5,
+        "state-path": "/s",
+        "secure": True,
+    }
     expected = Policy(2.0, 1e-5, secure_sum=True, composition="zcdp")
     assert NodeConfig.parse(node | {"composition": "zcdp"}).policy() == expected
 
@@ -165,7 +216,8 @@ class Untouchable:
     def _touched(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("records were touched")
 
-    __getitem__ = __iter__ = __array__ = __contains__ = __eq__ = _touched  # type: ignore[assignment]
+    __getitem__ = __iter__ = __array__ = _touched
+    __contains__ = __eq__ = _touched  # type: ignore[assignment]
 
 
 def untouchable(folder: Path, loads: bool = False, **more: Any) -> FlyNNClient:
@@ -185,13 +237,16 @@ REFUSALS = {
     "share": SHARE,
     "phase": noisy() | {PHASE: "none of ours"},
 }
-"""Requests that a party refuses whatever its records are; of exact figures `test_laws` has others."""
+"""Requests that a party refuses whatever its records are; of exact figures `test_laws`
+has others."""
 LOADS = pytest.mark.parametrize("loads", [False, True])
 
 
 @LOADS
 @pytest.mark.parametrize("asked", REFUSALS.values(), ids=REFUSALS)
-def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
+def test_a_refusal_touches_no_record(
+    asked: dict[str, Any], loads: bool, tmp_path: Path
+) -> None:
     FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
     arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
     assert arrays == []
@@ -200,28 +255,42 @@ def test_a_refusal_touches_no_record(asked: dict[str, Any], loads: bool, tmp_pat
 
 
 @pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), ("a", "nan")])
-def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(classes: Any, tmp_path: Path) -> None:
+def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(
+    classes: Any, tmp_path: Path
+) -> None:
     mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
-    metrics = untouchable(tmp_path).fit([], counting(RunSpec(SPEC, classes, mechanism)))[2]
+    metrics = untouchable(tmp_path).fit(
+        [], counting(RunSpec(SPEC, classes, mechanism))
+    )[2]
     assert str(metrics[REFUSED]).startswith("classes: expected ")
     assert budget(tmp_path).spent() == (0.0, 0.0)
 
 
 @LOADS
-def test_an_answer_that_was_given_before_touches_no_record(loads: bool, tmp_path: Path) -> None:
-    first = FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
+def test_an_answer_that_was_given_before_touches_no_record(
+    loads: bool, tmp_path: Path
+) -> None:
+    first = FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit(
+        [], noisy()
+    )
     for client, asked in (
         (untouchable(tmp_path, loads), noisy()),
         (untouchable(tmp_path, loads, leaves=True), noisy() | LEAVE),
     ):
         arrays, n_examples, metrics = client.fit([], asked)
-        assert [array.tolist() for array in arrays] == [array.tolist() for array in first[0]]
+        assert [array.tolist() for array in arrays] == [
+            array.tolist() for array in first[0]
+        ]
         assert (n_examples, metrics) == first[1:]
 
 
 @LOADS
-@pytest.mark.parametrize("asked", [TRYING, KEEPING, SELECTING], ids=["try", "keep", "select"])
-def test_a_model_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "asked", [TRYING, KEEPING, SELECTING], ids=["try", "keep", "select"]
+)
+def test_a_model_touches_no_record(
+    asked: dict[str, Any], loads: bool, tmp_path: Path
+) -> None:
     received: list[Any] = []
     client = untouchable(tmp_path, loads, on_model=received.append)
     metrics = client.evaluate(codec.encode(TOTAL), asked)[2]
@@ -229,7 +298,9 @@ def test_a_model_touches_no_record(asked: dict[str, Any], loads: bool, tmp_path:
     assert len(received) == (asked[PHASE] == "evaluation")
 
 
-def test_a_party_reads_its_file_for_admitted_requests_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_party_reads_its_file_for_admitted_requests_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("opendp")
     from flwr_flynn.app.data.own_file import PrivateFile
 
@@ -250,18 +321,35 @@ def test_a_party_reads_its_file_for_admitted_requests_only(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("width", [3, 5])
-def test_a_file_of_other_columns_is_refused_and_not_charged(width: int, tmp_path: Path) -> None:
+def test_a_file_of_other_columns_is_refused_and_not_charged(
+    width: int, tmp_path: Path
+) -> None:
     pytest.importorskip("opendp")
     node = private_node(tmp_path)
     np.savez(node["data-path"], X=np.zeros((9, width)), y=np.zeros(9, int))
     told = str(fit(node, drawn()).metrics[REFUSED])
-    assert told.endswith(f"n_features: expected the run's 4 columns, got {width} at this party")
+    assert told.endswith(
+        f"n_features: expected the run's 4 columns, got {width} at this party"
+    )
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
 
 
-@pytest.mark.parametrize("asked", [noisy(), noisy(0.5), noisy(2.0), counting(), {}, noisy() | {"flynn-version": "0.1"}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        noisy(),
+        noisy(0.5),
+        noisy(2.0),
+        counting(),
+        {},
+        noisy() | {"flynn-version": "0.1"},
+    ],
+)
 def test_every_private_answer_takes_the_time_that_the_party_says(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    asked: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr("flwr_flynn.federated.party.time.sleep", slept.append)
@@ -278,7 +366,9 @@ def test_every_private_answer_takes_the_time_that_the_party_says(
     assert "response-seconds" in caplog.text
 
 
-def test_response_seconds_cover_the_reading_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_seconds_cover_the_reading_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read, sleep, slept = own_file.private_rows, time.sleep, list[float]()
 
     def slowly(*arguments: Any) -> Any:
@@ -292,12 +382,23 @@ def test_response_seconds_cover_the_reading_of_the_file(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("is_private", [False, True])
-def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_private: bool, tmp_path: Path) -> None:
+def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(
+    is_private: bool, tmp_path: Path
+) -> None:
     X, y = points(9)
     own = budget(tmp_path) if is_private else None
-    client = FlyNNClient(X, y, X_test=Untouchable(9, 4), y_test=y, budget=own, evaluates=True, on_model=bool)
+    client = FlyNNClient(
+        X,
+        y,
+        X_test=Untouchable(9, 4),
+        y_test=y,
+        budget=own,
+        evaluates=True,
+        on_model=bool,
+    )
     metrics = client.evaluate(codec.encode(TOTAL), TRYING)[2]
-    assert metrics == ({} if is_private else {REFUSED: "failed with AssertionError"})  # private rows are dropped
+    # private rows are dropped
+    assert metrics == ({} if is_private else {REFUSED: "failed with AssertionError"})
 
 
 # ---- what is said of a secure sum
@@ -305,10 +406,23 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(is_pr
 
 def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
     for mechanism in (None, SHARED):
-        server = Run(RunOptions(SPEC, CLASSES, 3, mechanism=mechanism, secure_bound=BOUND, fraction_evaluate=0.0))
+        server = Run(
+            RunOptions(
+                SPEC,
+                CLASSES,
+                3,
+                mechanism=mechanism,
+                secure_bound=BOUND,
+                fraction_evaluate=0.0,
+            )
+        )
         assert server.ask(TRAIN, ["0", "1", "2"]) is not None
         tensors = codec.write_tensors([TOTAL.array.ravel() / 3.0])
-        taken = server.complete([Reply(str(i), tensors, 1, {}) for i in range(3)], Failures())
+        taken = server.complete(
+            [Reply(str(i), tensors, 1, {}) for i in range(3)], Failures()
+        )
         lines = [line for _, line in result_lines(server, taken) if "accepted" in line]
         assert len(lines) == 3
-        assert all(("noisy counts" in line) == (mechanism is not None) for line in lines)
+        assert all(
+            ("noisy counts" in line) == (mechanism is not None) for line in lines
+        )

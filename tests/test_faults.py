@@ -1,4 +1,6 @@
-"""Faults around a message or a clock, and their outcome; disks: test_files, processes: integration/test_faults."""
+"""Faults around a message or a clock, and their outcome; disks: test_files, processes:
+integration/test_faults.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,17 @@ def read(place: int, content: bytes) -> CountsOfSpecs | None:
     """The counts in a reply with other bytes at a place; None where `read` refuses it."""
     tensors = [*REPLY.tensors[:place], content, *REPLY.tensors[place + 1 :]]
     try:
-        return CountsRequest(RUN).read(codec.read_tensors(tensors), replace(REPLY, tensors=tensors), None)
+        return CountsRequest(RUN).read(
+            codec.read_tensors(tensors), replace(REPLY, tensors=tensors), None
+        )
     except PayloadError:
         return None
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_reply_that_is_truncated_or_has_a_flipped_bit_is_refused_or_says_the_same(place: int) -> None:
+def test_a_reply_that_is_truncated_or_has_a_flipped_bit_is_refused_or_says_the_same(
+    place: int,
+) -> None:
     tensor = REPLY.tensors[place]
     assert read(place, tensor) == COUNTED
     assert all(read(place, tensor[:length]) is None for length in range(len(tensor)))
@@ -49,7 +55,8 @@ def test_a_reply_that_is_truncated_or_has_a_flipped_bit_is_refused_or_says_the_s
         flipped[bit // 8] ^= 1 << bit % 8
         said.append(read(place, bytes(flipped)))
     assert all(each in (None, COUNTED) for each in said)
-    assert 0 < sum(each is not None for each in said) < 100  # such as the minor version, which no reader looks at
+    # such as the minor version, which no reader looks at
+    assert 0 < sum(each is not None for each in said) < 100
 
 
 # -------- clocks and locales
@@ -75,7 +82,14 @@ def german(folder: Path) -> dict[str, str]:
     """An environment in which one half is 0,5."""
     made = None
     if shutil.which("localedef"):
-        command = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(folder / "de_DE.UTF-8")]
+        command = [
+            "localedef",
+            "-i",
+            "de_DE",
+            "-f",
+            "UTF-8",
+            str(folder / "de_DE.UTF-8"),
+        ]
         made = subprocess.run(command, capture_output=True, check=False)
     if made is None or not (folder / "de_DE.UTF-8").exists():
         pytest.skip("this machine has no sources of locales")
@@ -84,29 +98,61 @@ def german(folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_locale_time_zone_and_encoding_make_no_difference(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b,label\n0.5,1e-3,é\n1.5,-2,x\n", encoding="utf-8")
-    there = {"LC_ALL": "C", "TZ": "Pacific/Kiritimati", "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8"}
+    (tmp_path / "a.csv").write_text(
+        "a,b,label\n0.5,1e-3,é\n1.5,-2,x\n", encoding="utf-8"
+    )
+    there = {
+        "LC_ALL": "C",
+        "TZ": "Pacific/Kiritimati",
+        "PYTHONUTF8": "0",
+        "PYTHONIOENCODING": "utf-8",
+    }
     # The locale must be set by the process itself for C's functions to mind it.
-    set_locale = "import locale; locale.setlocale(locale.LC_ALL, ''); assert f'{0.5:n}' == '0,5'\n"
+    set_locale = (
+        "import locale; locale.setlocale(locale.LC_ALL, ''); assert "
+        "f'{0.5:n}' == '0,5'\n"
+    )
     here = {"TZ": "UTC", "PYTHONIOENCODING": "utf-8"}
     printed = set()
-    for place, (environment, prefix) in enumerate([(here, ""), (there, ""), (german(tmp_path), set_locale)]):
-        command = [sys.executable, "-c", prefix + SCRIPT, str(tmp_path / f"{place}.npz"), str(tmp_path / "a.csv")]
+    for place, (environment, prefix) in enumerate(
+        [(here, ""), (there, ""), (german(tmp_path), set_locale)]
+    ):
+        command = [
+            sys.executable,
+            "-c",
+            prefix + SCRIPT,
+            str(tmp_path / f"{place}.npz"),
+            str(tmp_path / "a.csv"),
+        ]
         environment = os.environ | environment
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=120)
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr[-3000:]
         printed.add(done.stdout)
     assert len(printed) == 1
     assert "[[0.5, 0.001], [1.5, -2.0]] ['é', 'x']" in printed.pop()
 
 
-@pytest.mark.parametrize("clock", [lambda: 0.0, lambda: -1e9, lambda: 2.0**40, iter(range(10**9, 0, -7)).__next__])
-def test_a_wrong_clock_makes_no_difference(clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "clock",
+    [lambda: 0.0, lambda: -1e9, lambda: 2.0**40, iter(range(10**9, 0, -7)).__next__],
+)
+def test_a_wrong_clock_makes_no_difference(
+    clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(path: Path) -> bytes:
         network = Legacy(federation(3))
         strategy = network.make(min_parties=3, fraction_evaluate=0.0)
         network.run(strategy, 1)
-        assert all(party.seconds is None or party.seconds >= 0 for party in strategy.parties)
+        assert all(
+            party.seconds is None or party.seconds >= 0 for party in strategy.parties
+        )
         strategy.model.save(path)
         return path.read_bytes()
 

@@ -1,4 +1,6 @@
-"""Files are written whole or not at all, by one process at a time; no array that somebody wrote harms its reader."""
+"""Files are written whole or not at all, by one process at a time; no array that
+somebody wrote harms its reader.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def is_untouched(path: Path) -> bool:
 
 def is_saved(path: Path) -> bool:
     """True if a folder has the model's file alone."""
-    return FlyNNClassifier.load(path).counts_ == MODEL.counts_ and names(path.parent) == [path.name]
+    return FlyNNClassifier.load(path).counts_ == MODEL.counts_ and names(
+        path.parent
+    ) == [path.name]
 
 
 def names(folder: Path) -> list[str]:
@@ -77,7 +81,9 @@ def umask() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("before", [0o600, 0o640, 0o444, 0o666, 0o400])
-def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, before: int, umask: None) -> None:
+def test_a_file_that_is_replaced_keeps_its_mode(
+    tmp_path: Path, before: int, umask: None
+) -> None:
     path = tmp_path / "model.npz"
     path.write_bytes(OLD)
     path.chmod(before)
@@ -86,23 +92,31 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path, before: int, uma
     assert is_saved(path)
 
 
-def test_a_new_file_has_the_mode_of_the_umask_or_the_one_given(tmp_path: Path, umask: None) -> None:
+def test_a_new_file_has_the_mode_of_the_umask_or_the_one_given(
+    tmp_path: Path, umask: None
+) -> None:
     write(tmp_path / "a")
     write(tmp_path / "b", mode=0o600)
     assert (mode(tmp_path / "a"), mode(tmp_path / "b")) == (0o640, 0o600)
 
 
-def test_nobody_else_can_read_a_private_file_while_it_is_written(tmp_path: Path) -> None:
+def test_nobody_else_can_read_a_private_file_while_it_is_written(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "model.npz"
     write(path, mode=0o600)
     with writing(path) as stream:
-        assert [mode(partial) for partial in tmp_path.glob(".model.npz.partial.*")] == [0o600]
+        assert [mode(partial) for partial in tmp_path.glob(".model.npz.partial.*")] == [
+            0o600
+        ]
         stream.write(b"x")
 
 
 @pytest.mark.parametrize("relative", [True, False])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path: Path, exists: bool, relative: bool) -> None:
+def test_a_symbolic_link_stays_and_its_file_is_replaced(
+    tmp_path: Path, exists: bool, relative: bool
+) -> None:
     (tmp_path / "disk").mkdir()
     target, link = tmp_path / "disk" / "v1.npz", tmp_path / "model.npz"
     if exists:
@@ -131,9 +145,13 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
 # -------- disks that are full, broken or read-only
 
 
-@pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES])
+@pytest.mark.parametrize(
+    "cause", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES]
+)
 @pytest.mark.parametrize("where", ["open", "fsync", "replace"])
-def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int) -> None:
+def test_a_failure_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int
+) -> None:
     path = tmp_path / "model.npz"
     write(path, OLD)
 
@@ -142,7 +160,9 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patch:
         patch.setattr(os, where, fails)
-        with raises(WriteError, field="model.npz", got=os.strerror(cause), errno=cause) as error:
+        with raises(
+            WriteError, field="model.npz", got=os.strerror(cause), errno=cause
+        ) as error:
             MODEL.save(path)
     assert str(tmp_path) not in str(error.value)
     assert {FlyNNError, OSError} <= {*type(error.value).mro()}
@@ -151,7 +171,9 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("room", [0, 10, 300])
-def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(tmp_path: Path, room: int) -> None:
+def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, room: int
+) -> None:
     path = tmp_path / "model.npz"
     write(path, OLD)
     with full_after(room), raises(WriteError, field="model.npz", errno=errno.EFBIG):
@@ -159,8 +181,12 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(tmp_path: Pat
     assert is_untouched(path)
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), DataError("y"), KeyboardInterrupt()], ids=repr)
-def test_an_error_in_the_block_is_raised_as_it_is(error: BaseException, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error", [KeyError("x"), DataError("y"), KeyboardInterrupt()], ids=repr
+)
+def test_an_error_in_the_block_is_raised_as_it_is(
+    error: BaseException, tmp_path: Path
+) -> None:
     write(tmp_path / "a", OLD)
 
     def spoil() -> None:
@@ -190,16 +216,25 @@ def test_what_a_killed_save_leaves_one_a_day_later_removes(tmp_path: Path) -> No
     path = tmp_path / "model.npz"
     write(path, OLD, mode=0o400)
     for number in (1, 2):
-        assert subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode == -signal.SIGKILL
+        assert (
+            subprocess.run([sys.executable, "-c", KILLED, str(path)]).returncode
+            == -signal.SIGKILL
+        )
         assert path.read_bytes() == OLD
         assert len(names(tmp_path)) == 1 + number
     old, young = tmp_path.glob(".model.npz.partial.*")
-    for other in (old, tmp_path / ".model.npy.partial.1", tmp_path / "model.npz.partial"):
+    for other in (
+        old,
+        tmp_path / ".model.npy.partial.1",
+        tmp_path / "model.npz.partial",
+    ):
         other.touch()
         os.utime(other, (0, time.time() - 25 * 3600))
     MODEL.save(path)
     assert FlyNNClassifier.load(path).counts_ == MODEL.counts_
-    assert names(tmp_path) == sorted([".model.npy.partial.1", young.name, "model.npz", "model.npz.partial"])
+    assert names(tmp_path) == sorted(
+        [".model.npy.partial.1", young.name, "model.npz", "model.npz.partial"]
+    )
 
 
 SAVER = """
@@ -214,9 +249,14 @@ for i in range(40):
 
 
 @pytest.mark.parametrize("n_killed", [0, 2])
-def test_processes_that_save_at_once_succeed_whoever_is_killed(n_killed: int, tmp_path: Path) -> None:
+def test_processes_that_save_at_once_succeed_whoever_is_killed(
+    n_killed: int, tmp_path: Path
+) -> None:
     path = tmp_path / "model.npz"
-    savers = [subprocess.Popen([sys.executable, "-c", SAVER, str(path), letter]) for letter in "abcd"]
+    savers = [
+        subprocess.Popen([sys.executable, "-c", SAVER, str(path), letter])
+        for letter in "abcd"
+    ]
     seen = set()
     while any(saver.poll() is None for saver in savers):
         if path.exists():
@@ -228,7 +268,9 @@ def test_processes_that_save_at_once_succeed_whoever_is_killed(n_killed: int, tm
     assert [saver.returncode for saver in savers[n_killed:]] == [0] * (4 - n_killed)
     assert seen
     write(path)
-    assert {name for name in names(tmp_path) if not name.startswith(".model.npz.partial.")} == {"model.npz"}
+    assert {
+        name for name in names(tmp_path) if not name.startswith(".model.npz.partial.")
+    } == {"model.npz"}
 
 
 def test_threads_that_save_at_once_all_succeed(tmp_path: Path) -> None:
@@ -256,20 +298,34 @@ def npy(header: str, entries: bytes = b"", version: bytes = b"\1\0") -> bytes:
 
 
 ARRAYS: list[Any] = [np.array(each) for each in (5, ["ab", "c"], [b"ab"], [True])]
-ARRAYS += [np.zeros((0, 3)), np.zeros((1, 1, 1, 1, 2), complex), np.array(["2020-01-01"], "M8[ns]")]
-ARRAYS += [np.arange(6, dtype="<u2").reshape(2, 3), np.arange(6.0).reshape(2, 3, order="F"), np.arange(3, dtype=">f4")]
+ARRAYS += [
+    np.zeros((0, 3)),
+    np.zeros((1, 1, 1, 1, 2), complex),
+    np.array(["2020-01-01"], "M8[ns]"),
+]
+ARRAYS += [
+    np.arange(6, dtype="<u2").reshape(2, 3),
+    np.arange(6.0).reshape(2, 3, order="F"),
+    np.arange(3, dtype=">f4"),
+]
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=str)
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_arrays_that_numpy_wrote_are_read(tmp_path: Path, array: Any, version: tuple[int, int]) -> None:
+def test_arrays_that_numpy_wrote_are_read(
+    tmp_path: Path, array: Any, version: tuple[int, int]
+) -> None:
     stream = io.BytesIO()
     np.lib.format.write_array(stream, array, version)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", stream.getvalue())
     with zipfile.ZipFile(tmp_path / "a.npz") as archive:
         read = npz_array(archive, "a.npy", "a", DataError)
-    assert (read.dtype, read.shape, read.flags.writeable) == (array.dtype, array.shape, True)
+    assert (read.dtype, read.shape, read.flags.writeable) == (
+        array.dtype,
+        array.shape,
+        True,
+    )
     np.testing.assert_array_equal(read, array)
     with zipfile.ZipFile(tmp_path / "a.npz") as archive, suppress(DataError):
         assert npz_array(archive, "a.npy", "a", DataError, max_bytes=1).nbytes <= 1
@@ -285,22 +341,49 @@ def test_arrays_that_numpy_wrote_are_read(tmp_path: Path, array: Any, version: t
     ],
 )
 def test_headers_of_other_writers_are_read(header: str) -> None:
-    assert npy_header(io.BytesIO(npy(header)), "a", DataError) == ((2, 3), np.dtype("<f8"), False)
+    assert npy_header(io.BytesIO(npy(header)), "a", DataError) == (
+        (2, 3),
+        np.dtype("<f8"),
+        False,
+    )
 
 
 PLAIN = "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3), }\n"
 
 
-OTHER_SHAPES = ["2, \0 3", "2 3", "-2, 3", "2, True", "1, " * 33, "1, " * 300, "1" * 900, "9" * 10 + ", " + "9" * 10]
-OTHER_SHAPES += [OTHER_SHAPES[-1] + ", 0", "1" + " " * 900 + "x", "L" * 900, " , " * 300, "1 " * 300]
+OTHER_SHAPES = [
+    "2, \0 3",
+    "2 3",
+    "-2, 3",
+    "2, True",
+    "1, " * 33,
+    "1, " * 300,
+    "1" * 900,
+    "9" * 10 + ", " + "9" * 10,
+]
+OTHER_SHAPES += [
+    OTHER_SHAPES[-1] + ", 0",
+    "1" + " " * 900 + "x",
+    "L" * 900,
+    " , " * 300,
+    "1 " * 300,
+]
 OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"", b"PK\3\4", npy(PLAIN)[:-1], npy(PLAIN)[:9], npy(PLAIN, version=b"\4\0"), npy("(" * 900)),
-        npy(PLAIN.replace("'shape': (2, 3), }", "'shape': (2, 3")),  # tokenize.TokenError in NumPy's reader
+        *(
+            b"",
+            b"PK\3\4",
+            npy(PLAIN)[:-1],
+            npy(PLAIN)[:9],
+            npy(PLAIN, version=b"\4\0"),
+            npy("(" * 900),
+        ),
+        # tokenize.TokenError in NumPy's reader
+        npy(PLAIN.replace("'shape': (2, 3), }", "'shape': (2, 3")),
         *(npy(PLAIN.replace("2, 3", shape)) for shape in OTHER_SHAPES),
         *(npy(PLAIN.replace("<f8", dtype)) for dtype in OTHER_TYPES),
         npy(PLAIN.replace("'<f8'", "[('a', '<f8')]")),
@@ -309,6 +392,8 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
     ],
 )
 @pytest.mark.parametrize("error", [DataError, PayloadError])
-def test_headers_that_are_none_are_refused_by_the_error_asked_for(content: bytes, error: type[FlyNNError]) -> None:
+def test_headers_that_are_none_are_refused_by_the_error_asked_for(
+    content: bytes, error: type[FlyNNError]
+) -> None:
     with raises(error, field="the array"):
         npy_header(io.BytesIO(content), "the array", error)

@@ -1,7 +1,8 @@
-"""Every decoder of outside input, under a fuzzer: an input is taken whole and valid, or refused by an error of ours.
+"""Every decoder of outside input, under a fuzzer: an input is taken whole and valid, or
+refused by an error of ours.
 
-Some thousand inputs in every run; ``python -m pytest tests/test_fuzz.py -m slow -s`` throws 40000 and prints what
-became of them.
+Some thousand inputs in every run; ``python -m pytest tests/test_fuzz.py -m slow -s``
+throws 40000 and prints what became of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pytest
 from tests import fuzz_files, fuzz_messages
 from tests.fuzzing import Decoder, fuzz
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of NumPy and scikit-learn, about what is made up
+# of NumPy and scikit-learn, about what is made up
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 QUICK, SLOW = 1000, 40_000  # inputs of all decoders together
 
@@ -26,15 +28,23 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Decoder]
     pytest.importorskip("pandas")
     folder = tmp_path_factory.mktemp("fuzz")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda _: None)  # which takes longer than all the rest
-        patch.setattr(logging.getLogger("flwr"), "disabled", True)  # a line for each refusal
+        # which takes longer than all the rest
+        patch.setattr("os.fsync", lambda _: None)
+        # a line for each refusal
+        patch.setattr(logging.getLogger("flwr"), "disabled", True)
         yield [*fuzz_messages.decoders(folder), *fuzz_files.decoders(folder)]
 
 
 @pytest.mark.parametrize(
-    ("inputs", "seed"), [(QUICK, 0), pytest.param(SLOW, 1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+    ("inputs", "seed"),
+    [
+        (QUICK, 0),
+        pytest.param(SLOW, 1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
 )
-def test_every_decoder_takes_an_input_whole_or_refuses_it(decoders: list[Decoder], inputs: int, seed: int) -> None:
+def test_every_decoder_takes_an_input_whole_or_refuses_it(
+    decoders: list[Decoder], inputs: int, seed: int
+) -> None:
     unit, total = inputs / sum(decoder.share for decoder in decoders), Counter[str]()
     for decoder in decoders:
         outcomes = fuzz(decoder, math.ceil(unit * decoder.share), seed)
@@ -43,5 +53,6 @@ def test_every_decoder_takes_an_input_whole_or_refuses_it(decoders: list[Decoder
         assert outcomes["accepted"], decoder.name
         assert outcomes["refused"], decoder.name
         total += outcomes
-    assert total.total() >= 0.91 * inputs  # where there are so few inputs, none comes twice
+    # where there are so few inputs, none comes twice
+    assert total.total() >= 0.91 * inputs
     print(f"{total.total()} inputs: {dict(total)}")

@@ -1,4 +1,6 @@
-"""Modules import one way, imports for types alone included, and can be read in one sitting."""
+"""Modules import one way, imports for types alone included, and can be read in one
+sitting.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,31 @@ KERNELS = "hashing/winner_kernels.py"
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     graph = grimp.build_graph("flwr_flynn", cache_dir=None)
-    found = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    found = {
+        name: graph.find_modules_directly_imported_by(name) for name in graph.modules
+    }
     assert len(found) > 80
-    # The package's own names are imported when they are first used; a module needs no import of its own package.
-    found = {name: {each for each in targets if not name.startswith(f"{each}.")} for name, targets in found.items()}
-    assert len(list(TopologicalSorter({**found, "flwr_flynn": set()}).static_order())) == len(found)
+    # The package's own names are imported when they are first used; a module needs no
+    # import of its own package.
+    found = {
+        name: {each for each in targets if not name.startswith(f"{each}.")}
+        for name, targets in found.items()
+    }
+    assert len(
+        list(TopologicalSorter({**found, "flwr_flynn": set()}).static_order())
+    ) == len(found)
 
 
 def test_nothing_is_unpickled() -> None:
-    unpickles = re.compile(r"allow_pickle=(?!False)|^\s*(import|from) (pickle|marshal|shelve|joblib)\b", re.MULTILINE)
-    assert [path.name for path in PACKAGE.rglob("*.py") if unpickles.search(path.read_text())] == []
+    unpickles = re.compile(
+        r"allow_pickle=(?!False)|^\s*(import|from) (pickle|marshal|shelve|joblib)\b",
+        re.MULTILINE,
+    )
+    assert [
+        path.name
+        for path in PACKAGE.rglob("*.py")
+        if unpickles.search(path.read_text())
+    ] == []
 
 
 def test_modules_and_functions_are_short() -> None:
@@ -54,22 +71,36 @@ def test_modules_and_functions_are_short() -> None:
 def imported_by(code: str) -> set[str]:
     """Modules that a new process has imported after some code."""
     command = [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"]
-    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
 
 
 LATER = {"flwr_flynn": "flwr numpy numba scipy sklearn"}
 # A deployed party imports the first for each message.
-LATER |= dict.fromkeys(("flwr_flynn.app.client_app", "flwr_flynn.app.server_app"), "sklearn scipy.stats pandas ray")
+LATER |= dict.fromkeys(
+    ("flwr_flynn.app.client_app", "flwr_flynn.app.server_app"),
+    "sklearn scipy.stats pandas ray",
+)
 
 
 @pytest.mark.parametrize(("module", "later"), LATER.items())
-def test_what_takes_long_to_import_is_imported_when_it_is_used(module: str, later: str) -> None:
+def test_what_takes_long_to_import_is_imported_when_it_is_used(
+    module: str, later: str
+) -> None:
     found = imported_by(f"import {module}")
     assert module in found
     assert not set(later.split()) & found
 
 
-def test_what_a_party_needs_to_keep_a_model_is_imported_before_the_time_of_its_answers_runs() -> None:
-    party = "from flwr_flynn.federated.party import *; Party(lambda _: None, PartyOptions(on_model=print{}))"
+def test_what_a_party_needs_to_keep_a_model_is_imported_before_the_time_of_its_answers_runs() -> (
+    None
+):
+    party = (
+        "from flwr_flynn.federated.party import *; Party(lambda _: None, "
+        "PartyOptions(on_model=print{}))"
+    )
     assert "sklearn" not in imported_by(party.format(""))
     assert "sklearn" in imported_by(party.format(", response_seconds=1.0"))

@@ -71,17 +71,23 @@ def a_model() -> None:
 
 
 def merged() -> None:
-    one, other = (FlyNNClassifier(spec).fit(*points(30)) for spec in (SPEC, replace(SPEC, seed=8)))
+    one, other = (
+        FlyNNClassifier(spec).fit(*points(30)) for spec in (SPEC, replace(SPEC, seed=8))
+    )
     one.merge(other)
 
 
 def oversized() -> None:
     reply = Reply("1", (), 9, {})
-    CountsRequest(RUN, max_examples=8).read(codec.encode(counts_of(*points(9))), reply, None)
+    CountsRequest(RUN, max_examples=8).read(
+        codec.encode(counts_of(*points(9))), reply, None
+    )
 
 
 def run(**settings: Any) -> RunConfig:
-    return RunConfig.parse({name.replace("_", "-"): value for name, value in settings.items()})
+    return RunConfig.parse(
+        {name.replace("_", "-"): value for name, value in settings.items()}
+    )
 
 
 def plan_without_sizes() -> None:
@@ -89,40 +95,56 @@ def plan_without_sizes() -> None:
 
 
 MESSAGES: dict[str, Callable[[], object]] = {
-    "run-config hash-dim: expected an integer of at least 0, got -1": partial(run, hash_dim=-1),
-    'run-config rule: expected one of balanced, novelty, got "best"': partial(run, rule="best"),
-    "run-config min-parties: expected at most min-available = 2, got 3": partial(run, min_available=2, min_parties=3),
-    "run-config n-features: expected a value in a deployment, whose server sees no data, such as n-features=30, or "
-    "feature-names, got missing": plan_without_sizes,
-    "run-config federation: expected the server's own file with action = join, got none": partial(run, action="join"),
-    "node-config data-path: expected a file 'gone.csv', got no such file": lambda: own_file.own_share(
-        NodeConfig(data_path="gone.csv")
+    "run-config hash-dim: expected an integer of at least 0, got -1": partial(
+        run, hash_dim=-1
     ),
-    "node-config max-epsilon: expected a number above 0, got 0": lambda: NodeConfig.parse(
-        {"data-path": "a.csv", "max-epsilon": 0}
+    'run-config rule: expected one of balanced, novelty, got "best"': partial(
+        run, rule="best"
+    ),
+    "run-config min-parties: expected at most min-available = 2, got 3": partial(
+        run, min_available=2, min_parties=3
+    ),
+    "run-config n-features: expected a value in a deployment, whose server sees no "
+    "data, such as n-features=30, or "
+    "feature-names, got missing": plan_without_sizes,
+    "run-config federation: expected the server's own file with action = join, got "
+    "none": partial(run, action="join"),
+    "node-config data-path: expected a file 'gone.csv', got no such file": lambda: (
+        own_file.own_share(NodeConfig(data_path="gone.csv"))
+    ),
+    "node-config max-epsilon: expected a number above 0, got 0": lambda: (
+        NodeConfig.parse({"data-path": "a.csv", "max-epsilon": 0})
     ),
     "site.csv: expected a column 'label', got 2 others": partial(a_csv, "a,b\n1,2\n"),
-    "site.csv: expected finite numbers that float64 holds, got others in 1 of 2 features: number 2": (
-        partial(a_csv, "a,b,label\n1,2,x\n3,inf,y\n")
+    "site.csv: expected finite numbers that float64 holds, got others in 1 of 2 "
+    "features: number 2": (partial(a_csv, "a,b,label\n1,2,x\n3,inf,y\n")),
+    "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda: HashSpec(
+        4, 24, 2, 25, seed=0
     ),
-    "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda: HashSpec(4, 24, 2, 25, seed=0),
-    "X: expected shape (n, 4), got shape (2, 3)": lambda: HASHER.active(np.zeros((2, 3))),
+    "X: expected shape (n, 4), got shape (2, 3)": lambda: HASHER.active(
+        np.zeros((2, 3))
+    ),
     "merge: expected equal specs, got differences in seed": merged,
-    "array: expected counts of at least 0, got a negative count in row 0": lambda: ClassCounts(
-        [[3, -1]], hash_nnz=2, spec_fingerprint=64 * "0"
+    "array: expected counts of at least 0, got a negative count in row 0": lambda: (
+        ClassCounts([[3, -1]], hash_nnz=2, spec_fingerprint=64 * "0")
     ),
     "counts: expected at most 8 examples, got 9": oversized,
-    "0 of at least 2 parties counted; missing: node 1 (declined: y: expected labels), node 2 (no reply)": too_few,
-    "0 of at least 2 parties counted; missing: nobody else was asked; too few parties were connected": lambda: (
-        FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_clients=2, min_parties=2).model
+    "0 of at least 2 parties counted; missing: node 1 (declined: y: expected labels), "
+    "node 2 (no reply)": too_few,
+    "0 of at least 2 parties counted; missing: nobody else was asked; too few parties "
+    "were connected": lambda: (
+        FlyNNStrategy(
+            spec=SPEC, classes=CLASSES, min_available_clients=2, min_parties=2
+        ).model
     ),
-    "n_features: expected the run's 4 columns, got 3 at this party": partial(refused, np.zeros((2, 3)), ["ash"] * 2),
+    "n_features: expected the run's 4 columns, got 3 at this party": partial(
+        refused, np.zeros((2, 3)), ["ash"] * 2
+    ),
     "y: some labels are not in the class list (3 strings; y has dtype <U3)": (
         partial(refused, np.zeros((2, 4)), np.array(["ash", "oak"]))
     ),
-    "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, this party allows 0.0": (
-        partial(refused, *points(9), memory_limit=1)
-    ),
+    "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, "
+    "this party allows 0.0": (partial(refused, *points(9), memory_limit=1)),
     "policy max-epsilon: this release would exceed it": partial(release, epsilon=0.5),
     "ledger state is lost; nothing is released until it is reset": lost_ledger,
     "model.npz: not a model file, or damaged (BadZipFile)": no_model,
@@ -131,7 +153,9 @@ MESSAGES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_messages_say_what_they_said(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_say_what_they_said(
+    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FlyNNError) as caught:
         MESSAGES[message]()

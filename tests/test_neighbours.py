@@ -13,7 +13,15 @@ from flwr_flynn import FlyHash, FlyNNClient, HashSpec
 from flwr_flynn.app.data.own_file import private_file
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated import private_rows, sample_access
-from flwr_flynn.federated.private_rows import Block, Dropped, GivenRows, as_numbers, each_part, fitting, rows_at_a_time
+from flwr_flynn.federated.private_rows import (
+    Block,
+    Dropped,
+    GivenRows,
+    as_numbers,
+    each_part,
+    fitting,
+    rows_at_a_time,
+)
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.run_spec import RunSpec
@@ -31,8 +39,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def test_all_requests_are_asked() -> None:
-    phases = {request.phase for request in neighbours.requests().values()} | {"schema"}  # which is exact
-    ours = {name for name, kind in _REQUESTS.items() if kind.__module__.startswith("flwr_flynn.")}
+    # which is exact
+    phases = {request.phase for request in neighbours.requests().values()} | {"schema"}
+    ours = {
+        name
+        for name, kind in _REQUESTS.items()
+        if kind.__module__.startswith("flwr_flynn.")
+    }
     assert ours <= phases
 
 
@@ -44,7 +57,9 @@ def libraries() -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_neighbouring_files_get_answers_of_one_kind(part: int, libraries: None) -> None:
-    n, different = neighbours.sweep(lambda i: i % 44 == 11 * part, lambda name: "plain" in name or "," not in name)
+    n, different = neighbours.sweep(
+        lambda i: i % 44 == 11 * part, lambda name: "plain" in name or "," not in name
+    )
     assert n > 100
     assert different == []
 
@@ -71,13 +86,20 @@ def _without_fold(block: Block, of: Callable[[Any, Any], Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("mutant", ["a line behind the fold raises", "no fold"])
-def test_a_line_that_a_record_breaks_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch, libraries: None) -> None:
+def test_a_line_that_a_record_breaks_is_noticed(
+    mutant: str, monkeypatch: pytest.MonkeyPatch, libraries: None
+) -> None:
     if mutant == "no fold":
         monkeypatch.setattr(private_rows, "each_part", _without_fold)
-        monkeypatch.setattr(FlyHash, "fits", lambda _, X: np.ones(len(X), bool))  # so that a row beyond it raises
+        # so that a row beyond it raises
+        monkeypatch.setattr(FlyHash, "fits", lambda _, X: np.ones(len(X), bool))
     else:
-        monkeypatch.setattr(sample_access, "add_counts", _raising(sample_access.add_counts))
-    _, different = neighbours.sweep(lambda i: i % 16 == 0, lambda name: name.startswith("noisy, plain, ranges"))
+        monkeypatch.setattr(
+            sample_access, "add_counts", _raising(sample_access.add_counts)
+        )
+    _, different = neighbours.sweep(
+        lambda i: i % 16 == 0, lambda name: name.startswith("noisy, plain, ranges")
+    )
     assert different
 
 
@@ -92,7 +114,9 @@ def test_a_row_that_raises_drops_alone(n: int) -> None:
 
         def of(rows: range, _: Any, bad: set[int] = bad) -> range:
             if bad & set(rows):
-                raise (ZeroDivisionError, MemoryError, AssertionError, RecursionError)[len(rows) % 4]
+                raise (ZeroDivisionError, MemoryError, AssertionError, RecursionError)[
+                    len(rows) % 4
+                ]
             return rows
 
         parts = list(each_part(Block(n, lambda part: (range(n)[part], None)), of))
@@ -116,11 +140,17 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
 def asked(features: Any, classes: tuple[str, ...] = ("ash", "birch")) -> RunSpec:
     """A request for noisy counts of some columns at epsilon 1/2."""
     width = len(features) if isinstance(features, tuple) else features.width
-    mechanism = SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=len(classes)), 1)
-    return RunSpec(HashSpec(width, 24, 1, 3, 7), classes, mechanism, feature_names=features)
+    mechanism = SimulatedRelease(
+        LaplaceCounts(0.5, hash_nnz=3, n_classes=len(classes)), 1
+    )
+    return RunSpec(
+        HashSpec(width, 24, 1, 3, 7), classes, mechanism, feature_names=features
+    )
 
 
-FOUR = RunSpec(SPEC, CLASSES, SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=3), 1))
+FOUR = RunSpec(
+    SPEC, CLASSES, SimulatedRelease(LaplaceCounts(0.5, hash_nnz=3, n_classes=3), 1)
+)
 
 
 def a_budget(folder: Path) -> Budget:
@@ -128,13 +158,20 @@ def a_budget(folder: Path) -> Budget:
 
 
 def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
-    """In 0.8 the exact salary of one record of 501 was found in 14 questions, at no cost."""
+    """In 0.8 the exact salary of one record of 501 was found in 14 questions, at no
+    cost.
+    """
     pandas = pytest.importorskip("pandas")
     run = asked(Schema([Column("salary", "number", gaps=False, gap_texts=["73412"])]))
     kinds = []
     for salaries in (["1000"] * 500, [*["1000"] * 500, "73412"]):
-        frame, budget = pandas.DataFrame({"salary": salaries}), a_budget(tmp_path / str(len(salaries)))
-        arrays, n_examples, metrics = FlyNNClient(frame, ["ash"] * len(frame), budget=budget).fit([], counting(run))
+        frame, budget = (
+            pandas.DataFrame({"salary": salaries}),
+            a_budget(tmp_path / str(len(salaries))),
+        )
+        arrays, n_examples, metrics = FlyNNClient(
+            frame, ["ash"] * len(frame), budget=budget
+        ).fit([], counting(run))
         assert REFUSED not in metrics
         kinds.append((len(arrays), n_examples, metrics, budget.spent()))
     assert kinds[0] == kinds[1]
@@ -150,20 +187,37 @@ INTEGERS = [1, BIG, 3, 2**62]
 def _column(kind: str) -> tuple[Any, Any]:
     """A column of pandas without and with a gap."""
     pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
-    types = {"arrow": pandas.ArrowDtype(arrow.int64()), "categories": pandas.CategoricalDtype(INTEGERS)}
-    values: list[Any] = {"boolean": [True, False] * 2, "string": [*"abcd"]}.get(kind, INTEGERS)
-    whole, with_gap = (pandas.array(each, types.get(kind, kind)) for each in (values, [*values, None]))
+    types = {
+        "arrow": pandas.ArrowDtype(arrow.int64()),
+        "categories": pandas.CategoricalDtype(INTEGERS),
+    }
+    values: list[Any] = {"boolean": [True, False] * 2, "string": [*"abcd"]}.get(
+        kind, INTEGERS
+    )
+    whole, with_gap = (
+        pandas.array(each, types.get(kind, kind)) for each in (values, [*values, None])
+    )
     return whole, with_gap
 
 
-@pytest.mark.parametrize("kind", ["Int64", "UInt64", "arrow", "categories", "boolean", "string"])
+@pytest.mark.parametrize(
+    "kind", ["Int64", "UInt64", "arrow", "categories", "boolean", "string"]
+)
 @pytest.mark.parametrize("as_kind", ["category", "number", ""])
-def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(kind: str, as_kind: str) -> None:
-    """`to_numpy` of a nullable column gives integers without a gap and floats or objects with one."""
+def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(
+    kind: str, as_kind: str
+) -> None:
+    """`to_numpy` of a nullable column gives integers without a gap and floats or
+    objects with one.
+    """
     pandas = pytest.importorskip("pandas")
     whole, with_gap = (pandas.DataFrame({"a": values}) for values in _column(kind))
     levels = ["1", str(BIG), "3", str(2**62), "a", "b", "c", "d", "0"]
-    features: Any = Schema([Column("a", as_kind, levels if as_kind == "category" else ())]) if as_kind else ("a",)
+    features: Any = (
+        Schema([Column("a", as_kind, levels if as_kind == "category" else ())])
+        if as_kind
+        else ("a",)
+    )
     numbers, fits = as_numbers(whole, features)
     more, still = as_numbers(with_gap, features)
     np.testing.assert_array_equal(more[:4], numbers)
@@ -189,59 +243,113 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path: Path, hashed: list[int]) -> None:
-    """A server that chose the range of a column could tell by the time whether a row is in it."""
-    run = asked(Schema([Column("0", "number", gaps=False, low=73412.0, high=73412.0)], is_named=False), ("ash",))
+def test_as_many_rows_are_hashed_whether_they_fit_or_not(
+    tmp_path: Path, hashed: list[int]
+) -> None:
+    """A server that chose the range of a column could tell by the time whether a row is
+    in it.
+    """
+    run = asked(
+        Schema(
+            [Column("0", "number", gaps=False, low=73412.0, high=73412.0)],
+            is_named=False,
+        ),
+        ("ash",),
+    )
     for value in (1.0, 73412.0):
         own = a_budget(tmp_path / str(value))
-        FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=own).fit([], counting(run))
+        FlyNNClient(np.array([[1.0]] * 20 + [[value]]), ["ash"] * 21, budget=own).fit(
+            [], counting(run)
+        )
     X, y = points(21)
     X[3:10, 1] = 1e300
     FlyNNClient(X, y, budget=a_budget(tmp_path)).fit([], counting(FOUR))
     assert hashed == [1, 21] * 3  # one of zeros, before the charge
 
 
-def test_the_inputs_of_coded_features_count_against_the_memory_limit(tmp_path: Path) -> None:
+def test_the_inputs_of_coded_features_count_against_the_memory_limit(
+    tmp_path: Path,
+) -> None:
     width = 4000
-    coded: dict[str, Any] = {"coding": "bumps", "n_codes": 64, "edges": ((0.5,),) * width, "signed": True}
-    spec = HashSpec(n_features=width, hash_dim=16, row_nnz=9, hash_nnz=1, seed=1, **coded)
+    coded: dict[str, Any] = {
+        "coding": "bumps",
+        "n_codes": 64,
+        "edges": ((0.5,),) * width,
+        "signed": True,
+    }
+    spec = HashSpec(
+        n_features=width, hash_dim=16, row_nnz=9, hash_nnz=1, seed=1, **coded
+    )
     run = RunSpec(spec, ("ash",), LaplaceCounts.for_spec(spec, 1, 0.1))
     own = Budget(tmp_path / "state", Policy(1.0))
-    client = FlyNNClient(np.zeros((9, width)), ["ash"] * 9, budget=own, memory_limit=2**27)
+    client = FlyNNClient(
+        np.zeros((9, width)), ["ash"] * 9, budget=own, memory_limit=2**27
+    )
     assert str(client.fit([], counting(run))[2][REFUSED]).startswith("memory: ")
 
 
 def test_features_of_one_name_are_refused_and_not_charged(tmp_path: Path) -> None:
-    frame, own = pytest.importorskip("pandas").DataFrame({"age": [1.0]}), a_budget(tmp_path)
-    metrics = FlyNNClient(frame, ["ash"], budget=own).fit([], counting(asked(("age", "age"))))[2]
-    assert str(metrics[REFUSED]).startswith("features: expected features of different names")
+    frame, own = (
+        pytest.importorskip("pandas").DataFrame({"age": [1.0]}),
+        a_budget(tmp_path),
+    )
+    metrics = FlyNNClient(frame, ["ash"], budget=own).fit(
+        [], counting(asked(("age", "age")))
+    )[2]
+    assert str(metrics[REFUSED]).startswith(
+        "features: expected features of different names"
+    )
     assert not own.is_begun
 
 
-def test_a_record_of_several_lines_is_found_when_the_party_starts(tmp_path: Path) -> None:
+def test_a_record_of_several_lines_is_found_when_the_party_starts(
+    tmp_path: Path,
+) -> None:
     """It would count as several rows; whatever is asked, the party refuses alike."""
     head = "a,note,label\n"
-    for text in ('1,"two\nlines",ash\n', '1,"open,ash\n', '1,"a"b,"c\n', '1,5","x\n2,y",ash\n'):
+    for text in (
+        '1,"two\nlines",ash\n',
+        '1,"open,ash\n',
+        '1,"a"b,"c\n',
+        '1,5","x\n2,y",ash\n',
+    ):
         (tmp_path / "a.csv").write_text(head + text)
         with raises(DataError, field="a.csv", got="open quotes"):
             private_file(tmp_path / "a.csv")
-    (tmp_path / "a.csv").write_text(head + '1,"a ""quoted"" word",ash\n2,5" of it,ash\n3,"",ash\n')
-    assert len(share_of(private_file(tmp_path / "a.csv"), Schema([Column("note", "category", ['5" of it'])])).y) == 3
+    (tmp_path / "a.csv").write_text(
+        head + '1,"a ""quoted"" word",ash\n2,5" of it,ash\n3,"",ash\n'
+    )
+    assert (
+        len(
+            share_of(
+                private_file(tmp_path / "a.csv"),
+                Schema([Column("note", "category", ['5" of it'])]),
+            ).y
+        )
+        == 3
+    )
 
 
-# ---- rows that are left out are in the party's own log, and a broken machine refuses before the charge
+# ---- rows that are left out are in the party's own log, and a broken machine
+# refuses before the charge
 
 
-def test_rows_that_are_left_out_are_counted_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_that_are_left_out_are_counted_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "a.csv").write_text("a,b,label\n" + "1,2,ash\n" * 50 + "1;2;ash\n" * 40)
     with caplog.at_level("WARNING", "flwr"):
-        client = FlyNNClient(load=private_file(tmp_path / "a.csv"), budget=a_budget(tmp_path))
+        client = FlyNNClient(
+            load=private_file(tmp_path / "a.csv"), budget=a_budget(tmp_path)
+        )
         metrics = client.fit([], counting(asked(("a", "b"), ("ash",))))[2]
     assert REFUSED not in metrics
     assert [record.args for record in caplog.records] == [(40, 90)]
 
 
-def test_a_broken_hash_is_found_before_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_hash_is_found_before_the_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no cache")
 
@@ -265,6 +373,11 @@ def test_a_row_that_fails_is_in_the_log_by_the_kind_of_its_error(
     X, y = points(20)
     X[3] = 73412
     with caplog.at_level("WARNING", "flwr"):
-        assert REFUSED not in FlyNNClient(X, y, budget=a_budget(tmp_path)).fit([], counting(FOUR))[2]
+        assert (
+            REFUSED
+            not in FlyNNClient(X, y, budget=a_budget(tmp_path)).fit([], counting(FOUR))[
+                2
+            ]
+        )
     assert [record.args for record in caplog.records] == [("RuntimeError",), (1, 20)]
     assert "73412" not in caplog.text

@@ -1,7 +1,9 @@
-"""Names of a capability occur in its home and in the registry of phases; exceptions are a list that only shrinks.
+"""Names of a capability occur in its home and in the registry of phases; exceptions are
+a list that only shrinks.
 
-Its home are the module of its phase and the modules that it computes with. ``one_home.txt`` lists each other module
-that names it, one a line: the capability and the module. A new line is a commit of its own that says why.
+Its home are the module of its phase and the modules that it computes with.
+``one_home.txt`` lists each other module that names it, one a line: the capability and
+the module. A new line is a commit of its own that says why.
 """
 
 from __future__ import annotations
@@ -26,19 +28,32 @@ CAPABILITIES = {
     ),
     "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
     "group-column": (r"group[-_]column|subgroup", "federated/samples.py"),
-    "honest-parties": (r"honest[-_]parties|n_honest|shared_noise", "app/run_noise.py privacy/noise_mechanisms.py"),
+    "honest-parties": (
+        r"honest[-_]parties|n_honest|shared_noise",
+        "app/run_noise.py privacy/noise_mechanisms.py",
+    ),
     "schema-learning": (
         r"learn_schema|table_schema|SchemaRequest|TableSummary|LEARNED_LEVELS",
         "federated/phases/table_schema.py tables/kinds_and_levels.py",
     ),
-    "secure-columns": (r"secure_columns|BinsRequest|MOST_BINS|\bBINS\b|['\"]bins", "federated/phases/columns.py"),
+    "secure-columns": (
+        r"secure_columns|BinsRequest|MOST_BINS|\bBINS\b|['\"]bins",
+        "federated/phases/columns.py",
+    ),
     "selection": (
-        r"SelectionRequest|\bSELECTION\b|phases\.selection|['\"]selection|is_past_selection|\.selects\b|leave_one_out",
+        r"SelectionRequest|\bSELECTION\b|phases\.selection|['\"]selection"
+        r"|is_past_selection|\.selects\b|leave_one_out",
         "federated/phases/selection.py model/selection.py",
     ),
     "top-t": (r"(?i)\btop[-_]?t\b|\bn[-_]released", "privacy/noise_mechanisms.py"),
-    "update": (r"UpdateRequest|['\"]update['\"]|is_update\b|previous\b|previous_path", "federated/phases/counts.py"),
-    "withdrawal": (r"(?i)withdraw|\bleaves\b|['\"]leave['\"]", "federated/phases/counts.py"),
+    "update": (
+        r"UpdateRequest|['\"]update['\"]|is_update\b|previous\b|previous_path",
+        "federated/phases/counts.py",
+    ),
+    "withdrawal": (
+        r"(?i)withdraw|\bleaves\b|['\"]leave['\"]",
+        "federated/phases/counts.py",
+    ),
 }
 """Names of each capability, as a regular expression, and its home."""
 
@@ -57,5 +72,8 @@ def test_each_capability_has_one_home() -> None:
 
 
 def test_every_home_is_a_module() -> None:
-    homes = {REGISTRY, *(module for _, home in CAPABILITIES.values() for module in home.split())}
+    homes = {
+        REGISTRY,
+        *(module for _, home in CAPABILITIES.values() for module in home.split()),
+    }
     assert homes <= modules().keys()

@@ -1,4 +1,6 @@
-"""Every node key x kind of request x runtime: nothing leaves a party but what the allow-list says."""
+"""Every node key x kind of request x runtime: nothing leaves a party but what the
+allow-list says.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +17,39 @@ SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "evaluati
 SUMS |= {f"secure {name}" for name in GRAM}
 OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
 PRIVATE = {"noisy", "model"}
-"""The model comes to the party; what it answers to that tells nothing of its records."""
+"""The model comes to the party; what it answers to that tells nothing of its records.
+"""
 
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
 OTHERS = ("label", "model-path", "record-path", "party-id", "test-fraction")
-OTHERS += ("label-map", "memory-limit", "min-examples", "class-prior", "held-out-key", "member-path")
+OTHERS += (
+    "label-map",
+    "memory-limit",
+    "min-examples",
+    "class-prior",
+    "held-out-key",
+    "member-path",
+)
 """Keys that change nothing about who gets an answer."""
 
 DEPLOYED = {
     **dict.fromkeys(("data-path", *TEXT, *OTHERS), OPEN),
     "previous-path": OPEN | {"update exact"},
     "gram": OPEN | GRAM,
-    "ignore": {"model"},  # a column that the file does not have: nothing of the file is told
+    # a column that the file does not have: nothing of the file is told
+    "ignore": {"model"},
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
-    **{f"policy, {key}": PRIVATE for key in (*OTHERS, "gram", "composition", "response-seconds")},
-    **{f"policy, {key}": {"model"} for key in ("neighbours", "records-per-person", "secure, leave")},
+    **{
+        f"policy, {key}": PRIVATE
+        for key in (*OTHERS, "gram", "composition", "response-seconds")
+    },
+    **{
+        f"policy, {key}": {"model"}
+        for key in ("neighbours", "records-per-person", "secure, leave")
+    },
     "policy, secure": {"secure share", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},
@@ -41,8 +58,12 @@ SIMULATED = {"nothing": OPEN | GRAM}
 """What is not listed answers nothing, not even to a model."""
 
 
-@pytest.mark.parametrize(("runtime", "name", "keys"), list(policy_table.rows()), ids=str)
-def test_a_party_answers_what_the_allow_list_says_and_no_more(runtime: str, name: str, keys: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "name", "keys"), list(policy_table.rows()), ids=str
+)
+def test_a_party_answers_what_the_allow_list_says_and_no_more(
+    runtime: str, name: str, keys: tuple[str, ...]
+) -> None:
     if runtime == "simulated":
         pytest.importorskip("flwr_datasets")
     expected = (DEPLOYED if runtime == "deployed" else SIMULATED).get(name, set())
@@ -53,7 +74,9 @@ def test_the_table_has_every_key_and_every_row_of_the_allow_list() -> None:
     names = {row.key for row in NodeConfig.rows()}
     assert set(policy_table.VALUES) == names
     rows = {(runtime, name) for runtime, name, _ in policy_table.rows()}
-    assert {("deployed", name) for name in DEPLOYED} | {("simulated", name) for name in SIMULATED} <= rows
+    assert {("deployed", name) for name in DEPLOYED} | {
+        ("simulated", name) for name in SIMULATED
+    } <= rows
     assert names <= {name for _, name in rows}
     # A key that is about private answers does not make a policy by itself.
     assert not {*POLICY_KEYS, "max-epsilon", "nothing", "data-pth"} & set(DEPLOYED)

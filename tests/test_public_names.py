@@ -12,10 +12,12 @@ import flwr_flynn
 from tests.docs.pages import ROOT
 
 PUBLIC = {
-    "flwr_flynn": "AggregationError ClassCounts FlyHash FlyNNClassifier FlyNNClient FlyNNError FlyNNStrategy HashPlan "
+    "flwr_flynn": "AggregationError ClassCounts FlyHash FlyNNClassifier FlyNNClient "
+    "FlyNNError FlyNNStrategy HashPlan "
     "HashSpec message",
     "flwr_flynn.message": "FlyNNStrategy evaluate train",
-    "flwr_flynn.privacy": "GaussianCounts LaplaceCounts MECHANISMS Mechanism NEIGHBOURS "
+    "flwr_flynn.privacy": "GaussianCounts LaplaceCounts MECHANISMS Mechanism "
+    "NEIGHBOURS "
     "SimulatedRelease TopTLaplace mechanism_from_dict suggest_spec",
     "flwr_flynn.secagg": "mod workflow",
     "flwr_flynn.federation": "Federation Member",
@@ -30,7 +32,8 @@ def test_public_names_are_those_of_the_last_release(module: str) -> None:
     assert all(hasattr(found, name) and name in dir(found) for name in found.__all__)
 
 
-@pytest.mark.parametrize("name", ["Plan", "ClassCount"])  # a former name, gone as announced; one that never was
+# a former name, gone as announced; one that never was
+@pytest.mark.parametrize("name", ["Plan", "ClassCount"])
 def test_other_names_are_attribute_errors(name: str) -> None:
     with pytest.raises(AttributeError):
         getattr(flwr_flynn, name)
@@ -39,7 +42,11 @@ def test_other_names_are_attribute_errors(name: str) -> None:
 def test_version_and_date_of_the_release_are_the_same_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = (ROOT / "CITATION.cff").read_text()
-    newest = re.search(r"^## (\S+) \((\d{4}-\d{2}-\d{2})\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest = re.search(
+        r"^## (\S+) \((\d{4}-\d{2}-\d{2})\)$",
+        (ROOT / "CHANGELOG.md").read_text(),
+        re.MULTILINE,
+    )
     cited = re.search(r"^version: (\S+)\ndate-released: (\S+)$", citation, re.MULTILINE)
     assert newest[1] == project["version"] == flwr_flynn.__version__
     assert newest.groups() == cited.groups()

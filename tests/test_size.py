@@ -1,8 +1,8 @@
 """Tokens of each package, of the simulations and of the tests, against a table.
 
-Tokens are counted as `tests.code.n_tokens` says, so that layout, names, comments, docstrings
-and imports cost nothing. A number has 3 % of room above it. Raising one is a commit of its
-own, which says what went for it; code 6 % below its number lowers it.
+Tokens are counted as `tests.code.n_tokens` says, so that layout, names, comments,
+docstrings and imports cost nothing. A number has 3 % of room above it. Raising one is a
+commit of its own, which says what went for it; code 6 % below its number lowers it.
 """
 
 from __future__ import annotations

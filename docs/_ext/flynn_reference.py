@@ -3,8 +3,9 @@
 ``flynn-errors``     the error classes, each with its base classes, docstring and attributes
 ``flynn-constants``  constants of the wire protocol with their values
 
-At the end of a build, every public name that has no page is a warning. The role of `names` between single backticks in
-docstrings makes a link where the name has a page, and code otherwise.
+At the end of a build, every public name that has no page is a warning. The role of
+`names` between single backticks in docstrings makes a link where the name has a page,
+and code otherwise.
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ from flwr_flynn import errors
 _log = logging.getLogger(__name__)
 
 _PUBLIC = ("", ".message", ".privacy", ".privacy.ledger", ".secagg", ".federation")
-_WITHOUT_PAGE = {"message", "MECHANISMS", "NEIGHBOURS", "main"}  # explained on the page that lists the others
+# explained on the page that lists the others
+_WITHOUT_PAGE = {"message", "MECHANISMS", "NEIGHBOURS", "main"}
 
 
 def error_classes() -> list[type[errors.FlyNNError]]:
     """The public error classes, in the order in which the module has them."""
-    classes = [each for each in vars(errors).values() if inspect.isclass(each) and issubclass(each, errors.FlyNNError)]
+    classes = [
+        each
+        for each in vars(errors).values()
+        if inspect.isclass(each) and issubclass(each, errors.FlyNNError)
+    ]
     return [each for each in classes if each.__module__ == errors.__name__]
 
 
@@ -42,10 +48,24 @@ class ErrorsTable(SphinxDirective):
         """Make the table."""
         lines = ["| error | is also a | raised when |", "|---|---|---|"]
         for each in error_classes():
-            also = [base.__name__ for base in each.__bases__ if base.__module__ == "builtins"]
-            doc = (inspect.getdoc(each) or "").split("\n\nParameters")[0].replace("\n", " ")
-            lines.append(f"| {{py:class}}`~flwr_flynn.errors.{each.__name__}` | `{', '.join(also)}` | {doc} |")
-        names = "\n\n".join(f".. autoexception:: flwr_flynn.errors.{each.__name__}" for each in error_classes())
+            also = [
+                base.__name__
+                for base in each.__bases__
+                if base.__module__ == "builtins"
+            ]
+            doc = (
+                (inspect.getdoc(each) or "")
+                .split("\n\nParameters")[0]
+                .replace("\n", " ")
+            )
+            lines.append(
+                f"| {{py:class}}`~flwr_flynn.errors.{each.__name__}` | "
+                f"`{', '.join(also)}` | {doc} |"
+            )
+        names = "\n\n".join(
+            f".. autoexception:: flwr_flynn.errors.{each.__name__}"
+            for each in error_classes()
+        )
         lines += ["", "```{eval-rst}", names, "```"]
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 
@@ -70,11 +90,19 @@ class Maybe(XRefRole):
     """A link to a Python object if the pages have it, code otherwise."""
 
     def process_link(
-        self, env: Any, refnode: nodes.Element, has_explicit_title: bool, title: str, target: str
+        self,
+        env: Any,
+        refnode: nodes.Element,
+        has_explicit_title: bool,
+        title: str,
+        target: str,
     ) -> tuple[str, str]:
         """Make a node as that of the role ``py:obj``."""
         attributes = {"refdomain": "py", "reftype": "obj", "maybe": True}
-        for name, value in (attributes | {key: env.ref_context.get(key) for key in ("py:module", "py:class")}).items():
+        for name, value in (
+            attributes
+            | {key: env.ref_context.get(key) for key in ("py:module", "py:class")}
+        ).items():
             refnode[name] = value
         return title, target
 
@@ -92,7 +120,11 @@ def _check_complete(app: Sphinx, env: BuildEnvironment) -> None:
         for name in set(module.__all__) - _WITHOUT_PAGE:
             home = errors.__name__ if hasattr(errors, name) else module.__name__
             if f"{home}.{name}" not in described:
-                _log.warning("%s.%s is public and has no page in the reference", module.__name__, name)
+                _log.warning(
+                    "%s.%s is public and has no page in the reference",
+                    module.__name__,
+                    name,
+                )
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

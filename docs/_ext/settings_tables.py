@@ -1,6 +1,8 @@
-"""Tables of the settings in `docs/reference`, in plain Markdown: `python docs/_ext/settings_tables.py` writes them.
+"""Tables of the settings in `docs/reference`, in plain Markdown:
+`python docs/_ext/settings_tables.py` writes them.
 
-They stand between two comments of their page. A test compares them with the declarations in the package.
+They stand between two comments of their page. A test compares them with the
+declarations in the package.
 """
 
 from __future__ import annotations
@@ -16,9 +18,15 @@ from flwr_flynn.app.settings_parser import Row, Settings, group_of, key_of
 
 PAGES: dict[Path, type[Settings]] = {
     Path(__file__).parents[1] / "reference" / name: table
-    for name, table in (("run_settings.md", RunConfig), ("node_settings.md", NodeConfig))
+    for name, table in (
+        ("run_settings.md", RunConfig),
+        ("node_settings.md", NodeConfig),
+    )
 }
-BEGIN, END = "<!-- settings: written by docs/_ext/settings_tables.py -->\n", "<!-- end of settings -->\n"
+BEGIN, END = (
+    "<!-- settings: written by docs/_ext/settings_tables.py -->\n",
+    "<!-- end of settings -->\n",
+)
 
 
 def _code(value: object) -> str:
@@ -35,7 +43,11 @@ def _number(bound: float) -> str:
     if bound == int(bound) and bound > 10**5:
         for offset, ending in ((0, ""), (1, " - 1")):
             for base in (10, 2):
-                power = round(len(bin(int(bound) + offset)) - 3) if base == 2 else len(str(int(bound))) - 1
+                power = (
+                    round(len(bin(int(bound) + offset)) - 3)
+                    if base == 2
+                    else len(str(int(bound))) - 1
+                )
                 if base**power == int(bound) + offset:
                     return f"{base}<sup>{power}</sup>{ending}"
     return f"{bound:g}"
@@ -54,14 +66,21 @@ def allowed(row: Row) -> str:
     kind = "An integer" if isinstance(default, int) else "A number"
     bounds = [
         f"{word} {_number(bound)}"
-        for word, bound in (("from", facts.low), ("above", facts.above), ("to", facts.high), ("below", facts.below))
+        for word, bound in (
+            ("from", facts.low),
+            ("above", facts.above),
+            ("to", facts.high),
+            ("below", facts.below),
+        )
         if bound is not None
     ]
     return f"{' '.join([kind, *bounds])}."
 
 
 def notes(row: Row, shared: bool) -> Iterator[str]:
-    """Conditions on a setting, each a sentence in Markdown; without those that its whole group has."""
+    """Conditions on a setting, each a sentence in Markdown; without those that its
+    whole group has.
+    """
     facts = row.facts
     if facts.required:
         yield "Required."
@@ -72,7 +91,10 @@ def notes(row: Row, shared: bool) -> Iterator[str]:
     if facts.deployment_only:
         yield "Deployments only."
     if facts.fixed_by_federation:
-        yield f"With action {', '.join(map(_code, facts.fixed_by_federation))}: from the federation's file."
+        yield (
+            f"With action {', '.join(map(_code, facts.fixed_by_federation))}: from "
+            "the federation's file."
+        )
 
 
 def _table(rows: list[Row]) -> str:
@@ -81,17 +103,32 @@ def _table(rows: list[Row]) -> str:
     for row in rows:
         meaning = row.facts.meaning[0].upper() + row.facts.meaning[1:]
         default = _code(row.default)
-        facts = [f"{meaning.rstrip('.')}.", allowed(row), f"Default: {default}." if default else ""]
+        facts = [
+            f"{meaning.rstrip('.')}.",
+            allowed(row),
+            f"Default: {default}." if default else "",
+        ]
         text = " ".join(filter(None, [*facts, *notes(row, shared)]))
         lines.append(f"| {_code(row.key)} | {text} |")
     return "\n".join(lines) + "\n"
 
 
 def tables(settings: type[Settings]) -> str:
-    """All settings: a section for each group, with the docstring of its class, where there is more than one group."""
-    groups = {name: list(rows) for name, rows in groupby(settings.rows(), lambda row: row.group)}
-    about = {group_of(owner): " ".join((inspect.getdoc(owner) or "").split()) for owner in settings.__mro__}
-    headings = {name: f"## {name.capitalize()}\n\n{about[name]}\n\n" if len(groups) > 1 else "" for name in groups}
+    """All settings: a section for each group, with the docstring of its class, where
+    there is more than one group.
+    """
+    groups = {
+        name: list(rows)
+        for name, rows in groupby(settings.rows(), lambda row: row.group)
+    }
+    about = {
+        group_of(owner): " ".join((inspect.getdoc(owner) or "").split())
+        for owner in settings.__mro__
+    }
+    headings = {
+        name: f"## {name.capitalize()}\n\n{about[name]}\n\n" if len(groups) > 1 else ""
+        for name in groups
+    }
     return "\n".join(headings[name] + _table(rows) for name, rows in groups.items())
 
 
@@ -103,4 +140,6 @@ def page_with(text: str, settings: type[Settings]) -> str:
 
 if __name__ == "__main__":
     for path, settings in PAGES.items():
-        path.write_text(page_with(path.read_text(encoding="utf-8"), settings), encoding="utf-8")
+        path.write_text(
+            page_with(path.read_text(encoding="utf-8"), settings), encoding="utf-8"
+        )

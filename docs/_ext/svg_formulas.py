@@ -1,6 +1,7 @@
 """Formulas as SVG within the page, which needs no scripts and no fonts from elsewhere.
 
-ziamath sets the TeX. A formula that it does not understand is a warning, and so an error of the build.
+ziamath sets the TeX. A formula that it does not understand is a warning, and so an
+error of the build.
 """
 
 from __future__ import annotations
@@ -24,15 +25,30 @@ ziafont.config.svg2 = False  # no glyphs that one drawing defines and another on
 
 
 def svg(code: str, inline: bool) -> str:
-    """A formula as an SVG element that stands on the line of the text around it. A `ValueError` if it cannot be set."""
+    """A formula as an SVG element that stands on the line of the text around it.
+
+    A `ValueError` if it cannot be set.
+    """
     formula = ziamath.Latex(code, size=_SIZE, inline=inline, color="currentColor")
     if unknown := re.search(r">\s*(\\[A-Za-z]+)", formula.mathmlstr()):
         raise ValueError(f"unknown command {unknown[1]}")
     text = formula.svg()
-    _, top, width, height = map(float, re.search(r'viewBox="([^"]*)"', text)[1].split())  # type: ignore[index]
-    style = f"width:{width / _TEXT:.3f}em;height:{height / _TEXT:.3f}em;vertical-align:{-(top + height) / _TEXT:.3f}em"
-    head = f'<svg class="formula" role="img" aria-label="{escape(code)}" style="{style}"'
-    return re.sub(r'^<svg([^>]*) width="[^"]*" height="[^"]*"', lambda match: head + match[1], text, count=1)
+    box = re.search(r'viewBox="([^"]*)"', text)[1]  # type: ignore[index]
+    _, top, width, height = map(float, box.split())
+    style = (
+        f"width:{width / _TEXT:.3f}em;"
+        f"height:{height / _TEXT:.3f}em;"
+        f"vertical-align:{-(top + height) / _TEXT:.3f}em"
+    )
+    head = (
+        f'<svg class="formula" role="img" aria-label="{escape(code)}" style="{style}"'
+    )
+    return re.sub(
+        r'^<svg([^>]*) width="[^"]*" height="[^"]*"',
+        lambda match: head + match[1],
+        text,
+        count=1,
+    )
 
 
 def _formula(node: nodes.Element, inline: bool) -> str:
@@ -40,7 +56,9 @@ def _formula(node: nodes.Element, inline: bool) -> str:
     try:
         return svg(code, inline)
     except Exception as error:  # noqa: BLE001 - the parsers below raise many kinds
-        _log.warning("formula %r: %s", code, error or type(error).__name__, location=node)
+        _log.warning(
+            "formula %r: %s", code, error or type(error).__name__, location=node
+        )
         return f"<code>{escape(code)}</code>"
 
 
@@ -53,7 +71,9 @@ def visit_math(translator: Any, node: nodes.math) -> None:
 def visit_math_block(translator: Any, node: nodes.math_block) -> None:
     """Write a formula on lines of its own."""
     names = "".join(f'<span id="{name}"></span>' for name in node["ids"])
-    translator.body.append(f'<div class="formula">{names}{_formula(node, inline=False)}</div>')
+    translator.body.append(
+        f'<div class="formula">{names}{_formula(node, inline=False)}</div>'
+    )
     raise nodes.SkipNode
 
 

@@ -1,6 +1,8 @@
-"""The command `flwr-flynn`: look at one's own file before a run, and use the model after it.
+"""The command `flwr-flynn`: look at one's own file before a run, and use the model
+after it.
 
-Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line. Errors are one line on stderr.
+Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line. Errors
+are one line on stderr.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, by default those of the process, and return its exit status."""
+    """Run the command with these arguments, by default those of the process, and return
+    its exit status.
+    """
     try:
         options = _parser().parse_args(arguments)
-    except SystemExit as ending:  # of argparse, which has printed the reason, or the help
+    except SystemExit as ending:
+        # of argparse, which has printed the reason, or the help
         return int(ending.code or 0)
     try:
         with warnings.catch_warnings():
@@ -64,7 +69,13 @@ def _share(text: str) -> float:
 def _try(options: argparse.Namespace) -> int:
     from flwr_flynn.app import try_files  # it takes Flower
 
-    return try_files.run_files(options.files, cli_verbs.node_settings(options), options.by, options.out, options.set)
+    return try_files.run_files(
+        options.files,
+        cli_verbs.node_settings(options),
+        options.by,
+        options.out,
+        options.set,
+    )
 
 
 # ---- the command line
@@ -75,43 +86,121 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "file": {"help": f"{_OWN_FILE}; columns that are not asked for are ignored"},
     "files": {"nargs": "+", "help": f"{_OWN_FILE} of each party"},
     "schema": {"help": "a schema in TOML"},
-    "--label": {"help": "the column of labels; by default that of the schema, `label`, or `y` in NPZ"},
-    "--min-examples": {"type": int, "default": 5, "help": "rows, or ids, that a level needs (default: 5)"},
-    "--held-out-key": {"metavar": "COLUMN", "help": "the column of ids, no feature: a level needs so many of them"},
-    "--by": {"metavar": "COLUMN", "help": "split one CSV file: a party for each value of a column"},
-    "--set": {"action": "append", "metavar": "KEY=VALUE", "help": "a run setting, or PARTY:KEY=VALUE of one party"},
-    "--out": {"help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"},
-    "--threshold": {"type": _share, "metavar": "P", "help": "of two classes, take the rarer one from P on"},
-    "--abstain": {"type": _share, "default": 0.0, "metavar": "P", "help": "leave the class empty below P"},
-    "--keep": {"action": "append", "metavar": "COLUMN", "help": "copy this column in front; may be repeated"},
-    "--gap-text": {"action": "append", "help": "a text of missing values; may be repeated"},
+    "--label": {
+        "help": "the column of labels; by default that of the schema, `label`, or `y` "
+        "in NPZ"
+    },
+    "--min-examples": {
+        "type": int,
+        "default": 5,
+        "help": "rows, or ids, that a level needs (default: 5)",
+    },
+    "--held-out-key": {
+        "metavar": "COLUMN",
+        "help": "the column of ids, no feature: a level needs so many of them",
+    },
+    "--by": {
+        "metavar": "COLUMN",
+        "help": "split one CSV file: a party for each value of a column",
+    },
+    "--set": {
+        "action": "append",
+        "metavar": "KEY=VALUE",
+        "help": "a run setting, or PARTY:KEY=VALUE of one party",
+    },
+    "--out": {
+        "help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"
+    },
+    "--threshold": {
+        "type": _share,
+        "metavar": "P",
+        "help": "of two classes, take the rarer one from P on",
+    },
+    "--abstain": {
+        "type": _share,
+        "default": 0.0,
+        "metavar": "P",
+        "help": "leave the class empty below P",
+    },
+    "--keep": {
+        "action": "append",
+        "metavar": "COLUMN",
+        "help": "copy this column in front; may be repeated",
+    },
+    "--gap-text": {
+        "action": "append",
+        "help": "a text of missing values; may be repeated",
+    },
 }
 _FORMS = ("separator", "decimal", "encoding", "date_format")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("flwr-flynn", description="Files and models of FlyNN.")
-    parser.add_argument("--version", action="version", version=f"flwr-flynn {__version__}")
+    parser = argparse.ArgumentParser(
+        "flwr-flynn", description="Files and models of FlyNN."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"flwr-flynn {__version__}"
+    )
     parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
-    def verb(run: Callable[[argparse.Namespace], int], name: str, help: str, *arguments: str) -> None:
+    def verb(
+        run: Callable[[argparse.Namespace], int], name: str, help: str, *arguments: str
+    ) -> None:
         of_verb = parsers.add_parser(name, help=help)
         of_verb.set_defaults(run=run)
         for argument in arguments:
             given = _ARGUMENTS[argument]
             absent: Any = [] if "action" in given else None if "type" in given else ""
-            of_verb.add_argument(argument, **({"default": absent} if argument[0] == "-" else {}) | given)
+            of_verb.add_argument(
+                argument, **({"default": absent} if argument[0] == "-" else {}) | given
+            )
         for row in NodeConfig.rows() if name != "show" else ():
             if row.name in _FORMS:
-                of_verb.add_argument(f"--{row.key}", default="", choices=row.facts.choices, help=row.facts.meaning)
+                of_verb.add_argument(
+                    f"--{row.key}",
+                    default="",
+                    choices=row.facts.choices,
+                    help=row.facts.meaning,
+                )
 
     data = "model", "file", "--gap-text"
     drafted = "--gap-text", "--label", "--min-examples", "--held-out-key"
-    verb(cli_verbs.draft, "schema", "draft a schema from one's own file", "file", *drafted)
-    verb(cli_verbs.check, "check", "what a schema refuses of a file", "file", "schema", "--label", "--gap-text")
+    verb(
+        cli_verbs.draft,
+        "schema",
+        "draft a schema from one's own file",
+        "file",
+        *drafted,
+    )
+    verb(
+        cli_verbs.check,
+        "check",
+        "what a schema refuses of a file",
+        "file",
+        "schema",
+        "--label",
+        "--gap-text",
+    )
     given = "--label", "--by", "--out", "--set", "--gap-text"
     verb(_try, "try", "run a federation of files in this process", "files", *given)
     verb(cli_verbs.show, "show", "what a model file holds, as JSON", "model")
-    verb(cli_verbs.predict, "predict", "classify the rows, as CSV", *data, "--abstain", "--threshold", "--keep")
-    verb(cli_verbs.score, "score", "figures of a model on a file with labels", *data, "--label", "--threshold", "--out")
+    verb(
+        cli_verbs.predict,
+        "predict",
+        "classify the rows, as CSV",
+        *data,
+        "--abstain",
+        "--threshold",
+        "--keep",
+    )
+    verb(
+        cli_verbs.score,
+        "score",
+        "figures of a model on a file with labels",
+        *data,
+        "--label",
+        "--threshold",
+        "--out",
+    )
     return parser

@@ -1,8 +1,9 @@
 """The ClientApp that `flwr run` starts at every party.
 
-A deployed party reads the file in its own node config, and nothing else. In a simulation Flower numbers the parties,
-and each takes its share of the run's data set. The code that calls a party decides which of the two it is
-(`in_simulation`), never settings; without a proof of a simulation the party is deployed.
+A deployed party reads the file in its own node config, and nothing else. In a
+simulation Flower numbers the parties, and each takes its share of the run's data set.
+The code that calls a party decides which of the two it is (`in_simulation`), never
+settings; without a proof of a simulation the party is deployed.
 """
 
 from __future__ import annotations
@@ -52,17 +53,25 @@ _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
 class UnreadyClient(FlyNNClient):
-    """Client of a party that cannot participate; its replies have its name and the reason, unlike an exception."""
+    """Client of a party that cannot participate; its replies have its name and the
+    reason, unlike an exception.
+    """
 
-    def __init__(self, name: str | None, reason: str, on_answer: OnAnswer | None = None) -> None:
+    def __init__(
+        self, name: str | None, reason: str, on_answer: OnAnswer | None = None
+    ) -> None:
         super().__init__([], [], name=name, on_answer=on_answer)
         self._reason = reason
 
-    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Refuse."""
         return [], 0, self.party.decline(self._reason, config, TRAIN).metrics
 
-    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+    def evaluate(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[float, int, dict[str, Scalar]]:
         """Refuse."""
         return 0.0, 0, self.party.decline(self._reason, config, EVALUATE).metrics
 
@@ -75,15 +84,21 @@ def client_fn(context: Context) -> Client:
 def in_simulation() -> bool:
     """True if this call comes from an actor of Flower's simulation engine.
 
-    Settings cannot decide: Flower's tutorials give ``partition-id`` to deployed nodes as well, a key may be misspelt,
-    and run settings come from the server. Nothing is imported: an actor of Ray has Ray, and Flower's module of actors,
-    already. Without a proof of a simulation, in another version of Flower or of Ray for example, this is a deployment.
+    Settings cannot decide: Flower's tutorials give ``partition-id`` to deployed nodes
+    as well, a key may be misspelt, and run settings come from the server. Nothing is
+    imported: an actor of Ray has Ray, and Flower's module of actors, already. Without a
+    proof of a simulation, in another version of Flower or of Ray for example, this is a
+    deployment.
     """
     frame: FrameType | None = None
     try:
         ray = sys.modules["ray"]
-        if ray.is_initialized() is True and ray.get_runtime_context().get_actor_id() is not None:
-            entry = sys.modules[_ACTORS].VirtualClientEngineActor.run.__code__  # by which it runs a ClientApp
+        if (
+            ray.is_initialized() is True
+            and ray.get_runtime_context().get_actor_id() is not None
+        ):
+            # by which it runs a ClientApp
+            entry = sys.modules[_ACTORS].VirtualClientEngineActor.run.__code__
             frame = sys._getframe()
             while frame is not None and frame.f_code is not entry:
                 frame = frame.f_back
@@ -93,21 +108,35 @@ def in_simulation() -> bool:
 
 
 def deployed_client(context: Context) -> Client:
-    """The party of a deployed node, by its node config alone, in which each key must be known."""
+    """The party of a deployed node, by its node config alone, in which each key must be
+    known.
+    """
     name = str(context.node_config.get("party-id", "")) or None
 
     def make(on_answer: OnAnswer | None) -> FlyNNClient:
         node = NodeConfig.parse(context.node_config)
-        data_path, load = os.path.expanduser(node.data_path), partial(own_file.own_share, node)
-        budget = Budget(node.state_path, node.policy(), data_path=data_path) if node.max_epsilon else None
+        data_path, load = (
+            os.path.expanduser(node.data_path),
+            partial(own_file.own_share, node),
+        )
+        budget = (
+            Budget(node.state_path, node.policy(), data_path=data_path)
+            if node.max_epsilon
+            else None
+        )
         previous = replace(node, data_path=node.previous_path)
         return FlyNNClient(
             load=own_file.private_rows(node, budget.secret) if budget else load,
             budget=budget,
             evaluates=node.evaluate,
             leaves=node.leave,
-            previous=partial(own_file.own_share, previous) if node.previous_path else None,
-            **{name: getattr(node, name) for name in ("class_prior", "secure", "gram", "response_seconds")},
+            previous=partial(own_file.own_share, previous)
+            if node.previous_path
+            else None,
+            **{
+                name: getattr(node, name)
+                for name in ("class_prior", "secure", "gram", "response_seconds")
+            },
             member=_membership(context.node_config),
             on_model=_keeper(context.node_config),
             on_answer=on_answer,
@@ -118,13 +147,19 @@ def deployed_client(context: Context) -> Client:
 
 
 def simulated_client(context: Context) -> Client:
-    """The party of a simulated node, by the run's settings; also for programs that simulate nodes themselves."""
+    """The party of a simulated node, by the run's settings; also for programs that
+    simulate nodes themselves.
+    """
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
 
     def make(_: OnAnswer | None) -> FlyNNClient:
         if others := sorted(set(node) - {"partition-id", "num-partitions"}):
-            raise ConfigError(f"node-config {others[0][:80]}", "no such key in a simulation", "a value")
+            raise ConfigError(
+                f"node-config {others[0][:80]}",
+                "no such key in a simulation",
+                "a value",
+            )
         config = RunConfig.parse(context.run_config)
         party = int(node["partition-id"])
         numbers = config.party_numbers()
@@ -135,10 +170,12 @@ def simulated_client(context: Context) -> Client:
             **{name: getattr(share, name) for name in ("X", "y", "X_test", "y_test")},
             budget=simulated_budget(config, context.run_id, party),
             evaluates=config.evaluates(simulated=True),
-            leaves=config.action == "withdraw" and (numbers is None or party in numbers),
+            leaves=config.action == "withdraw"
+            and (numbers is None or party in numbers),
             secure=config.secure,
             gram=True,
-            member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),  # nodes have other ids in each run
+            # nodes have other ids in each run
+            member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),
             **_common(config, name),
         )
 
@@ -148,40 +185,64 @@ def simulated_client(context: Context) -> Client:
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
     memory = int(settings.memory_limit * 2**30)
     # In a simulation as many threads as Ray gives the actor.
-    return {"name": name, "memory_limit": memory, "min_examples": settings.min_examples, "n_jobs": -1}
+    return {
+        "name": name,
+        "memory_limit": memory,
+        "min_examples": settings.min_examples,
+        "n_jobs": -1,
+    }
 
 
-def _ready(make: MakeClient, name: str | None, record: Callable[[], OnAnswer | None] = lambda: None) -> Client:
-    """The client, or one that refuses with the reason why it, or the record of its answers, cannot be made."""
+def _ready(
+    make: MakeClient,
+    name: str | None,
+    record: Callable[[], OnAnswer | None] = lambda: None,
+) -> Client:
+    """The client, or one that refuses with the reason why it, or the record of its
+    answers, cannot be made.
+    """
     on_answer, start = None, time.monotonic()
     try:
         on_answer = record()
         client = make(on_answer)
-        client.party.since = start  # `response-seconds` hide the time of reading the file, too
+        # `response-seconds` hide the time of reading the file, too
+        client.party.since = start
         return client.to_client()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))
         reason = str(error)
-    except Exception as error:  # noqa: BLE001 - its text may have data, and must not leave this machine
+    except Exception as error:  # noqa: BLE001
+        # Its text may have data, and must not leave this machine.
         log(ERROR, "FlyNN: cannot participate", exc_info=error)
         reason = f"failed with {type(error).__name__}"
     return UnreadyClient(name, reason, on_answer).to_client()
 
 
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:
-    """A simulated party's ledger, with a policy that allows the run's request once; None without `epsilon`."""
+    """A simulated party's ledger, with a policy that allows the run's request once;
+    None without `epsilon`.
+    """
     if not config.is_private:
         return None
     kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism
-    policy = Policy(config.epsilon, config.delta, [kind], config.neighbours, config.records_per_person, config.secure)
-    # The process of a party may have another working directory, so that a relative folder would not be the server's.
+    policy = Policy(
+        config.epsilon,
+        config.delta,
+        [kind],
+        config.neighbours,
+        config.records_per_person,
+        config.secure,
+    )
+    # The process of a party may have another working directory, so that a relative
+    # folder would not be the server's.
     folder = Path(config.output_dir).expanduser()
     folder = folder if folder.is_absolute() else default_folder(run_id)
     return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
 
 
 def own_record(context: Context) -> OnAnswer | None:
-    """A function that records a deployed party's answers in its own file; None without `record-path`.
+    """A function that records a deployed party's answers in its own file; None without
+    `record-path`.
 
     The rest of the node config may be wrong: refusals are recorded, too.
     """
@@ -189,7 +250,11 @@ def own_record(context: Context) -> OnAnswer | None:
     if (path := _own_file("record-path", node)) is None:
         return None
     if path.suffix != ENDING:
-        raise ConfigError("node-config record-path", f"a file that ends with {ENDING}", in_json(path.suffix))
+        raise ConfigError(
+            "node-config record-path",
+            f"a file that ends with {ENDING}",
+            in_json(path.suffix),
+        )
     _own_file(_PAGE, node)
     return recorder(path, context.run_id)
 
@@ -204,29 +269,58 @@ def _own_file(key: str, node: Mapping[str, Any]) -> Path | None:
     An error if the party cannot write it, or if it is another one of its files.
     """
     names = {other: str(node.get(other, "")).strip() for other in _FILES}
-    names[_PAGE] = str(Path(names["record-path"]).with_suffix(".html")) if names["record-path"] else ""
+    names[_PAGE] = (
+        str(Path(names["record-path"]).with_suffix(".html"))
+        if names["record-path"]
+        else ""
+    )
     if not names[key]:
         return None
-    state, same, field = str(node.get("state-path", "")).strip(), "", f"node-config {key.rpartition(' ')[2]}"
+    state, same, field = (
+        str(node.get("state-path", "")).strip(),
+        "",
+        f"node-config {key.rpartition(' ')[2]}",
+    )
     try:
-        files = {other: Path(name).expanduser().absolute() for other, name in names.items() if name}
+        files = {
+            other: Path(name).expanduser().absolute()
+            for other, name in names.items()
+            if name
+        }
         path = files.pop(key)
-        writable = path.parent.is_dir() and os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir()
-        same = next((other for other, file in files.items() if file.resolve() == path.resolve()), "")
+        writable = (
+            path.parent.is_dir()
+            and os.access(path.parent, os.W_OK | os.X_OK)
+            and not path.is_dir()
+        )
+        same = next(
+            (
+                other
+                for other, file in files.items()
+                if file.resolve() == path.resolve()
+            ),
+            "",
+        )
         of_ledger = bool(state) and Budget(state, Policy(1.0)).has(path)
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
         writable = of_ledger = False
     if same:
         raise ConfigError(field, f"a file other than {same}", "the same file")
     if of_ledger:
-        raise ConfigError(field, "a file other than the ledger's at state-path", "one of these")
+        raise ConfigError(
+            field, "a file other than the ledger's at state-path", "one of these"
+        )
     if not writable:
-        raise ConfigError(field, "a file in a folder that can be written to", "no such file")
+        raise ConfigError(
+            field, "a file in a folder that can be written to", "no such file"
+        )
     return path
 
 
 def _membership(node: Mapping[str, Any]) -> str:
-    """The proof of membership that follows from the secret in the party's own file; "" without one."""
+    """The proof of membership that follows from the secret in the party's own file; ""
+    without one.
+    """
     if (path := _own_file("member-path", node)) is None:
         return ""
     if not path.exists():
@@ -235,12 +329,18 @@ def _membership(node: Mapping[str, Any]) -> str:
     with path.open("rb") as stream:
         secret = stream.read(1025)
     if not 32 <= len(secret) <= 1024:
-        raise ConfigError("node-config member-path", "a file of 32 to 1024 bytes that nobody can guess", "another size")
+        raise ConfigError(
+            "node-config member-path",
+            "a file of 32 to 1024 bytes that nobody can guess",
+            "another size",
+        )
     return hashlib.sha256(b"flynn member " + secret).hexdigest()
 
 
 def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None:
-    """A function that writes the party's copy of the model; a bad path is refused before the counting."""
+    """A function that writes the party's copy of the model; a bad path is refused
+    before the counting.
+    """
     if (path := _own_file("model-path", node)) is None:
         return None
 
@@ -251,11 +351,19 @@ def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None
     return keep
 
 
-def in_message_api(request: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a request of the Message API, of a run with `nodes-at-a-time`; leave all others to Flower."""
+def in_message_api(
+    request: Message, context: Context, call_next: ClientAppCallable
+) -> Message:
+    """Answer a request of the Message API, of a run with `nodes-at-a-time`; leave all
+    others to Flower.
+    """
     answers = {MessageType.TRAIN: message.train, MessageType.EVALUATE: message.evaluate}
     answer = answers.get(request.metadata.message_type)
-    if answer is None or not request.has_content() or records.CONFIG not in request.content:
+    if (
+        answer is None
+        or not request.has_content()
+        or records.CONFIG not in request.content
+    ):
         return call_next(request, context)
     return answer(request, client_fn(context))
 

@@ -1,6 +1,8 @@
-"""The dry run: phases of a run, what leaves in each, its memory, and the settings that it needs of each site.
+"""The dry run: phases of a run, what leaves in each, its memory, and the settings that
+it needs of each site.
 
-Everything follows from the plan of the run. No party is asked, and no other file than `plan.json` is written.
+Everything follows from the plan of the run. No party is asked, and no other file than
+`plan.json` is written.
 """
 
 from __future__ import annotations
@@ -27,9 +29,16 @@ MOST_NAMES = 20  # of columns that the text lists
 def compiled(plan: RunPlan) -> dict[str, Any]:
     """The content of plan.json."""
     run, config, options = plan.strategy.run, plan.config, plan.strategy.run.options
-    memory = {where: {what: round(n) for what, n in needs.items()} for where, needs in memory_of(plan).items()}
+    memory = {
+        where: {what: round(n) for what, n in needs.items()}
+        for where, needs in memory_of(plan).items()
+    }
     phases = [
-        {"name": phase.name, "round": rounds_of(run.phases[: index + 1]), **_disclosed(phase, options)}
+        {
+            "name": phase.name,
+            "round": rounds_of(run.phases[: index + 1]),
+            **_disclosed(phase, options),
+        }
         for index, phase in enumerate(run.phases)
     ]
     questions_of = questions(options, max(memory["party"].values()))
@@ -41,7 +50,10 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "phases": phases,
         "memory": memory,
         "privacy": plan.notes,
-        "sites": [{"key": key_of(name), "value": value, "reason": why} for name, value, why in questions_of],
+        "sites": [
+            {"key": key_of(name), "value": value, "reason": why}
+            for name, value, why in questions_of
+        ],
     }
 
 
@@ -58,12 +70,19 @@ def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
 # ---- questions to the sites
 
 Question = tuple[str, Any, str]
-"""The name of a node setting, the value that this run needs, None for one of the site's own, and the reason."""
+"""The name of a node setting, the value that this run needs, None for one of the site's
+own, and the reason."""
 
 
 def questions(options: RunOptions, memory: int) -> list[Question]:
-    """Settings of a deployed site's node config that this run looks at; it needs so many bytes of memory there."""
-    run, names, purpose = options.run_spec, {phase.name for phase in phases_of(options)}, options.purpose
+    """Settings of a deployed site's node config that this run looks at; it needs so
+    many bytes of memory there.
+    """
+    run, names, purpose = (
+        options.run_spec,
+        {phase.name for phase in phases_of(options)},
+        options.purpose,
+    )
     classes = ", ".join(map(str, run.classes[:MOST_NAMES]))
     is_clear, is_exact = not run.is_secure, run.mechanism is None
     looks = is_clear and "columns" in names
@@ -71,16 +90,66 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         (True, "data_path", None, f"the site's own file, with {_columns(options)}"),
         (True, "label", None, f"its label column, of the classes {classes}"),
         (True, "memory_limit", None, f"GiB; the run needs {memory / 2**30:.3g}"),
-        (purpose == "update", "previous_path", None, "the file as it was counted, where samples have changed"),
-        (purpose == "withdraw", "leave", True, "at the sites that leave; the others refuse this run"),
-        (looks or "schema" in names, "min_examples", None, "classes and levels of fewer samples stay at home"),
-        (is_clear and "gram" in names, "gram", True, "consent to the Gram matrix in clear, above min-examples"),
-        (run.is_secure and is_exact, "secure", None, "may be true: statistics leave in secure sums alone"),
-        (run.is_plain and "counts" in names, "secure", False, "exact figures leave in clear; a site with true refuses"),
-        (options.is_evaluated, "test_fraction", None, "share of the samples that the model is evaluated on"),
-        (options.is_evaluated and not (is_clear and is_exact), "evaluate", True, "where exact results may leave"),
-        ("evaluation" in names, "model_path", None, "file for the site's copy of the model, if it wants one"),
-        (True, "record_path", None, "file for the site's own record of what leaves it, if it wants one"),
+        (
+            purpose == "update",
+            "previous_path",
+            None,
+            "the file as it was counted, where samples have changed",
+        ),
+        (
+            purpose == "withdraw",
+            "leave",
+            True,
+            "at the sites that leave; the others refuse this run",
+        ),
+        (
+            looks or "schema" in names,
+            "min_examples",
+            None,
+            "classes and levels of fewer samples stay at home",
+        ),
+        (
+            is_clear and "gram" in names,
+            "gram",
+            True,
+            "consent to the Gram matrix in clear, above min-examples",
+        ),
+        (
+            run.is_secure and is_exact,
+            "secure",
+            None,
+            "may be true: statistics leave in secure sums alone",
+        ),
+        (
+            run.is_plain and "counts" in names,
+            "secure",
+            False,
+            "exact figures leave in clear; a site with true refuses",
+        ),
+        (
+            options.is_evaluated,
+            "test_fraction",
+            None,
+            "share of the samples that the model is evaluated on",
+        ),
+        (
+            options.is_evaluated and not (is_clear and is_exact),
+            "evaluate",
+            True,
+            "where exact results may leave",
+        ),
+        (
+            "evaluation" in names,
+            "model_path",
+            None,
+            "file for the site's copy of the model, if it wants one",
+        ),
+        (
+            True,
+            "record_path",
+            None,
+            "file for the site's own record of what leaves it, if it wants one",
+        ),
     ]
     asked = [(name, value, why) for is_asked, name, value, why in entries if is_asked]
     return asked if purpose == "evaluate" else asked + _policy(run.mechanism)
@@ -89,12 +158,26 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
 def _policy(mechanism: Mechanism | None) -> list[Question]:
     """Bounds that a site's policy must allow for noisy counts; none for exact ones."""
     if mechanism is None:
-        return [("max_epsilon", None, "must not be given: such a site answers with noisy counts alone")]
+        return [
+            (
+                "max_epsilon",
+                None,
+                "must not be given: such a site answers with noisy counts alone",
+            )
+        ]
     noise = unseeded(mechanism)
     return [
-        ("max_epsilon", noise.target_epsilon, "at least, beyond what earlier answers spent"),
+        (
+            "max_epsilon",
+            noise.target_epsilon,
+            "at least, beyond what earlier answers spent",
+        ),
         ("max_delta", noise.delta, "at least, likewise"),
-        ("state_path", None, "the site's own folder for the record of its private answers"),
+        (
+            "state_path",
+            None,
+            "the site's own folder for the record of its private answers",
+        ),
         ("neighbours", noise.neighbours, "this, or a weaker one"),
         ("records_per_person", noise.records_per_person, "at most"),
         *[("secure", True, "its noise is a share of that of the sum")] * noise.is_share,
@@ -108,7 +191,10 @@ def _columns(options: RunOptions) -> str:
         return "any columns; the run learns which, and of what kind"
     if not names:
         return f"{options.run_spec.spec.n_features} columns of numbers beside the label"
-    return f"the columns {listed([*(names.names if isinstance(names, Schema) else names)], MOST_NAMES)}"
+    return (
+        "the columns "
+        f"{listed([*(names.names if isinstance(names, Schema) else names)], MOST_NAMES)}"
+    )
 
 
 # ---- text
@@ -116,12 +202,22 @@ def _columns(options: RunOptions) -> str:
 
 def text(made: dict[str, Any]) -> str:
     """The plan for the log."""
-    lines = ["", f"FlyNN, dry run: action {made['action']}, {made['parties']} parties, {made['rounds']} rounds"]
+    lines = [
+        "",
+        f"FlyNN, dry run: action {made['action']}, {made['parties']} parties, "
+        f"{made['rounds']} rounds",
+    ]
     for phase in made["phases"]:
         content = f": {phase['content']}" if phase["content"] else ""
-        lines.append(f"  round {phase['round']}, {phase['name']}: {KINDS[phase['kind']]}{content}")
+        lines.append(
+            f"  round {phase['round']}, {phase['name']}: "
+            f"{KINDS[phase['kind']]}{content}"
+        )
     for where, needs in made["memory"].items():
-        lines += [f"  memory at {where}: {needed / 2**20:.1f} MiB for {what}" for what, needed in needs.items()]
+        lines += [
+            f"  memory at {where}: {needed / 2**20:.1f} MiB for {what}"
+            for what, needed in needs.items()
+        ]
     lines += [f"  {note}" for note in made["privacy"]]
     lines.append("  each site's node config:")
     for each in made["sites"]:

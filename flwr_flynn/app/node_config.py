@@ -1,4 +1,5 @@
-"""The settings of a deployed party, from ``flower-supernode --node-config``, checked before its first request.
+"""The settings of a deployed party, from ``flower-supernode --node-config``, checked
+before its first request.
 
 Each field is one key (``max_epsilon`` is spelled ``max-epsilon`` outside).
 """
@@ -30,38 +31,118 @@ class NodeConfig(Settings):
     """The settings of a deployed party."""
 
     source = "node-config"
-    foreign = frozenset({"partition-id", "num-partitions"})  # Flower's tutorials give them to every node
+    # Flower's tutorials give them to every node
+    foreign = frozenset({"partition-id", "num-partitions"})
 
-    data_path: str = setting("", "the party's own `.csv`, `.parquet` or `.npz` file", required=True)
-    label: str = setting("", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    label_map: str = setting("", "its labels as the others write them, such as `ja=yes,nein=no`")
-    ignore: str = setting("", "columns of the file that are not used, with commas between, or a JSON list")
-    separator: str = setting("", "separator of a CSV file; not given: detected", choices=tuple(SEPARATOR_NAMES))
-    decimal: str = setting("", "decimal mark in a CSV file; not given: detected", choices=(".", ","))
-    encoding: str = setting("", "encoding of a CSV file; not given: detected", choices=ENCODINGS)
-    gap_texts: str = setting("", "texts of missing values beside empty cells, `NA`, `?` and the like, as a list")
-    date_format: str = setting("", "form of the dates in a CSV file; not given: detected", choices=DATE_FORMATS)
-    previous_path: str = setting("", "the file as it was counted, for runs of `action = update`")
-    model_path: str = setting("", "file for the party's own copy of the model; an earlier file is replaced")
-    record_path: str = setting("", "`.jsonl` file: a line for each message before it leaves; a page is beside it")
-    member_path: str = setting("", "file of the party's secret, made if there is none, which outlasts its node id")
+    data_path: str = setting(
+        "", "the party's own `.csv`, `.parquet` or `.npz` file", required=True
+    )
+    label: str = setting(
+        "", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)"
+    )
+    label_map: str = setting(
+        "", "its labels as the others write them, such as `ja=yes,nein=no`"
+    )
+    ignore: str = setting(
+        "", "columns of the file that are not used, with commas between, or a JSON list"
+    )
+    separator: str = setting(
+        "",
+        "separator of a CSV file; not given: detected",
+        choices=tuple(SEPARATOR_NAMES),
+    )
+    decimal: str = setting(
+        "", "decimal mark in a CSV file; not given: detected", choices=(".", ",")
+    )
+    encoding: str = setting(
+        "", "encoding of a CSV file; not given: detected", choices=ENCODINGS
+    )
+    gap_texts: str = setting(
+        "",
+        "texts of missing values beside empty cells, `NA`, `?` and the like, as a list",
+    )
+    date_format: str = setting(
+        "", "form of the dates in a CSV file; not given: detected", choices=DATE_FORMATS
+    )
+    previous_path: str = setting(
+        "", "the file as it was counted, for runs of `action = update`"
+    )
+    model_path: str = setting(
+        "", "file for the party's own copy of the model; an earlier file is replaced"
+    )
+    record_path: str = setting(
+        "",
+        "`.jsonl` file: a line for each message before it leaves; a page is beside it",
+    )
+    member_path: str = setting(
+        "",
+        "file of the party's secret, made if there is none, which outlasts its node id",
+    )
     party_id: str = setting("", "the name under which the server reports this party")
-    test_fraction: float = setting(0.2, "share of the party's samples held out for the evaluation", low=0, below=1)
-    held_out_key: str = setting("", "column of ids, no feature; rows of one id are held out together, else each row")
-    memory_limit: float = setting(4.0, "most GiB for the counting; a hash that needs more is refused", above=0)
-    min_examples: int = setting(5, "histograms of columns show one value in so many; 2 and 3 are taken as 4", low=1)
-    class_prior: bool = setting(True, "the party's copy has the class prior of its own samples; not with `max-epsilon`")
-    gram: bool = setting(False, "the Gram matrix, which shows far more than counts, may leave the party in clear")
-    max_epsilon: float = setting(0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0)
-    max_delta: float = _of_policy(0.0, "bound on the sum of their `delta`", low=0, high=0.01)
-    secure: bool = setting(False, "statistics leave in secure sums alone; `max-epsilon` is on the epsilon of the sum")
-    leave: bool = setting(False, "the party leaves: it answers runs of `action = withdraw` alone")
-    state_path: str = _of_policy("", "folder of the party's private answers; needed with `max-epsilon`")
-    neighbours: str = _of_policy("add-remove", "least protection; `replace-one` is the stronger", choices=NEIGHBOURS)
-    records_per_person: int = _of_policy(1, "records of one person that an answer must protect", low=1, high=10**6)
-    composition: str = _of_policy("basic", "account of private answers: `zcdp` needs `max-delta`", choices=COMPOSITIONS)
-    evaluate: bool = setting(False, "with `max-epsilon` or `secure`: results on held-out samples may leave the party")
-    response_seconds: float = _of_policy(0.0, "seconds that every answer takes; 0: no fixed time", low=0, high=86400)
+    test_fraction: float = setting(
+        0.2, "share of the party's samples held out for the evaluation", low=0, below=1
+    )
+    held_out_key: str = setting(
+        "",
+        "column of ids, no feature; rows of one id are held out together, else each "
+        "row",
+    )
+    memory_limit: float = setting(
+        4.0, "most GiB for the counting; a hash that needs more is refused", above=0
+    )
+    min_examples: int = setting(
+        5,
+        "histograms of columns show one value in so many; 2 and 3 are taken as 4",
+        low=1,
+    )
+    class_prior: bool = setting(
+        True,
+        "the party's copy has the class prior of its own samples; not with "
+        "`max-epsilon`",
+    )
+    gram: bool = setting(
+        False,
+        "the Gram matrix, which shows far more than counts, may leave the party in "
+        "clear",
+    )
+    max_epsilon: float = setting(
+        0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0
+    )
+    max_delta: float = _of_policy(
+        0.0, "bound on the sum of their `delta`", low=0, high=0.01
+    )
+    secure: bool = setting(
+        False,
+        "statistics leave in secure sums alone; `max-epsilon` is on the epsilon of "
+        "the sum",
+    )
+    leave: bool = setting(
+        False, "the party leaves: it answers runs of `action = withdraw` alone"
+    )
+    state_path: str = _of_policy(
+        "", "folder of the party's private answers; needed with `max-epsilon`"
+    )
+    neighbours: str = _of_policy(
+        "add-remove",
+        "least protection; `replace-one` is the stronger",
+        choices=NEIGHBOURS,
+    )
+    records_per_person: int = _of_policy(
+        1, "records of one person that an answer must protect", low=1, high=10**6
+    )
+    composition: str = _of_policy(
+        "basic",
+        "account of private answers: `zcdp` needs `max-delta`",
+        choices=COMPOSITIONS,
+    )
+    evaluate: bool = setting(
+        False,
+        "with `max-epsilon` or `secure`: results on held-out samples may leave the "
+        "party",
+    )
+    response_seconds: float = _of_policy(
+        0.0, "seconds that every answer takes; 0: no fixed time", low=0, high=86400
+    )
 
     def labels(self) -> dict[str, str]:
         """`label_map` as a mapping."""
@@ -72,27 +153,47 @@ class NodeConfig(Settings):
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
-        """Check a mapping as `Settings.parse` does, and refuse settings of a policy without `max-epsilon`."""
-        # Without a bound there is no policy, and exact counts would leave a party that wants one.
-        if "max-epsilon" not in raw and (given := [key for key in POLICY_KEYS if key in raw]):
-            raise ConfigError("node-config max-epsilon", f"a number above 0 beside {given[0]}", "none")
+        """Check a mapping as `Settings.parse` does, and refuse settings of a policy
+        without `max-epsilon`.
+        """
+        # Without a bound there is no policy, and exact counts would leave a party that
+        # wants one.
+        if "max-epsilon" not in raw and (
+            given := [key for key in POLICY_KEYS if key in raw]
+        ):
+            raise ConfigError(
+                "node-config max-epsilon", f"a number above 0 beside {given[0]}", "none"
+            )
         node = super().parse(raw)
         if "evaluate" in raw and not (node.max_epsilon or node.secure):
-            raise ConfigError("node-config max-epsilon", "a number above 0, or secure = true, beside evaluate", "none")
+            raise ConfigError(
+                "node-config max-epsilon",
+                "a number above 0, or secure = true, beside evaluate",
+                "none",
+            )
         return node
 
     def rules(self) -> Iterator[Rule]:
         yield from super().rules()
         labels = (self.label or "label", self.label or "y")
-        yield "held_out_key", self.held_out_key in labels, "another column than that of the labels"
-        is_private, folder = self.max_epsilon > 0, Path(os.path.normpath(self.state_path))
+        yield (
+            "held_out_key",
+            self.held_out_key in labels,
+            "another column than that of the labels",
+        )
+        is_private, folder = (
+            self.max_epsilon > 0,
+            Path(os.path.normpath(self.state_path)),
+        )
         expected = "none with max-epsilon: samples cannot be taken out of noisy counts"
         yield "previous_path", is_private and bool(self.previous_path), expected
         is_folder = folder.is_absolute() and bool(folder.name)
         expected = "an absolute path of a folder below the root, with max-epsilon"
         yield "state_path", is_private and not is_folder, expected
         for name in _OF_OPEN_FILES:
-            expected = "none with max-epsilon: a private party reads plain CSV line by line"
+            expected = (
+                "none with max-epsilon: a private party reads plain CSV line by line"
+            )
             yield name, is_private and self.is_given(name), expected
 
     def check(self) -> None:
@@ -104,15 +205,25 @@ class NodeConfig(Settings):
     def dialect(self) -> Dialect:
         """Dialect of the CSV file, as far as the settings give it."""
         separator = SEPARATOR_NAMES.get(self.separator, "")
-        return Dialect(separator, self.decimal, self.encoding, self.names("gap_texts"), self.date_format)
+        return Dialect(
+            separator,
+            self.decimal,
+            self.encoding,
+            self.names("gap_texts"),
+            self.date_format,
+        )
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""
         names = "neighbours", "records_per_person", "composition"
         given: dict[str, Any] = {name: getattr(self, name) for name in names}
         with about_settings(self.source):
-            return Policy(self.max_epsilon, self.max_delta, secure_sum=self.secure, **given)
+            return Policy(
+                self.max_epsilon, self.max_delta, secure_sum=self.secure, **given
+            )
 
 
-POLICY_KEYS = tuple(row.key for row in NodeConfig.rows() if "max_epsilon" in row.facts.needs)
+POLICY_KEYS = tuple(
+    row.key for row in NodeConfig.rows() if "max_epsilon" in row.facts.needs
+)
 """Keys of a node config about private answers alone."""

@@ -1,8 +1,11 @@
-"""The settings of one run: each declared once, with default, bounds and meaning, and the rules between them.
+"""The settings of one run: each declared once, with default, bounds and meaning, and
+the rules between them.
 
-They come from ``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``. Each field is one key
-(``hash_dim`` is spelled ``hash-dim`` outside). The defaults in pyproject.toml and the tables of the documentation
-follow from the fields, a section for each class; 0 and "" mean "not given" where the meaning of a key says so.
+They come from ``[tool.flwr.app.config]`` in pyproject.toml and from
+``flwr run --run-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim``
+outside). The defaults in pyproject.toml and the tables of the documentation follow from
+the fields, a section for each class; 0 and "" mean "not given" where the meaning of a
+key says so.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.settings_parser import Rule, Settings, about_settings, entries, floats, setting, whole_numbers
+from flwr_flynn.app.settings_parser import (
+    Rule,
+    Settings,
+    about_settings,
+    entries,
+    floats,
+    setting,
+    whole_numbers,
+)
 from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram import MOST_ROWS
@@ -23,17 +34,30 @@ from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
 
 NATURAL = "natural-id"
-PARTITIONERS = ("iid", "dirichlet", "pathological", "shard", "linear", "square", "exponential", "size", NATURAL)
-"""Partitioners of flwr-datasets: "natural-id" is its `NaturalIdPartitioner`, by a column other than the label."""
+PARTITIONERS = (
+    "iid",
+    "dirichlet",
+    "pathological",
+    "shard",
+    "linear",
+    "square",
+    "exponential",
+    "size",
+    NATURAL,
+)
+"""Partitioners of flwr-datasets: "natural-id" is its `NaturalIdPartitioner`, by a
+column other than the label."""
 
 SCALINGS = ("default", "none", "auto")
 
-_FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})  # arguments of partitioners that other settings determine
+# arguments of partitioners that other settings determine
+_FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})
 _MAX_PARTIES = 10**6  # of a simulation
 _WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
-LATER = ("join", "withdraw", "update", "evaluate", "resume")  # actions on a federation that exists
+# actions on a federation that exists
+LATER = ("join", "withdraw", "update", "evaluate", "resume")
 
 _simulated = partial(setting, simulation_only=True)
 _deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
@@ -46,118 +70,279 @@ _scored = partial(setting, fixed_by_federation=("evaluate",))
 
 @dataclass(frozen=True)
 class DataSettings(Settings):
-    """The data set of a simulation, and its test samples; a deployed party has its own data in its node config."""
+    """The data set of a simulation, and its test samples; a deployed party has its own
+    data in its node config.
+    """
 
-    dataset: str = _simulated("digits", "`digits`, or the path of a `.csv`, `.parquet` or `.npz` file")
-    label: str = _simulated("", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)")
-    test_fraction: float = _simulated(0.2, "share of samples held out for the evaluation", low=0, below=1)
-    split_seed: int = _simulated(0, "seed of the held-out rule and of the partitioner", low=0, high=_MAX_SEED)
+    dataset: str = _simulated(
+        "digits", "`digits`, or the path of a `.csv`, `.parquet` or `.npz` file"
+    )
+    label: str = _simulated(
+        "", "the label column of a file; not given: `label` (CSV, Parquet) or `y` (NPZ)"
+    )
+    test_fraction: float = _simulated(
+        0.2, "share of samples held out for the evaluation", low=0, below=1
+    )
+    split_seed: int = _simulated(
+        0, "seed of the held-out rule and of the partitioner", low=0, high=_MAX_SEED
+    )
 
 
 @dataclass(frozen=True)
 class PartitionerSettings(Settings):
-    """The partitioner of flwr-datasets that distributes the data of a simulation, and its parameters."""
+    """The partitioner of flwr-datasets that distributes the data of a simulation, and
+    its parameters.
+    """
 
-    partitioner: str = _simulated("dirichlet", "one of flwr-datasets' partitioners, see below", choices=PARTITIONERS)
-    alpha: float = _simulated(0.1, "`dirichlet`: concentration; small is skewed", above=0)
-    partitioner_options: str = _simulated("", "further arguments of its class, as a JSON object; see below")
+    partitioner: str = _simulated(
+        "dirichlet",
+        "one of flwr-datasets' partitioners, see below",
+        choices=PARTITIONERS,
+    )
+    alpha: float = _simulated(
+        0.1, "`dirichlet`: concentration; small is skewed", above=0
+    )
+    partitioner_options: str = _simulated(
+        "", "further arguments of its class, as a JSON object; see below"
+    )
 
 
 @dataclass(frozen=True)
 class HashSettings(Settings):
     """The hash, and the scaling of the features before it.
 
-    With `scaling = auto` hashes follow from histograms of the columns; `effort` is its bytes and time.
+    With `scaling = auto` hashes follow from histograms of the columns; `effort` is its
+    bytes and time.
     """
 
-    scaling: str = _fixed("default", "`auto`: by histograms of columns, the default where it can be", choices=SCALINGS)
-    effort: str = _fixed("default", "`quick` is one hash, `thorough` has a Gram matrix as well", choices=EFFORTS)
-    min_examples: int = _simulated(5, "the parties' `min-examples`; a deployed party has its own", low=1)
-    seed: int = _fixed(0, "seed of the hash: every party expands it to the same rows", low=0, high=_MAX_SEED)
-    hash_dim: int = _fixed(0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0)
-    center: str = _fixed("", "instead of `scaling`: public centre, one number or one per feature with commas between")
-    scale: str = _fixed("", "public factor after the centre: one number above 0, or one per feature")
-    ranges: str = _fixed("", "instead of `scaling`: public ranges `low:high` for rank codes, one or one per feature")
+    scaling: str = _fixed(
+        "default",
+        "`auto`: by histograms of columns, the default where it can be",
+        choices=SCALINGS,
+    )
+    effort: str = _fixed(
+        "default",
+        "`quick` is one hash, `thorough` has a Gram matrix as well",
+        choices=EFFORTS,
+    )
+    min_examples: int = _simulated(
+        5, "the parties' `min-examples`; a deployed party has its own", low=1
+    )
+    seed: int = _fixed(
+        0,
+        "seed of the hash: every party expands it to the same rows",
+        low=0,
+        high=_MAX_SEED,
+    )
+    hash_dim: int = _fixed(
+        0, "rows of the lifting matrix (m); 0: chosen from the data's size", low=0
+    )
+    center: str = _fixed(
+        "",
+        "instead of `scaling`: public centre, one number or one per feature with "
+        "commas between",
+    )
+    scale: str = _fixed(
+        "", "public factor after the centre: one number above 0, or one per feature"
+    )
+    ranges: str = _fixed(
+        "",
+        "instead of `scaling`: public ranges `low:high` for rank codes, one or one "
+        "per feature",
+    )
 
 
 @dataclass(frozen=True)
 class ScoringSettings(Settings):
     """The scoring of the model."""
 
-    decay: str = _scored("auto", "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one more round")
+    decay: str = _scored(
+        "auto",
+        "gamma, from 0 to below 1; `auto`: by leave-one-out at the parties, in one "
+        "more round",
+    )
     rule: str = _scored("balanced", "scoring rule", choices=RULES)
-    class_weight: str = _fixed("", "`balanced`: all classes count as equally frequent", choices=("", "balanced"))
-    gram: str = _scored("auto", "rows of a Gram matrix, 16 to 4096, without `epsilon`; 0: none; `auto`: by `effort`")
+    class_weight: str = _fixed(
+        "",
+        "`balanced`: all classes count as equally frequent",
+        choices=("", "balanced"),
+    )
+    gram: str = _scored(
+        "auto",
+        "rows of a Gram matrix, 16 to 4096, without `epsilon`; 0: none; `auto`: by "
+        "`effort`",
+    )
 
 
 @dataclass(frozen=True)
 class PrivacySettings(Settings):
     """Noise on the counts, and the privacy guarantee."""
 
-    epsilon: float = _fixed(0.0, "bound on what counts give away of a record; 0: exact counts", low=0, high=100)
-    delta: float = _private(0.0, "chance that the bound fails: Gaussian noise; 0: Laplace noise", low=0, high=0.5)
-    n_released: int = _private(0, "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all", low=0)
-    neighbours: str = _private("add-remove", "data sets that are hard to tell apart", choices=NEIGHBOURS)
-    records_per_person: int = _private(1, "most records of a person; epsilon is for all together", low=1, high=10**6)
-    rarest_share: float = _private(0.0, "public share of the rarest class; 0: that of equal classes", low=0, high=0.5)
-    any_noise: bool = _private(False, "go on where the noise leaves next to nothing of the rarest class")
-    noise: str = _private("opendp", "`seeded`: from `seed`, without privacy", choices=("opendp", "seeded"))
+    epsilon: float = _fixed(
+        0.0,
+        "bound on what counts give away of a record; 0: exact counts",
+        low=0,
+        high=100,
+    )
+    delta: float = _private(
+        0.0,
+        "chance that the bound fails: Gaussian noise; 0: Laplace noise",
+        low=0,
+        high=0.5,
+    )
+    n_released: int = _private(
+        0,
+        "counts that a party releases (T), by the paper's mechanism `top-t`; 0: all",
+        low=0,
+    )
+    neighbours: str = _private(
+        "add-remove", "data sets that are hard to tell apart", choices=NEIGHBOURS
+    )
+    records_per_person: int = _private(
+        1, "most records of a person; epsilon is for all together", low=1, high=10**6
+    )
+    rarest_share: float = _private(
+        0.0,
+        "public share of the rarest class; 0: that of equal classes",
+        low=0,
+        high=0.5,
+    )
+    any_noise: bool = _private(
+        False, "go on where the noise leaves next to nothing of the rarest class"
+    )
+    noise: str = _private(
+        "opendp", "`seeded`: from `seed`, without privacy", choices=("opendp", "seeded")
+    )
 
 
 @dataclass(frozen=True)
 class SecureSettings(Settings):
     """Secure sums, and one noise that their parties share.
 
-    Statistics of training samples go through Flower's SecAgg+, while two thirds of the parties, and three, stay. With
-    `epsilon` and `delta` they share one noise, where `honest-parties` of them follow the protocol, keep their share to
-    themselves and stay to the end.
+    Statistics of training samples go through Flower's SecAgg+, while two thirds of the
+    parties, and three, stay. With `epsilon` and `delta` they share one noise, where
+    `honest-parties` of them follow the protocol, keep their share to themselves and
+    stay to the end.
     """
 
-    secure: bool = _fixed(False, "sum by Flower's SecAgg+; needs `max-examples`, or `honest-parties` with `epsilon`")
-    honest_parties: int = _shaped(0, "parties that share one noise in secure sums; 0: one each", low=0, high=10**6)
-    max_examples: int = _bounded(0, "most samples of a party; 0: no limit", low=0, high=2**29)
+    secure: bool = _fixed(
+        False,
+        "sum by Flower's SecAgg+; needs `max-examples`, or `honest-parties` with "
+        "`epsilon`",
+    )
+    honest_parties: int = _shaped(
+        0, "parties that share one noise in secure sums; 0: one each", low=0, high=10**6
+    )
+    max_examples: int = _bounded(
+        0, "most samples of a party; 0: no limit", low=0, high=2**29
+    )
 
 
 @dataclass(frozen=True)
 class FederationSettings(Settings):
-    """The action of the run, the federation that it makes or changes, and the parties that take part.
+    """The action of the run, the federation that it makes or changes, and the parties
+    that take part.
 
-    `train` makes a new federation. Others start from its file: `join` adds parties, `withdraw` removes some, `update`
-    takes over changed samples, `evaluate` distributes the model, and `resume` goes on with a stopped run. A schema is
-    learned, in one more round, for categories, dates or gaps of a simulation, and in a deployment without
+    `train` makes a new federation. Others start from its file: `join` adds parties,
+    `withdraw` removes some, `update` takes over changed samples, `evaluate` distributes
+    the model, and `resume` goes on with a stopped run. A schema is learned, in one more
+    round, for categories, dates or gaps of a simulation, and in a deployment without
     `feature-names` and `n-features`.
     """
 
-    action: str = setting("train", "`train` makes a federation, others go on with its file", choices=("train", *LATER))
-    federation: str = setting("", "the server's own file of it; not given: `federation.npz` in the output folder")
-    parties: str = _simulated("", "those that take part, or that `withdraw` removes, as in `0-7,9`; not given: all")
-    min_available: int = setting(0, "parties to wait for before the first round; 0: all of the simulation", low=0)
-    min_parties: int = setting(0, "parties that must reply; 0: `min-available`, or one to join, leave or change", low=0)
-    feature_names: str = _deployed("", "the columns that each party reads as features, as a list")
-    n_features: int = _deployed(0, "number of columns, all numbers without gaps and without names in common", low=0)
-    schema: str = _fixed("", "the server's own `schema.toml`, or `learn`; not given: `learn`, where columns need it")
-    ignore: str = _fixed("", "columns that are not used where a schema is learned, as a list")
-    keep: str = _fixed("", "columns that are used though they look like ids or notes, as a list")
-    n_examples: int = _deployed(0, "rough number of samples at all parties together, if public", low=0)
-    classes: str = _deployed("", "the classes, as a list with commas between, or in JSON")
+    action: str = setting(
+        "train",
+        "`train` makes a federation, others go on with its file",
+        choices=("train", *LATER),
+    )
+    federation: str = setting(
+        "",
+        "the server's own file of it; not given: `federation.npz` in the output folder",
+    )
+    parties: str = _simulated(
+        "",
+        "those that take part, or that `withdraw` removes, as in `0-7,9`; not given: "
+        "all",
+    )
+    min_available: int = setting(
+        0, "parties to wait for before the first round; 0: all of the simulation", low=0
+    )
+    min_parties: int = setting(
+        0,
+        "parties that must reply; 0: `min-available`, or one to join, leave or change",
+        low=0,
+    )
+    feature_names: str = _deployed(
+        "", "the columns that each party reads as features, as a list"
+    )
+    n_features: int = _deployed(
+        0,
+        "number of columns, all numbers without gaps and without names in common",
+        low=0,
+    )
+    schema: str = _fixed(
+        "",
+        "the server's own `schema.toml`, or `learn`; not given: `learn`, where "
+        "columns need it",
+    )
+    ignore: str = _fixed(
+        "", "columns that are not used where a schema is learned, as a list"
+    )
+    keep: str = _fixed(
+        "", "columns that are used though they look like ids or notes, as a list"
+    )
+    n_examples: int = _deployed(
+        0, "rough number of samples at all parties together, if public", low=0
+    )
+    classes: str = _deployed(
+        "", "the classes, as a list with commas between, or in JSON"
+    )
 
 
 @dataclass(frozen=True)
 class RunSettings(Settings):
     """The limits of the run, and its output.
 
-    By default the model is evaluated on held-out samples, and selected by leave-one-out, but not beside noisy counts in
-    a deployment, whose epsilon does not cover the results, unless `action` is `evaluate`.
+    By default the model is evaluated on held-out samples, and selected by
+    leave-one-out, but not beside noisy counts in a deployment, whose epsilon does not
+    cover the results, unless `action` is `evaluate`.
     """
 
-    timeout: float = setting(600.0, "seconds to wait for parties, and for replies; 0: no limit", low=0, high=10**9)
-    nodes_at_a_time: int = setting(0, "ask so many, by Flower's Message API; 0: all at once", low=0, high=10**6)
-    evaluate: str = setting("auto", "evaluate it, and select by leave-one-out", choices=("auto", "true", "false"))
-    group_column: str = setting("", "a category among the columns: the report has figures by its levels, too")
-    check_pooled: bool = _simulated(True, "train on the pooled data, too, and compare the counts")
-    dry_run: bool = setting(False, "ask nobody: print the plan, and what would leave, also to `plan.json`, and end")
-    memory_limit: float = setting(4.0, "most GiB for the counting, at the server and at each simulated party", above=0)
-    output_dir: str = setting("", "folder for `model.npz`, `metrics.json`; not given: `flynn/<run id>` under FLWR_HOME")
+    timeout: float = setting(
+        600.0,
+        "seconds to wait for parties, and for replies; 0: no limit",
+        low=0,
+        high=10**9,
+    )
+    nodes_at_a_time: int = setting(
+        0, "ask so many, by Flower's Message API; 0: all at once", low=0, high=10**6
+    )
+    evaluate: str = setting(
+        "auto",
+        "evaluate it, and select by leave-one-out",
+        choices=("auto", "true", "false"),
+    )
+    group_column: str = setting(
+        "", "a category among the columns: the report has figures by its levels, too"
+    )
+    check_pooled: bool = _simulated(
+        True, "train on the pooled data, too, and compare the counts"
+    )
+    dry_run: bool = setting(
+        False,
+        "ask nobody: print the plan, and what would leave, also to `plan.json`, and "
+        "end",
+    )
+    memory_limit: float = setting(
+        4.0,
+        "most GiB for the counting, at the server and at each simulated party",
+        above=0,
+    )
+    output_dir: str = setting(
+        "",
+        "folder for `model.npz`, `metrics.json`; not given: `flynn/<run id>` under "
+        "FLWR_HOME",
+    )
 
 
 @dataclass(frozen=True)
@@ -171,11 +356,23 @@ class RunConfig(
     PartitionerSettings,
     DataSettings,
 ):
-    """The settings of one `flwr run`, with the rules between them and the values that follow from them."""
+    """The settings of one `flwr run`, with the rules between them and the values that
+    follow from them.
+    """
 
     source = "run-config"
     gone = frozenset(
-        ["align", "hash-nnz", "max-members", "preset", "private-rounds", "record-sites", "relearn", "rounds", "row-nnz"]
+        [
+            "align",
+            "hash-nnz",
+            "max-members",
+            "preset",
+            "private-rounds",
+            "record-sites",
+            "relearn",
+            "rounds",
+            "row-nnz",
+        ]
     )
 
     def __post_init__(self) -> None:
@@ -185,26 +382,62 @@ class RunConfig(
     def rules(self) -> Iterator[Rule]:
         yield from super().rules()
         for name in ("center", "scale", "ranges"):
-            yield name, self.scaling == "auto" and self.is_given(name), "none beside scaling = auto"
-        yield "ranges", bool(self.ranges and (self.center or self.scale)), "none beside center and scale"
+            yield (
+                name,
+                self.scaling == "auto" and self.is_given(name),
+                "none beside scaling = auto",
+            )
+        yield (
+            "ranges",
+            bool(self.ranges and (self.center or self.scale)),
+            "none beside center and scale",
+        )
         yield "n_released", bool(self.delta and self.n_released), "0 with delta"
         needs_bound = self.secure and not (self.max_examples or self.honest_parties)
         yield "max_examples", needs_bound, "a number above 0 with secure = true"
-        yield "nodes_at_a_time", self.secure and self.nodes_at_a_time > 0, "0 with secure = true"
+        yield (
+            "nodes_at_a_time",
+            self.secure and self.nodes_at_a_time > 0,
+            "0 with secure = true",
+        )
         needs_sharing = self.secure and self.is_private and not self.honest_parties
-        yield "honest_parties", needs_sharing, "the parties that share one noise with secure = true and epsilon"
-        yield "min_parties", 0 < self.min_available < self.min_parties, f"at most min-available = {self.min_available}"
+        yield (
+            "honest_parties",
+            needs_sharing,
+            "the parties that share one noise with secure = true and epsilon",
+        )
+        yield (
+            "min_parties",
+            0 < self.min_available < self.min_parties,
+            f"at most min-available = {self.min_available}",
+        )
         names = self.names("feature_names")
-        yield "feature_names", len(set(names)) < len(names) or "" in names, "different names"
+        yield (
+            "feature_names",
+            len(set(names)) < len(names) or "" in names,
+            "different names",
+        )
         expected = f"{len(names)}, as many as feature-names"
-        yield "n_features", bool(names) and self.n_features not in (0, len(names)), expected
+        yield (
+            "n_features",
+            bool(names) and self.n_features not in (0, len(names)),
+            expected,
+        )
         expected = f"the server's own file with action = {self.action}"
         yield "federation", self.action != "train" and not self.federation, expected
         for name in ("feature_names", "n_features"):
             yield name, bool(self.schema and getattr(self, name)), "none with schema"
-        expected = f"none with action = {self.action}, which takes it from the federation's file"
+        expected = (
+            f"none with action = {self.action}, which takes it from the "
+            "federation's file"
+        )
         for row in self.rows():
-            yield row.name, self.action in row.facts.fixed_by_federation and self.is_given(row.name), expected
+            yield (
+                row.name,
+                self.action in row.facts.fixed_by_federation
+                and self.is_given(row.name),
+                expected,
+            )
         yield from conflicts(
             gram=self.gram_value(),
             is_thorough=self.effort == "thorough",
@@ -217,7 +450,13 @@ class RunConfig(
 
     def check(self) -> None:
         super().check()
-        for read in (self.party_numbers, self.class_list, self.options, self.decay_value, self._given_ranges):
+        for read in (
+            self.party_numbers,
+            self.class_list,
+            self.options,
+            self.decay_value,
+            self._given_ranges,
+        ):
             read()
 
     # ---- values of texts
@@ -229,16 +468,25 @@ class RunConfig(
             first, dash, last = part.strip().partition("-")
             ends = whole_numbers([first, last if dash else first])
             if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
-                raise self.refused("parties", "numbers and ranges from 0 with commas between, such as 0-7,9")
+                raise self.refused(
+                    "parties",
+                    "numbers and ranges from 0 with commas between, such as 0-7,9",
+                )
             numbers |= set(range(ends[0], ends[1] + 1))
         return frozenset(numbers) or None
 
     def class_list(self) -> list[str | int]:
         """`classes` as a list: integers where every entry is one, strings otherwise."""
-        classes: list[str | int] = entries("run-config classes", self.classes, (str, int))
+        classes: list[str | int] = entries(
+            "run-config classes", self.classes, (str, int)
+        )
         if not self.classes.startswith("["):
             classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
-        if len({type(entry) for entry in classes}) > 1 or len(set(classes)) < len(classes) or "" in classes:
+        if (
+            len({type(entry) for entry in classes}) > 1
+            or len(set(classes)) < len(classes)
+            or "" in classes
+        ):
             raise self.refused("classes", "different names of one type")
         return classes
 
@@ -248,20 +496,33 @@ class RunConfig(
             options = json.loads(self.partitioner_options or "{}")
         except (ValueError, RecursionError):
             options = None
-        following = _FOLLOWING if self.partitioner == NATURAL else _FOLLOWING | {"partition_by"}
+        following = (
+            _FOLLOWING if self.partitioner == NATURAL else _FOLLOWING | {"partition_by"}
+        )
         if not isinstance(options, dict) or following & options.keys():
-            raise self.refused("partitioner_options", f"a JSON object without {', '.join(sorted(following))}")
+            raise self.refused(
+                "partitioner_options",
+                f"a JSON object without {', '.join(sorted(following))}",
+            )
         return options
 
     @property
     def partition_column(self) -> str:
-        """Name of the column other than the label by which samples are distributed; "" for none."""
-        return str(self.options().get("partition_by", "")) if self.partitioner == NATURAL else ""
+        """Name of the column other than the label by which samples are distributed; ""
+        for none.
+        """
+        return (
+            str(self.options().get("partition_by", ""))
+            if self.partitioner == NATURAL
+            else ""
+        )
 
     def gram_value(self) -> int | None:
         """`gram` as the strategy takes it; None for "auto"."""
         numbers = whole_numbers([self.gram])
-        if self.gram != "auto" and (numbers is None or not 0 <= numbers[0] <= MOST_ROWS):
+        if self.gram != "auto" and (
+            numbers is None or not 0 <= numbers[0] <= MOST_ROWS
+        ):
             raise self.refused("gram", f'"auto" or an integer from 0 to {MOST_ROWS}')
         return numbers[0] if numbers else None
 
@@ -272,23 +533,46 @@ class RunConfig(
             raise self.refused("decay", '"auto" or a number from 0 below 1')
         return values[0] if values else "auto"
 
-    def _given_ranges(self, n_features: int = 0) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Lower and upper ends of `ranges`, None without any; without `n_features` this checks their form."""
-        pairs = [floats(part, ":") for part in self.ranges.split(",")] if self.ranges else []
+    def _given_ranges(
+        self, n_features: int = 0
+    ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Lower and upper ends of `ranges`, None without any; without `n_features` this
+        checks their form.
+        """
+        pairs = (
+            [floats(part, ":") for part in self.ranges.split(",")]
+            if self.ranges
+            else []
+        )
         if not all(len(pair) == 2 and pair[0] < pair[1] for pair in pairs):
-            raise self.refused("ranges", "`low:high` with finite low below high, or several with commas between")
-        lows, highs = zip(*self._per_feature("ranges", pairs, n_features), strict=True) if pairs else ((), ())
+            raise self.refused(
+                "ranges",
+                "`low:high` with finite low below high, or several with commas between",
+            )
+        lows, highs = (
+            zip(*self._per_feature("ranges", pairs, n_features), strict=True)
+            if pairs
+            else ((), ())
+        )
         return (lows, highs) if pairs else None
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         """`center` or `scale` as a number for each feature; None where it is not given."""
         text = getattr(self, name)
-        return tuple(self._per_feature(name, floats(text, ","), n_features)) if text else None
+        return (
+            tuple(self._per_feature(name, floats(text, ","), n_features))
+            if text
+            else None
+        )
 
     def _per_feature(self, name: str, values: list[Any], n_features: int) -> list[Any]:
-        """A value for each feature, from one for all or as many; 0 features check the form alone."""
+        """A value for each feature, from one for all or as many; 0 features check the
+        form alone.
+        """
         if not values or (n_features and len(values) not in (1, n_features)):
-            raise self.refused(name, f"one finite value or {n_features} with commas between")
+            raise self.refused(
+                name, f"one finite value or {n_features} with commas between"
+            )
         return values * (n_features or 1) if len(values) == 1 else values
 
     @property
@@ -302,22 +586,46 @@ class RunConfig(
         return "gaussian" if self.delta else "top-t" if self.n_released else "laplace"
 
     def evaluates(self, simulated: bool, goes_on_with_noise: bool = False) -> bool:
-        """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of this run or of its federation."""
+        """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of
+        this run or of its federation.
+        """
         is_noisy = self.is_private or (goes_on_with_noise and self.action != "evaluate")
-        return self.evaluate == "true" if self.evaluate != "auto" else simulated or not is_noisy
+        return (
+            self.evaluate == "true"
+            if self.evaluate != "auto"
+            else simulated or not is_noisy
+        )
 
     def resolved(self) -> RunConfig:
         """These settings, with the value of `scaling="default"` in place."""
         if self.scaling != "default":
             return self
-        return replace(self, scaling="none" if self.is_private or self.center or self.scale or self.ranges else "auto")
+        return replace(
+            self,
+            scaling="none"
+            if self.is_private or self.center or self.scale or self.ranges
+            else "auto",
+        )
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
-        """The run's `HashPlan`: given sizes as they are, the others left to `HashSpec.suggest`."""
-        scaling: Any = "auto" if self.resolved().scaling == "auto" and n_features <= _WIDEST else None
+        """The run's `HashPlan`: given sizes as they are, the others left to
+        `HashSpec.suggest`.
+        """
+        scaling: Any = (
+            "auto"
+            if self.resolved().scaling == "auto" and n_features <= _WIDEST
+            else None
+        )
         if self.center or self.scale:
-            scaling = (self._vector("center", n_features), self._vector("scale", n_features))
-        given: dict[str, Any] = {"seed": self.seed, "effort": self.effort, "hash_dim": self.hash_dim or None}
+            scaling = (
+                self._vector("center", n_features),
+                self._vector("scale", n_features),
+            )
+        given: dict[str, Any] = {
+            "seed": self.seed,
+            "effort": self.effort,
+            "hash_dim": self.hash_dim or None,
+        }
         given["ranges"] = self._given_ranges(n_features)
         with about_settings(self.source):
             plan = HashPlan(n_features, n_classes, n_examples, scaling, **given)
@@ -327,9 +635,17 @@ class RunConfig(
     def ignored(self, simulated: bool) -> list[str]:
         """Given keys that a simulation, or a deployment, does not use."""
         other = "deployment_only" if simulated else "simulation_only"
-        return [row.key for row in self.rows() if getattr(row.facts, other) and self.is_given(row.name)]
+        return [
+            row.key
+            for row in self.rows()
+            if getattr(row.facts, other) and self.is_given(row.name)
+        ]
 
 
 def default_folder(run_id: int) -> Path:
     """The output folder of a run where none is given."""
-    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "flynn" / str(run_id)
+    return (
+        Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+        / "flynn"
+        / str(run_id)
+    )

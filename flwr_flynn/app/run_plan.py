@@ -1,7 +1,9 @@
-"""The plan of a run by its settings: hashes, classes, noise, memory, and the strategy that runs it.
+"""The plan of a run by its settings: hashes, classes, noise, memory, and the strategy
+that runs it.
 
-In a simulation the server reads the data set itself, for its shape and classes. In a deployment it sees no data: the
-run settings have the number of features and the classes.
+In a simulation the server reads the data set itself, for its shape and classes. In a
+deployment it sees no data: the run settings have the number of features and the
+classes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from flwr.serverapp import Grid
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.run_config import RunConfig
-from flwr_flynn.app.run_noise import SharedNoise, beside_noise, private_plan, run_mechanism
+from flwr_flynn.app.run_noise import (
+    SharedNoise,
+    beside_noise,
+    private_plan,
+    run_mechanism,
+)
 from flwr_flynn.app.settings_parser import key_of
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
@@ -51,7 +58,8 @@ _UNKNOWN = 64  # numbers of a row, where the schema is to be learned
 OnPhase = Callable[[Run], object]
 
 Data = tuple[HashPlan, list[str | int], Features | None, bool]
-"""The plan of the hashes, the classes, and the names of the features or their schema; True if that is to be learned."""
+"""The plan of the hashes, the classes, and the names of the features or their schema;
+True if that is to be learned."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +74,27 @@ class RunPlan:
 
     @property
     def shared(self) -> SharedNoise | None:
-        """The sharing of one noise; None where each party has its own, or there is none."""
+        """The sharing of one noise; None where each party has its own, or there is
+        none.
+        """
         mechanism = self.strategy.run.options.run_spec.mechanism
         return SharedNoise.of(mechanism, self.config.min_available or self.parties or 0)
 
     @property
     def notes(self) -> list[str]:
-        """Assumptions of the guarantee, and the noise beside the rarest class, in words."""
+        """Assumptions of the guarantee, and the noise beside the rarest class, in
+        words.
+        """
         return [str(each) for each in (self.shared, self.beside_noise) if each]
 
 
-def plan_run(config: RunConfig, grid: Grid, saved: Federation | None, on_phase: OnPhase | None) -> RunPlan:
+def plan_run(
+    config: RunConfig, grid: Grid, saved: Federation | None, on_phase: OnPhase | None
+) -> RunPlan:
     """The plan of a run, which goes on with a federation where one is saved.
 
-    Errors in files, and in settings about them, are raised before parties are waited for.
+    Errors in files, and in settings about them, are raised before parties are waited
+    for.
     """
     if is_simulated(grid):
         datasets.simulated_dataset(config)
@@ -97,39 +112,74 @@ def plan_run(config: RunConfig, grid: Grid, saved: Federation | None, on_phase: 
 
 
 def _strategy(
-    config: RunConfig, grid: Grid, parties: int | None, saved: Federation | None, **more: Any
+    config: RunConfig,
+    grid: Grid,
+    parties: int | None,
+    saved: Federation | None,
+    **more: Any,
 ) -> tuple[HashPlan | None, FlyNNStrategy | message.FlyNNStrategy]:
-    """The plan of the hashes, and the strategy; that of the Message API with `nodes-at-a-time`."""
+    """The plan of the hashes, and the strategy; that of the Message API with
+    `nodes-at-a-time`.
+    """
     asked = config.min_available or parties or 0
     chosen = config.party_numbers()
     most = asked if chosen is None else min(len(chosen), asked)
     given: dict[str, Any]
     if saved is None:
         plan, classes, feature_names, learns = training_plan(config, parties)
-        mechanism = run_mechanism(config, placeholder_specs(plan)[0], len(classes), asked)
+        mechanism = run_mechanism(
+            config, placeholder_specs(plan)[0], len(classes), asked
+        )
         shared, bound = SharedNoise.of(mechanism, asked), None
         needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
-        given = {"spec": plan, "classes": classes, "feature_names": feature_names, "mechanism": mechanism}
-        given |= {"learn_schema": learns, "ignore": config.names("ignore"), "keep": config.names("keep")}
+        given = {
+            "spec": plan,
+            "classes": classes,
+            "feature_names": feature_names,
+            "mechanism": mechanism,
+        }
+        given |= {
+            "learn_schema": learns,
+            "ignore": config.names("ignore"),
+            "keep": config.names("keep"),
+        }
         given["class_weight"] = config.class_weight or None
     else:
         if parties is None:
             _require(config, "min_available")
         elif config.action == "update":
-            raise config.refused("action", "another in a simulation, whose samples do not change")
-        plan, needed = None, config.min_parties or (most if config.action == "resume" else 1)
+            raise config.refused(
+                "action", "another in a simulation, whose samples do not change"
+            )
+        plan, needed = (
+            None,
+            config.min_parties or (most if config.action == "resume" else 1),
+        )
         names = "classes", "feature_names", "mechanism", "class_weight"
         run, bound = saved.run_spec, saved.run_spec.bound
         # A spec for each member of the model.
-        given = {name: getattr(run, name) for name in names} | {"spec": run.specs, "federation": saved}
+        given = {name: getattr(run, name) for name in names} | {
+            "spec": run.specs,
+            "federation": saved,
+        }
     if config.secure:
         # Noise exceeds the largest count; beyond the bound it is clipped.
-        noise = 0 if given.get("mechanism") is None else math.ceil(8 * given["mechanism"].noise_sd)
-        bound = bound_for((config.max_examples or (plan and plan.n_examples) or 0) + noise)
+        noise = (
+            0
+            if given.get("mechanism") is None
+            else math.ceil(8 * given["mechanism"].noise_sd)
+        )
+        bound = bound_for(
+            (config.max_examples or (plan and plan.n_examples) or 0) + noise
+        )
         check_room(asked, bound)
-    make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(FlyNNStrategy, min_available_clients=asked)
+    make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(
+        FlyNNStrategy, min_available_clients=asked
+    )
     if at_a_time := config.nodes_at_a_time:
-        make = partial(message.FlyNNStrategy, min_available_nodes=asked, nodes_at_a_time=at_a_time)
+        make = partial(
+            message.FlyNNStrategy, min_available_nodes=asked, nodes_at_a_time=at_a_time
+        )
     strategy = make(
         **given,
         **more,
@@ -139,9 +189,13 @@ def _strategy(
         min_parties=needed,
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
-        rule=config.rule if saved is None or config.rule != RunConfig.rule else saved.shared.members[0].scoring.rule,
+        rule=config.rule
+        if saved is None or config.rule != RunConfig.rule
+        else saved.shared.members[0].scoring.rule,
         gram=config.gram_value(),
-        fraction_evaluate=float(config.evaluates(parties is not None, given.get("mechanism") is not None)),
+        fraction_evaluate=float(
+            config.evaluates(parties is not None, given.get("mechanism") is not None)
+        ),
         group_column=config.group_column,
         distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or NO_LIMIT,
@@ -163,27 +217,39 @@ def _require(config: RunConfig, *names: str, **given: object) -> None:
     """Refuse a run for all settings together that are missing."""
     found = {**{name: getattr(config, name) for name in names}, **given}
     if missing := [name for name in _ASKED if name in found and not found[name]]:
-        keys, examples = ", ".join(map(key_of, missing)), "; ".join(_ASKED[name] for name in missing)
-        expected = f"a value in a deployment, whose server sees no data, such as {examples}"
+        keys, examples = (
+            ", ".join(map(key_of, missing)),
+            "; ".join(_ASKED[name] for name in missing),
+        )
+        expected = (
+            f"a value in a deployment, whose server sees no data, such as {examples}"
+        )
         raise ConfigError(f"run-config {keys}", expected, "missing")
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:
-    """A function for the identity of a node in all runs: the SHA-256 of its public key, "" without a key."""
-    if not hasattr(grid, "get_nodes"):  # before Flower 1.38, which shows a ServerApp no keys
+    """A function for the identity of a node in all runs: the SHA-256 of its public key,
+    "" without a key.
+    """
+    # before Flower 1.38, which shows a ServerApp no keys
+    if not hasattr(grid, "get_nodes"):
         return unknown
     known: dict[str, str] = {}
 
     def identify(cid: str) -> str:
         for node in grid.get_nodes() if cid not in known else ():
-            known[str(node.node_id)] = hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""
+            known[str(node.node_id)] = (
+                hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""
+            )
         return known.setdefault(cid, "")
 
     return identify
 
 
 def _simulated_parties(grid: Grid) -> int | None:
-    """The number of SuperNodes of a simulation, once it does not change any more; None in a deployment."""
+    """The number of SuperNodes of a simulation, once it does not change any more; None
+    in a deployment.
+    """
     if not is_simulated(grid):
         return None
     before, now = -1, 0
@@ -198,18 +264,35 @@ def _simulated_parties(grid: Grid) -> int | None:
 
 def training_plan(config: RunConfig, parties: int | None) -> Data:
     """The hashes, classes and features of a run that makes a new federation."""
-    plan, classes, feature_names, learns = _announced(config) if parties is None else _simulated(config, parties)
-    if isinstance(feature_names, Schema) and plan.scaling is None and plan.ranges is None:
+    plan, classes, feature_names, learns = (
+        _announced(config) if parties is None else _simulated(config, parties)
+    )
+    if (
+        isinstance(feature_names, Schema)
+        and plan.scaling is None
+        and plan.ranges is None
+    ):
         if (ranges := feature_names.ranges) is None:
-            expected = "low and high of each number, and no dates, where nothing is learned of columns"
+            expected = (
+                "low and high of each number, and no dates, where nothing is "
+                "learned of columns"
+            )
             raise config.refused("schema", expected)
         plan = replace(plan, ranges=ranges)
     if ignored := config.ignored(simulated=parties is not None):
-        log(logging.WARNING, "FlyNN: this run does not use the settings %s", ", ".join(ignored))
+        log(
+            logging.WARNING,
+            "FlyNN: this run does not use the settings %s",
+            ", ".join(ignored),
+        )
     if config.is_private:
         plan = private_plan(config, plan, config.min_available or parties or 1)
     if config.scaling == "auto" and not plan.needs_columns:
-        log(logging.WARNING, "FlyNN: scaling auto leaves the columns unscaled: %s are too many", plan.n_features)
+        log(
+            logging.WARNING,
+            "FlyNN: scaling auto leaves the columns unscaled: %s are too many",
+            plan.n_features,
+        )
     return plan, classes, feature_names, learns
 
 
@@ -220,9 +303,14 @@ def own_schema(config: RunConfig) -> Schema | None:
     try:
         return schema.read_schema(Path(config.schema).expanduser())
     except (OSError, FlyNNError) as error:
-        missing = f"expected learn or the server's own schema.toml, got {type(error).__name__}"
+        missing = (
+            "expected learn or the server's own schema.toml, got "
+            f"{type(error).__name__}"
+        )
         text = full_text(error) if isinstance(error, FlyNNError) else missing
-        raise ConfigError("run-config schema", text=f"run-config schema: {text}") from None
+        raise ConfigError(
+            "run-config schema", text=f"run-config schema: {text}"
+        ) from None
 
 
 def _learns(config: RunConfig) -> bool:
@@ -235,13 +323,33 @@ def _announced(config: RunConfig) -> Data:
     schema = own_schema(config)
     classes, names = config.class_list(), config.names("feature_names") or None
     classes = classes or list(schema.classes if schema else ())
-    learns = config.schema == "learn" or (schema is None and _learns(config) and not (names or config.n_features))
-    n_features = schema.width if schema else len(names or ()) or config.n_features or learns * _UNKNOWN
-    noisy = {"n_examples": config.n_examples, "ranges": schema or config.ranges or config.center or config.scale}
-    _require(config, "min_available", n_features=n_features, classes=classes, **(noisy if config.is_private else {}))
+    learns = config.schema == "learn" or (
+        schema is None and _learns(config) and not (names or config.n_features)
+    )
+    n_features = (
+        schema.width
+        if schema
+        else len(names or ()) or config.n_features or learns * _UNKNOWN
+    )
+    noisy = {
+        "n_examples": config.n_examples,
+        "ranges": schema or config.ranges or config.center or config.scale,
+    }
+    _require(
+        config,
+        "min_available",
+        n_features=n_features,
+        classes=classes,
+        **(noisy if config.is_private else {}),
+    )
     if config.noise != "opendp":
         raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
-    return config.plan(n_features, config.n_examples or None, len(classes)), classes, schema or names, learns
+    return (
+        config.plan(n_features, config.n_examples or None, len(classes)),
+        classes,
+        schema or names,
+        learns,
+    )
 
 
 def _simulated(config: RunConfig, parties: int) -> Data:
@@ -250,43 +358,83 @@ def _simulated(config: RunConfig, parties: int) -> Data:
         if getattr(config, name) > parties:
             raise config.refused(name, f"at most the simulation's {parties} SuperNodes")
     dataset, schema = datasets.simulated_dataset(config), own_schema(config)
-    shares = datasets.simulated_shares(config, parties)  # that the partitioner can deal is known before they start
-    test, numbers = datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed), config.party_numbers()
-    sizes = sorted(int((~test[rows]).sum()) for i, rows in enumerate(shares) if numbers is None or i in numbers)
+    # that the partitioner can deal is known before they start
+    shares = datasets.simulated_shares(config, parties)
+    test, numbers = (
+        datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed),
+        config.party_numbers(),
+    )
+    sizes = sorted(
+        int((~test[rows]).sum())
+        for i, rows in enumerate(shares)
+        if numbers is None or i in numbers
+    )
     needed = sizes[: config.min_parties or len(sizes)]
     if 0 < config.max_examples < max(needed, default=0) and not config.is_private:
-        raise config.refused("max_examples", f"at least {max(needed)}, of the largest of {len(needed)} parties")
-    # Sizes follow from all training samples, never from a split of them: they are the same in every federation.
+        raise config.refused(
+            "max_examples",
+            f"at least {max(needed)}, of the largest of {len(needed)} parties",
+        )
+    # Sizes follow from all training samples, never from a split of them: they are the
+    # same in every federation.
     chosen = bool(config.ignore or config.keep)
-    learns = config.schema == "learn" or (schema is None and (chosen or needs_table(dataset.X)))
+    learns = config.schema == "learn" or (
+        schema is None and (chosen or needs_table(dataset.X))
+    )
     if learns and not _learns(config):
-        expected = "a schema.toml for categories, dates and gaps, where nothing is learned of the columns in clear"
+        expected = (
+            "a schema.toml for categories, dates and gaps, where nothing is "
+            "learned of the columns in clear"
+        )
         raise config.refused("schema", expected, config.schema or "none")
     n_features = schema.width if schema else _UNKNOWN if learns else dataset.X.shape[1]
     plan = config.plan(n_features, datasets.n_training(config), len(dataset.classes))
-    return plan, dataset.classes, None if learns else schema or dataset.feature_names, learns
+    return (
+        plan,
+        dataset.classes,
+        None if learns else schema or dataset.feature_names,
+        learns,
+    )
 
 
 # ---- memory
 
 
 def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
-    """Bytes at the server, and at a party beside its samples, by what for; each must allow the largest."""
+    """Bytes at the server, and at a party beside its samples, by what for; each must
+    allow the largest.
+    """
     config, hashes, options = plan.config, plan.hashes, plan.strategy.run.options
     run, asked = options.run_spec, config.min_available or plan.parties or 1
-    n_classes, specs, counted = run.n_classes, run.specs, options.counted_specs(run.specs)
+    n_classes, specs, counted = (
+        run.n_classes,
+        run.specs,
+        options.counted_specs(run.specs),
+    )
     n_examples = None if hashes is None else hashes.n_examples
     several = "" if len(specs) == 1 else f"{len(specs)} hashes with "
-    rows = f"{several}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and {n_classes} classes"
-    server: dict[str, float] = {rows: sum(memory_needed(spec, n_classes) for spec in specs)}
-    party: dict[str, float] = {"the counts": sum(memory_needed(spec, n_classes) for spec in counted)}
+    rows = (
+        f"{several}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and "
+        f"{n_classes} classes"
+    )
+    server: dict[str, float] = {
+        rows: sum(memory_needed(spec, n_classes) for spec in specs)
+    }
+    party: dict[str, float] = {
+        "the counts": sum(memory_needed(spec, n_classes) for spec in counted)
+    }
     if hashes is not None and hashes.needs_columns:
-        floor = 1 if plan.parties is None else config.min_examples  # of deployed parties it is not known
+        # of deployed parties it is not known
+        floor = 1 if plan.parties is None else config.min_examples
         most_bins = MOST_BINS if run.is_secure else _most_bins(plan)
         columns = ColumnsRequest(hashes.n_features, run.classes)
         what = f"the histograms of {hashes.n_features} columns for {n_classes} classes"
         server[what] = columns.memory_of_sum(n_examples, most_bins, floor)
-    n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features) if options.has_gram else 0
+    n_rows = (
+        options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features)
+        if options.has_gram
+        else 0
+    )
     if n_rows:
         what = f"the Gram matrix of {n_rows} rows (gram sets their number)"
         server[what] = party[what] = memory_of_gram(n_rows, n_classes)
@@ -294,7 +442,9 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
         entry = max(ENTRY_BYTES, 16 * asked)
         n_entries = n_classes * sum(spec.hash_dim for spec in specs)
         server[f"a secure sum of {rows}"] = entry * n_entries
-        party["the secure sum of counts"] = ENTRY_BYTES * n_classes * sum(spec.hash_dim for spec in counted)
+        party["the secure sum of counts"] = (
+            ENTRY_BYTES * n_classes * sum(spec.hash_dim for spec in counted)
+        )
         for needs, bytes_of in ((server, entry), (party, ENTRY_BYTES)):
             needs |= {what: needs[what] + bytes_of * n_rows**2} if n_rows else {}
     return {"server": server, "party": party}
@@ -302,7 +452,11 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
 
 def _most_bins(plan: RunPlan) -> int:
     X = None if plan.parties is None else datasets.simulated_dataset(plan.config).X
-    return 256 if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8) else USUAL_BINS
+    return (
+        256
+        if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8)
+        else USUAL_BINS
+    )
 
 
 def check_memory(plan: RunPlan) -> None:
@@ -310,4 +464,6 @@ def check_memory(plan: RunPlan) -> None:
     limit = plan.config.memory_limit
     what, needed = max(memory_of(plan)["server"].items(), key=lambda need: need[1])
     if (size := needed / 2**30) > limit:
-        raise plan.config.refused("memory_limit", f"at most {limit:g} GiB", f"{size:.2f} GiB for {what}")
+        raise plan.config.refused(
+            "memory_limit", f"at most {limit:g} GiB", f"{size:.2f} GiB for {what}"
+        )

@@ -1,4 +1,6 @@
-"""The ServerApp that `flwr run` starts: read the settings, plan the run, run it, save its results, report them."""
+"""The ServerApp that `flwr run` starts: read the settings, plan the run, run it, save
+its results, report them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,13 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS, _PAGE, _FIGURES, _PLAN = "model.npz", "metrics.json", "report.html", "figures.csv", "plan.json"
+_MODEL, _METRICS, _PAGE, _FIGURES, _PLAN = (
+    "model.npz",
+    "metrics.json",
+    "report.html",
+    "figures.csv",
+    "plan.json",
+)
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -40,7 +48,9 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and `figures.csv` in its folder."""
+    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and
+    `figures.csv` in its folder.
+    """
     try:
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
@@ -50,10 +60,14 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) -> None:
-    """Plan a run, run it, save its results and report them; of a dry run, the plan alone."""
+    """Plan a run, run it, save its results and report them; of a dry run, the plan
+    alone.
+    """
     start = time.monotonic()
     with nullcontext() if config.dry_run else exclusive(files.federation):
-        plan = plan_run(config, grid, files.load(config), files.keeper(config, str(context.run_id)))
+        plan = plan_run(
+            config, grid, files.load(config), files.keeper(config, str(context.run_id))
+        )
         if config.dry_run:
             made = dry_run.compiled(plan)
             _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
@@ -61,17 +75,26 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
             return
         errors = _run(plan, grid, context)
         after, unwritten = _save(plan, files, str(context.run_id))
-        facts = {"run_id": str(context.run_id), "seconds": round(time.monotonic() - start, 3)}
-        _report(plan, files, after, unwritten, {"evaluation_errors": errors, "run": facts})
+        facts = {
+            "run_id": str(context.run_id),
+            "seconds": round(time.monotonic() - start, 3),
+        }
+        _report(
+            plan, files, after, unwritten, {"evaluation_errors": errors, "run": facts}
+        )
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
-    """Run all rounds, and return the types of errors in the evaluation; the model stands without one."""
+    """Run all rounds, and return the types of errors in the evaluation; the model
+    stands without one.
+    """
     config, strategy = plan.config, plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
         threshold = plan.shared.n_needed if plan.shared else LEAST_THRESHOLD
         secure = threshold if config.secure else None
-        return run_rounds(strategy, grid, context, strategy.num_rounds, config.timeout, secure)
+        return run_rounds(
+            strategy, grid, context, strategy.num_rounds, config.timeout, secure
+        )
     try:
         strategy.start(grid, timeout=config.timeout or NO_LIMIT)
     except Exception as error:
@@ -82,19 +105,27 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     return []
 
 
-def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list[WriteError]]:
-    """Save federation and model; return the federation, and errors of files that could not be written."""
+def _save(
+    plan: RunPlan, files: RunFiles, run_id: str
+) -> tuple[Federation, list[WriteError]]:
+    """Save federation and model; return the federation, and errors of files that could
+    not be written.
+    """
     action = plan.config.action
     try:
         model = plan.strategy.model
-    except AggregationError:  # fewer parties than required were counted: the files stay as they were
+    except AggregationError:
+        # fewer parties than required were counted: the files stay as they were
         if action == "train":
             files.unfinished.unlink(missing_ok=True)
         raise
     after, unwritten = plan.strategy.federation(run=run_id), list[WriteError]()
-    is_written = action == "evaluate" or _write(unwritten, lambda: after.save(files.federation))
+    is_written = action == "evaluate" or _write(
+        unwritten, lambda: after.save(files.federation)
+    )
     due = plan.strategy.run.due
-    if due is not None and due is not EVALUATION:  # the file of the unfinished run stays, where there is one
+    # the file of the unfinished run stays, where there is one
+    if due is not None and due is not EVALUATION:
         log(logging.WARNING, "FlyNN: phase %s is not done", due.name)
     elif is_written and action in ("train", "resume"):
         files.unfinished.unlink(missing_ok=True)
@@ -102,8 +133,16 @@ def _save(plan: RunPlan, files: RunFiles, run_id: str) -> tuple[Federation, list
     return after, unwritten
 
 
-def _report(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[WriteError], facts: Any) -> None:
-    """Write `metrics.json` and its page, print the table, and raise an error if results are unwritten or unequal."""
+def _report(
+    plan: RunPlan,
+    files: RunFiles,
+    after: Federation,
+    unwritten: list[WriteError],
+    facts: Any,
+) -> None:
+    """Write `metrics.json` and its page, print the table, and raise an error if results
+    are unwritten or unequal.
+    """
     made = metrics_json.compiled(plan, after) | facts
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
@@ -114,10 +153,18 @@ def _report(plan: RunPlan, files: RunFiles, after: Federation, unwritten: list[W
     failed = [f"results: {error}" for error in unwritten]
     if unequal := [name for name in EQUALITIES if made["sha256"].get(name) is False]:
         listed = ", ".join(unequal)
-        failed.append(f"every party is counted, but the model is not the one trained on the pooled data ({listed})")
+        failed.append(
+            "every party is counted, but the model is not the one trained on the "
+            f"pooled data ({listed})"
+        )
     if failed:
         names = [str(error.field) for error in unwritten] + unequal
-        raise FlyNNError("results", "all of them written, and equal", ", ".join(names), text="; ".join(failed))
+        raise FlyNNError(
+            "results",
+            "all of them written, and equal",
+            ", ".join(names),
+            text="; ".join(failed),
+        )
 
 
 # ---- files
@@ -137,29 +184,49 @@ class RunFiles:
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> RunFiles:
-        """The files by the settings; the federation under its one real path, which its lock goes by."""
+        """The files by the settings; the federation under its one real path, which its
+        lock goes by.
+        """
         folder = output_folder(config, run_id)
         if not config.federation:
             return cls(folder, folder / "federation.npz")
         try:
             federation = Path(config.federation).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
-            raise ConfigError("run-config federation", "a file", repr(config.federation[:200])) from None
-        if federation in [(folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE, _FIGURES)]:
-            expected = f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} and {_FIGURES}"
+            raise ConfigError(
+                "run-config federation", "a file", repr(config.federation[:200])
+            ) from None
+        if federation in [
+            (folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE, _FIGURES)
+        ]:
+            expected = (
+                f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} "
+                f"and {_FIGURES}"
+            )
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
 
     def load(self, config: RunConfig) -> Federation | None:
-        """The federation from which the run goes on; None for a new one, whose file must not be there."""
+        """The federation from which the run goes on; None for a new one, whose file
+        must not be there.
+        """
         field, action = "run-config federation", config.action
         if action == "train":
-            # A federation beside model.npz, without a name of its own, is replaced like it.
+            # A federation beside model.npz, without a name of its own, is replaced like
+            # it.
             if config.federation and self.federation.exists():
-                raise ConfigError(field, "none yet", f"one: {self.federation} (action = join adds to it)")
+                raise ConfigError(
+                    field,
+                    "none yet",
+                    f"one: {self.federation} (action = join adds to it)",
+                )
             if self.unfinished.exists():
                 expected = "no run that stopped before its end"
-                raise ConfigError(field, expected, f"one: {self.unfinished} (action = resume continues it)")
+                raise ConfigError(
+                    field,
+                    expected,
+                    f"one: {self.unfinished} (action = resume continues it)",
+                )
             return None
         source = self.unfinished if action == "resume" else self.federation
         if not source.is_file():
@@ -167,16 +234,30 @@ class RunFiles:
         return Federation.load(source, int(config.memory_limit * 2**30))
 
     def keeper(self, config: RunConfig, run_id: str) -> Callable[[Run], None] | None:
-        """A function that saves the state of a run after each phase, once its candidates are known."""
+        """A function that saves the state of a run after each phase, once its
+        candidates are known.
+        """
         if config.action not in ("train", "resume") or config.secure:
             return None
 
         def keep(run: Run) -> None:
-            # A run that would be resumed at an earlier phase has its state in the file already.
-            if run.is_specified and run.due is not None and run.due_if_resumed == run.due.name:
+            # A run that would be resumed at an earlier phase has its state in the file
+            # already.
+            if (
+                run.is_specified
+                and run.due is not None
+                and run.due_if_resumed == run.due.name
+            ):
                 first = not self.unfinished.exists()
-                if _write([], lambda: run.federation(run_id).save(self.unfinished)) and first:
-                    log(logging.INFO, "FlyNN: if the run stops, action = resume continues it from %s", self.unfinished)
+                if (
+                    _write([], lambda: run.federation(run_id).save(self.unfinished))
+                    and first
+                ):
+                    log(
+                        logging.INFO,
+                        "FlyNN: if the run stops, action = resume continues it from %s",
+                        self.unfinished,
+                    )
 
         return keep
 
@@ -191,12 +272,18 @@ def output_folder(config: RunConfig, run_id: int) -> Path:
     except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
         writable = False
     if not writable:
-        raise ConfigError("run-config output-dir", "a folder that can be written to", repr(str(folder)[:200]))
+        raise ConfigError(
+            "run-config output-dir",
+            "a folder that can be written to",
+            repr(str(folder)[:200]),
+        )
     return folder
 
 
 def _write(unwritten: list[WriteError], write: Callable[[], object]) -> bool:
-    """Write a result, or log an error and add it to `unwritten`: other results may still be written."""
+    """Write a result, or log an error and add it to `unwritten`: other results may
+    still be written.
+    """
     try:
         write()
     except WriteError as error:
@@ -213,9 +300,11 @@ def _write_text(path: Path, text: str) -> None:
 
 # ---- the last line of a failed run
 
-# In a simulation Flower's process learns of an exception ten seconds or more later, after Ray has started. So a line
-# with the reason is printed where the exception is raised. Flower then logs the exception and, last of all, a page
-# about its exit code; the line is added to that page. docs/how_to/run_status.md says how to read the status of a run.
+# In a simulation Flower's process learns of an exception ten seconds or more later,
+# after Ray has started. So a line with the reason is printed where the exception is
+# raised. Flower then logs the exception and, last of all, a page about its exit code;
+# the line is added to that page. docs/how_to/run_status.md says how to read the status
+# of a run.
 
 _LONGEST_REASON = 2000  # characters
 _EXIT_PAGE = "Exit Code:"  # its first words in Flower 1.23 to 1.42
@@ -227,15 +316,23 @@ def print_failure(error: BaseException) -> None:
     An error of this package needs no traceback: the line has all of it.
     """
     reason = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
-    line = f"FAILED: {reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + '…'}"
+    line = (
+        "FAILED: "
+        f"{reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + '…'}"
+    )
     is_ours = isinstance(error, FlyNNError | MemoryError)
     print(line, flush=True)
 
     def with_line(record: logging.LogRecord) -> bool:
-        """Log filter: drop the error where the line has all of it, and end the exit page with the line."""
+        """Log filter: drop the error where the line has all of it, and end the exit
+        page with the line.
+        """
         text = record.getMessage()
         if text.startswith(_EXIT_PAGE):
-            record.msg, record.args = f"{text.splitlines()[0] if is_ours else text}\n{line}", ()
+            record.msg, record.args = (
+                f"{text.splitlines()[0] if is_ours else text}\n{line}",
+                (),
+            )
         return not (is_ours and record.exc_info and record.exc_info[1] is error)
 
     _FLOWER.addFilter(with_line)

@@ -1,7 +1,9 @@
-"""Tables of settings: keys with defaults, bounds, meanings and facts, read from a flat mapping of scalars.
+"""Tables of settings: keys with defaults, bounds, meanings and facts, read from a flat
+mapping of scalars.
 
-`RunConfig` and `NodeConfig` are the two tables of this package. A table is a frozen dataclass; each field is one
-setting, and a base class of it may be a group of settings. The order of fields has no meaning.
+`RunConfig` and `NodeConfig` are the two tables of this package. A table is a frozen
+dataclass; each field is one setting, and a base class of it may be a group of settings.
+The order of fields has no meaning.
 """
 
 from __future__ import annotations
@@ -60,26 +62,43 @@ class Settings:
     """Fields that can be read from a flat mapping of scalars."""
 
     source: ClassVar[str]  # the mapping's name in messages
-    foreign: ClassVar[frozenset[str] | None] = None  # further keys that may be in the mapping; None: any
+    # further keys that may be in the mapping; None: any
+    foreign: ClassVar[frozenset[str] | None] = None
     gone: ClassVar[frozenset[str]] = frozenset()  # keys of earlier versions
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table, and refuse all wrong types and bounds at once."""
+        """Check a mapping of settings against the table, and refuse all wrong types and
+        bounds at once.
+        """
         errors, rows, values = list[ConfigError](), cls.rows(), dict[str, Any]()
         keys = ", ".join(row.key for row in rows)
-        if cls.foreign is not None and (unknown := sorted({*raw} - {row.key for row in rows} - cls.foreign)):
+        if cls.foreign is not None and (
+            unknown := sorted({*raw} - {row.key for row in rows} - cls.foreign)
+        ):
             field = f"{cls.source} {', '.join(key[:80] for key in unknown[:10])}"
             # A reason that is cut off still says what is wrong.
             text = f"{field}: unknown; expected one of {keys}"
-            errors.append(ConfigError(f"{cls.source} {unknown[0][:80]}", f"one of {keys}", "unknown", text=text))
+            errors.append(
+                ConfigError(
+                    f"{cls.source} {unknown[0][:80]}",
+                    f"one of {keys}",
+                    "unknown",
+                    text=text,
+                )
+            )
         gone = "no such setting any more, see CHANGELOG.md"
-        errors += [ConfigError(f"{cls.source} {key}", gone, "one") for key in sorted(cls.gone & raw.keys())]
+        errors += [
+            ConfigError(f"{cls.source} {key}", gone, "one")
+            for key in sorted(cls.gone & raw.keys())
+        ]
         for row in rows:
             field = f"{cls.source} {row.key}"
             try:
                 if row.key in raw:
-                    values[row.name] = _checked(field, raw[row.key], row.default, row.facts)
+                    values[row.name] = _checked(
+                        field, raw[row.key], row.default, row.facts
+                    )
                 elif row.facts.required:
                     raise ConfigError(field, row.facts.meaning, "missing")
             except ConfigError as error:
@@ -94,18 +113,37 @@ class Settings:
         for row in self.rows():
             for needed in row.facts.needs:
                 value = getattr(self, needed)
-                expected = f"{key_of(needed)} {'true' if isinstance(value, bool) else 'above 0'} beside it"
+                expected = (
+                    f"{key_of(needed)} "
+                    f"{'true' if isinstance(value, bool) else 'above 0'} beside it"
+                )
                 yield row.name, self.is_given(row.name) and not value, expected
 
     def check(self) -> None:
-        """Refuse the settings that break a rule. A table whose texts have a form extends this."""
-        _refuse([self.refused(name, expected) for name, is_broken, expected in self.rules() if is_broken])
+        """Refuse the settings that break a rule.
+
+        A table whose texts have a form extends this.
+        """
+        _refuse(
+            [
+                self.refused(name, expected)
+                for name, is_broken, expected in self.rules()
+                if is_broken
+            ]
+        )
 
     @classmethod
     def rows(cls) -> list[Row]:
         """All settings, those of a group together."""
-        groups = {name: group_of(owner) for owner in reversed(cls.__mro__) for name in get_annotations(owner)}
-        return [Row(groups[f.name], key_of(f.name), f.name, f.default, f.metadata["facts"]) for f in fields(cls)]
+        groups = {
+            name: group_of(owner)
+            for owner in reversed(cls.__mro__)
+            for name in get_annotations(owner)
+        }
+        return [
+            Row(groups[f.name], key_of(f.name), f.name, f.default, f.metadata["facts"])
+            for f in fields(cls)
+        ]
 
     def is_given(self, name: str) -> bool:
         """True if the setting has a value other than its default."""
@@ -113,18 +151,29 @@ class Settings:
 
     def names(self, name: str) -> tuple[str, ...]:
         """The value of a setting that is a list of texts."""
-        return tuple(entries(f"{self.source} {key_of(name)}", getattr(self, name), (str,)))
+        return tuple(
+            entries(f"{self.source} {key_of(name)}", getattr(self, name), (str,))
+        )
 
     def refused(self, name: str, expected: str, got: str | None = None) -> ConfigError:
         """The error about a setting, by default with its value."""
-        shown = (in_json(getattr(self, name)) if getattr(self, name) != "" else "none") if got is None else got
+        shown = (
+            (in_json(getattr(self, name)) if getattr(self, name) != "" else "none")
+            if got is None
+            else got
+        )
         return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
 
 
 def _refuse(errors: Sequence[ConfigError]) -> None:
     """Raise the first of these errors, if there is one, with the texts of all."""
     if errors:
-        raise ConfigError(str(errors[0].field), errors[0].expected, errors[0].got, text="; ".join(map(str, errors)))
+        raise ConfigError(
+            str(errors[0].field),
+            errors[0].expected,
+            errors[0].got,
+            text="; ".join(map(str, errors)),
+        )
 
 
 def group_of(owner: type) -> str:
@@ -156,26 +205,41 @@ def about_settings(source: str) -> Iterator[None]:
 
 
 def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
-    """`value` in the type of `default` and within its bounds, or a ConfigError of one line."""
+    """`value` in the type of `default` and within its bounds, or a ConfigError of one
+    line.
+    """
     try:
         if isinstance(default, bool):
             return _validation.boolean(field, value)
         if isinstance(default, str):
-            return _text(field, value, None if value == default else facts.choices)  # "" may stand for none
+            # "" may stand for none
+            return _text(field, value, None if value == default else facts.choices)
         if isinstance(default, int):
             # A command line has 2.0 where a program computed the number.
-            whole = int(value) if isinstance(value, float) and value.is_integer() else value
+            whole = (
+                int(value) if isinstance(value, float) and value.is_integer() else value
+            )
             most = _validation.LARGEST if facts.high is None else int(facts.high)
-            return _validation.integer(field, whole, 0 if facts.low is None else int(facts.low), most)
-        bounds: dict[str, Any] = {"least": facts.low, "most": facts.high, "above": facts.above, "below": facts.below}
-        return _validation.number(field, value, **{name: n for name, n in bounds.items() if n is not None})
+            return _validation.integer(
+                field, whole, 0 if facts.low is None else int(facts.low), most
+            )
+        bounds: dict[str, Any] = {
+            "least": facts.low,
+            "most": facts.high,
+            "above": facts.above,
+            "below": facts.below,
+        }
+        return _validation.number(
+            field, value, **{name: n for name, n in bounds.items() if n is not None}
+        )
     except ConfigError as error:
         expected = str(error.expected).replace("True or False", "true or false")
         raise ConfigError(field, expected, in_json(value)) from None
 
 
 def _text(field: str, value: Any, choices: tuple[str, ...] | None) -> str:
-    # `classes=1,2` and `decay=0.8` are natural to type, and TOML reads the second as a number.
+    # `classes=1,2` and `decay=0.8` are natural to type, and TOML reads the second as a
+    # number.
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if isinstance(value, bool) and choices and "true" in choices:
@@ -188,13 +252,25 @@ def _text(field: str, value: Any, choices: tuple[str, ...] | None) -> str:
 
 
 def in_json(value: Any) -> str:
-    """A value as a user would type it, shortened; of a value that no setting has, its type."""
-    return (json.dumps(value) if isinstance(value, bool | int | float | str) else type(value).__name__)[:80]
+    """A value as a user would type it, shortened; of a value that no setting has, its
+    type.
+    """
+    return (
+        json.dumps(value)
+        if isinstance(value, bool | int | float | str)
+        else type(value).__name__
+    )[:80]
 
 
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:
-    """The integers that the texts spell, if each spells one as Python prints it: not as `01`, `1_0` or `1.0`."""
-    return [int(text) for text in texts] if all(map(PLAIN_INTEGER.fullmatch, texts)) else None
+    """The integers that the texts spell, if each spells one as Python prints it: not as
+    `01`, `1_0` or `1.0`.
+    """
+    return (
+        [int(text) for text in texts]
+        if all(map(PLAIN_INTEGER.fullmatch, texts))
+        else None
+    )
 
 
 def floats(text: str, separator: str) -> list[float]:
@@ -207,7 +283,9 @@ def floats(text: str, separator: str) -> list[float]:
 
 
 def entries(field: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
-    """The entries of a JSON list, each of one of these types, or the strings of a text with commas between them."""
+    """The entries of a JSON list, each of one of these types, or the strings of a text
+    with commas between them.
+    """
     if not text.startswith("["):
         return [part.strip() for part in text.split(",")] if text else []
     try:

@@ -1,14 +1,16 @@
 """The whole algorithm on one page: a federation in one process, without Flower.
 
-Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies", AAAI 2022, Algorithm 2, with the
-phases of this package around it. Simulations and the tests of exactness call it; ``flwr run`` does the same with
-messages in between, and ends with the same model, bit for bit.
+Ram & Sinha, "Federated Nearest Neighbor Classification with a Colony of Fruit-Flies",
+AAAI 2022, Algorithm 2, with the phases of this package around it. Simulations and the
+tests of exactness call it; ``flwr run`` does the same with messages in between, and
+ends with the same model, bit for bit.
 
 >>> import numpy as np
 >>> from flwr_flynn import HashSpec
->>> X, y = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.1]]), np.array([0, 0, 1, 1])
->>> options = RunOptions(spec=HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=4, seed=7), classes=(0, 1),
-...     min_parties=2)
+>>> X = np.array([[0.0, 1.0], [0.1, 0.9], [1.0, 0.0], [0.9, 0.1]])
+>>> y = np.array([0, 0, 1, 1])
+>>> spec = HashSpec(n_features=2, hash_dim=64, row_nnz=1, hash_nnz=4, seed=7)
+>>> options = RunOptions(spec=spec, classes=(0, 1), min_parties=2)
 >>> run = federate(options, [party_of(X[i::2], y[i::2]) for i in range(2)])
 >>> run.model.predict([[0.2, 0.8]]), run.counts.n_per_class
 (array([0]), array([2, 2]))
@@ -39,8 +41,9 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
     Returns
     -------
     Run
-        With the classifier as `model` and the results of all phases in `state`. A `UserWarning` names parties of a new
-        federation that gave no answer in a phase, and why: the model may lack what the phase is for.
+        With the classifier as `model` and the results of all phases in `state`. A
+        `UserWarning` names parties of a new federation that gave no answer in a phase,
+        and why: the model may lack what the phase is for.
     """
     run, cids = Run(options), [str(number) for number in range(len(parties))]
     for _ in range(run.num_rounds):
@@ -48,18 +51,33 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
             if (ask := run.ask(channel, cids)) is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 for cid in ask.cids:
-                    run.receive([reply_of(cid, parties[int(cid)].answer(ask.config, arrays, channel))])
+                    run.receive(
+                        [
+                            reply_of(
+                                cid,
+                                parties[int(cid)].answer(ask.config, arrays, channel),
+                            )
+                        ]
+                    )
                 taken = run.complete([], Failures())
                 if taken is not None and taken.missing and options.purpose == "train":
-                    warnings.warn(f"phase {taken.phase.name}: no answer of {missing_text(taken.missing)}", stacklevel=2)
+                    warnings.warn(
+                        f"phase {taken.phase.name}: no answer of "
+                        f"{missing_text(taken.missing)}",
+                        stacklevel=2,
+                    )
     return run
 
 
-def party_of(X: Any, y: Any, X_test: Any = None, y_test: Any = None, **options: Any) -> Party:
+def party_of(
+    X: Any, y: Any, X_test: Any = None, y_test: Any = None, **options: Any
+) -> Party:
     """A party with these samples; `options` are those of `PartyOptions`."""
     return Party(Samples(X, y, X_test, y_test), PartyOptions(**options))
 
 
 def reply_of(cid: str, answer: Answer) -> Reply:
     """A party's answer as the server gets it."""
-    return Reply(cid, codec.write_tensors(answer.arrays), answer.n_examples, answer.metrics)
+    return Reply(
+        cid, codec.write_tensors(answer.arrays), answer.n_examples, answer.metrics
+    )

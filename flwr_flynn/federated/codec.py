@@ -1,7 +1,8 @@
-"""Class counts and parts of a model on the wire, as config entries and as the arrays that Flower carries.
+"""Class counts and parts of a model on the wire, as config entries and as the arrays
+that Flower carries.
 
-Nothing is assumed of an array that arrives. Sizes, types and shapes are checked before anything is allocated, and a
-message is used whole or refused with a `PayloadError`.
+Nothing is assumed of an array that arrives. Sizes, types and shapes are checked before
+anything is allocated, and a message is used whole or refused with a `PayloadError`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,22 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import check_packed, unpack_signed
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
-from flwr_flynn.federated.run_spec import RunSpec, announced_specs, check_fingerprints, deflated_specs
+from flwr_flynn.federated.run_spec import (
+    RunSpec,
+    announced_specs,
+    check_fingerprints,
+    deflated_specs,
+)
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram import LARGEST_BIAS, LARGEST_WEIGHT, MOST_SPECS, GramScoring, checked_gram_specs
+from flwr_flynn.model.gram import (
+    LARGEST_BIAS,
+    LARGEST_WEIGHT,
+    MOST_SPECS,
+    GramScoring,
+    checked_gram_specs,
+)
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
@@ -34,68 +46,126 @@ from flwr_flynn.privacy import Mechanism
 Array = npt.NDArray[Any]
 
 _MOST_DIMENSIONS = 4
-_TAIL = 40  # standard deviations that no noise goes beyond: Laplace noise does so with probability exp(-56)
+# standard deviations that no noise goes beyond: Laplace noise does so with probability
+# exp(-56)
+_TAIL = 40
 _SIGNED = ("|i1", "<i2", "<i4", "<i8")
 
 
-def counts_fields(hashers: Sequence[FlyHash], n_classes: int, n_examples: int | None = None) -> list[Field]:
+def counts_fields(
+    hashers: Sequence[FlyHash], n_classes: int, n_examples: int | None = None
+) -> list[Field]:
     """Layout of the exact counts of samples, up to so many, by several hashes."""
-    most = [capacity(hasher) if n_examples is None else min(n_examples, capacity(hasher)) for hasher in hashers]
+    most = [
+        capacity(hasher) if n_examples is None else min(n_examples, capacity(hasher))
+        for hasher in hashers
+    ]
     pairs = zip(hashers, most, strict=True)
-    return [Field("counts", (n_classes, h.hash_dim), each, fingerprint=h.fingerprint) for h, each in pairs]
+    return [
+        Field("counts", (n_classes, h.hash_dim), each, fingerprint=h.fingerprint)
+        for h, each in pairs
+    ]
 
 
-def counts_of(parts: Sequence[Array], hashers: Sequence[FlyHash]) -> tuple[ClassCounts, ...]:
-    """Counts of the same samples by several hashes; a `PayloadError` if no samples make them."""
+def counts_of(
+    parts: Sequence[Array], hashers: Sequence[FlyHash]
+) -> tuple[ClassCounts, ...]:
+    """Counts of the same samples by several hashes; a `PayloadError` if no samples make
+    them.
+    """
     pairs = zip(parts, hashers, strict=True)
     with refusing("counts"):
-        counts = [ClassCounts(part, hash_nnz=h.hash_nnz, spec_fingerprint=h.fingerprint) for part, h in pairs]
+        counts = [
+            ClassCounts(part, hash_nnz=h.hash_nnz, spec_fingerprint=h.fingerprint)
+            for part, h in pairs
+        ]
     for other in counts[1:]:
         if not np.array_equal(other.n_per_class, counts[0].n_per_class):
-            raise PayloadError("counts", "the same samples of each class in all blocks", "different numbers")
+            raise PayloadError(
+                "counts",
+                "the same samples of each class in all blocks",
+                "different numbers",
+            )
     return tuple(counts)
 
 
 def encode(*counts: ClassCounts) -> list[Array]:
-    """Counts as a message of one block each; sums of noisy counts in the narrowest signed type that holds them."""
+    """Counts as a message of one block each; sums of noisy counts in the narrowest
+    signed type that holds them.
+    """
     form = PLAIN if counts[0].noise else COUNTS
     fields = [
-        Field("counts", each.array.shape, 0, form, types=_SIGNED, fingerprint=each.spec_fingerprint) for each in counts
+        Field(
+            "counts",
+            each.array.shape,
+            0,
+            form,
+            types=_SIGNED,
+            fingerprint=each.spec_fingerprint,
+        )
+        for each in counts
     ]
     return to_arrays(fields, [each.array for each in counts])
 
 
-def decode_all(arrays: Sequence[Array], hashers: Sequence[FlyHash], n_classes: int) -> tuple[ClassCounts, ...]:
-    """The exact counts of the same samples by several hashes; a `PayloadError` for counts that no samples make."""
+def decode_all(
+    arrays: Sequence[Array], hashers: Sequence[FlyHash], n_classes: int
+) -> tuple[ClassCounts, ...]:
+    """The exact counts of the same samples by several hashes; a `PayloadError` for
+    counts that no samples make.
+    """
     return counts_of(of_arrays(arrays, counts_fields(hashers, n_classes)), hashers)
 
 
 def capacity(hasher: FlyHash) -> int:
-    """The number of samples up to which the sum of any row of counts is certain to stay within int64."""
+    """The number of samples up to which the sum of any row of counts is certain to stay
+    within int64.
+    """
     return (2**63 - 1) // int(hasher.hash_dim)
 
 
 def noisy_capacity(hasher: FlyHash) -> int:
-    """The size up to which an entry of noisy counts may grow in a sum, see `ClassCounts`."""
+    """The size up to which an entry of noisy counts may grow in a sum, see
+    `ClassCounts`.
+    """
     return capacity(hasher) // 2
 
 
 def release_field(hasher: FlyHash, mechanism: Mechanism, most: int) -> Field:
-    """Layout of the noisy counts of one party without the noise, entries up to `most`, and what the noise adds."""
-    # By the noise alone, which is public: what the counts are must not show in the number of bytes.
+    """Layout of the noisy counts of one party without the noise, entries up to `most`,
+    and what the noise adds.
+    """
+    # By the noise alone, which is public: what the counts are must not show in the
+    # number of bytes.
     types = ("<i4" if _TAIL * mechanism.noise_sd < 2**30 else "<i8",)
     most = min(noisy_capacity(hasher), most + math.ceil(_TAIL * mechanism.noise_sd))
-    return Field("counts", (mechanism.n_classes, hasher.hash_dim), most, PLAIN, True, types, hasher.fingerprint)
+    return Field(
+        "counts",
+        (mechanism.n_classes, hasher.hash_dim),
+        most,
+        PLAIN,
+        True,
+        types,
+        hasher.fingerprint,
+    )
 
 
-def decode_total(arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism, n_releases: int) -> ClassCounts:
+def decode_total(
+    arrays: Sequence[Array], hasher: FlyHash, mechanism: Mechanism, n_releases: int
+) -> ClassCounts:
     """The sum of releases that a server distributes, as `encode` writes it."""
-    field = replace(release_field(hasher, mechanism, 0), most=noisy_capacity(hasher), types=_SIGNED)
+    field = replace(
+        release_field(hasher, mechanism, 0), most=noisy_capacity(hasher), types=_SIGNED
+    )
     return released(of_arrays(arrays, [field])[0], hasher, mechanism, n_releases)
 
 
-def released(array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int) -> ClassCounts:
-    """Noisy counts with this array, of so many releases; a `PayloadError` if there are none such."""
+def released(
+    array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int
+) -> ClassCounts:
+    """Noisy counts with this array, of so many releases; a `PayloadError` if there are
+    none such.
+    """
     with refusing("counts"):
         return mechanism.received(array, hasher.fingerprint, n_releases)
 
@@ -111,24 +181,37 @@ def write_tensors(arrays: Sequence[Array]) -> list[bytes]:
 
 
 def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
-    """Flower's tensors as views of their bytes. `numpy.load` would allocate whatever a header declares."""
+    """Flower's tensors as views of their bytes.
+
+    `numpy.load` would allocate whatever a header declares.
+    """
     arrays = []
-    for name, tensor in ((f"array {i}", tensor) for i, tensor in enumerate(tensors, start=1)):
+    for name, tensor in (
+        (f"array {i}", tensor) for i, tensor in enumerate(tensors, start=1)
+    ):
         if not isinstance(tensor, bytes):
             raise PayloadError(name, "the bytes of numpy.save", type(tensor).__name__)
         stream = io.BytesIO(tensor)  # of the same bytes, not of a copy
         header = npy_header(stream, name, PayloadError, r"[<|](?:[iu][1248]|f[248])")
         if len(header.shape) > _MOST_DIMENSIONS:
-            raise PayloadError(name, f"at most {_MOST_DIMENSIONS} dimensions", len(header.shape))
+            raise PayloadError(
+                name, f"at most {_MOST_DIMENSIONS} dimensions", len(header.shape)
+            )
         start = stream.tell()
         if header.n_bytes != len(tensor) - start:
-            raise PayloadError(name, f"{header.n_bytes} bytes as its header declares", len(tensor) - start)
+            raise PayloadError(
+                name,
+                f"{header.n_bytes} bytes as its header declares",
+                len(tensor) - start,
+            )
         arrays.append(header.array(tensor, start))
     return arrays
 
 
 def join(tensors: Sequence[bytes]) -> bytes:
-    """Tensors as one value: Flower's evaluate channel carries no arrays back, but bytes."""
+    """Tensors as one value: Flower's evaluate channel carries no arrays back, but
+    bytes.
+    """
     return b"".join(struct.pack("<Q", len(tensor)) + tensor for tensor in tensors)
 
 
@@ -139,10 +222,14 @@ def split(joined: Any) -> list[bytes]:
     tensors, start = [], 0
     while start < len(joined):
         if len(joined) < start + 8:
-            raise PayloadError("statistic", "8 bytes with the size of a tensor", len(joined) - start)
+            raise PayloadError(
+                "statistic", "8 bytes with the size of a tensor", len(joined) - start
+            )
         (size,) = struct.unpack_from("<Q", joined, start)
         if size > len(joined) - start - 8:
-            raise PayloadError("statistic", f"{size} bytes of a tensor", len(joined) - start - 8)
+            raise PayloadError(
+                "statistic", f"{size} bytes of a tensor", len(joined) - start - 8
+            )
         tensors.append(joined[start + 8 : start + 8 + size])
         start += 8 + size
     return tensors
@@ -151,20 +238,42 @@ def split(joined: Any) -> list[bytes]:
 # -------- parts of a model: scoring rules, weights, scores from the Gram matrix
 
 
-def announced_members(config: Config, run: RunSpec, counts: Sequence[ClassCounts]) -> tuple[ModelMember, ...]:
-    """Members with the scorings and weights that a server announced, of the specs of a run and these counts."""
+def announced_members(
+    config: Config, run: RunSpec, counts: Sequence[ClassCounts]
+) -> tuple[ModelMember, ...]:
+    """Members with the scorings and weights that a server announced, of the specs of a
+    run and these counts.
+    """
     lists = config.json("scorings", 200 * len(run.specs))
-    if not isinstance(lists, list) or not all(isinstance(values, list) and len(values) == 4 for values in lists):
-        raise PayloadError(key("scorings"), "lists of rule, decay, temperature and weight", type(lists).__name__)
+    if not isinstance(lists, list) or not all(
+        isinstance(values, list) and len(values) == 4 for values in lists
+    ):
+        raise PayloadError(
+            key("scorings"),
+            "lists of rule, decay, temperature and weight",
+            type(lists).__name__,
+        )
     if len(lists) != len(run.specs) or any(values[2] is None for values in lists):
-        raise PayloadError(key("scorings"), f"{len(run.specs)}, each with a temperature", len(lists))
+        raise PayloadError(
+            key("scorings"), f"{len(run.specs)}, each with a temperature", len(lists)
+        )
     with refusing(key("scorings")):
         scorings = [ScoringRule(*values[:3]) for values in lists]
-        return tuple(map(ModelMember, run.specs, counts, scorings, [values[3] for values in lists]))
+        return tuple(
+            map(
+                ModelMember,
+                run.specs,
+                counts,
+                scorings,
+                [values[3] for values in lists],
+            )
+        )
 
 
 def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
-    """Config entries of scores from the Gram matrix, without their weights; none without them."""
+    """Config entries of scores from the Gram matrix, without their weights; none
+    without them.
+    """
     if gram is None:
         return {}
     prints = " ".join(flynn_hash(spec).fingerprint for spec in gram.specs)
@@ -175,15 +284,28 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
     }
 
 
-def announced_gram(config: Config, run: RunSpec, arrays: Sequence[Array], party: SampleAccess) -> GramScoring:
-    """Scores from the Gram matrix in a message that may come from anybody, with their weights as the one array."""
+def announced_gram(
+    config: Config, run: RunSpec, arrays: Sequence[Array], party: SampleAccess
+) -> GramScoring:
+    """Scores from the Gram matrix in a message that may come from anybody, with their
+    weights as the one array.
+    """
     bias = config.integers("gram", run.n_classes, -LARGEST_BIAS, LARGEST_BIAS)
     with refusing(key("gram")):
-        specs = checked_gram_specs(announced_specs(config, "gram_specs", MOST_SPECS, run.specs))
+        specs = checked_gram_specs(
+            announced_specs(config, "gram_specs", MOST_SPECS, run.specs)
+        )
         n_rows = sum(spec.hash_dim for spec in specs)
-        needed = sum(memory_needed(spec, run.n_classes) for spec in specs) + 64 * n_rows * run.n_classes
+        needed = (
+            sum(memory_needed(spec, run.n_classes) for spec in specs)
+            + 64 * n_rows * run.n_classes
+        )
         party.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
-        check_fingerprints(config, "gram_fingerprints", [flynn_hash(spec) for spec in specs])
+        check_fingerprints(
+            config, "gram_fingerprints", [flynn_hash(spec) for spec in specs]
+        )
         check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
-        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT).astype(np.int32)
+        weights = unpack_signed(
+            arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT
+        ).astype(np.int32)
         return GramScoring(specs, weights, np.array(bias, np.int64))

@@ -1,7 +1,9 @@
-"""Replies of one phase, checked one by one and added up; nothing is changed until the batch is accepted.
+"""Replies of one phase, checked one by one and added up; nothing is changed until the
+batch is accepted.
 
-A reply in clear is used whole or refused with a reason, and costs its sender alone: the others are added all the same.
-Of a secure sum SecAgg+ gives the server one copy of the mean for each party: all of them are added, or none.
+A reply in clear is used whole or refused with a reason, and costs its sender alone: the
+others are added all the same. Of a secure sum SecAgg+ gives the server one copy of the
+mean for each party: all of them are added, or none.
 """
 
 from __future__ import annotations
@@ -21,41 +23,67 @@ from flwr_flynn.federated.roster import Member, Roster, Sender
 
 @dataclass
 class Batch(Generic[S]):
-    """Replies that were checked together, and the sum that accepting them leads to. All dicts are by cid."""
+    """Replies that were checked together, and the sum that accepting them leads to.
+
+    All dicts are by cid.
+    """
 
     total: S  # with the replies that passed
-    known: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)  # cids by name and digests
-    answered: dict[tuple[str, str], str] = field(default_factory=dict)  # by node and name of members of a saved run
+    # cids by name and digests
+    known: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    # by node and name of members of a saved run
+    answered: dict[tuple[str, str], str] = field(default_factory=dict)
     passed: dict[str, Reply] = field(default_factory=dict)
-    parts: dict[str, Any] = field(default_factory=dict)  # what is kept of each, in phases that report on parties
+    # what is kept of each, in phases that report on parties
+    parts: dict[str, Any] = field(default_factory=dict)
     members: dict[str, Member] = field(default_factory=dict)  # their senders
-    taken_out: dict[str, int] = field(default_factory=dict)  # in a withdrawal: their indices in the saved run
+    # in a withdrawal: their indices in the saved run
+    taken_out: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)  # reasons
-    repeated: list[str] = field(default_factory=list)  # senders of ignored replies: they are in the sum already
+    # senders of ignored replies: they are in the sum already
+    repeated: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)  # as the senders gave them
-    replies: dict[str, Reply] = field(default_factory=dict)  # the first of each sender, whatever came of it
+    # the first of each sender, whatever came of it
+    replies: dict[str, Reply] = field(default_factory=dict)
     arrivals: Arrivals = field(default_factory=Arrivals)  # of those that passed
 
     def without(self, start: S, reason: str) -> Batch[S]:
         """The batch with nobody in it; those that passed are refused for `reason`."""
         refused = dict.fromkeys(self.passed, reason) | self.refused
-        kept = {name: getattr(self, name) for name in ("repeated", "names", "replies", "arrivals")}
+        kept = {
+            name: getattr(self, name)
+            for name in ("repeated", "names", "replies", "arrivals")
+        }
         return Batch(start, refused=refused, **kept)
 
 
-def collect(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]) -> None:
-    """Add replies to a batch; `roster` is that of the phase, and `counted` that of the counts."""
+def collect(
+    request: Request[S],
+    batch: Batch[S],
+    roster: Roster,
+    counted: Roster,
+    replies: Sequence[Reply],
+) -> None:
+    """Add replies to a batch; `roster` is that of the phase, and `counted` that of the
+    counts.
+    """
     if request.bound is None:
         _add_each(request, batch, roster, counted, replies)
     else:
         _add_sum(request, batch, roster, replies)
 
 
-def _add_each(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, replies: Sequence[Reply]) -> None:
+def _add_each(
+    request: Request[S],
+    batch: Batch[S],
+    roster: Roster,
+    counted: Roster,
+    replies: Sequence[Reply],
+) -> None:
     """Check replies one by one, and add up those that pass.
 
-    No party is added twice: not if it replies again, and not if it has the name and the very counts of a party in the
-    sum, as a node that restarted under a new id has.
+    No party is added twice: not if it replies again, and not if it has the name and the
+    very counts of a party in the sum, as a node that restarted under a new id has.
     """
     for reply in replies:
         sender = Sender.of(reply)
@@ -66,17 +94,33 @@ def _add_each(request: Request[S], batch: Batch[S], roster: Roster, counted: Ros
         if name:
             batch.names[cid] = name
         if REFUSED in reply.metrics:
-            batch.refused[cid] = f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
+            batch.refused[cid] = (
+                f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
+            )
             continue
         try:
             _add(request, batch, roster, counted, reply, sender)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the others their count
-            reason = str(error) if isinstance(error, FlyNNError) else f"unreadable ({type(error).__name__})"
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, it must not cost the others their count.
+            reason = (
+                str(error)
+                if isinstance(error, FlyNNError)
+                else f"unreadable ({type(error).__name__})"
+            )
             batch.refused[cid] = f"refused: {reason}"
 
 
-def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, reply: Reply, sender: Sender) -> None:
-    """Add a reply to a batch, unless it has no samples; an error refuses it, and leaves the batch as it is."""
+def _add(
+    request: Request[S],
+    batch: Batch[S],
+    roster: Roster,
+    counted: Roster,
+    reply: Reply,
+    sender: Sender,
+) -> None:
+    """Add a reply to a batch, unless it has no samples; an error refuses it, and leaves
+    the batch as it is.
+    """
     cid, name, proof = sender
     member = counted.member(cid, name or None, proof)
     if reply.fault:
@@ -92,9 +136,17 @@ def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, 
     sizes, change = request.sizes(statistic), request.change(statistic)
     seconds = reply.metrics.get(SECONDS)
     party = Member(
-        *(name, cid, roster.identify(cid), None if sizes is None else tuple(sizes.tolist()), digests),
+        *(
+            name,
+            cid,
+            roster.identify(cid),
+            None if sizes is None else tuple(sizes.tolist()),
+            digests,
+        ),
         bytes=reply.n_bytes,
-        seconds=seconds if isinstance(seconds, float) and 0 <= seconds < math.inf else None,
+        seconds=seconds
+        if isinstance(seconds, float) and 0 <= seconds < math.inf
+        else None,
         proof=proof,
         change=change,
     )
@@ -115,38 +167,56 @@ def _add(request: Request[S], batch: Batch[S], roster: Roster, counted: Roster, 
 
 
 def _check_new(
-    batch: Batch[Any], roster: Roster, reply: Reply, name: str, digests: tuple[str, ...], member: Member | None
+    batch: Batch[Any],
+    roster: Roster,
+    reply: Reply,
+    name: str,
+    digests: tuple[str, ...],
+    member: Member | None,
 ) -> None:
     """Refuse a party that is in the sum, or in the batch, under another node id."""
     known = batch.known.get((name, digests)) if name and digests else None
     twin = roster.twin(reply.cid, name, digests) or known
     if twin is not None:
         raise PayloadError(f"the same name and counts as node {twin}, which is counted")
-    if member is not None and (first := batch.answered.get((member.node, member.name))) is not None:
+    if (
+        member is not None
+        and (first := batch.answered.get((member.node, member.name))) is not None
+    ):
         raise PayloadError(f"the same member as node {first}, which replied")
 
 
-def _add_sum(request: Request[S], batch: Batch[S], roster: Roster, replies: Sequence[Reply]) -> None:
+def _add_sum(
+    request: Request[S], batch: Batch[S], roster: Roster, replies: Sequence[Reply]
+) -> None:
     """Add the sum that copies of its mean make: all senders are in it, or none is."""
     if not replies:
         return
     if batch.passed or batch.refused:
-        raise ConfigError("secure sum", "all replies at once", f"{len(replies)} after others")
+        raise ConfigError(
+            "secure sum", "all replies at once", f"{len(replies)} after others"
+        )
     batch.repeated += [reply.cid for reply in replies if reply.cid in roster]
-    first = {cid: reply for cid, reply in first_of_each(replies).items() if cid not in roster}
+    first = {
+        cid: reply for cid, reply in first_of_each(replies).items() if cid not in roster
+    }
     if not first:
         return
     try:
         batch.total = request.add(batch.total, request.summed(list(first.values())))
     except FlyNNError as error:
-        batch.refused = dict.fromkeys(first, f"refused: with its whole secure sum: {error}")
+        batch.refused = dict.fromkeys(
+            first, f"refused: with its whole secure sum: {error}"
+        )
         return
     for cid, reply in first.items():
         _, name, proof = Sender.of(reply)
         batch.names |= {cid: name} if name else {}
         batch.passed[cid] = reply
         batch.arrivals += Arrivals.of(request.contents, reply)
-        batch.members[cid] = Member(name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes)
+        batch.members[cid] = Member(
+            name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes
+        )
 
 
 def first_of_each(replies: Iterable[Reply]) -> dict[str, Reply]:

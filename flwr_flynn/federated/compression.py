@@ -1,17 +1,19 @@
-"""A matrix of counts in few bytes: the gaps between entries that are not zero, and the entries, each deflated.
+"""A matrix of counts in few bytes: the gaps between entries that are not zero, and the
+entries, each deflated.
 
-A party's counts are mostly zeros, and the rest mostly small. The bytes of packed counts, an (L, m) matrix:
+A party's counts are mostly zeros, and the rest mostly small. The bytes of packed
+counts, an (L, m) matrix:
 
-- 1 byte each: version, 1; bytes of a gap (1, 2 or 4), or 0: no gaps, every entry follows; bytes of an entry (1, 2, 4
-  or 8)
+- 1 byte each: version, 1; bytes of a gap (1, 2 or 4), or 0: no gaps, every entry
+  follows; bytes of an entry (1, 2, 4 or 8)
 - 4 bytes each: L, m, number of entries that follow, CRC-32 of all other bytes
 - gaps: zeros before each entry that is not zero, row by row
 - these entries, each less 1; or all entries, as they are
 
-Numbers are little-endian, and written as byte planes, that of the lowest bytes first, each a raw deflate stream
-(RFC 1951). In signed counts 0, -1, 1, -2, 2 and so on travel as 0, 1, 2, 3, 4. Packed numbers are their number (8
-bytes), the bytes of each (1 byte), and byte planes. What zlib writes may depend on its version; what is unpacked does
-not.
+Numbers are little-endian, and written as byte planes, that of the lowest bytes first,
+each a raw deflate stream (RFC 1951). In signed counts 0, -1, 1, -2, 2 and so on travel
+as 0, 1, 2, 3, 4. Packed numbers are their number (8 bytes), the bytes of each (1 byte),
+and byte planes. What zlib writes may depend on its version; what is unpacked does not.
 """
 
 from __future__ import annotations
@@ -57,20 +59,26 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
 def sealed(raw: bytes) -> bytes:
     """Packed bytes with the checksum that they should have.
 
-    It finds accidents, such as a changed bit in a gap; whoever forges counts can forge it.
+    It finds accidents, such as a changed bit in a gap; whoever forges counts can forge
+    it.
     """
     header, body = raw[: _HEADER.size], raw[_START:]
     return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
 
 
 def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
-    """The (L, m) counts in bytes that may come from anybody, entries up to `largest` and below 2**63.
+    """The (L, m) counts in bytes that may come from anybody, entries up to `largest`
+    and below 2**63.
 
     Whatever the bytes say, no more is allocated than a few times the expected matrix.
     """
     raw, size = packed.tobytes(), math.prod(shape)
     if len(raw) < _START or raw[0] != _VERSION:
-        raise PayloadError("counts", f"packed counts of version {_VERSION}", f"version {raw[0]}" if raw else "no bytes")
+        raise PayloadError(
+            "counts",
+            f"packed counts of version {_VERSION}",
+            f"version {raw[0]}" if raw else "no bytes",
+        )
     if raw != sealed(raw):
         raise PayloadError("counts", "bytes of their checksum", "damaged bytes")
     _, gap_width, width, *found, n = _HEADER.unpack_from(raw)
@@ -79,7 +87,11 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     if n > size or size >= _LARGEST_SIZE:
         raise PayloadError("counts", f"at most {size} entries", n)
     if gap_width not in (0, *_GAP_WIDTHS) or width not in _ENTRY_WIDTHS:
-        raise PayloadError("counts", "gaps of 0 to 4 and entries of 1 to 8 bytes", f"{gap_width} and {width}")
+        raise PayloadError(
+            "counts",
+            "gaps of 0 to 4 and entries of 1 to 8 bytes",
+            f"{gap_width} and {width}",
+        )
     if not gap_width and n != size:
         raise PayloadError("counts", f"all {size} entries", n)
     gaps, rest = _read(raw[_START:], n, gap_width, "gaps")
@@ -87,7 +99,8 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     if rest:
         raise PayloadError("counts", "nothing behind the entries", f"{len(rest)} bytes")
     largest = min(largest, 2**63 - 1)
-    if int(entries.max(initial=0)) > largest - bool(gap_width and n):  # beside gaps, entries are written less 1
+    # beside gaps, entries are written less 1
+    if int(entries.max(initial=0)) > largest - bool(gap_width and n):
         raise PayloadError("counts", f"entries of at most {largest}", "a larger entry")
     if not gap_width:
         return entries.astype(np.int64).reshape(shape)
@@ -95,44 +108,60 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
         raise PayloadError("counts", f"gaps below {size}", "a larger gap")
     indices = np.cumsum(gaps.astype(np.int64) + 1) - 1
     if n and int(indices[-1]) >= size:
-        raise PayloadError("counts", f"entries within {shape[0]} rows of {shape[1]}", "an index beyond")
+        raise PayloadError(
+            "counts", f"entries within {shape[0]} rows of {shape[1]}", "an index beyond"
+        )
     counts = np.zeros(size, np.int64)
     counts[indices] = entries.astype(np.int64) + 1
     return counts.reshape(shape)
 
 
 def pack_signed(table: npt.NDArray[Any]) -> Bytes:
-    """A table of integers of both signs as bytes: 0, -1, 1, -2 and so on become counts 0, 1, 2, 3."""
+    """A table of integers of both signs as bytes: 0, -1, 1, -2 and so on become counts
+    0, 1, 2, 3.
+    """
     wide = table.astype(np.int64)
     return pack((wide << 1) ^ (wide >> 63))
 
 
 def unpack_signed(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
-    """The table in bytes that may come from anybody, entries of magnitude up to `largest`, below 2**62."""
+    """The table in bytes that may come from anybody, entries of magnitude up to
+    `largest`, below 2**62.
+    """
     found = unpack(packed, shape, 2 * largest)
     return (found >> 1) ^ -(found & 1)
 
 
 def pack_numbers(numbers: npt.NDArray[Any]) -> Bytes:
-    """Integers from 0 to below 2**63 as bytes: their number and their width in bytes, then deflated byte planes."""
+    """Integers from 0 to below 2**63 as bytes: their number and their width in bytes,
+    then deflated byte planes.
+    """
     width, body = _written(numbers.astype(np.uint64))
     return np.frombuffer(struct.pack("<QB", len(numbers), width) + body, np.uint8)
 
 
-def check_packed(arrays: Sequence[npt.NDArray[Any]], n: int, field: str, expected: str) -> None:
+def check_packed(
+    arrays: Sequence[npt.NDArray[Any]], n: int, field: str, expected: str
+) -> None:
     """Raise a `PayloadError` unless a message has `n` arrays of packed numbers."""
-    if len(arrays) != n or any(array.dtype.str != "|u1" or array.ndim != 1 for array in arrays):
+    if len(arrays) != n or any(
+        array.dtype.str != "|u1" or array.ndim != 1 for array in arrays
+    ):
         raise PayloadError(field, expected, f"{len(arrays)} arrays")
 
 
 def unpack_numbers(packed: Bytes, most: int, largest: int) -> Numbers:
-    """The integers in bytes that may come from anybody: at most `most` of them, up to `largest` each."""
+    """The integers in bytes that may come from anybody: at most `most` of them, up to
+    `largest` each.
+    """
     raw = packed.tobytes()
     if len(raw) < 9:
         raise PayloadError("numbers", "at least 9 bytes", len(raw))
     n, width = struct.unpack_from("<QB", raw)
     if n > most or width not in _ENTRY_WIDTHS:
-        raise PayloadError("numbers", f"at most {most} of 1 to 8 bytes each", f"{n} of {width}")
+        raise PayloadError(
+            "numbers", f"at most {most} of 1 to 8 bytes each", f"{n} of {width}"
+        )
     numbers, rest = _read(raw[9:], n, width, "numbers")
     if rest:
         raise PayloadError("numbers", "nothing behind them", f"{len(rest)} bytes")
@@ -164,7 +193,8 @@ def _read(raw: bytes, n: int, width: int, what: str) -> tuple[npt.NDArray[Any], 
     for _ in range(width):
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            plane = inflater.decompress(raw, n + 1)  # no more is expanded, however much there is
+            # no more is expanded, however much there is
+            plane = inflater.decompress(raw, n + 1)
         except zlib.error:
             plane = b""
         if not inflater.eof or len(plane) != n:

@@ -1,11 +1,14 @@
-"""The server's own file of a federation: its sums, spec, scoring and roster, and the phase where the run stands.
+"""The server's own file of a federation: its sums, spec, scoring and roster, and the
+phase where the run stands.
 
-It is a model file with a roster, so `FlyNNClassifier.load` takes the model. Unlike ``model.npz`` it tells of single
-parties: identity, samples of each class, and the SHA-256 of the counts (the counts themselves are not kept). So parties
-can join later and leave again, and a run can go on after any phase (`purpose="resume"`).
+It is a model file with a roster, so `FlyNNClassifier.load` takes the model. Unlike
+``model.npz`` it tells of single parties: identity, samples of each class, and the
+SHA-256 of the counts (the counts themselves are not kept). So parties can join later
+and leave again, and a run can go on after any phase (`purpose="resume"`).
 
-A party is known by its node id, the public key of its SuperNode, or the SHA-256 of its proof of membership. Without
-SuperNode authentication the first two change with every start of a node.
+A party is known by its node id, the public key of its SuperNode, or the SHA-256 of its
+proof of membership. Without SuperNode authentication the first two change with every
+start of a node.
 
 ``flwr-flynn show federation.npz`` prints a file's roster.
 """
@@ -40,11 +43,17 @@ _LONGEST = 64  # characters of a name, a node or a run
 BEHIND_MODEL = ("evaluation", "")
 """Phases that are due when the Gram matrix is over."""
 
-_FACTS = {"phase": "phase", "selected": "is_selected", "max_members": "max_members", "thorough": "is_thorough"}
+_FACTS = {
+    "phase": "phase",
+    "selected": "is_selected",
+    "max_members": "max_members",
+    "thorough": "is_thorough",
+}
 """Entries of the roster, and the attributes that they are."""
 
 _ROSTER = {"format", "mode", "bound", "mechanism", "members", *_FACTS}
-_KEPT = ("name", "node", "key", "proof", "sizes", "sha256", "run")  # of a member; the size and time of a reply are not
+# of a member; the size and time of a reply are not
+_KEPT = ("name", "node", "key", "proof", "sizes", "sha256", "run")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +65,8 @@ class Federation:
     run_spec : RunSpec
         With a spec for each member of the model.
     shared : Model
-        Before the selection of a run all candidates are its members. With scores from the Gram matrix only after its
-        phase.
+        Before the selection of a run all candidates are its members. With scores from
+        the Gram matrix only after its phase.
     members : sequence of Member
         Kept in the order of their names.
     phase : str, default=""
@@ -80,14 +89,31 @@ class Federation:
 
     def __post_init__(self) -> None:
         integer("max_members", self.max_members, error=ModelFileError)
-        for name, value in (("selected", self.is_selected), ("thorough", self.is_thorough)):
+        for name, value in (
+            ("selected", self.is_selected),
+            ("thorough", self.is_thorough),
+        ):
             boolean(name, value, ModelFileError)
         if tuple(member.spec for member in self.shared.members) != self.run_spec.specs:
-            raise ModelFileError("model", "a member for each spec of the run", f"{len(self.shared.members)}")
-        if not isinstance(self.phase, str) or len(self.phase) > 64 or not self.phase.isprintable():
-            raise ModelFileError("phase", "a name of at most 64 characters on one line", type(self.phase).__name__)
+            raise ModelFileError(
+                "model",
+                "a member for each spec of the run",
+                f"{len(self.shared.members)}",
+            )
+        if (
+            not isinstance(self.phase, str)
+            or len(self.phase) > 64
+            or not self.phase.isprintable()
+        ):
+            raise ModelFileError(
+                "phase",
+                "a name of at most 64 characters on one line",
+                type(self.phase).__name__,
+            )
         if self.shared.gram is not None and self.phase not in BEHIND_MODEL:
-            raise ModelFileError("phase", "evaluation, or none, with the Gram matrix", self.phase)
+            raise ModelFileError(
+                "phase", "evaluation, or none, with the Gram matrix", self.phase
+            )
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
         self._check_members()
@@ -95,25 +121,45 @@ class Federation:
     def _check_members(self) -> None:
         run = self.run_spec
         if self.counts.noise and run.mechanism is None:
-            raise ModelFileError("roster", "a mechanism for noisy counts", f"mode {run.mode}")
+            raise ModelFileError(
+                "roster", "a mechanism for noisy counts", f"mode {run.mode}"
+            )
         expected = 0 if run.is_secure else len(run.specs)
         for member in self.members:
             if len(member.sha256) != expected:
-                raise ModelFileError("sha256", f"{expected} for each member in mode {run.mode}", len(member.sha256))
+                raise ModelFileError(
+                    "sha256",
+                    f"{expected} for each member in mode {run.mode}",
+                    len(member.sha256),
+                )
         if run.is_secure:
             return
         if not run.is_plain:
             releases = sum(release.times for release in self.counts.noise)
             if len(self.members) != releases:
-                raise ModelFileError("roster", f"{releases} members, one for each release", len(self.members))
+                raise ModelFileError(
+                    "roster",
+                    f"{releases} members, one for each release",
+                    len(self.members),
+                )
             return
         sizes = [0] * run.n_classes
         for member in self.members:
             if member.sizes is None:
-                raise ModelFileError("sizes", f"samples of each class for every member in mode {run.mode}", "none")
-            sizes = [have + more for have, more in zip(sizes, member.sizes, strict=True)]
+                raise ModelFileError(
+                    "sizes",
+                    f"samples of each class for every member in mode {run.mode}",
+                    "none",
+                )
+            sizes = [
+                have + more for have, more in zip(sizes, member.sizes, strict=True)
+            ]
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
-            raise ModelFileError("roster", "members with as many samples of each class as the counts", "other numbers")
+            raise ModelFileError(
+                "roster",
+                "members with as many samples of each class as the counts",
+                "other numbers",
+            )
 
     @property
     def is_past_selection(self) -> bool:
@@ -127,7 +173,9 @@ class Federation:
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum for the first spec, in a finished run that of the first member of the model."""
+        """The sum for the first spec, in a finished run that of the first member of the
+        model.
+        """
         return self.totals.parts[0]
 
     @property
@@ -138,7 +186,9 @@ class Federation:
         return FlyNNClassifier.from_model(self.shared)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all: after a crash there is the old one or the new one."""
+        """Write the file, whole or not at all: after a crash there is the old one or
+        the new one.
+        """
         run, mechanism = self.run_spec, self.run_spec.mechanism
         roster = {
             "format": _FORMAT,
@@ -146,7 +196,10 @@ class Federation:
             "bound": run.bound,
             "mechanism": None if mechanism is None else mechanism.to_dict(),
             **{name: getattr(self, attribute) for name, attribute in _FACTS.items()},
-            "members": [{name: getattr(member, name) for name in _KEPT} for member in self.members],
+            "members": [
+                {name: getattr(member, name) for name in _KEPT}
+                for member in self.members
+            ],
         }
         model_file.write(path, self.shared, extra=roster)
 
@@ -155,21 +208,47 @@ class Federation:
         """A federation from a file that `save` wrote."""
         with model_file.reading(path, max_bytes) as (model, roster):
             if not isinstance(roster, dict):
-                raise ModelFileError("roster", "one", "none", text="a model without a roster: nobody can join or leave")
-            if set(roster) != _ROSTER or type(roster["format"]) is not int or roster["format"] != _FORMAT:
-                raise ModelFileError("roster", f"one of format {_FORMAT}", f"format {str(roster.get('format'))[:20]}")
-            mechanism = None if roster["mechanism"] is None else mechanism_from_dict(roster["mechanism"])
+                raise ModelFileError(
+                    "roster",
+                    "one",
+                    "none",
+                    text="a model without a roster: nobody can join or leave",
+                )
+            if (
+                set(roster) != _ROSTER
+                or type(roster["format"]) is not int
+                or roster["format"] != _FORMAT
+            ):
+                raise ModelFileError(
+                    "roster",
+                    f"one of format {_FORMAT}",
+                    f"format {str(roster.get('format'))[:20]}",
+                )
+            mechanism = (
+                None
+                if roster["mechanism"] is None
+                else mechanism_from_dict(roster["mechanism"])
+            )
             classes: list[Label] = model.classes.tolist()
             specs = [member.spec for member in model.members]
             weight = "balanced" if model.prior is None else None
-            run = RunSpec(specs, classes, mechanism, roster["bound"], model.feature_names, weight)
+            run = RunSpec(
+                specs, classes, mechanism, roster["bound"], model.feature_names, weight
+            )
             if roster["mode"] != run.mode:
-                raise ModelFileError("mode", f"{run.mode} with this mechanism and bound", str(roster["mode"])[:40])
+                raise ModelFileError(
+                    "mode",
+                    f"{run.mode} with this mechanism and bound",
+                    str(roster["mode"])[:40],
+                )
             if not isinstance(roster["members"], list):
-                raise ModelFileError("members", "a list", type(roster["members"]).__name__)
+                raise ModelFileError(
+                    "members", "a list", type(roster["members"]).__name__
+                )
             members = [_member(member, len(classes)) for member in roster["members"]]
             facts = {attribute: roster[name] for name, attribute in _FACTS.items()}
-            # The prior follows from the counts, and the guarantee from the mechanism: neither from a file.
+            # The prior follows from the counts, and the guarantee from the mechanism:
+            # neither from a file.
             prior = counted_prior(model.members[0].counts, weight)
             model = replace(model, prior=prior, guarantee=run.guarantee)
             return cls(run, model, members, **facts)
@@ -179,37 +258,62 @@ def _member(values: Any, n_classes: int) -> Member:
     if isinstance(values, dict):
         values = {"proof": "", **values}  # there was none in 0.8
     if not isinstance(values, dict) or set(values) != set(_KEPT):
-        raise ModelFileError("members", f"entries with {', '.join(_KEPT)}", type(values).__name__)
+        raise ModelFileError(
+            "members", f"entries with {', '.join(_KEPT)}", type(values).__name__
+        )
     for name in ("name", "node", "run"):
         text = values[name]
         if not isinstance(text, str) or len(text) > _LONGEST or not text.isprintable():
-            raise ModelFileError(name, f"a text of at most {_LONGEST} characters on one line", type(text).__name__)
+            raise ModelFileError(
+                name,
+                f"a text of at most {_LONGEST} characters on one line",
+                type(text).__name__,
+            )
     sizes, sha256 = values["sizes"], values["sha256"]
     for name in ("key", "proof"):
         if values[name] != "" and not is_sha256(values[name]):
-            raise ModelFileError(name, "64 hexadecimal digits or none", str(values[name])[:64])
+            raise ModelFileError(
+                name, "64 hexadecimal digits or none", str(values[name])[:64]
+            )
     if not isinstance(sha256, list) or not all(map(is_sha256, sha256)):
-        raise ModelFileError("sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__)
+        raise ModelFileError(
+            "sha256", "a list of 64 hexadecimal digits each", type(sha256).__name__
+        )
     if sizes is not None:
-        is_list = isinstance(sizes, list) and len(sizes) == n_classes  # 0.8 added classes to a federation
-        if not is_list or not all(type(size) is int and 0 <= size < 2**63 for size in sizes):
-            raise ModelFileError("sizes", f"{n_classes} integers (with other classes train anew), or none", "others")
+        # 0.8 added classes to a federation
+        is_list = isinstance(sizes, list) and len(sizes) == n_classes
+        if not is_list or not all(
+            type(size) is int and 0 <= size < 2**63 for size in sizes
+        ):
+            raise ModelFileError(
+                "sizes",
+                f"{n_classes} integers (with other classes train anew), or none",
+                "others",
+            )
         sizes = tuple(sizes)
     return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
 
 
 @contextmanager
 def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other runs off a federation's file for the block; a lock file beside it stays."""
+    """Keep other runs off a federation's file for the block; a lock file beside it
+    stays.
+    """
     file = Path(path)
     try:
         file.parent.stat()  # the lock would make a folder
-        held = FileLock(file.with_name(f".{file.name}.lock"), mode=0o600).acquire(timeout=0)
+        held = FileLock(file.with_name(f".{file.name}.lock"), mode=0o600).acquire(
+            timeout=0
+        )
     except Timeout:
         name = file.name[:80]
-        raise ConfigError("federation", got=name, text=f"federation: another run has {name!r}") from None
+        raise ConfigError(
+            "federation", got=name, text=f"federation: another run has {name!r}"
+        ) from None
     except OSError as error:
-        raise ConfigError("federation", "a file that can be locked", error.strerror) from None
+        raise ConfigError(
+            "federation", "a file that can be locked", error.strerror
+        ) from None
     with held:
         yield
 

@@ -1,10 +1,12 @@
-"""The layout of an answer: every array of integers that a request asks for, declared once.
+"""The layout of an answer: every array of integers that a request asks for, declared
+once.
 
-From a layout follow the arrays of a message and the checks of one that arrives, sizes before anything is unpacked; the
-vector of a secure sum; and the length of both.
+From a layout follow the arrays of a message and the checks of one that arrives, sizes
+before anything is unpacked; the vector of a secure sum; and the length of both.
 
-The vector of a secure sum has small integers alone, none larger than the bound of the run. Larger integers are written
-in digits of base `bound`, each with the sign of the integer: the sums of the digits make the sum of the integers.
+The vector of a secure sum has small integers alone, none larger than the bound of the
+run. Larger integers are written in digits of base `bound`, each with the sign of the
+integer: the sums of the digits make the sum of the integers.
 """
 
 from __future__ import annotations
@@ -18,21 +20,31 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated.compression import pack, pack_numbers, pack_signed, unpack, unpack_numbers, unpack_signed
+from flwr_flynn.federated.compression import (
+    pack,
+    pack_numbers,
+    pack_signed,
+    unpack,
+    unpack_numbers,
+    unpack_signed,
+)
 from flwr_flynn.federated.permissions import Content
 from flwr_flynn.model.model_file import narrowed
 
 Array = npt.NDArray[Any]
 
 COUNTS, NUMBERS, PLAIN = "counts", "numbers", "plain"
-"""Forms of a field in a message: packed as a matrix of mostly small integers, packed one after the other, or an array
-of NumPy. Packed ones are described in `compression`."""
+"""Forms of a field in a message: packed as a matrix of mostly small integers, packed
+one after the other, or an array of NumPy. Packed ones are described in `compression`.
+"""
 
 _FINGERPRINT_BYTES = 32
 
 
 class Sizes(NamedTuple):
-    """Upper bounds of the sample counts: per class, (L,) or one number for all classes, and in total."""
+    """Upper bounds of the sample counts: per class, (L,) or one number for all classes,
+    and in total.
+    """
 
     per_class: npt.NDArray[np.int64] | int
     total: int
@@ -54,10 +66,11 @@ class Field:
     is_signed : bool, default=False
         True if integers may be negative.
     types : tuple of str, default=("<i8",)
-        In plain form: NumPy's types in which it may travel. It is written in the only one, within whose range it is
-        clipped, or in the narrowest.
+        In plain form: NumPy's types in which it may travel. It is written in the only
+        one, within whose range it is clipped, or in the narrowest.
     fingerprint : str, default=""
-        Of the hash whose counts these are, in hexadecimal; it travels before them, uint8 (32,).
+        Of the hash whose counts these are, in hexadecimal; it travels before them,
+        uint8 (32,).
     is_open : bool, default=False
         True if there may be fewer integers than the shape says, in form "numbers".
     """
@@ -79,19 +92,32 @@ class Field:
     @property
     def largest(self) -> int:
         """The largest magnitude of all."""
-        return self.most if isinstance(self.most, int) else int(self.most.max(initial=0))
+        return (
+            self.most if isinstance(self.most, int) else int(self.most.max(initial=0))
+        )
 
     def capped(self, most: int) -> Field:
         """The field with integers up to `most` alone."""
-        return replace(self, most=min(self.most, most) if isinstance(self.most, int) else np.minimum(self.most, most))
+        return replace(
+            self,
+            most=min(self.most, most)
+            if isinstance(self.most, int)
+            else np.minimum(self.most, most),
+        )
 
     def check(self, part: Array, n_parties: int = 1, name: str = "") -> None:
-        """Raise a `PayloadError` of the field `name` unless these integers are those of so many parties."""
+        """Raise a `PayloadError` of the field `name` unless these integers are those of
+        so many parties.
+        """
         most = n_parties * self.most
         if (part < (-most if self.is_signed else 0)).any() or (part > most).any():
             largest = n_parties * self.largest
             least = -largest if self.is_signed else 0
-            raise PayloadError(name or self.name, f"entries from {least} to {largest}", "an entry outside")
+            raise PayloadError(
+                name or self.name,
+                f"entries from {least} to {largest}",
+                "an entry outside",
+            )
 
     def packed(self, part: Array) -> Array:
         """The integers as an array of a message."""
@@ -105,7 +131,9 @@ class Field:
         return np.clip(part, -limit, limit).astype(self.types[0])
 
     def unpacked(self, array: Array) -> Array:
-        """The integers in an array whose form was checked; a `PayloadError` unless they are within their bounds."""
+        """The integers in an array whose form was checked; a `PayloadError` unless they
+        are within their bounds.
+        """
         if self.form == NUMBERS:
             part = unpack_numbers(array, self.size, self.largest)
             if self.is_open:
@@ -115,7 +143,9 @@ class Field:
                 raise PayloadError(self.name, f"{self.size} integers", len(part))
         elif self.form == COUNTS:
             a, b = self.shape
-            part = (unpack_signed if self.is_signed else unpack)(array, (a, b), self.largest)
+            part = (unpack_signed if self.is_signed else unpack)(
+                array, (a, b), self.largest
+            )
         else:
             part = array.astype(np.int64)
         part = part.reshape(self.shape)
@@ -123,8 +153,12 @@ class Field:
         return part
 
 
-def _check_typed(array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None) -> None:
-    """Raise a `PayloadError` unless an array has one of these types and this shape; None stands for one dimension."""
+def _check_typed(
+    array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None
+) -> None:
+    """Raise a `PayloadError` unless an array has one of these types and this shape;
+    None stands for one dimension.
+    """
     if not isinstance(array, np.ndarray):
         raise PayloadError(name, "an array", type(array).__name__)
     if array.dtype.str not in types:
@@ -159,13 +193,18 @@ def to_arrays(fields: Sequence[Field], parts: Sequence[Array]) -> list[Array]:
 
 
 def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
-    """The integers of each field in a message that may come from anybody; a `PayloadError` if anything is wrong.
+    """The integers of each field in a message that may come from anybody; a
+    `PayloadError` if anything is wrong.
 
     All arrays are looked at before one of them is unpacked.
     """
     names = [content.fields[0] for content in contents(fields)]
     if not isinstance(arrays, Sequence) or len(arrays) != len(names):
-        got = f"{len(arrays)} arrays" if isinstance(arrays, Sequence) else type(arrays).__name__
+        got = (
+            f"{len(arrays)} arrays"
+            if isinstance(arrays, Sequence)
+            else type(arrays).__name__
+        )
         expected = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         raise PayloadError("message", f"{len(names)} arrays ({expected})", got)
     rest, packed = iter(arrays), []
@@ -174,7 +213,9 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
             array = next(rest)
             _check_typed(array, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,))
             if (got := array.tobytes().hex()) != field.fingerprint:
-                raise PayloadError("fingerprint", f"{field.fingerprint[:12]}...", f"{got[:12]}...")
+                raise PayloadError(
+                    "fingerprint", f"{field.fingerprint[:12]}...", f"{got[:12]}..."
+                )
         array = next(rest)
         form = (field.types, field.shape) if field.form == PLAIN else (("|u1",), None)
         _check_typed(array, field.name, *form)
@@ -186,7 +227,9 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
 
 
 def largest_sum(bound: int) -> int:
-    """The largest magnitude at a party of integers whose sums are within int64, however many parties there are."""
+    """The largest magnitude at a party of integers whose sums are within int64, however
+    many parties there are.
+    """
     return bound << 31
 
 
@@ -199,23 +242,34 @@ def n_entries(fields: Sequence[Field], bound: int) -> int:
     return sum(_n_digits(field.largest, bound) * field.size for field in fields)
 
 
-def to_vector(fields: Sequence[Field], parts: Sequence[Array], bound: int) -> npt.NDArray[np.int64]:
-    """A party's integers as one vector of integers of magnitude up to `bound`, a power of two."""
+def to_vector(
+    fields: Sequence[Field], parts: Sequence[Array], bound: int
+) -> npt.NDArray[np.int64]:
+    """A party's integers as one vector of integers of magnitude up to `bound`, a power
+    of two.
+    """
     bits, digits = bound.bit_length() - 1, [np.zeros(0, np.int64)]
     for field, part in zip(fields, parts, strict=True):
         assert part.shape == field.shape
         sizes = np.abs(part)
-        if (sizes > field.most).any():  # SecAgg+ would clip it; the integer itself is data
+        # SecAgg+ would clip it; the integer itself is data
+        if (sizes > field.most).any():
             expected = f"counts of at most {bound} (run-config max-examples)"
             raise PayloadError("secure sum", expected, "a larger count")
-        n, negative, flat = _n_digits(field.largest, bound), part.ravel() < 0, sizes.ravel()
+        n, negative, flat = (
+            _n_digits(field.largest, bound),
+            part.ravel() < 0,
+            sizes.ravel(),
+        )
         for k in range(n):
             digit = flat if n == 1 else (flat >> bits * k) & (bound - 1)
             digits.append(np.where(negative, -digit, digit).astype(np.int64))
     return np.concatenate(digits)
 
 
-def of_vector(fields: Sequence[Field], total: npt.NDArray[np.int64], bound: int, n_parties: int) -> list[Array]:
+def of_vector(
+    fields: Sequence[Field], total: npt.NDArray[np.int64], bound: int, n_parties: int
+) -> list[Array]:
     """The sums of the parties' integers from the sum of their vectors."""
     bits, parts = bound.bit_length() - 1, []
     for field in fields:

@@ -22,8 +22,9 @@ from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
 
 PURPOSES = ("train", "join", "withdraw", "update", "evaluate", "resume")
-"""Make a new federation; or start from a saved one to add parties, take them out, replace counts of
-parties whose samples have changed, distribute it, or go on with it."""
+"""Make a new federation; or start from a saved one to add parties, take them out,
+replace counts of parties whose samples have changed, distribute it, or go on with it.
+"""
 
 
 _MOST_SCORES = 2**24  # integers in the histograms of all subgroups
@@ -33,19 +34,36 @@ def conflicts(
     *, gram: int | None, is_thorough: bool, is_evaluated: bool, is_noisy: bool, is_secure: bool,
     learns_columns: bool, learns_schema: bool,
 ) -> Iterator[tuple[str, bool, str]]:  # fmt: skip
-    """Decisions that exclude each other: the run setting, True where it conflicts, and the value that is expected.
+    """Decisions that exclude each other: the run setting, True where it conflicts, and
+    the value that is expected.
 
-    `gram` is a number of rows, 0 for no Gram matrix, or None where the effort decides. Without `is_evaluated` parties
-    do not evaluate a new model.
+    `gram` is a number of rows, 0 for no Gram matrix, or None where the effort decides.
+    Without `is_evaluated` parties do not evaluate a new model.
     """
-    yield "scaling", learns_columns and is_noisy, "none beside noisy counts (give center and scale, or ranges)"
+    yield (
+        "scaling",
+        learns_columns and is_noisy,
+        "none beside noisy counts (give center and scale, or ranges)",
+    )
     yield "gram", bool(gram) and is_noisy, "0 with noisy counts"
-    yield "gram", bool(gram) and not is_evaluated, "0 where parties do not evaluate a new model"
+    yield (
+        "gram",
+        bool(gram) and not is_evaluated,
+        "0 where parties do not evaluate a new model",
+    )
     yield "gram", 0 < (gram or 0) < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
     has_gram = is_thorough and gram is None
-    yield "effort", has_gram and not (learns_columns and is_evaluated), "quick or default where no committee is tried"
+    yield (
+        "effort",
+        has_gram and not (learns_columns and is_evaluated),
+        "quick or default where no committee is tried",
+    )
     is_open = learns_columns and not is_secure
-    yield "schema", learns_schema and not is_open, "a given one where columns are not learned of in clear"
+    yield (
+        "schema",
+        learns_schema and not is_open,
+        "a given one where columns are not learned of in clear",
+    )
 
 
 _OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
@@ -58,77 +76,94 @@ def options_of(given: Mapping[str, Any]) -> RunOptions:
     try:
         options.bind(**given)
     except TypeError as error:
-        raise ConfigError("options of the strategy", ", ".join(options.parameters), str(error)) from None
+        raise ConfigError(
+            "options of the strategy", ", ".join(options.parameters), str(error)
+        ) from None
     return RunOptions(**given)
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Decisions of a strategy's user about a run. A wrong one is the field of a `ConfigError`.
+    """Decisions of a strategy's user about a run.
+
+    A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
     spec : HashSpec, sequence of HashSpec, or HashPlan
-        The hash of all parties. Several are all counted in the one round, and the parties' leave-one-out selects one.
-        A plan can have the run derive specs from the histograms of the parties' columns.
+        The hash of all parties. Several are all counted in the one round, and the
+        parties' leave-one-out selects one. A plan can have the run derive specs from
+        the histograms of the parties' columns.
     classes : sequence of str or of int
         The class labels, all different. A party with another label refuses.
     min_parties : int
-        Parties that must be counted in the end, and must reply in each phase behind the counts: where fewer do, the
-        model stays as it was before that phase.
+        Parties that must be counted in the end, and must reply in each phase behind the
+        counts: where fewer do, the model stays as it was before that phase.
     max_examples_per_party : int, optional
-        Refuse counts of more samples; by default of more than a 1024th of the sum's capacity.
+        Refuse counts of more samples; by default of more than a 1024th of the sum's
+        capacity.
     decay : float or "auto", default="auto"
-        The model's gamma, 0 <= gamma < 1. "auto" selects it by leave-one-out at the parties; if `fraction_evaluate` is
-        0 or nobody replies, the summed counts suggest it.
+        The model's gamma, 0 <= gamma < 1. "auto" selects it by leave-one-out at the
+        parties; if `fraction_evaluate` is 0 or nobody replies, the summed counts
+        suggest it.
     rule : str, default="balanced"
         The model's decision rule, see `FlyNNClassifier`.
     feature_names : sequence of str, or Schema, optional
-        Names of the columns, for the model; or the schema by which all parties make numbers of their columns.
+        Names of the columns, for the model; or the schema by which all parties make
+        numbers of their columns.
     learn_schema : bool, default=False
-        Derive the schema from summaries of the parties' columns, by one more exchange, see `phases.table_schema`; the
-        `n_features` of the plan is then a placeholder. Only with a `HashPlan` of scaling "auto", for purpose "train",
-        without `feature_names` and `secure_bound`.
+        Derive the schema from summaries of the parties' columns, by one more exchange,
+        see `phases.table_schema`; the `n_features` of the plan is then a placeholder.
+        Only with a `HashPlan` of scaling "auto", for purpose "train", without
+        `feature_names` and `secure_bound`.
     ignore, keep : sequence of str, default=()
-        With `learn_schema`: columns that are not used, and columns that are used though their values nearly all differ
-        as those of ids and notes do.
+        With `learn_schema`: columns that are not used, and columns that are used though
+        their values nearly all differ as those of ids and notes do.
     mechanism : Mechanism, optional
-        Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties send noisy counts only, within
-        their own policies. There is one spec then, without histograms of columns, and no selection.
+        Of `flwr_flynn.privacy`, for the spec's `hash_nnz` and as many classes: parties
+        send noisy counts only, within their own policies. There is one spec then,
+        without histograms of columns, and no selection.
     federation : Federation, optional
-        A saved run to start from, with its `spec`, `classes`, `mechanism`, `feature_names` and `class_weight`.
-        `min_parties` is then the number of parties that must join or leave; with purpose "resume" its members count
-        too.
+        A saved run to start from, with its `spec`, `classes`, `mechanism`,
+        `feature_names` and `class_weight`. `min_parties` is then the number of parties
+        that must join or leave; with purpose "resume" its members count too.
     purpose : {"train", "join", "withdraw", "update", "evaluate", "resume"}, default="train"
-        "train" makes a new federation. The others start from a saved one: "join" adds parties, "withdraw" takes out
-        those that ask for it, "update" replaces the counts of parties whose samples have changed, "evaluate"
-        distributes it, and "resume" goes on at the phase where a run stopped.
+        "train" makes a new federation. The others start from a saved one: "join" adds
+        parties, "withdraw" takes out those that ask for it, "update" replaces the
+        counts of parties whose samples have changed, "evaluate" distributes it, and
+        "resume" goes on at the phase where a run stopped.
     identify : callable, optional
-        Node id -> SHA-256 of its SuperNode's public key, in hexadecimal, or "". Members of a saved run are known again
-        by it, by their node id, or by the secret that they send.
+        Node id -> SHA-256 of its SuperNode's public key, in hexadecimal, or "". Members
+        of a saved run are known again by it, by their node id, or by the secret that
+        they send.
     secure_bound : int, optional
-        Learn sums alone, by secure sums: a power of two that no party's counts exceed. The workflow must be
-        `secagg.workflow`, and the parties' ClientApp have `secagg.mod`. A `mechanism` is a `GaussianCounts` with
-        `n_honest`.
+        Learn sums alone, by secure sums: a power of two that no party's counts exceed.
+        The workflow must be `secagg.workflow`, and the parties' ClientApp have
+        `secagg.mod`. A `mechanism` is a `GaussianCounts` with `n_honest`.
     fraction_evaluate : {0, 1}, optional
-        1: all parties evaluate the model on held-out samples; 0 leaves out evaluation and selection. By default 1; with
-        a mechanism 0, as it does not cover the parties' confusion matrices.
+        1: all parties evaluate the model on held-out samples; 0 leaves out evaluation
+        and selection. By default 1; with a mechanism 0, as it does not cover the
+        parties' confusion matrices.
     distribute : bool, default=False
-        With `fraction_evaluate` 0: hand the model to all parties nevertheless, which send no results.
+        With `fraction_evaluate` 0: hand the model to all parties nevertheless, which
+        send no results.
     group_column : str, default=""
-        Category among the columns of the run's schema, by whose levels the evaluation reports as well.
+        Category among the columns of the run's schema, by whose levels the evaluation
+        reports as well.
     gram : int, optional
-        Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more accurate model by one more
-        exchange, of about 1.5 bytes for every pair of rows. Only with exact counts, where parties evaluate the model.
-        0: none. Default: by the `effort` of a `HashPlan`.
+        Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more
+        accurate model by one more exchange, of about 1.5 bytes for every pair of rows.
+        Only with exact counts, where parties evaluate the model. 0: none. Default: by
+        the `effort` of a `HashPlan`.
     class_weight : "balanced", optional
-        All classes are equally frequent for the model, as they always are with rule "novelty". Default: they are as
-        frequent as among the counted samples.
+        All classes are equally frequent for the model, as they always are with rule
+        "novelty". Default: they are as frequent as among the counted samples.
     phases : sequence of Phase, optional
         A plan of your own instead of the one that follows from the other options.
     on_phase : callable, optional
-        Called with the `Run` after each exchange, so that its state can be kept: once `run.is_specified`,
-        ``run.federation("name").save(path)`` writes what purpose "resume" goes on from.
+        Called with the `Run` after each exchange, so that its state can be kept: once
+        `run.is_specified`, ``run.federation("name").save(path)`` writes what purpose
+        "resume" goes on from.
     """
 
     spec: HashSpec | Sequence[HashSpec] | HashPlan
@@ -182,9 +217,15 @@ class RunOptions:
         if self.max_examples_per_party is not None:
             integer("max_examples_per_party", self.max_examples_per_party)
         if self.fraction_evaluate is None:
-            object.__setattr__(self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0)
+            object.__setattr__(
+                self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0
+            )
         if number("fraction_evaluate", self.fraction_evaluate) not in (0, 1):
-            raise ConfigError("fraction_evaluate", "1 or 0, all parties or none", self.fraction_evaluate)
+            raise ConfigError(
+                "fraction_evaluate",
+                "1 or 0, all parties or none",
+                self.fraction_evaluate,
+            )
         for name in ("distribute", "learn_schema"):
             boolean(name, getattr(self, name))
         if self.gram is not None:
@@ -193,61 +234,122 @@ class RunOptions:
         given_scoring(self.rule, self.decay)
         if (self.federation is None) != (self.purpose == "train"):
             what = "none" if self.purpose == "train" else "a Federation"
-            raise ConfigError("federation", f"{what} with purpose = {self.purpose}", type(self.federation).__name__)
+            raise ConfigError(
+                "federation",
+                f"{what} with purpose = {self.purpose}",
+                type(self.federation).__name__,
+            )
         if self.phases is not None:
             names = [phase.name for phase in self.phases]
             if len(set(names)) < len(names):
                 raise ConfigError("phases", "different names", ", ".join(names))
-            if self.federation is None and not any(phase.is_counting for phase in self.phases):
-                raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
+            if self.federation is None and not any(
+                phase.is_counting for phase in self.phases
+            ):
+                raise ConfigError(
+                    "phases", "one that counts", ", ".join(names) or "none"
+                )
 
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
-        """Further options that exclude each other, as in `conflicts`; these need the run's spec."""
+        """Further options that exclude each other, as in `conflicts`; these need the
+        run's spec.
+        """
         run, purpose = self.run_spec, self.purpose
-        expected = "none with purpose = update: the samples of noisy counts cannot be taken out of them"
+        expected = (
+            "none with purpose = update: the samples of noisy counts cannot be "
+            "taken out of them"
+        )
         yield "mechanism", purpose == "update" and run.mechanism is not None, expected
         schema, column = self.feature_names, self.group_column
-        is_found = not column or self.learn_schema or bool(subgroup_names(schema, column))
+        is_found = (
+            not column or self.learn_schema or bool(subgroup_names(schema, column))
+        )
         yield "group_column", not is_found, "a category of the run's schema, or none"
-        n_scores = 2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
-        yield "group_column", n_scores > _MOST_SCORES, "one of fewer levels, or none with so many classes"
+        n_scores = (
+            2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
+        )
+        yield (
+            "group_column",
+            n_scores > _MOST_SCORES,
+            "one of fewer levels, or none with so many classes",
+        )
         for name in ("ignore", "keep"):
-            yield name, bool(getattr(self, name)) and not self.learn_schema, "none where no schema is learned"
-        yield "learn_schema", self.learn_schema and self.feature_names is not None, "False beside feature_names"
+            yield (
+                name,
+                bool(getattr(self, name)) and not self.learn_schema,
+                "none where no schema is learned",
+            )
+        yield (
+            "learn_schema",
+            self.learn_schema and self.feature_names is not None,
+            "False beside feature_names",
+        )
 
     def _run_spec(self) -> RunSpec:
         spec = self.spec
         specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
         weight = "balanced" if self.rule == "novelty" else self.class_weight
-        run = RunSpec(specs, self.classes, self.mechanism, self.secure_bound, self.feature_names, weight)
+        run = RunSpec(
+            specs,
+            self.classes,
+            self.mechanism,
+            self.secure_bound,
+            self.feature_names,
+            weight,
+        )
         if isinstance(spec, HashPlan) and run.n_classes != spec.n_classes:
-            raise ConfigError("classes", f"{spec.n_classes} as in the plan", run.n_classes)
+            raise ConfigError(
+                "classes", f"{spec.n_classes} as in the plan", run.n_classes
+            )
         if run.is_secure and self.purpose != "evaluate":
             integer("min_parties", self.min_parties, least=LEAST_PARTIES)
         if self.federation is not None:
             if self.plan is not None or run != self.federation.run_spec:
-                raise ConfigError("spec, classes, mechanism, class_weight", "those of the federation", "different ones")
-            if len(run.specs) > 1 and not self.federation.is_selected and self.purpose != "resume":
-                raise ConfigError("purpose", "resume for a run that stopped before its selection", self.purpose)
+                raise ConfigError(
+                    "spec, classes, mechanism, class_weight",
+                    "those of the federation",
+                    "different ones",
+                )
+            if (
+                len(run.specs) > 1
+                and not self.federation.is_selected
+                and self.purpose != "resume"
+            ):
+                raise ConfigError(
+                    "purpose",
+                    "resume for a run that stopped before its selection",
+                    self.purpose,
+                )
             if run.is_secure and self.purpose != "evaluate":
-                expected = "evaluate for a federation made by a secure sum, which shows nobody's counts"
+                expected = (
+                    "evaluate for a federation made by a secure sum, which "
+                    "shows nobody's counts"
+                )
                 raise ConfigError("purpose", expected, self.purpose)
         return run
 
     @property
     def plan(self) -> HashPlan | None:
         """The plan of `spec`, if the specs follow from the histograms of the columns."""
-        return self.spec if isinstance(self.spec, HashPlan) and self.spec.needs_columns else None
+        return (
+            self.spec
+            if isinstance(self.spec, HashPlan) and self.spec.needs_columns
+            else None
+        )
 
     @property
     def has_gram(self) -> bool:
         """True if the model gets a Gram matrix."""
-        is_possible = self.plan is not None or (self.is_evaluated and self.purpose != "evaluate")
+        is_possible = self.plan is not None or (
+            self.is_evaluated and self.purpose != "evaluate"
+        )
         return bool(self.gram) or (self.is_thorough and is_possible)
 
     @property
     def is_thorough(self) -> bool:
-        """True if the Gram matrix follows from the effort, of a plan or of the saved run."""
+        """True if the Gram matrix follows from the effort, of a plan or of the saved
+        run.
+        """
         if self.gram is not None:
             return False
         if self.federation is not None:
@@ -276,7 +378,11 @@ class RunOptions:
             return self.spec.most_members
         if self.federation is None:
             return 1
-        return len(self.run_spec.specs) if self.federation.is_selected else self.federation.max_members
+        return (
+            len(self.run_spec.specs)
+            if self.federation.is_selected
+            else self.federation.max_members
+        )
 
     def counted_specs(self, specs: Sequence[HashSpec]) -> tuple[HashSpec, ...]:
         """The specs to count: all candidates, or the first where nothing is selected."""

@@ -1,19 +1,21 @@
 """A party without any transport: its answers to the server's requests.
 
-An answer that cannot be given is a refusal with a reason, which holds no value of the data.
+An answer that cannot be given is a refusal with a reason, which holds no value of the
+data.
 
 Answers, by the party's options (rows) and what a request discloses (columns):
 
-================  ==================  ===================  ===========================  ======================
-option            exact               noisy                secure                       results on held-out
-================  ==================  ===================  ===========================  ======================
-none              yes                 refused              yes                          yes
-budget            refused             within the policy    with noise, in the policy    if `evaluates`
-secure            refused             refused              yes                          if `evaluates`
-leaves            withdrawal only     withdrawal only      withdrawal only, no noise    refused
-================  ==================  ===================  ===========================  ======================
+=======  ===============  =================  =========================  ==============
+option   exact            noisy              secure                     held-out rows
+=======  ===============  =================  =========================  ==============
+none     yes              refused            yes                        yes
+budget   refused          within the policy  with noise, in the policy  if `evaluates`
+secure   refused          refused            yes                        if `evaluates`
+leaves   withdrawal only  withdrawal only    withdrawal only, no noise  refused
+=======  ===============  =================  =========================  ==============
 
-Results in a secure sum are answered like other secure sums, but with a budget only if the party `evaluates`.
+Results in a secure sum are answered like other secure sums, but with a budget only if
+the party `evaluates`.
 """
 
 from __future__ import annotations
@@ -52,12 +54,19 @@ from flwr_flynn.federated.samples import Samples as Samples
 class Party(SampleAccess):
     """A party's samples and its answers; `SampleAccess` has the parameters."""
 
-    since: float | None = None  # the time, where samples are loaded for an answer before it is asked for
+    # the time, where samples are loaded for an answer before it is asked for
+    since: float | None = None
 
-    def answer(self, entries: Mapping[str, Any], arrays: Sequence[Array] = (), channel: str | None = None) -> Answer:
+    def answer(
+        self,
+        entries: Mapping[str, Any],
+        arrays: Sequence[Array] = (),
+        channel: str | None = None,
+    ) -> Answer:
         """The answer to a request as it arrived; a refusal is an answer, too.
 
-        The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them, look at one of the two alone.
+        The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them,
+        look at one of the two alone.
         """
         start, what, request = time.monotonic(), "the request", None
         with self._fixed_time():
@@ -66,7 +75,9 @@ class Party(SampleAccess):
                 config, kind = Config(entries), request_of(entries)
                 what = f"phase {kind.phase}"
                 if channel not in (None, expected := kind.channel):
-                    raise PayloadError("channel", f"{expected} for phase {kind.phase}", channel)
+                    raise PayloadError(
+                        "channel", f"{expected} for phase {kind.phase}", channel
+                    )
                 names = announced_names(config) or ()
                 if names != self._names:
                     self._samples = None  # loaded, or encoded, by other names
@@ -90,20 +101,35 @@ class Party(SampleAccess):
             return self._recorded(Answer(metrics={REFUSED: reason}), entries, channel)
 
     def _recorded(
-        self, answer: Answer, entries: Mapping[str, Any], channel: str | None, request: Request[Any] | None = None
+        self,
+        answer: Answer,
+        entries: Mapping[str, Any],
+        channel: str | None,
+        request: Request[Any] | None = None,
     ) -> Answer:
-        """The answer with the party's name, if it has one; a refusal where `on_answer` fails to record it."""
+        """The answer with the party's name, if it has one; a refusal where `on_answer`
+        fails to record it.
+        """
         name, record = self.options.name, self.options.on_answer
         if name is not None:
             answer.metrics[PARTY] = name
-        if self.options.member and request is not None and request.proves and REFUSED not in answer.metrics:
+        if (
+            self.options.member
+            and request is not None
+            and request.proves
+            and REFUSED not in answer.metrics
+        ):
             answer.metrics[MEMBER] = self.options.member
         try:
             if record is not None:
                 record(_disclosure(answer, entries, channel, request))
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing leaves without a record
-            log.error("FlyNN: the answer stays here, as on_answer failed", exc_info=error)
-            refusal: dict[str, Scalar] = {REFUSED: "the record of what leaves this party cannot be written"}
+            log.error(
+                "FlyNN: the answer stays here, as on_answer failed", exc_info=error
+            )
+            refusal: dict[str, Scalar] = {
+                REFUSED: "the record of what leaves this party cannot be written"
+            }
             return Answer(metrics=refusal if name is None else {**refusal, PARTY: name})
         return answer
 
@@ -118,11 +144,18 @@ class Party(SampleAccess):
                 if rest > 0:
                     time.sleep(rest)
                 else:
-                    log.warning("FlyNN: an answer took %.2f s longer than response-seconds: its time shows", -rest)
+                    log.warning(
+                        "FlyNN: an answer took %.2f s longer than response-seconds: "
+                        "its time shows",
+                        -rest,
+                    )
 
 
 def _disclosure(
-    answer: Answer, entries: Mapping[str, Any], channel: str | None, request: Request[Any] | None
+    answer: Answer,
+    entries: Mapping[str, Any],
+    channel: str | None,
+    request: Request[Any] | None,
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
     told = request if answer.arrays else None  # others tell nothing
@@ -132,7 +165,10 @@ def _disclosure(
     for tensor in tensors:
         digest.update(tensor)
     rows = zip(names, answer.arrays, tensors, strict=True)
-    arrays = tuple(SentArray(fields, array.shape, array.dtype.name, len(tensor)) for fields, array, tensor in rows)
+    arrays = tuple(
+        SentArray(fields, array.shape, array.dtype.name, len(tensor))
+        for fields, array, tensor in rows
+    )
     others = {name: n_bytes({name: value}) for name, value in answer.metrics.items()}
     kind = NOTHING if told is None else told.discloses
     return Disclosure(
@@ -140,11 +176,16 @@ def _disclosure(
         phase=clean(entries.get(PHASE), 64),
         channel=channel or ("" if request is None else request.channel),
         kind=kind,
-        refused=clean(answer.metrics[REFUSED], 1000) if REFUSED in answer.metrics else None,
+        refused=clean(answer.metrics[REFUSED], 1000)
+        if REFUSED in answer.metrics
+        else None,
         examples=answer.n_examples,
         arrays=arrays,
         entries=others,
         bytes=sum(each.bytes for each in arrays) + sum(others.values()),
-        sha256=digest.hexdigest() if arrays and kind != SECURE else None,  # masks come on top
-        change=None if told is None or answer.statistic is None else told.change(answer.statistic),
+        # masks come on top
+        sha256=digest.hexdigest() if arrays and kind != SECURE else None,
+        change=None
+        if told is None or answer.statistic is None
+        else told.change(answer.statistic),
     )

@@ -1,7 +1,9 @@
-"""Permissions of a party: what its options let leave; and the record of each message that leaves or arrives.
+"""Permissions of a party: what its options let leave; and the record of each message
+that leaves or arrives.
 
-A party makes a `Disclosure` of every answer, refusals included, before it leaves, and hands it to its option
-`on_answer`. It has exact figures about the party and stays there.
+A party makes a `Disclosure` of every answer, refusals included, before it leaves, and
+hands it to its option `on_answer`. It has exact figures about the party and stays
+there.
 """
 
 from __future__ import annotations
@@ -23,49 +25,59 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartyOptions:
-    """Permissions and resources of a party. A wrong one is the field of a `ConfigError`.
+    """Permissions and resources of a party.
+
+    A wrong one is the field of a `ConfigError`.
 
     Parameters
     ----------
     name : str, optional
         Its name in the server's log and report; by default its node id.
     member : str, default=""
-        Proof that it is a member of the federation, for the server alone, which keeps its SHA-256: without it a party
-        whose node id is another one by now cannot leave, or change its counts. At most 256 characters.
+        Proof that it is a member of the federation, for the server alone, which keeps
+        its SHA-256: without it a party whose node id is another one by now cannot
+        leave, or change its counts. At most 256 characters.
     memory_limit : int, default=4 GiB
-        Bytes that the hash, the counts and the confusion matrix may need, beside the samples; checked before anything
-        is allocated.
+        Bytes that the hash, the counts and the confusion matrix may need, beside the
+        samples; checked before anything is allocated.
     min_examples : int, default=5
-        Disclosure floor, which no request changes. Classes of fewer samples are left out of the histograms of columns;
-        they are counted. Above 1 histograms tell order statistics alone, see `ColumnHistograms.from_data`. 2 and 3 are
-        taken as 4.
+        Disclosure floor, which no request changes. Classes of fewer samples are left
+        out of the histograms of columns; they are counted. Above 1 histograms tell
+        order statistics alone, see `ColumnHistograms.from_data`. 2 and 3 are taken as
+        4.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     budget : Budget, optional
-        Ledger and policy. With one, nothing but noisy counts within the policy leaves the party, and samples that do
-        not fit are left out; without one, requests for noisy counts are refused.
+        Ledger and policy. With one, nothing but noisy counts within the policy leaves
+        the party, and samples that do not fit are left out; without one, requests for
+        noisy counts are refused.
     evaluates : bool, default=False
-        With `budget` or `secure`: let exact results on held-out samples leave all the same. A server that chooses its
-        models can learn counts of the held-out samples from them.
+        With `budget` or `secure`: let exact results on held-out samples leave all the
+        same. A server that chooses its models can learn counts of the held-out samples
+        from them.
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
     gram : bool, default=False
-        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than counts. Classes of which one
-        of its two folds has fewer than `min_examples` samples stay out of it. In a secure sum it needs no consent.
+        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than
+        counts. Classes of which one of its two folds has fewer than `min_examples`
+        samples stay out of it. In a secure sum it needs no consent.
     class_prior : bool, default=True
-        Give the party's copy of the model its own class frequencies, see `own_prior`. Not with a budget.
+        Give the party's copy of the model its own class frequencies, see `own_prior`.
+        Not with a budget.
     leaves : bool, default=False
-        Leave a federation: answer runs of action withdraw only, with the counts sent before.
+        Leave a federation: answer runs of action withdraw only, with the counts sent
+        before.
     previous : Samples or callable, optional
-        The training samples as they were counted, of a party whose samples have changed: it answers runs of action
-        update. Of any kind that `load` may be.
+        The training samples as they were counted, of a party whose samples have
+        changed: it answers runs of action update. Of any kind that `load` may be.
     response_seconds : float, default=0
-        With a budget: seconds that every answer takes, so that its time tells nothing. 0: as long as it takes.
+        With a budget: seconds that every answer takes, so that its time tells nothing.
+        0: as long as it takes.
     on_model : callable, optional
         Called with the federated `FlyNNClassifier` when it arrived and was tried.
     on_answer : callable, optional
-        Called with the `Disclosure` of each answer before it leaves, see `federated.permissions`. If it raises, a
-        refusal without data leaves instead.
+        Called with the `Disclosure` of each answer before it leaves, see
+        `federated.permissions`. If it raises, a refusal without data leaves instead.
     """
 
     name: str | None = None
@@ -90,7 +102,11 @@ class PartyOptions:
         if self.name is not None and not isinstance(self.name, str):
             raise ConfigError("name", "a string", type(self.name).__name__)
         if not isinstance(self.member, str) or len(self.member) > 256:
-            raise ConfigError("member", "a string of at most 256 characters", type(self.member).__name__)
+            raise ConfigError(
+                "member",
+                "a string of at most 256 characters",
+                type(self.member).__name__,
+            )
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
@@ -99,16 +115,35 @@ class PartyOptions:
         number("response_seconds", self.response_seconds, least=0)
 
     def admit(self, discloses: str, phase: str, is_withdrawal: bool) -> None:
-        """Raise unless the options allow what the answer to a request of a phase discloses."""
+        """Raise unless the options allow what the answer to a request of a phase
+        discloses.
+        """
         if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
-            raise ConfigError("discloses", "a kind of disclosure that this party knows", discloses)
+            raise ConfigError(
+                "discloses", "a kind of disclosure that this party knows", discloses
+            )
         if is_withdrawal != self.leaves and discloses != NOTHING:
-            expected = "only runs with action=withdraw" if self.leaves else "no run with action=withdraw"
-            raise ConfigError("node-config leave", expected, text=f"node-config leave: this party answers {expected}")
+            expected = (
+                "only runs with action=withdraw"
+                if self.leaves
+                else "no run with action=withdraw"
+            )
+            raise ConfigError(
+                "node-config leave",
+                expected,
+                text=f"node-config leave: this party answers {expected}",
+            )
         if self.secure and discloses in (EXACT, NOISY):
-            raise ConfigError("node-config secure", "a secure sum, in which alone counts leave this party", discloses)
+            raise ConfigError(
+                "node-config secure",
+                "a secure sum, in which alone counts leave this party",
+                discloses,
+            )
         if self.budget is not None and discloses == EXACT:
-            text = f"policy max-epsilon set: only noisy counts leave this party, not phase {phase}"
+            text = (
+                "policy max-epsilon set: only noisy counts leave this party, not "
+                f"phase {phase}"
+            )
             raise PrivacyError("policy max-epsilon", NOISY, discloses, text=text)
 
 
@@ -117,7 +152,8 @@ class Content:
     """The integers that an array of a message carries."""
 
     fields: tuple[str, ...]  # names, as in the layout of the request
-    shape: tuple[int, ...] | None  # of the integers; None where it depends on the samples
+    # of the integers; None where it depends on the samples
+    shape: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -143,8 +179,10 @@ class Disclosure:
     arrays: tuple[SentArray, ...]
     entries: Mapping[str, int]  # bytes of the other entries, keys included, by name
     bytes: int  # of all of it
-    sha256: str | None  # of the arrays' bytes, one after the other; None without any, and in a secure sum
-    change: Mapping[str, Any] | None = None  # of an update or a withdrawal in clear, see `Request.change`
+    # of the arrays' bytes, one after the other; None without any, and in a secure sum
+    sha256: str | None
+    # of an update or a withdrawal in clear, see `Request.change`
+    change: Mapping[str, Any] | None = None
 
     def to_json(self, **more: Any) -> str:
         """The record as one line, with `more` in it."""
@@ -153,12 +191,15 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Messages of some parties, all with the same content, in memory that does not grow with them."""
+    """Messages of some parties, all with the same content, in memory that does not grow
+    with them.
+    """
 
     parties: int = 0
     bytes: int = 0  # of arrays and entries
     contents: Sequence[Content] = ()
-    sizes: tuple[tuple[int, int, int], ...] = ()  # bytes of each array: the lowest, total and highest
+    # bytes of each array: the lowest, total and highest
+    sizes: tuple[tuple[int, int, int], ...] = ()
 
     @classmethod
     def of(cls, contents: Sequence[Content], reply: Reply) -> Arrivals:
@@ -171,27 +212,40 @@ class Arrivals:
             return self if self.parties else other
         pairs = zip(self.sizes, other.sizes, strict=True)
         sizes = tuple((min(a[0], b[0]), a[1] + b[1], max(a[2], b[2])) for a, b in pairs)
-        return Arrivals(self.parties + other.parties, self.bytes + other.bytes, self.contents, sizes)
+        return Arrivals(
+            self.parties + other.parties, self.bytes + other.bytes, self.contents, sizes
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Parties; and for each array the names of its fields, shape and bytes (lowest, mean, highest)."""
+        """Parties; and for each array the names of its fields, shape and bytes (lowest,
+        mean, highest).
+        """
         fields = []
         for content, (low, total, high) in zip(self.contents, self.sizes, strict=True):
             shape = None if content.shape is None else list(content.shape)
             sizes = [low, round(total / self.parties), high]
-            fields.append({"name": ", ".join(content.fields), "shape": shape, "bytes": sizes})
+            fields.append(
+                {"name": ", ".join(content.fields), "shape": shape, "bytes": sizes}
+            )
         return {"parties": self.parties, "fields": fields}
 
 
 def n_bytes(entries: Mapping[str, Any]) -> int:
     """Size of config or metrics entries: keys and texts as they are, 8 for a number."""
-    values = [value.encode(errors="replace") if isinstance(value, str) else value for value in entries.values()]
-    return sum(map(len, map(str, entries))) + sum(len(each) if isinstance(each, bytes) else 8 for each in values)
+    values = [
+        value.encode(errors="replace") if isinstance(value, str) else value
+        for value in entries.values()
+    ]
+    return sum(map(len, map(str, entries))) + sum(
+        len(each) if isinstance(each, bytes) else 8 for each in values
+    )
 
 
 @dataclass
 class Traffic:
-    """Bytes of one phase's requests and replies, arrays and entries, over all parties and rounds of a run."""
+    """Bytes of one phase's requests and replies, arrays and entries, over all parties
+    and rounds of a run.
+    """
 
     asked: int = 0
     replied: int = 0
@@ -200,7 +254,9 @@ class Traffic:
     kind: str = ""  # of disclosure
     arrivals: Arrivals = field(default_factory=Arrivals)
 
-    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]) -> None:
+    def ask(
+        self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]
+    ) -> None:
         """Note that so many parties get this."""
         self.asked += n_parties
         self.down += n_parties * (sum(map(len, tensors)) + n_bytes(config))
@@ -214,4 +270,7 @@ class Traffic:
     @property
     def per_party(self) -> dict[str, int]:
         """Bytes up (from a party) and down (to it), on average."""
-        return {"up": round(self.up / max(self.replied, 1)), "down": round(self.down / max(self.asked, 1))}
+        return {
+            "up": round(self.up / max(self.replied, 1)),
+            "down": round(self.down / max(self.asked, 1)),
+        }

@@ -1,6 +1,8 @@
-"""A phase of a run, the state that phases lead to, and the model and the federation file that a state makes.
+"""A phase of a run, the state that phases lead to, and the model and the federation
+file that a state makes.
 
-A phase is a name, a request that follows from the state, and a fold that puts the total of the answers into the state.
+A phase is a name, a request that follows from the state, and a fold that puts the total
+of the answers into the state.
 """
 
 from __future__ import annotations
@@ -25,15 +27,22 @@ from flwr_flynn.model.scoring import ScoringRule, given_scoring
 
 @dataclass(frozen=True)
 class RunState:
-    """Results of the phases of a run so far, and reasons of parties without an answer, by the names of the phases."""
+    """Results of the phases of a run so far, and reasons of parties without an answer,
+    by the names of the phases.
+    """
 
     run_spec: RunSpec
     results: Mapping[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the reasons by name of the party
+    # the reasons by name of the party
+    missing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def absent(self, *phases: str) -> dict[str, str]:
         """Reasons of parties without an answer in some phases, by name."""
-        return {name: reason for phase in phases for name, reason in self.missing.get(phase, {}).items()}
+        return {
+            name: reason
+            for phase in phases
+            for name, reason in self.missing.get(phase, {}).items()
+        }
 
     def with_result(self, name: str, result: Any) -> RunState:
         """The state with the result of a phase."""
@@ -42,7 +51,14 @@ class RunState:
     def without(self, names: Iterable[str]) -> RunState:
         """The state without the results of some phases."""
         gone = set(names)
-        return replace(self, results={name: result for name, result in self.results.items() if name not in gone})
+        return replace(
+            self,
+            results={
+                name: result
+                for name, result in self.results.items()
+                if name not in gone
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -51,26 +67,35 @@ class Context:
 
     options: RunOptions
     counted: Roster  # of the counts
-    missing: Mapping[str, str] = field(default_factory=dict)  # in a fold: reasons of parties without an answer, by name
-    names: Mapping[str, str] = field(default_factory=dict)  # in a fold: names of parties in reports, by cid
+    # in a fold: reasons of parties without an answer, by name
+    missing: Mapping[str, str] = field(default_factory=dict)
+    # in a fold: names of parties in reports, by cid
+    names: Mapping[str, str] = field(default_factory=dict)
     request: Any = None  # in a fold: the request that was answered
 
     def unanswered_by(self, passed: Iterable[str]) -> dict[str, str]:
-        """In a fold: reasons of counted parties without an answer, by name; `passed` are the cids of the others."""
+        """In a fold: reasons of counted parties without an answer, by name; `passed`
+        are the cids of the others.
+        """
         answered = {self.counted.member(cid) for cid in passed}
         silent = [member for member in self.counted.members if member not in answered]
-        absent = {self.names.get(member.node, str(member)): "not there to be asked" for member in silent}
+        absent = {
+            self.names.get(member.node, str(member)): "not there to be asked"
+            for member in silent
+        }
         return absent | dict(self.missing)
 
 
 ALL, NEW, COUNTED, PRESENT = "all", "new", "counted", "present"
-"""Audiences: parties that this phase has no answer of; those of them that are not in the saved federation; parties
-whose counts are in the sum; parties that are there."""
+"""Audiences: parties that this phase has no answer of; those of them that are not in
+the saved federation; parties whose counts are in the sum; parties that are there."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One step of a run. ``tests/own_phase_app`` is a Flower app with a histogram as a phase of its own.
+    """One step of a run.
+
+    ``tests/own_phase_app`` is a Flower app with a histogram as a phase of its own.
 
     Parameters
     ----------
@@ -82,12 +107,15 @@ class Phase:
     fold : callable
         (state, batch, context) -> state with the phase's result.
     is_counting : bool, default=False
-        True for the counting, which goes on in the next round until enough parties are counted.
+        True for the counting, which goes on in the next round until enough parties are
+        counted.
     audience : {"all", "new", "counted", "present"}, default="all"
     derives_specs : bool, default=False
-        True where the specs of the run follow from the phase: before it nothing of a run can be kept.
+        True where the specs of the run follow from the phase: before it nothing of a
+        run can be kept.
     resumes_at : tuple of str, default=()
-        Earlier phases of which the first in the plan is where a run that stopped in this phase begins anew.
+        Earlier phases of which the first in the plan is where a run that stopped in
+        this phase begins anew.
     content : str, default=""
         That of a party's answer in words, for the dry run.
     applies : callable, default=always
@@ -106,7 +134,9 @@ class Phase:
     applies: Callable[[RunOptions], bool] = lambda _options: True
 
     def resumed_at(self, names: Collection[str]) -> str:
-        """Name of the phase at which a run that stopped in this one begins anew; `names` are those of its plan."""
+        """Name of the phase at which a run that stopped in this one begins anew;
+        `names` are those of its plan.
+        """
         return next((name for name in self.resumes_at if name in names), self.name)
 
 
@@ -114,7 +144,9 @@ class Phase:
 
 
 def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
-    """Indices, among the run's specs, of the model's members; the first where nothing is selected, or not yet."""
+    """Indices, among the run's specs, of the model's members; the first where nothing
+    is selected, or not yet.
+    """
     selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
     if selection is None:
         return tuple(range(n_specs)) if options.has_members else (0,)
@@ -123,21 +155,34 @@ def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
 
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     """The members of the model that the results so far make."""
-    selection, saved, totals = state.results.get("selection"), options.federation, state.results["counts"]
+    selection, saved, totals = (
+        state.results.get("selection"),
+        options.federation,
+        state.results["counts"],
+    )
     indices = member_indices(state, options)
     parts = [totals.parts[index] for index in indices]
-    is_chosen = saved is not None and (saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection)
+    is_chosen = saved is not None and (
+        saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection
+    )
     weights: Sequence[float] = (1.0,)
     scorings: Sequence[ScoringRule]
     if selection is not None:
         scorings = selection.scorings
         weights = tuple(choice.weight for choice in selection.choices)
     elif saved is not None and totals is saved.totals and is_chosen:
-        chosen = [saved.shared.members[index] for index in indices]  # for these very counts
-        scorings, weights = [each.scoring for each in chosen], [each.weight for each in chosen]
+        # for these very counts
+        chosen = [saved.shared.members[index] for index in indices]
+        scorings, weights = (
+            [each.scoring for each in chosen],
+            [each.weight for each in chosen],
+        )
     else:
         given = given_scoring(options.rule, options.decay)
-        scorings = [given or ScoringRule(options.rule, suggest_decay(counts, options.rule)) for counts in parts]
+        scorings = [
+            given or ScoringRule(options.rule, suggest_decay(counts, options.rule))
+            for counts in parts
+        ]
         if saved is not None and saved.is_selected:
             weights = [each.weight for each in saved.shared.members]
     specs = [state.run_spec.specs[index] for index in indices]
@@ -145,15 +190,24 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
         weights = (1.0,)
     members = tuple(map(ModelMember, specs, parts, scorings, weights))
     # As the parties get it.
-    return tuple(replace(each, scoring=replace(each.scoring, temperature=each.temperature)) for each in members)
+    return tuple(
+        replace(each, scoring=replace(each.scoring, temperature=each.temperature))
+        for each in members
+    )
 
 
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
-    """Scores from the Gram matrix, if there are any: of this run, or of the saved one whose counts it has."""
+    """Scores from the Gram matrix, if there are any: of this run, or of the saved one
+    whose counts it has.
+    """
     result, saved = state.results.get("gram"), options.federation
     if result is not None:
         return cast("GramScoring | None", result.scoring)
-    return saved.shared.gram if saved is not None and state.results["counts"] is saved.totals else None
+    return (
+        saved.shared.gram
+        if saved is not None and state.results["counts"] is saved.totals
+        else None
+    )
 
 
 def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
@@ -167,24 +221,42 @@ def model_of(state: RunState, options: RunOptions) -> Model:
     return model_of_members(run, members, gram_of(state, options))
 
 
-def model_of_members(run: RunSpec, members: Sequence[ModelMember], gram: GramScoring | None = None) -> Model:
-    """The model of some members, with the classes, the privacy guarantee and the class weight of a run."""
+def model_of_members(
+    run: RunSpec, members: Sequence[ModelMember], gram: GramScoring | None = None
+) -> Model:
+    """The model of some members, with the classes, the privacy guarantee and the class
+    weight of a run.
+    """
     facts = np.array(run.classes), run.feature_names, run.guarantee
-    return Model(tuple(members), *facts, counted_prior(members[0].counts, run.class_weight), gram)
+    return Model(
+        tuple(members), *facts, counted_prior(members[0].counts, run.class_weight), gram
+    )
 
 
-def federation_of(state: RunState, options: RunOptions, members: Sequence[Member], phase: str) -> Federation:
-    """The state of a run as a file, at the phase where a later run goes on; after the selection of its specs alone."""
+def federation_of(
+    state: RunState, options: RunOptions, members: Sequence[Member], phase: str
+) -> Federation:
+    """The state of a run as a file, at the phase where a later run goes on; after the
+    selection of its specs alone.
+    """
     run, chosen = state.run_spec, members_of(state, options)
     is_selected = phase == "" or "selection" in state.results or options.has_members
     if is_selected:
         indices = member_indices(state, options)
         run = run.only(indices)
-        members = [replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m for m in members]
+        members = [
+            replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m
+            for m in members
+        ]
     else:
         totals, scoring = state.results["counts"], chosen[0].scoring
-        chosen = tuple(ModelMember(spec, part, scoring) for spec, part in zip(run.specs, totals.parts, strict=True))
+        chosen = tuple(
+            ModelMember(spec, part, scoring)
+            for spec, part in zip(run.specs, totals.parts, strict=True)
+        )
     has_all = phase in BEHIND_MODEL and (is_selected or len(chosen) == 1)
     most = 1 if is_selected else options.max_members
     model = model_of_members(run, chosen, gram_of(state, options) if has_all else None)
-    return Federation(run, model, members, phase, most, is_selected, options.is_thorough)
+    return Federation(
+        run, model, members, phase, most, is_selected, options.is_thorough
+    )

@@ -1,4 +1,5 @@
-"""The phases that a run can have, one module each, and the plan of a run: which of them follow from its options.
+"""The phases that a run can have, one module each, and the plan of a run: which of them
+follow from its options.
 
 Importing this package makes their requests known to a party.
 
@@ -13,11 +14,13 @@ evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
-In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the evaluation are on Flower's
-train channel. A run that stopped in phase "gram" begins anew with the selection. Left out are the schema without
-`learn_schema`; the columns without a plan that derives specs from them; the selection for one candidate, where nobody
-evaluates the model, and for noisy counts; gram without `gram` or effort "thorough"; and the evaluation where nobody
-gets the model. The option `phases` takes the place of the whole plan.
+In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the
+evaluation are on Flower's train channel. A run that stopped in phase "gram" begins anew
+with the selection. Left out are the schema without `learn_schema`; the columns without
+a plan that derives specs from them; the selection for one candidate, where nobody
+evaluates the model, and for noisy counts; gram without `gram` or effort "thorough"; and
+the evaluation where nobody gets the model. The option `phases` takes the place of the
+whole plan.
 """
 
 from __future__ import annotations
@@ -27,13 +30,22 @@ from collections.abc import Sequence
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
-from flwr_flynn.federated.phases import columns, counts, evaluation, gram, selection, table_schema
+from flwr_flynn.federated.phases import (
+    columns,
+    counts,
+    evaluation,
+    gram,
+    selection,
+    table_schema,
+)
 
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
     every = [*options.phases] if options.phases is not None else _every(options)
-    plan = [phase for phase in every if options.phases is not None or phase.applies(options)]
+    plan = [
+        phase for phase in every if options.phases is not None or phase.applies(options)
+    ]
     if options.purpose == "evaluate":
         plan = [phase for phase in plan if phase is evaluation.EVALUATION]
     if options.purpose == "resume" and options.federation is not None:
@@ -42,7 +54,9 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 
 def _every(options: RunOptions) -> list[Phase]:
-    """All phases that a run of this kind can have, in order; their `applies` tells which of them this one has."""
+    """All phases that a run of this kind can have, in order; their `applies` tells
+    which of them this one has.
+    """
     return [
         table_schema.SCHEMA,
         *columns.phases_for(options),
@@ -55,11 +69,17 @@ def _every(options: RunOptions) -> list[Phase]:
 
 
 def _rest(every: Sequence[Phase], plan: Sequence[Phase], stopped: str) -> list[Phase]:
-    """The phases of a plan from the one where a run stopped, or from the next that there is; "": a finished run."""
+    """The phases of a plan from the one where a run stopped, or from the next that
+    there is; "": a finished run.
+    """
     if not stopped:
         return []
     names = [phase.name for phase in every]
     if stopped not in names:
-        raise ConfigError("phases", f"a plan with {stopped}, where the run stopped", ", ".join(names) or "none")
+        raise ConfigError(
+            "phases",
+            f"a plan with {stopped}, where the run stopped",
+            ", ".join(names) or "none",
+        )
     first = every[names.index(stopped)].resumed_at([phase.name for phase in plan])
     return [phase for phase in every[names.index(first) :] if phase in plan]

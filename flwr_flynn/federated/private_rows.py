@@ -1,10 +1,12 @@
 """Rows of a private party: a fold over rows of a function that cannot fail.
 
-A refusal, or an answer of another size, would answer an exact question about the row that caused it, at no cost. So
-whatever a row raises between its cells and its active bits drops that row and nothing else, and whatever can be refused
-is refused by the request, the party's options, and the names and number of the columns (`check_columns`). A value that
-is missing, infinite, no number or beyond the hash drops its row, as an unknown label does. No row changes how another
-is read: types are not inferred from all of them together.
+A refusal, or an answer of another size, would answer an exact question about the row
+that caused it, at no cost. So whatever a row raises between its cells and its active
+bits drops that row and nothing else, and whatever can be refused is refused by the
+request, the party's options, and the names and number of the columns (`check_columns`).
+A value that is missing, infinite, no number or beyond the hash drops its row, as an
+unknown label does. No row changes how another is read: types are not inferred from all
+of them together.
 """
 
 from __future__ import annotations
@@ -33,24 +35,30 @@ from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, names_of, 
 from flwr_flynn.tables.texts import as_name, is_beside
 
 VALUE_BYTES = 64
-"""Memory of a value of a row while it is read and hashed: its text, its number, and what the hash makes of it."""
+"""Memory of a value of a row while it is read and hashed: its text, its number, and
+what the hash makes of it."""
 
 LEAST_ROWS, ROW_BYTES, INPUT_BYTES = 64, 32, 8
-"""Rows that the hash has in memory at least, of whatever width, and bytes of each of their numbers and inputs."""
+"""Rows that the hash has in memory at least, of whatever width, and bytes of each of
+their numbers and inputs."""
 
 _MOST_ROWS = 2**14
-_LONGEST_NUMBER = 400  # characters of a label that can be a number; longer ones are texts
+# characters of a label that can be a number; longer ones are texts
+_LONGEST_NUMBER = 400
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 T = TypeVar("T")
 Fitting = tuple[Any, Codes, npt.NDArray[Any]]
-"""Numbers of some rows that fit, their class codes, and values of a function of the numbers."""
+"""Numbers of some rows that fit, their class codes, and values of a function of the
+numbers."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows that nobody has looked at; `read` gives the values and labels of a slice of them, and may raise."""
+    """Some rows that nobody has looked at; `read` gives the values and labels of a
+    slice of them, and may raise.
+    """
 
     n: int
     read: Callable[[slice], tuple[Any, Any]]
@@ -66,11 +74,13 @@ class Dropped:
 class RowReader(ABC):
     """Samples of a private party as rows, some at a time.
 
-    Nothing but names and number of the columns is known of it before a request is paid for. What is wrong with all of
-    it, such as a file that cannot be decoded, is an error of its constructor.
+    Nothing but names and number of the columns is known of it before a request is paid
+    for. What is wrong with all of it, such as a file that cannot be decoded, is an
+    error of its constructor.
     """
 
-    names: Sequence[str] | None  # of the features; None for an array, whose columns are found by position
+    # of the features; None for an array, whose columns are found by position
+    names: Sequence[str] | None
     width: int  # number of the features
 
     @abstractmethod
@@ -79,14 +89,22 @@ class RowReader(ABC):
 
 
 class GivenRows(RowReader):
-    """Samples in memory; a `DataError` unless they have the form of samples, which no single one decides."""
+    """Samples in memory; a `DataError` unless they have the form of samples, which no
+    single one decides.
+    """
 
     def __init__(self, samples: Samples) -> None:
         check_form(samples.X, samples.y)
         X, X_test = samples.tables()
         self._pairs = [(X, samples.y), (X_test, samples.y_test)]
         self.width = X.shape[1]
-        self.names = names_of(X) if is_frame(X) else X.names if isinstance(X, Table) and X.is_named else None
+        self.names = (
+            names_of(X)
+            if is_frame(X)
+            else X.names
+            if isinstance(X, Table) and X.is_named
+            else None
+        )
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
         """The training rows, or those that are held out, at most so many at a time."""
@@ -110,9 +128,15 @@ def _sliced(values: Any, rows: slice) -> Any:
 
 
 def check_form(X: Any, y: Any) -> None:
-    """Refuse samples and labels by their dimensions and number, which no single sample decides."""
+    """Refuse samples and labels by their dimensions and number, which no single sample
+    decides.
+    """
     if len(getattr(X, "shape", ())) != 2:
-        raise DataError("X", "a two-dimensional array, sparse matrix or data frame", type(X).__name__)
+        raise DataError(
+            "X",
+            "a two-dimensional array, sparse matrix or data frame",
+            type(X).__name__,
+        )
     if len(getattr(y, "shape", (0,))) != 1 or not hasattr(y, "__len__"):
         raise DataError("y", "a sequence of labels", type(y).__name__)
     if len(y) != X.shape[0]:
@@ -120,27 +144,50 @@ def check_form(X: Any, y: Any) -> None:
 
 
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
-    """Refuse rows without the columns that a run asks for; nothing is said of the others."""
+    """Refuse rows without the columns that a run asks for; nothing is said of the
+    others.
+    """
     schema, known = features if isinstance(features, Schema) else None, rows.names
     names = features.names if isinstance(features, Schema) else features
     if len(set(names)) < len(names):
-        raise DataError("features", "features of different names", f"{len(names) - len(set(names))} named again")
-    beside = names if schema is not None else ()  # with which columns may be read from others
+        raise DataError(
+            "features",
+            "features of different names",
+            f"{len(names) - len(set(names))} named again",
+        )
+    # with which columns may be read from others
+    beside = names if schema is not None else ()
     if schema is not None and schema.is_named and known is None:
-        raise DataError("X", "a table with the names of its columns", f"{rows.width} columns without names")
+        raise DataError(
+            "X",
+            "a table with the names of its columns",
+            f"{rows.width} columns without names",
+        )
     if known is None or not names or (schema is not None and not schema.is_named):
         check_width(rows.width, n_features if schema is None else len(names))
-    elif None in by_name(known, [as_name(name) for name in names if name in known or not is_beside(name, beside)]):
-        raise with_names(DataError("columns", "the features of the run", "not all"), known, most=20)
+    elif None in by_name(
+        known,
+        [
+            as_name(name)
+            for name in names
+            if name in known or not is_beside(name, beside)
+        ],
+    ):
+        raise with_names(
+            DataError("columns", "the features of the run", "not all"), known, most=20
+        )
 
 
 def rows_at_a_time(widths: Sequence[int], memory: int) -> int:
-    """Rows of so many values that are in memory at a time; at least 1, and a fourth of the memory at most."""
+    """Rows of so many values that are in memory at a time; at least 1, and a fourth of
+    the memory at most.
+    """
     return max(1, min(_MOST_ROWS, memory // (4 * VALUE_BYTES * max(*widths, 1))))
 
 
 def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T | Dropped]:
-    """A function of the values and labels of a block: of all of its rows, or of parts where some row makes it fail.
+    """A function of the values and labels of a block: of all of its rows, or of parts
+    where some row makes it fail.
 
     A row that fails by itself is dropped.
     """
@@ -151,7 +198,8 @@ def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T | Dropped
             found = of(*block.read(part))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, a panic of polars, too, it must not tell the row
+        except BaseException as error:  # noqa: BLE001
+            # Whatever it is, a panic of polars, too, it must not tell the row.
             if part.stop - part.start > 1:
                 middle = (part.start + part.stop) // 2
                 parts += [slice(middle, part.stop), slice(part.start, middle)]
@@ -171,15 +219,20 @@ def fitting(
     held_out: bool = False,
     of: Callable[[Any], npt.NDArray[Any]],
 ) -> Iterator[tuple[int, list[Fitting]]]:
-    """Numbers, class codes, and a function `of` numbers, of the rows that all hashes can hash, behind the rows read.
+    """Numbers, class codes, and a function `of` numbers, of the rows that all hashes
+    can hash, behind the rows read.
 
-    The function has zeros in the place of the rows that do not fit, so that its time does not tell if there are any.
-    Rows in which it raises are dropped, too.
+    The function has zeros in the place of the rows that do not fit, so that its time
+    does not tell if there are any. Rows in which it raises are dropped, too.
     """
     book = check_classes(classes)
     widths = [rows.width, len(classes)]
     for hasher in hashers:
-        widths += [hasher.n_features, hasher.hash_nnz, inputs_of(hasher.spec) if hasher.spec else 2 * hasher.n_features]
+        widths += [
+            hasher.n_features,
+            hasher.hash_nnz,
+            inputs_of(hasher.spec) if hasher.spec else 2 * hasher.n_features,
+        ]
 
     def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
         numbers, good = as_numbers(X, features)
@@ -196,8 +249,13 @@ def fitting(
         parts = [*each_part(block, chosen)]
         fitting = [part for part in parts if not isinstance(part, Dropped)]
         if dropped := {part.kind for part in parts if isinstance(part, Dropped)}:
-            log.warning("FlyNN: reading a sample failed with %s", ", ".join(sorted(dropped)))
-        yield sum(n for n, _ in fitting) + len(parts) - len(fitting), [found for _, found in fitting]
+            log.warning(
+                "FlyNN: reading a sample failed with %s", ", ".join(sorted(dropped))
+            )
+        yield (
+            sum(n for n, _ in fitting) + len(parts) - len(fitting),
+            [found for _, found in fitting],
+        )
 
 
 def inputs_of(spec: HashSpec) -> int:
@@ -213,8 +271,12 @@ def _without(numbers: Any, rows: npt.NDArray[np.bool_]) -> Any:
 # -------- values
 
 
-def as_numbers(X: Any, features: Features) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Some rows as numbers, each by itself, and a mask of those that are samples of these features."""
+def as_numbers(
+    X: Any, features: Features
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Some rows as numbers, each by itself, and a mask of those that are samples of
+    these features.
+    """
     if isinstance(features, Schema):
         return encode_rows(features, X)
     known, columns = raw_columns(X)
@@ -231,10 +293,16 @@ def as_numbers(X: Any, features: Features) -> tuple[npt.NDArray[Any], npt.NDArra
 
 
 def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
-    """The class code of every label as `meaning` gives it; all must be different whatever container they come in."""
+    """The class code of every label as `meaning` gives it; all must be different
+    whatever container they come in.
+    """
     book = {meaning(label): code for code, label in enumerate(classes)}
     if len(book) < len(classes) or None in book:
-        raise DataError("classes", "texts, or real numbers that are different, for private counts", "others")
+        raise DataError(
+            "classes",
+            "texts, or real numbers that are different, for private counts",
+            "others",
+        )
     return book
 
 
@@ -247,33 +315,52 @@ def _codes(book: dict[Any, int], y: Any) -> Codes:
     known = cache(code_of)  # of types whose equal values mean the same
 
     def code(label: Any) -> int:
-        return known(label) if type(label) in (str, int, bool, float) else code_of(label)
+        return (
+            known(label) if type(label) in (str, int, bool, float) else code_of(label)
+        )
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]
-    return np.fromiter(map(code, y.tolist() if hasattr(y, "tolist") else y), np.int64, len(y))
+    return np.fromiter(
+        map(code, y.tolist() if hasattr(y, "tolist") else y), np.int64, len(y)
+    )
 
 
 def meaning(label: Any) -> float | str | None:
-    """The number or the text that a label means, in whatever form (1.0 for True and "1"); None for others."""
+    """The number or the text that a label means, in whatever form (1.0 for True and
+    "1"); None for others.
+    """
     try:
         if isinstance(label, bytes | str):
-            text = (label.decode("ascii") if isinstance(label, bytes) else str(label)).rstrip("\0")
-            return _real({"True": 1, "False": 0}[text]) if text in ("True", "False") else _printed(text)
+            text = (
+                label.decode("ascii") if isinstance(label, bytes) else str(label)
+            ).rstrip("\0")
+            return (
+                _real({"True": 1, "False": 0}[text])
+                if text in ("True", "False")
+                else _printed(text)
+            )
         if isinstance(label, bool | int | float | complex | np.generic):
             return _real(label)
-        return None if is_gap(label) or isinstance(label, date | time | timedelta) else meaning(str(label))
+        return (
+            None
+            if is_gap(label) or isinstance(label, date | time | timedelta)
+            else meaning(str(label))
+        )
     except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
         return None
 
 
 def _real(number: Any) -> float | None:
     value = complex(number)
-    return value.real + 0.0 if value.imag == 0 and value == value else None  # -0.0 + 0.0 is 0.0
+    # -0.0 + 0.0 is 0.0
+    return value.real + 0.0 if value.imag == 0 and value == value else None
 
 
 def _printed(text: str) -> float | str | None:
-    """The number that Python or NumPy prints as this text, None for one that is not real; the text else."""
+    """The number that Python or NumPy prints as this text, None for one that is not
+    real; the text else.
+    """
     kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
     for kind in kinds if len(text) <= _LONGEST_NUMBER else ():
         with suppress(ValueError):

@@ -1,7 +1,9 @@
-"""The wire protocol: keys, entries, replies and answers. Every key that this package sends begins with ``flynn-``.
+"""The wire protocol: keys, entries, replies and answers.
 
-In each phase of a run the server announces one `request.Request` to the parties, and every party answers with one
-statistic of its samples::
+Every key that this package sends begins with ``flynn-``.
+
+In each phase of a run the server announces one `request.Request` to the parties, and
+every party answers with one statistic of its samples::
 
     request  flynn-phase = its name; its own fields, as ``key("...")``; arrays
     answer   arrays; num_examples; flynn-party, flynn-seconds, or flynn-refused with the reason
@@ -17,7 +19,14 @@ from typing import Any
 
 import numpy.typing as npt
 
-from flwr_flynn.errors import ConfigError, CountsError, DataError, PayloadError, SchemaError, SpecError
+from flwr_flynn.errors import (
+    ConfigError,
+    CountsError,
+    DataError,
+    PayloadError,
+    SchemaError,
+    SpecError,
+)
 
 Array = npt.NDArray[Any]
 Scalar = bool | int | float | str | bytes
@@ -26,7 +35,9 @@ PREFIX = "flynn-"
 
 
 def key(name: str) -> str:
-    """The config or metrics key of a field: ``key("n_classes")`` is ``"flynn-n-classes"``."""
+    """The config or metrics key of a field: ``key("n_classes")`` is
+    ``"flynn-n-classes"``.
+    """
     return PREFIX + name.replace("_", "-")
 
 
@@ -34,31 +45,50 @@ PHASE = key("phase")
 """Key of a request: the name of its phase."""
 
 VERSION = key("version")
-"""Key of a request: the version of the server's package. A party of another minor version declines."""
+"""Key of a request: the version of the server's package. A party of another minor
+version declines."""
 
-PARTY, SECONDS, REFUSED, UNKEPT = key("party"), key("seconds"), key("refused"), key("unkept")
-"""Keys of an answer: the party's name, its seconds, the reason of a refusal, the reason why the model was not kept."""
+PARTY, SECONDS, REFUSED, UNKEPT = (
+    key("party"),
+    key("seconds"),
+    key("refused"),
+    key("unkept"),
+)
+"""Keys of an answer: the party's name, its seconds, the reason of a refusal, the reason
+why the model was not kept."""
 
 MEMBER = key("member")
-"""Key of an answer with counts: the party's proof that it is a member, of which the server keeps the SHA-256."""
+"""Key of an answer with counts: the party's proof that it is a member, of which the
+server keeps the SHA-256."""
 
 STATISTIC = key("statistic")
-"""Key of an answer of the evaluate channel, whose replies carry no arrays: the arrays, joined by `codec.join`."""
+"""Key of an answer of the evaluate channel, whose replies carry no arrays: the arrays,
+joined by `codec.join`."""
 
 TRAIN, EVALUATE = "train", "evaluate"
 """Flower's two channels; each phase uses one."""
 
-EXACT, NOISY, SECURE, RESULTS, NOTHING = "exact", "noisy", "secure", "results", "nothing"
-"""Disclosures by an answer: exact figures in clear, noisy counts, a summand of a secure sum, results on held-out
-samples, or nothing. A party admits or refuses by them, see `federated.party`."""
+EXACT, NOISY, SECURE, RESULTS, NOTHING = (
+    "exact",
+    "noisy",
+    "secure",
+    "results",
+    "nothing",
+)
+"""Disclosures by an answer: exact figures in clear, noisy counts, a summand of a secure
+sum, results on held-out samples, or nothing. A party admits or refuses by them, see
+`federated.party`."""
 
 
 NOISY_EXAMPLES = 1
-"""`num_examples` beside noisy and secure counts: the same for every party, so that it tells nothing."""
+"""`num_examples` beside noisy and secure counts: the same for every party, so that it
+tells nothing."""
 
 
 class Config:
-    """Fields of a request as they arrived; each read checks type and size, or raises a `PayloadError`."""
+    """Fields of a request as they arrived; each read checks type and size, or raises a
+    `PayloadError`.
+    """
 
     def __init__(self, entries: Mapping[str, Any]) -> None:
         self.entries = entries
@@ -70,7 +100,11 @@ class Config:
         """A string of at most `longest` characters."""
         value = self.entries.get(key(name))
         if not isinstance(value, str):
-            raise PayloadError(key(name), "a string", "nothing" if value is None else type(value).__name__)
+            raise PayloadError(
+                key(name),
+                "a string",
+                "nothing" if value is None else type(value).__name__,
+            )
         if len(value) > longest:
             raise PayloadError(key(name), f"at most {longest} characters", len(value))
         return value
@@ -81,7 +115,9 @@ class Config:
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            raise PayloadError(key(name), "JSON", f"{len(text)} characters that are none") from None
+            raise PayloadError(
+                key(name), "JSON", f"{len(text)} characters that are none"
+            ) from None
 
     def integer(self, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
         """An integer within bounds."""
@@ -104,7 +140,9 @@ class Config:
 
 @contextmanager
 def refusing(field: str | None = None) -> Iterator[None]:
-    """Make a `PayloadError` of an error of the block about a value that arrived; of its own field by default."""
+    """Make a `PayloadError` of an error of the block about a value that arrived; of its
+    own field by default.
+    """
     try:
         yield
     except PayloadError:
@@ -123,7 +161,10 @@ def _integer(field: str, value: Any, least: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One party's reply as it arrived. Only `cid` is set by the transport; all other fields are untrusted."""
+    """One party's reply as it arrived.
+
+    Only `cid` is set by the transport; all other fields are untrusted.
+    """
 
     cid: str  # the sender's node id
     tensors: Sequence[bytes]  # arrays as `numpy.save` writes them
@@ -147,13 +188,17 @@ class Answer:
     """A party's answer before it travels."""
 
     arrays: list[Array] = field(default_factory=list)  # the statistic
-    n_examples: int = 0  # samples in it, or a constant where the number would tell something
-    metrics: dict[str, Scalar] = field(default_factory=dict)  # further entries, such as ``accuracy``
+    # samples in it, or a constant where the number would tell something
+    n_examples: int = 0
+    # further entries, such as ``accuracy``
+    metrics: dict[str, Scalar] = field(default_factory=dict)
     statistic: Any = None  # behind the arrays, for the party's own record
 
 
 def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """Our config entries beside the user's, none of which may begin as ours do."""
     if reserved := sorted(str(name) for name in users if str(name).startswith(PREFIX)):
-        raise ConfigError("config", f"keys that do not begin with {PREFIX}", ", ".join(reserved[:5]))
+        raise ConfigError(
+            "config", f"keys that do not begin with {PREFIX}", ", ".join(reserved[:5])
+        )
     return {**users, **ours}

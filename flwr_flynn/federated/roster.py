@@ -1,4 +1,6 @@
-"""The roster of a run: parties that were asked, counted or are missing, and the names by which messages call them."""
+"""The roster of a run: parties that were asked, counted or are missing, and the names
+by which messages call them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ NO_REPLY = "no reply"
 _LONGEST_PROOF = 256  # characters
 
 Identify = Callable[[str], str]
-"""The SHA-256 of the public key of the node with this id, or "" where it is not known."""
+"""The SHA-256 of the public key of the node with this id, or "" where it is not known.
+"""
 
 
 def unknown(_cid: str) -> str:
@@ -73,7 +76,9 @@ class Member:
 
 
 class Sender(NamedTuple):
-    """A party that replied: its node id, the name that it gave, and the SHA-256 of its proof of membership, or ""."""
+    """A party that replied: its node id, the name that it gave, and the SHA-256 of its
+    proof of membership, or "".
+    """
 
     cid: str
     name: str
@@ -90,37 +95,57 @@ class Sender(NamedTuple):
 
 
 class Roster:
-    """Parties of a run: asked, counted and missing; `before` are the members of the saved run it starts from."""
+    """Parties of a run: asked, counted and missing; `before` are the members of the
+    saved run it starts from.
+    """
 
-    def __init__(self, before: Sequence[Member] = (), identify: Identify = unknown) -> None:
+    def __init__(
+        self, before: Sequence[Member] = (), identify: Identify = unknown
+    ) -> None:
         self.before = tuple(before)
         self.identify = identify
         self._counted: dict[str, Member] = {}
-        self._gone: dict[str, int] = {}  # by cid: index in `before` of a member that was taken out
-        self._replaced: dict[str, int] = {}  # likewise of one whose counts were replaced
+        # by cid: index in `before` of a member that was taken out
+        self._gone: dict[str, int] = {}
+        # likewise of one whose counts were replaced
+        self._replaced: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them, by cid
-        self._twins: dict[tuple[str, tuple[str, ...]], str] = {}  # node ids by name and SHA-256 of the counts
-        self._indices: dict[tuple[str, str], list[int]] = {}  # indices in `before`, by node, key and name
+        # node ids by name and SHA-256 of the counts
+        self._twins: dict[tuple[str, tuple[str, ...]], str] = {}
+        # indices in `before`, by node, key and name
+        self._indices: dict[tuple[str, str], list[int]] = {}
         for index, member in enumerate(self.before):
             for kind in ("node", "key", "name", "proof"):
-                self._indices.setdefault((kind, getattr(member, kind)), []).append(index)
+                self._indices.setdefault((kind, getattr(member, kind)), []).append(
+                    index
+                )
 
     @property
     def counted(self) -> list[Member]:
-        """Parties that this run counted or took out, in that order, by the names in messages."""
+        """Parties that this run counted or took out, in that order, by the names in
+        messages.
+        """
         names = self.names()
-        return [replace(member, name=names[cid]) for cid, member in self._counted.items()]
+        return [
+            replace(member, name=names[cid]) for cid, member in self._counted.items()
+        ]
 
     @property
     def staying(self) -> set[int]:
         """Indices in `before` of the members whose counts of then are in the sum."""
-        return set(range(len(self.before))) - set(self._gone.values()) - set(self._replaced.values())
+        return (
+            set(range(len(self.before)))
+            - set(self._gone.values())
+            - set(self._replaced.values())
+        )
 
     @property
     def members(self) -> list[Member]:
         """Parties whose counts are in the sum now, by the names they gave themselves."""
-        added = [member for cid, member in self._counted.items() if cid not in self._gone]
+        added = [
+            member for cid, member in self._counted.items() if cid not in self._gone
+        ]
         return [self.before[index] for index in sorted(self.staying)] + added
 
     def __contains__(self, cid: str) -> bool:
@@ -129,34 +154,58 @@ class Roster:
     def __len__(self) -> int:
         return len(self._counted)
 
-    def member(self, cid: str, name: str | None = None, proof: str = "") -> Member | None:
-        """The member of a node: counted by this run, or the only one of `before` that it can be, see `find`."""
+    def member(
+        self, cid: str, name: str | None = None, proof: str = ""
+    ) -> Member | None:
+        """The member of a node: counted by this run, or the only one of `before` that
+        it can be, see `find`.
+        """
         if cid in self._counted:
             return None if cid in self._gone else self._counted[cid]
-        # Nodes that are not registered have another id and key after every start: then the name alone is left.
-        found = [index for index in self.find(cid, name, proof) if index in self.staying]
+        # Nodes that are not registered have another id and key after every start: then
+        # the name alone is left.
+        found = [
+            index for index in self.find(cid, name, proof) if index in self.staying
+        ]
         return self.before[found[0]] if len(found) == 1 else None
 
     def find(self, cid: str, name: str | None = None, proof: str = "") -> list[int]:
-        """Indices in `before` of members that a node is; without any, of those with its name, which anybody can give.
+        """Indices in `before` of members that a node is; without any, of those with its
+        name, which anybody can give.
 
         The name is by default the one that the node gave before.
         """
         name = self._names.get(cid, "") if name is None else name
-        return self.proven(cid, proof) or (self._indices.get(("name", name), []) if name else [])
+        return self.proven(cid, proof) or (
+            self._indices.get(("name", name), []) if name else []
+        )
 
     def proven(self, cid: str, proof: str) -> list[int]:
-        """Indices in `before` of the members that a node is for certain: by its id, its key, or the SHA-256 `proof`."""
+        """Indices in `before` of the members that a node is for certain: by its id, its
+        key, or the SHA-256 `proof`.
+        """
         known = (("node", cid), ("key", self.identify(cid)), ("proof", proof))
-        return sorted({index for kind, value in known if value for index in self._indices.get((kind, value), ())})
+        return sorted(
+            {
+                index
+                for kind, value in known
+                if value
+                for index in self._indices.get((kind, value), ())
+            }
+        )
 
     def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
-        """The node id of a counted party with this name and these counts: a node that restarted under a new id."""
+        """The node id of a counted party with this name and these counts: a node that
+        restarted under a new id.
+        """
         other = self._twins.get((name, sha256)) if name and sha256 else None
         return None if other == cid else other
 
     def ask(self, cids: Iterable[str]) -> None:
-        """Note that these parties are asked. Until they are counted they are missing."""
+        """Note that these parties are asked.
+
+        Until they are counted they are missing.
+        """
         for cid in cids:
             if cid not in self._counted:
                 self._reasons[cid] = NO_REPLY
@@ -164,10 +213,15 @@ class Roster:
     def fail(self, cid: str, reason: str) -> None:
         """Note why a party is not counted."""
         if cid not in self._counted:
-            self._reasons[cid] = clean(reason, 200, ends=True) or "failed without a reason"
+            self._reasons[cid] = (
+                clean(reason, 200, ends=True) or "failed without a reason"
+            )
 
-    def count(self, member: Member, taken_out: int | None = None, stays: bool = False) -> None:
-        """Note that a party is counted; or that the member of `before` with index `taken_out` was taken out.
+    def count(
+        self, member: Member, taken_out: int | None = None, stays: bool = False
+    ) -> None:
+        """Note that a party is counted; or that the member of `before` with index
+        `taken_out` was taken out.
 
         If it `stays`, its new counts are in the sum instead.
         """
@@ -190,24 +244,40 @@ class Roster:
         return {names[cid]: reason for cid, reason in self._reasons.items()}
 
     def require(self, min_parties: int, hint: str = "") -> None:
-        """Raise an `AggregationError` that names who is missing and why, unless `min_parties` are counted."""
+        """Raise an `AggregationError` that names who is missing and why, unless
+        `min_parties` are counted.
+        """
         if len(self._counted) >= min_parties:
             return
         missing = self.missing
-        who = missing_text(missing) or "nobody else was asked; too few parties were connected"
-        text = f"{len(self._counted)} of at least {min_parties} parties counted{hint}; missing: {who}"
+        who = (
+            missing_text(missing)
+            or "nobody else was asked; too few parties were connected"
+        )
+        text = (
+            f"{len(self._counted)} of at least {min_parties} parties "
+            f"counted{hint}; missing: {who}"
+        )
         raise AggregationError(text, len(self._counted), min_parties, missing)
 
     def names(self, others: Iterable[str] = ()) -> dict[str, str]:
-        """Names of parties in messages, by cid: of those that were asked or counted, and of `others`.
+        """Names of parties in messages, by cid: of those that were asked or counted,
+        and of `others`.
 
-        All are different: the cid follows a name that two parties have, and one that looks as if a cid followed it.
+        All are different: the cid follows a name that two parties have, and one that
+        looks as if a cid followed it.
         """
         cids = dict.fromkeys([*self._counted, *self._reasons, *self._names, *others])
-        given = {cid: self._names.get(cid) or self._name_before(cid) or f"node {cid}" for cid in cids}
+        given = {
+            cid: self._names.get(cid) or self._name_before(cid) or f"node {cid}"
+            for cid in cids
+        }
         times = Counter(given.values())
         unclear = {name for name, n in times.items() if n > 1 or "(node " in name}
-        return {cid: f"{name} (node {cid})" if name in unclear else name for cid, name in given.items()}
+        return {
+            cid: f"{name} (node {cid})" if name in unclear else name
+            for cid, name in given.items()
+        }
 
     def _name_before(self, cid: str) -> str:
         """The name that a node has in the saved run, by its id or key; "" without."""
@@ -225,11 +295,17 @@ class Roster:
 def require_samples(n_examples: int, n_parties: int, min_parties: int) -> None:
     """Raise an `AggregationError` where the parties that replied have no samples."""
     if not n_examples:
-        raise AggregationError(f"no party has samples: all of the {n_parties} that replied have none", 0, min_parties)
+        raise AggregationError(
+            f"no party has samples: all of the {n_parties} that replied have none",
+            0,
+            min_parties,
+        )
 
 
 def missing_text(missing: Mapping[str, str]) -> str:
-    """Names of at most 20 missing parties with the reasons, and the number of the others."""
+    """Names of at most 20 missing parties with the reasons, and the number of the
+    others.
+    """
     return listed([f"{name} ({reason})" for name, reason in missing.items()], 20)
 
 
@@ -242,12 +318,16 @@ class Failures:
 
     def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
         """Reasons why parties that were asked did not reply, by cid."""
-        # The sender of a failure without a name is certain only where a single party is missing.
+        # The sender of a failure without a name is certain only where a single party is
+        # missing.
         texts, reason = self.unnamed, NO_REPLY
         if texts and len(set(unanswered) - self.named.keys()) == 1:
             reason = f"failed: {texts[0]}"
         elif texts:
             first = clean(texts[0], 100, ends=True)
-            reason = f"{NO_REPLY} or a failure ({len(texts)} without a name, the first: {first})"
+            reason = (
+                f"{NO_REPLY} or a failure ({len(texts)} without a name, the "
+                f"first: {first})"
+            )
         reasons = dict.fromkeys(unanswered, reason) | self.named
         return {cid: clean(text, 200, ends=True) for cid, text in reasons.items()}

@@ -1,10 +1,12 @@
-"""A run at the server, without any transport: the steps from phase to phase, and the parties in the counts.
+"""A run at the server, without any transport: the steps from phase to phase, and the
+parties in the counts.
 
-Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and hand the replies to `Run.complete`.
-Counts that a party sent stay in the sum; every later phase goes on with the answers of the parties that are there, and
-reports the others as missing. A phase behind the counts that fewer than `min_parties` answer leaves the model as it is.
-Counting goes on until enough parties are counted; later ones join by a run of their own. Replies of parties that were
-not asked are ignored.
+Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and
+hand the replies to `Run.complete`. Counts that a party sent stay in the sum; every
+later phase goes on with the answers of the parties that are there, and reports the
+others as missing. A phase behind the counts that fewer than `min_parties` answer leaves
+the model as it is. Counting goes on until enough parties are counted; later ones join
+by a run of their own. Replies of parties that were not asked are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +35,16 @@ from flwr_flynn.federated.phase import (
     model_of,
 )
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import EVALUATE, PHASE, TRAIN, UNKEPT, VERSION, Reply, Scalar, merged
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    PHASE,
+    TRAIN,
+    UNKEPT,
+    VERSION,
+    Reply,
+    Scalar,
+    merged,
+)
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
@@ -77,27 +88,40 @@ class Run:
         self.options = options
         self.phases = phases_of(options)
         self.state = RunState(options.run_spec)
-        # A saved run is where its counts are; with "counts" first in the plan more are added to them.
-        if options.federation is not None and (self.counting is None or self.needed <= 0):
+        # A saved run is where its counts are; with "counts" first in the plan more are
+        # added to them.
+        if options.federation is not None and (
+            self.counting is None or self.needed <= 0
+        ):
             self.state = self.state.with_result("counts", options.federation.totals)
         before = () if options.federation is None else options.federation.members
-        self.rosters = {"counts": Roster(before, options.identify)}  # by the names of the phases
+        # by the names of the phases
+        self.rosters = {"counts": Roster(before, options.identify)}
         self.traffic: dict[str, Traffic] = {}  # likewise
         self.asked: Ask | None = None  # until it is complete
         self._asked_cids: frozenset[str] = frozenset()
-        self._unasked: dict[str, str] = {}  # reasons, of parties that the last request leaves out
+        # reasons, of parties that the last request leaves out
+        self._unasked: dict[str, str] = {}
         self._batch = Batch[Any](None)
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
     def num_rounds(self) -> int:
-        """Flower rounds, each a train and then an evaluate step, that the plan takes if all parties are there."""
+        """Flower rounds, each a train and then an evaluate step, that the plan takes if
+        all parties are there.
+        """
         return rounds_of(self.phases)
 
     @property
     def rounds_left(self) -> int:
-        """Flower rounds that are missing where some went into counting once more; 0 until enough are counted."""
-        return 0 if self.due is None or not self.is_enough else rounds_of(self.phases[self.phases.index(self.due) :])
+        """Flower rounds that are missing where some went into counting once more; 0
+        until enough are counted.
+        """
+        return (
+            0
+            if self.due is None or not self.is_enough
+            else rounds_of(self.phases[self.phases.index(self.due) :])
+        )
 
     @property
     def counting(self) -> Phase | None:
@@ -113,7 +137,11 @@ class Run:
     def needed(self) -> int:
         """Parties that this run must count; a resumed run has those of the saved run."""
         federation = self.options.federation
-        saved = len(federation.members) if federation is not None and self.options.purpose == "resume" else 0
+        saved = (
+            len(federation.members)
+            if federation is not None and self.options.purpose == "resume"
+            else 0
+        )
         return self.options.min_parties - saved
 
     @property
@@ -125,13 +153,23 @@ class Run:
     def due(self) -> Phase | None:
         """The first phase that is not done; None at the end."""
         done = self.state.results.keys()
-        left = (each for each in self.phases if each.name not in done or (each.is_counting and not self.is_enough))
+        left = (
+            each
+            for each in self.phases
+            if each.name not in done or (each.is_counting and not self.is_enough)
+        )
         return next(left, None)
 
     @property
     def due_if_resumed(self) -> str:
-        """Name of the phase that is due if the run goes on later, from its file; "" at the end."""
-        return "" if self.due is None else self.due.resumed_at([phase.name for phase in self.phases])
+        """Name of the phase that is due if the run goes on later, from its file; "" at
+        the end.
+        """
+        return (
+            ""
+            if self.due is None
+            else self.due.resumed_at([phase.name for phase in self.phases])
+        )
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step, if the one that is due is on it."""
@@ -139,12 +177,16 @@ class Run:
         return due if due is not None and due.channel == channel else None
 
     def ask(
-        self, channel: str, present: Sequence[str], user_config: Callable[[], Mapping[str, Any]] | None = None
+        self,
+        channel: str,
+        present: Sequence[str],
+        user_config: Callable[[], Mapping[str, Any]] | None = None,
     ) -> Ask | None:
-        """The request that is due on a channel, and the parties that get it; None without either.
+        """The request that is due on a channel, and the parties that get it; None
+        without either.
 
-        `user_config`, called only if somebody is asked, returns the user's config entries, without keys of this
-        package.
+        `user_config`, called only if somebody is asked, returns the user's config
+        entries, without keys of this package.
         """
         self.asked, self._unasked, phase = None, {}, self.phase(channel)
         if phase is None or not (cids := self._audience(phase, list(present))):
@@ -152,45 +194,66 @@ class Run:
         request = phase.request(self.state, Context(self.options, self.counted))
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         if request.channel != phase.channel:
-            expected = f"{request.channel} for phase {phase.name}, as its request has it"
+            expected = (
+                f"{request.channel} for phase {phase.name}, as its request has it"
+            )
             raise ConfigError("channel", expected, phase.channel)
-        if request.bound is None and self.state.run_spec.is_secure and phase.channel == TRAIN:
-            raise ConfigError("phases", "phases of secure sums alone on the train channel", phase.name)
+        if (
+            request.bound is None
+            and self.state.run_spec.is_secure
+            and phase.channel == TRAIN
+        ):
+            raise ConfigError(
+                "phases", "phases of secure sums alone on the train channel", phase.name
+            )
         config = merged({} if user_config is None else user_config(), ours)
         roster = self._roster(phase)
         if phase.channel == TRAIN:
             roster.ask(cids)
         tensors = codec.write_tensors(request.arrays())
-        self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(len(cids), tensors, config)
+        self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(
+            len(cids), tensors, config
+        )
         counts = self.state.results.get(phase.name) if phase.is_counting else None
         start = request.start if counts is None else counts
-        self.asked, self._asked_cids = Ask(phase, request, cids, tensors, config, roster, start), frozenset(cids)
+        self.asked, self._asked_cids = (
+            Ask(phase, request, cids, tensors, config, roster, start),
+            frozenset(cids),
+        )
         self._batch = Batch(start)
         return self.asked
 
     def receive(self, replies: Sequence[Reply]) -> None:
-        """Check some replies to the last request and add up those that pass, for a later `complete`.
+        """Check some replies to the last request and add up those that pass, for a
+        later `complete`.
 
         Their arrays are let go of, so that memory does not grow with the replies.
         """
         if (ask := self.asked) is None:
             return
         batch = self._batch
-        replies = [reply for reply in replies if reply.cid in self._asked_cids]  # others are ignored
+        # others are ignored
+        replies = [reply for reply in replies if reply.cid in self._asked_cids]
         collect(ask.request, batch, ask.roster, self.counted, replies)
         for cid, reply in first_of_each(replies).items():
-            entries = {name: value for name, value in reply.metrics.items() if name == UNKEPT}
+            entries = {
+                name: value for name, value in reply.metrics.items() if name == UNKEPT
+            }
             batch.replies.setdefault(cid, replace(reply, tensors=(), metrics=entries))
             if cid in batch.passed:
                 batch.passed[cid] = replace(batch.passed[cid], tensors=())
 
     def complete(
-        self, replies: Sequence[Reply], failures: Failures, figures: Figures | None = None
+        self,
+        replies: Sequence[Reply],
+        failures: Failures,
+        figures: Figures | None = None,
     ) -> ExchangeResult | None:
-        """Check replies to the last request, add up those that pass, and go on; None if nobody was asked.
+        """Check replies to the last request, add up those that pass, and go on; None if
+        nobody was asked.
 
-        `replies` are those that `receive` has not had; `figures` is called with those that passed, before anything is
-        changed.
+        `replies` are those that `receive` has not had; `figures` is called with those
+        that passed, before anything is changed.
         """
         if (ask := self.asked) is None:
             return None
@@ -198,12 +261,21 @@ class Run:
         self.receive(replies)
         batch, phase, roster = self._batch, ask.phase, ask.roster
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
-        is_asked = phase.audience == COUNTED or (phase.audience == PRESENT and self.options.is_evaluated)
+        is_asked = phase.audience == COUNTED or (
+            phase.audience == PRESENT and self.options.is_evaluated
+        )
         needed = self.options.min_parties if is_asked else 0
         if (n_answered := len(batch.replies.keys() - batch.refused.keys())) < needed:
-            batch = batch.without(ask.start, f"set aside: {n_answered} of at least {needed} parties replied")
+            batch = batch.without(
+                ask.start,
+                f"set aside: {n_answered} of at least {needed} parties replied",
+            )
         try:
-            found = dict(figures(list(batch.passed.values()))) if figures is not None and batch.passed else {}
+            found = (
+                dict(figures(list(batch.passed.values())))
+                if figures is not None and batch.passed
+                else {}
+            )
         except BaseException:  # the replies may come again
             if is_first:
                 self._batch = Batch(ask.start)
@@ -218,16 +290,23 @@ class Run:
             roster.count(member, batch.taken_out.get(cid), ask.request.is_update)
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
-        is_behind = phase.audience in (COUNTED, PRESENT)  # the counts: the model stands without these answers
+        # the counts: the model stands without these answers
+        is_behind = phase.audience in (COUNTED, PRESENT)
         if is_behind or batch.passed or not phase.is_counting:
-            self._fold(phase, batch, Context(self.options, self.counted, missing, names, ask.request))
+            self._fold(
+                phase,
+                batch,
+                Context(self.options, self.counted, missing, names, ask.request),
+            )
         self.asked = None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
         return ExchangeResult(phase, batch, missing, names, found)
 
     def _roster(self, phase: Phase) -> Roster:
-        """The roster of a phase; another one for every exchange of the evaluate channel."""
+        """The roster of a phase; another one for every exchange of the evaluate
+        channel.
+        """
         if phase.is_counting:
             return self.counted
         if phase.channel == TRAIN:
@@ -243,13 +322,21 @@ class Run:
             return self._enough_for_secure(phase, cids)
         if phase.audience == COUNTED:
             if self.counting is None:
-                return present  # by its reply a party of the saved run is known, whatever its node id is now
-            return self._enough_for_secure(phase, [cid for cid in present if self.counted.member(cid) is not None])
+                # by its reply a party of the saved run is known, whatever its node id
+                # is now
+                return present
+            return self._enough_for_secure(
+                phase, [cid for cid in present if self.counted.member(cid) is not None]
+            )
         return present
 
     def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         """Put the total of a phase into the state, and who gave no answer."""
-        missing = context.unanswered_by(batch.passed) if phase.audience == COUNTED else context.missing
+        missing = (
+            context.unanswered_by(batch.passed)
+            if phase.audience == COUNTED
+            else context.missing
+        )
         state = phase.fold(self.state, batch, context)
         self.state = replace(state, missing={**state.missing, phase.name: missing})
 
@@ -258,14 +345,23 @@ class Run:
         if bound is None or phase.channel != TRAIN:
             return cids
         index = self.phases.index(phase)
-        earlier = self.rosters.get(self.phases[index - 1].name) if index and not phase.is_counting else None
-        if earlier and phase.audience != COUNTED:  # a party in one of two such sums would be their difference
-            reason = f"not asked, as it is not in the sum of {self.phases[index - 1].name}"
+        earlier = (
+            self.rosters.get(self.phases[index - 1].name)
+            if index and not phase.is_counting
+            else None
+        )
+        # a party in one of two such sums would be their difference
+        if earlier and phase.audience != COUNTED:
+            reason = (
+                f"not asked, as it is not in the sum of {self.phases[index - 1].name}"
+            )
             self._unasked = {cid: reason for cid in cids if cid not in earlier}
             cids = [cid for cid in cids if cid in earlier]
         if len(cids) < LEAST_PARTIES:
             for cid in cids:
-                self._roster(phase).fail(cid, "not asked: too few are left for a secure sum")
+                self._roster(phase).fail(
+                    cid, "not asked: too few are left for a secure sum"
+                )
             return []
         check_room(len(cids), bound)
         return cids
@@ -273,16 +369,26 @@ class Run:
     @property
     def is_specified(self) -> bool:
         """True if no phase is left that derives the specs."""
-        before = self.phases[: self.phases.index(self.counting)] if self.counting else ()
-        return all(phase.name in self.state.results for phase in before if phase.derives_specs)
+        before = (
+            self.phases[: self.phases.index(self.counting)] if self.counting else ()
+        )
+        return all(
+            phase.name in self.state.results for phase in before if phase.derives_specs
+        )
 
     def require_specs(self) -> None:
         """Raise an `AggregationError` while the specs wait for the columns."""
         if not self.is_specified:
             due = "" if self.due is None else self.due.name
             missing = self.rosters[due].missing if due in self.rosters else {}
-            who = missing_text(missing) or "nobody was asked; too few parties were connected"
-            text = f"no party was asked to count{self._hint}, phase {due} is not done; missing: {who}"
+            who = (
+                missing_text(missing)
+                or "nobody was asked; too few parties were connected"
+            )
+            text = (
+                f"no party was asked to count{self._hint}, phase {due} is not "
+                f"done; missing: {who}"
+            )
             raise AggregationError(text, 0, self.options.min_parties, missing)
 
     @property
@@ -291,40 +397,65 @@ class Run:
         self.require_specs()
         counting, totals = self.counting, self.state.results.get("counts")
         if totals is None and counting is not None:
-            totals = counting.request(self.state, Context(self.options, self.counted)).start
+            totals = counting.request(
+                self.state, Context(self.options, self.counted)
+            ).start
         return cast(CountsOfSpecs, totals)
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum for the first member of the model; for the first spec until members are selected."""
+        """The sum for the first member of the model; for the first spec until members
+        are selected.
+        """
         return self.totals.parts[member_indices(self.state, self.options)[0]]
 
     @property
     def model(self) -> FlyNNClassifier:
-        """The classifier of the selected counts; an `AggregationError` while fewer than `min_parties` are counted."""
+        """The classifier of the selected counts; an `AggregationError` while fewer than
+        `min_parties` are counted.
+        """
         from flwr_flynn.model.classifier import FlyNNClassifier
 
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed, self._hint)
-            if self.options.purpose in ("train", "resume") and self.state.run_spec.mechanism is None:
-                require_samples(self.counts.n_examples, len(self.counted), self.options.min_parties)
+            if (
+                self.options.purpose in ("train", "resume")
+                and self.state.run_spec.mechanism is None
+            ):
+                require_samples(
+                    self.counts.n_examples, len(self.counted), self.options.min_parties
+                )
         if self._model is None or self._model[0] is not self.state:
-            self._model = self.state, FlyNNClassifier.from_model(model_of(self.state, self.options))
+            self._model = (
+                self.state,
+                FlyNNClassifier.from_model(model_of(self.state, self.options)),
+            )
         return self._model[1]
 
     @property
     def _hint(self) -> str:
-        """A reason that parties of a secure sum do not give, as it would tell their size."""
+        """A reason that parties of a secure sum do not give, as it would tell their
+        size.
+        """
         bound, mechanism = self.state.run_spec.bound, self.state.run_spec.mechanism
-        return "" if bound is None or mechanism else f" (with at most {bound} samples each, by max-examples)"
+        return (
+            ""
+            if bound is None or mechanism
+            else f" (with at most {bound} samples each, by max-examples)"
+        )
 
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""
         self.require_specs()
-        if self.counting is None and (before := self.options.federation) and self.options.purpose == "evaluate":
+        if (
+            self.counting is None
+            and (before := self.options.federation)
+            and self.options.purpose == "evaluate"
+        ):
             return before
-        due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)  # of no samples before it
+        # of no samples before it
+        due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)
         if self.due is not None and due != self.due.name:
             state = state.without([due])
         members = [replace(m, run=m.run or run) for m in self.counted.members]

@@ -1,4 +1,6 @@
-"""Hashes, classes and kind of counts that the server announces and every party counts by."""
+"""Hashes, classes and kind of counts that the server announces and every party counts
+by.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ import numpy.typing as npt
 from flwr_flynn._validation import one_of
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.protocol import Config, key, refusing
-from flwr_flynn.federated.samples import Features, Label, checked_classes, checked_names, codes_of
+from flwr_flynn.federated.samples import (
+    Features,
+    Label,
+    checked_classes,
+    checked_names,
+    codes_of,
+)
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
@@ -37,45 +45,65 @@ MAX_SPECS = 16
 """Specs of one run, at most: each costs every party a hash of all its samples."""
 
 MAX_CHARS = 2**24
-"""Characters of specs, of a class list and of names of features in a request, each: a second of parsing at most."""
+"""Characters of specs, of a class list and of names of features in a request, each: a
+second of parsing at most."""
 
 
 def check_bound(bound: Any) -> None:
     """Raise a `ConfigError` unless `bound` can be the bound of a secure sum."""
     if type(bound) is not int or not 2 <= bound <= LARGEST_BOUND or bound & (bound - 1):
-        raise ConfigError("bound", f"a power of two from 2 to {LARGEST_BOUND}", str(bound)[:40])
+        raise ConfigError(
+            "bound", f"a power of two from 2 to {LARGEST_BOUND}", str(bound)[:40]
+        )
 
 
 def bound_for(most: int) -> int:
     """The least power of two that is no less than a number of samples, and at least 2."""
     if not 1 <= most <= LARGEST_BOUND:
-        raise ConfigError("secure sum", f"from 1 to {LARGEST_BOUND} samples at a party", most)
+        raise ConfigError(
+            "secure sum", f"from 1 to {LARGEST_BOUND} samples at a party", most
+        )
     return max(2, 1 << (most - 1).bit_length())
 
 
 def check_room(n_parties: int, bound: int) -> None:
-    """Raise a `ConfigError` if the sum of so many parties, of counts up to `bound`, could wrap around."""
+    """Raise a `ConfigError` if the sum of so many parties, of counts up to `bound`,
+    could wrap around.
+    """
     if n_parties > room(bound):
-        raise ConfigError("secure sum", f"at most {room(bound)} parties with counts up to {bound}", n_parties)
+        raise ConfigError(
+            "secure sum",
+            f"at most {room(bound)} parties with counts up to {bound}",
+            n_parties,
+        )
 
 
 def room(bound: int) -> int:
-    """Parties that a sum has room for: at the modulus itself all weights together would be 0."""
+    """Parties that a sum has room for: at the modulus itself all weights together would
+    be 0.
+    """
     return (MODULUS - 1) // (2 * bound)
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Specs, classes, mode and names of features of a run. A wrong one is the field of a `ConfigError`.
+    """Specs, classes, mode and names of features of a run.
 
-    Counts are exact without a `mechanism`, and travel in clear without a `bound`. With a bound, a power of two from 2
-    to 2**29 that no count exceeds, the server learns sums alone; a mechanism then has `n_honest`, so that each party
-    adds a share of one noise. `class_weight` is None, for the class frequencies of the counts as prior, or "balanced".
+    A wrong one is the field of a `ConfigError`.
+
+    Counts are exact without a `mechanism`, and travel in clear without a `bound`. With
+    a bound, a power of two from 2 to 2**29 that no count exceeds, the server learns
+    sums alone; a mechanism then has `n_honest`, so that each party adds a share of one
+    noise. `class_weight` is None, for the class frequencies of the counts as prior, or
+    "balanced".
     """
 
-    specs: Sequence[HashSpec]  # or one; several of the same `n_features`, without a mechanism, are to be selected from
+    # or one; several of the same `n_features`, without a mechanism, are to be selected
+    # from
+    specs: Sequence[HashSpec]
     classes: Sequence[Label]  # all different; class l is row l of the counts
-    mechanism: Mechanism | None = None  # for the spec's `hash_nnz` and for as many classes
+    # for the spec's `hash_nnz` and for as many classes
+    mechanism: Mechanism | None = None
     bound: int | None = None
     feature_names: Sequence[str] | Schema | None = None
     class_weight: str | None = None
@@ -84,8 +112,16 @@ class RunSpec:
         object.__setattr__(self, "specs", _checked_specs(self.specs))
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:
-            object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.spec.n_features))
-        one_of("class_weight", "balanced" if self.class_weight is None else self.class_weight, ("balanced",))
+            object.__setattr__(
+                self,
+                "feature_names",
+                checked_names(self.feature_names, self.spec.n_features),
+            )
+        one_of(
+            "class_weight",
+            "balanced" if self.class_weight is None else self.class_weight,
+            ("balanced",),
+        )
         if self.bound is not None:
             check_bound(self.bound)
         self._check_mechanism()
@@ -95,15 +131,31 @@ class RunSpec:
         if mechanism is None:
             return
         if not isinstance(mechanism, Mechanism):
-            raise ConfigError("mechanism", "a Mechanism of flwr_flynn.privacy", type(mechanism).__name__)
-        if mechanism.is_share != self.is_secure:  # in clear a share of the noise would not protect
-            expected = "GaussianCounts with n_honest" if self.is_secure else "one without n_honest"
-            raise ConfigError("mechanism", f"{expected} in mode {self.mode}", repr(mechanism))
+            raise ConfigError(
+                "mechanism",
+                "a Mechanism of flwr_flynn.privacy",
+                type(mechanism).__name__,
+            )
+        # in clear a share of the noise would not protect
+        if mechanism.is_share != self.is_secure:
+            expected = (
+                "GaussianCounts with n_honest"
+                if self.is_secure
+                else "one without n_honest"
+            )
+            raise ConfigError(
+                "mechanism", f"{expected} in mode {self.mode}", repr(mechanism)
+            )
         if len(self.specs) > 1:
             raise ConfigError("spec", "one with a mechanism", len(self.specs))
-        for name, needed in (("hash_nnz", self.spec.hash_nnz), ("n_classes", self.n_classes)):
+        for name, needed in (
+            ("hash_nnz", self.spec.hash_nnz),
+            ("n_classes", self.n_classes),
+        ):
             if getattr(mechanism, name) != needed:
-                raise ConfigError("mechanism", f"{name} {needed}", getattr(mechanism, name))
+                raise ConfigError(
+                    "mechanism", f"{name} {needed}", getattr(mechanism, name)
+                )
 
     @property
     def n_classes(self) -> int:
@@ -113,7 +165,13 @@ class RunSpec:
     @property
     def mode(self) -> str:
         """Plain, noisy or secure."""
-        return "secure" if self.is_secure else "plain" if self.mechanism is None else "noisy"
+        return (
+            "secure"
+            if self.is_secure
+            else "plain"
+            if self.mechanism is None
+            else "noisy"
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -140,13 +198,23 @@ class RunSpec:
         """The hash of `spec`, drawn once in a process."""
         return flynn_hash(self.spec)
 
-    def complete(self, X: Any, codes: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Samples and codes of their labels, without samples that have gaps where the hashes take none."""
-        if not isinstance(self.feature_names, Schema) or all(hasher.takes_gaps for hasher in self.hashers):
+    def complete(
+        self, X: Any, codes: npt.NDArray[np.int64]
+    ) -> tuple[Any, npt.NDArray[np.int64]]:
+        """Samples and codes of their labels, without samples that have gaps where the
+        hashes take none.
+        """
+        if not isinstance(self.feature_names, Schema) or all(
+            hasher.takes_gaps for hasher in self.hashers
+        ):
             return X, codes
         fits = self.feature_names.complete(X)
         if not fits.all():
-            log.warning("FlyNN: %s of %s samples have gaps, and are left out", int((~fits).sum()), len(fits))
+            log.warning(
+                "FlyNN: %s of %s samples have gaps, and are left out",
+                int((~fits).sum()),
+                len(fits),
+            )
         return X[fits], codes[fits]
 
     @property
@@ -164,7 +232,11 @@ class RunSpec:
             key("specs"): deflated_specs(self.specs),
             key("classes"): json.dumps(self.classes),
             key("mode"): self.mode,
-            **({} if self.class_weight is None else {key("class_weight"): self.class_weight}),
+            **(
+                {}
+                if self.class_weight is None
+                else {key("class_weight"): self.class_weight}
+            ),
         }
         if self.feature_names is not None:
             config[key("feature_names")] = names_to_json(self.feature_names)
@@ -172,12 +244,20 @@ class RunSpec:
             config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
         if self.bound is not None:
             config[key("bound")] = str(self.bound)
-        config[key("fingerprints")] = " ".join(hasher.fingerprint for hasher in self.hashers)
+        config[key("fingerprints")] = " ".join(
+            hasher.fingerprint for hasher in self.hashers
+        )
         return config
 
     def digest(self) -> str:
-        """SHA-256 of classes and names of features: with others, the same samples make other counts."""
-        names = self.feature_names.to_dict() if isinstance(self.feature_names, Schema) else self.feature_names
+        """SHA-256 of classes and names of features: with others, the same samples make
+        other counts.
+        """
+        names = (
+            self.feature_names.to_dict()
+            if isinstance(self.feature_names, Schema)
+            else self.feature_names
+        )
         named = self.classes if names is None else [self.classes, names]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
@@ -185,13 +265,24 @@ class RunSpec:
     def from_config(cls, config: Config) -> RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         with refusing():
-            parsed, classes = announced_specs(config, "specs", MAX_SPECS), config.json("classes", MAX_CHARS)
-            mechanism = mechanism_from_dict(config.json("mechanism", 4096)) if "mechanism" in config else None
+            parsed, classes = (
+                announced_specs(config, "specs", MAX_SPECS),
+                config.json("classes", MAX_CHARS),
+            )
+            mechanism = (
+                mechanism_from_dict(config.json("mechanism", 4096))
+                if "mechanism" in config
+                else None
+            )
             bound = announced_bound(config) if "bound" in config else None
             weight = config.entries.get(key("class_weight"))
-            run = cls(parsed, classes, mechanism, bound, announced_names(config), weight)
+            run = cls(
+                parsed, classes, mechanism, bound, announced_names(config), weight
+            )
         if (mode := config.text("mode", 40)) != run.mode:
-            raise PayloadError(key("mode"), f"{run.mode} with this mechanism and bound", mode)
+            raise PayloadError(
+                key("mode"), f"{run.mode} with this mechanism and bound", mode
+            )
         return run
 
     def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
@@ -205,24 +296,37 @@ class RunSpec:
 
 
 def check_fingerprints(config: Config, name: str, hashers: Sequence[FlyHash]) -> None:
-    """Refuse rows unless the server drew the same for each hash, by the fingerprints that it announced."""
+    """Refuse rows unless the server drew the same for each hash, by the fingerprints
+    that it announced.
+    """
     announced = config.text(name, 65 * len(hashers) - 1).split(" ")
     if len(announced) != len(hashers):
-        raise PayloadError(key(name), f"{len(hashers)}, one for each spec", len(announced))
+        raise PayloadError(
+            key(name), f"{len(hashers)}, one for each spec", len(announced)
+        )
     for fingerprint, hasher in zip(announced, hashers, strict=True):
         if fingerprint != hasher.fingerprint:  # another version of flwr-flynn
-            got = f"{hasher.fingerprint[:12]}...; are the versions of flwr-flynn the same?"
+            got = (
+                f"{hasher.fingerprint[:12]}...; are the versions of flwr-flynn the "
+                "same?"
+            )
             raise PayloadError("fingerprint", f"{fingerprint[:12]}...", got)
 
 
 def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) -> bytes:
-    """Specs as a config entry, which refer to those that the party `known` already for vectors that these have, too."""
+    """Specs as a config entry, which refer to those that the party `known` already for
+    vectors that these have, too.
+    """
     values = _referring([spec.to_dict() for spec in (*known, *specs)])
     return zlib.compress(json.dumps(values[len(known) :]).encode(), 9)
 
 
-def announced_specs(config: Config, name: str, most: int, known: Sequence[HashSpec] = ()) -> tuple[HashSpec, ...]:
-    """The specs of a config entry of `deflated_specs`, which may come from anybody; at most so many."""
+def announced_specs(
+    config: Config, name: str, most: int, known: Sequence[HashSpec] = ()
+) -> tuple[HashSpec, ...]:
+    """The specs of a config entry of `deflated_specs`, which may come from anybody; at
+    most so many.
+    """
     specs = _inflated(config, name)
     if not isinstance(specs, list) or not 1 <= len(specs) <= most:
         got = len(specs) if isinstance(specs, list) else type(specs).__name__
@@ -232,10 +336,17 @@ def announced_specs(config: Config, name: str, most: int, known: Sequence[HashSp
 
 
 def _inflated(config: Config, name: str) -> Any:
-    """The JSON value in deflated specs, which may come from anybody: no more is expanded than a text of that size."""
-    raw, expected = config.entries.get(key(name)), f"a deflated text of at most {MAX_CHARS} characters"
+    """The JSON value in deflated specs, which may come from anybody: no more is
+    expanded than a text of that size.
+    """
+    raw, expected = (
+        config.entries.get(key(name)),
+        f"a deflated text of at most {MAX_CHARS} characters",
+    )
     if not isinstance(raw, bytes):
-        raise PayloadError(key(name), expected, "nothing" if raw is None else type(raw).__name__)
+        raise PayloadError(
+            key(name), expected, "nothing" if raw is None else type(raw).__name__
+        )
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(raw, MAX_CHARS + 1)
@@ -243,19 +354,28 @@ def _inflated(config: Config, name: str) -> Any:
             raise ValueError
         return json.loads(text)
     except (zlib.error, ValueError, RecursionError):
-        raise PayloadError(key(name), expected, f"{len(raw)} bytes that are none") from None
+        raise PayloadError(
+            key(name), expected, f"{len(raw)} bytes that are none"
+        ) from None
 
 
-_VECTORS = ("center", "scale", "edges", "row_weights")  # which specs of a run often share
+# which specs of a run often share
+_VECTORS = ("center", "scale", "edges", "row_weights")
 
 
 def _referring(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Specs with {"as": i} in the place of a vector that spec i, an earlier one, has as well."""
+    """Specs with {"as": i} in the place of a vector that spec i, an earlier one, has as
+    well.
+    """
     out: list[dict[str, Any]] = []
     for spec in specs:
         shorter = dict(spec)
         for name in _VECTORS:
-            same = [i for i, other in enumerate(specs[: len(out)]) if spec.get(name) and other.get(name) == spec[name]]
+            same = [
+                i
+                for i, other in enumerate(specs[: len(out)])
+                if spec.get(name) and other.get(name) == spec[name]
+            ]
             if same:
                 shorter[name] = {"as": same[0]}
         out.append(shorter)
@@ -263,7 +383,8 @@ def _referring(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _referred(specs: list[Any]) -> list[Any]:
-    """Specs with the vectors that `_referring` left out; anything else is left for `HashSpec.from_dict` to refuse.
+    """Specs with the vectors that `_referring` left out; anything else is left for
+    `HashSpec.from_dict` to refuse.
 
     They have no more numbers than a text of `MAX_CHARS` without references can have.
     """
@@ -275,12 +396,20 @@ def _referred(specs: list[Any]) -> list[Any]:
             for name in _VECTORS:
                 value = spec.get(name)
                 index = value.get("as") if isinstance(value, dict) else None
-                if type(index) is int and 0 <= index < len(out) and isinstance(out[index], dict):
+                if (
+                    type(index) is int
+                    and 0 <= index < len(out)
+                    and isinstance(out[index], dict)
+                ):
                     spec[name] = out[index].get(name)
                     rows = spec[name] if isinstance(spec[name], list) else []
-                    n_numbers += sum(len(row) if isinstance(row, list) else 1 for row in rows)
+                    n_numbers += sum(
+                        len(row) if isinstance(row, list) else 1 for row in rows
+                    )
                     if n_numbers > MAX_CHARS // 2:
-                        raise PayloadError(key("specs"), f"at most {MAX_CHARS // 2} numbers", n_numbers)
+                        raise PayloadError(
+                            key("specs"), f"at most {MAX_CHARS // 2} numbers", n_numbers
+                        )
         out.append(spec)
     return out
 
@@ -299,7 +428,9 @@ def names_to_json(names: Sequence[str] | Schema) -> str:
 
 
 def announced_names(config: Config) -> Features | None:
-    """Names of features in the order of hashing, or a schema, as a server announced them; None without any."""
+    """Names of features in the order of hashing, or a schema, as a server announced
+    them; None without any.
+    """
     if "feature_names" not in config:
         return None
     names = config.json("feature_names", MAX_CHARS)
@@ -307,7 +438,9 @@ def announced_names(config: Config) -> Features | None:
         with refusing(key("feature_names")):
             return Schema.from_dict(names)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PayloadError(key("feature_names"), "a list of strings", type(names).__name__)
+        raise PayloadError(
+            key("feature_names"), "a list of strings", type(names).__name__
+        )
     return tuple(names)
 
 
@@ -315,7 +448,9 @@ def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
     if isinstance(specs, HashSpec):
         return (specs,)
     if isinstance(specs, FlyHash):
-        raise ConfigError("spec", "a HashSpec, from whose seed parties expand the rows", "a FlyHash")
+        raise ConfigError(
+            "spec", "a HashSpec, from whose seed parties expand the rows", "a FlyHash"
+        )
     if not isinstance(specs, Sequence) or isinstance(specs, str | bytes):
         raise ConfigError("spec", "a HashSpec", type(specs).__name__)
     if not 1 <= len(specs) <= MAX_SPECS:
@@ -324,7 +459,13 @@ def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
         if not isinstance(spec, HashSpec):
             raise ConfigError("spec", "only HashSpecs", f"a {type(spec).__name__}")
     if len(set(specs)) < len(specs):
-        raise ConfigError("spec", "different specs", f"{len(specs) - len(set(specs))} duplicates")
+        raise ConfigError(
+            "spec", "different specs", f"{len(specs) - len(set(specs))} duplicates"
+        )
     if len({spec.n_features for spec in specs}) > 1:
-        raise ConfigError("spec", "specs of the same n_features", sorted({spec.n_features for spec in specs}))
+        raise ConfigError(
+            "spec",
+            "specs of the same n_features",
+            sorted({spec.n_features for spec in specs}),
+        )
     return tuple(specs)

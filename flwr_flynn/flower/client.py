@@ -1,6 +1,7 @@
 """Flower's client of one party; `federated.party` has the logic.
 
-Every failure is a reply with a reason and without arrays. An exception would reach the server without its sender.
+Every failure is a reply with a reason and without arrays. An exception would reach the
+server without its sender.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from typing import Any
 
 import numpy.typing as npt
 from flwr.client import Client, NumPyClient
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, NDArrays, Scalar, Status, ndarrays_to_parameters
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    NDArrays,
+    Scalar,
+    Status,
+    ndarrays_to_parameters,
+)
 from flwr.common.logger import log
 
 from flwr_flynn import __version__
@@ -27,7 +38,8 @@ from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.records import metrics_of
 
-__all__ = ["FlyNNClient", "plan"]  # importing the plan makes the requests of its phases known
+# importing the plan makes the requests of its phases known
+__all__ = ["FlyNNClient", "plan"]
 
 _OK = Status(Code.OK, "Success")
 
@@ -38,27 +50,31 @@ class FlyNNClient(NumPyClient):
     Parameters
     ----------
     X : (n, d) array-like, data frame or scipy sparse, optional
-        Training samples. Categories, gaps and dates take a run with a schema. n may be 0; such a party sends zeros and
-        is counted.
+        Training samples. Categories, gaps and dates take a run with a schema. n may be
+        0; such a party sends zeros and is counted.
     y : (n,) array-like, optional
         Their labels, strings or integers.
     X_test, y_test : like `X` and `y`, optional
-        Test samples for the evaluation of the federated model. Without them the party receives the model and reports
-        no results.
+        Test samples for the evaluation of the federated model. Without them the party
+        receives the model and reports no results.
     load : callable or RowReader, optional
-        Function that returns `federated.party.Samples`, instead of samples. Its argument is the names of the run's
-        features or its schema, () without either. With a budget the client calls it after the ledger has admitted a
-        request, with () whatever is asked, so that the request has no part in a failure. With a budget also a
-        `federated.private_rows.RowReader`, or a function that returns one.
+        Function that returns `federated.party.Samples`, instead of samples. Its
+        argument is the names of the run's features or its schema, () without either.
+        With a budget the client calls it after the ledger has admitted a request, with
+        () whatever is asked, so that the request has no part in a failure. With a
+        budget also a `federated.private_rows.RowReader`, or a function that returns
+        one.
     **options
-        Fields of `federated.party.PartyOptions`: `name`, `member`, `memory_limit`, `min_examples`, `n_jobs`, `budget`,
-        `evaluates`, `secure`, `gram`, `class_prior`, `leaves`, `previous`, `response_seconds`, `on_model` and
+        Fields of `federated.party.PartyOptions`: `name`, `member`, `memory_limit`,
+        `min_examples`, `n_jobs`, `budget`, `evaluates`, `secure`, `gram`,
+        `class_prior`, `leaves`, `previous`, `response_seconds`, `on_model` and
         `on_answer`.
 
     Raises
     ------
     ConfigError
-        A setting is not as described; the message names it. Samples are checked when the server asks.
+        A setting is not as described; the message names it. Samples are checked when
+        the server asks.
 
     Examples
     --------
@@ -66,10 +82,13 @@ class FlyNNClient(NumPyClient):
     >>> from flwr_flynn import HashSpec
     >>> from flwr_flynn.federated.protocol import PHASE
     >>> from flwr_flynn.federated.run_spec import RunSpec
-    >>> client = FlyNNClient(np.array([[0.0, 1.0], [1.0, 0.0]]), ["cat", "dog"], name="Basel")
-    >>> run = RunSpec(HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7), ["cat", "dog"])
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0]])
+    >>> client = FlyNNClient(X, ["cat", "dog"], name="Basel")
+    >>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
+    >>> run = RunSpec(spec, ["cat", "dog"])
     >>> message, n_examples, metrics = client.fit([], {PHASE: "counts", **run.to_config()})
-    >>> codec.decode_all(message, [run.hasher], run.n_classes)[0].n_per_class, n_examples, metrics["flynn-party"]
+    >>> counts = codec.decode_all(message, [run.hasher], run.n_classes)[0]
+    >>> counts.n_per_class, n_examples, metrics["flynn-party"]
     (array([1, 1]), 2, 'Basel')
 
     In a ``client_fn``: ``return FlyNNClient(X, y).to_client()``.
@@ -85,23 +104,37 @@ class FlyNNClient(NumPyClient):
         load: RowReader | Callable[[Features], Samples | RowReader] | None = None,
         **options: Any,
     ) -> None:
-        if load is not None and any(each is not None for each in (X, y, X_test, y_test)):
-            raise ConfigError("load", "none of X, y, X_test and y_test beside it", "both")
+        if load is not None and any(
+            each is not None for each in (X, y, X_test, y_test)
+        ):
+            raise ConfigError(
+                "load", "none of X, y, X_test and y_test beside it", "both"
+            )
         if load is None and (X is None or y is None):
-            raise ConfigError("X, y", "both, or load", "neither" if X is None and y is None else "one of them")
+            raise ConfigError(
+                "X, y",
+                "both, or load",
+                "neither" if X is None and y is None else "one of them",
+            )
         if (X_test is None) != (y_test is None):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
         checked = PartyOptions(**options)
         self.name = checked.name
-        self.party = Party(load or Samples(X, y, X_test, y_test), checked, secagg.require_mask)
+        self.party = Party(
+            load or Samples(X, y, X_test, y_test), checked, secagg.require_mask
+        )
 
-    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
         _log_package()
         answer = self.party.answer(config, parameters, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics
 
-    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+    def evaluate(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[float, int, dict[str, Scalar]]:
         """Answer a request of the evaluate channel: receive the model, and evaluate it."""
         _log_package()
         answer = self.party.answer(config, parameters, EVALUATE)
@@ -110,27 +143,43 @@ class FlyNNClient(NumPyClient):
         return loss, answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:
-        """Client for Flower, which checks the sizes that a server declares, unlike Flower's own wrapper."""
+        """Client for Flower, which checks the sizes that a server declares, unlike
+        Flower's own wrapper.
+        """
         return _Wire(self)
 
 
 @cache
 def _log_package() -> None:
-    """Log version and folder of the package once in a process: an app may bring a version of its own."""
+    """Log version and folder of the package once in a process: an app may bring a
+    version of its own.
+    """
     folder = Path(__file__).resolve().parents[1]
-    log(INFO, "FlyNN: flwr-flynn %s in %s, Flower %s", __version__, folder, version("flwr"))
+    log(
+        INFO,
+        "FlyNN: flwr-flynn %s in %s, Flower %s",
+        __version__,
+        folder,
+        version("flwr"),
+    )
 
 
 class _Wire(Client):
-    """A client as Flower wraps it, but with `codec.read_tensors` for arrays from the server."""
+    """A client as Flower wraps it, but with `codec.read_tensors` for arrays from the
+    server.
+    """
 
     def __init__(self, client: FlyNNClient) -> None:
         self.client = client
 
-    def declined(self, error: FlyNNError, config: Mapping[str, Any], channel: str) -> dict[str, Scalar]:
+    def declined(
+        self, error: FlyNNError, config: Mapping[str, Any], channel: str
+    ) -> dict[str, Scalar]:
         """The refusal of a malformed request, recorded."""
         party = self.client.party
-        return party.decline(party.reason("the request", error), config, channel).metrics
+        return party.decline(
+            party.reason("the request", error), config, channel
+        ).metrics
 
     def fit(self, ins: FitIns) -> FitRes:
         arrays, n_examples, metrics = self._called(self.client.fit, ins, TRAIN, [])
@@ -139,8 +188,16 @@ class _Wire(Client):
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, EVALUATE, 0.0))
 
-    def _called(self, answer: Callable[..., Any], ins: FitIns | EvaluateIns, channel: str, empty: Any) -> Any:
-        """Reply of the client's method, or a refusal with `empty` in the place of arrays or loss."""
+    def _called(
+        self,
+        answer: Callable[..., Any],
+        ins: FitIns | EvaluateIns,
+        channel: str,
+        empty: Any,
+    ) -> Any:
+        """Reply of the client's method, or a refusal with `empty` in the place of
+        arrays or loss.
+        """
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:

@@ -1,8 +1,11 @@
-"""FlyNN over Flower's Message API: the strategy for `strategy.start(grid, ...)`, the client for `@app.train()`.
+"""FlyNN over Flower's Message API: the strategy for `strategy.start(grid, ...)`, the
+client for `@app.train()`.
 
 In a ServerApp's main function::
 
-    strategy = message.FlyNNStrategy(spec=spec, classes=range(10), min_available_nodes=10, min_parties=8)
+    strategy = message.FlyNNStrategy(
+        spec=spec, classes=range(10), min_available_nodes=10, min_parties=8
+    )
     strategy.start(grid)
     strategy.model.save("model.npz")
 
@@ -16,8 +19,9 @@ and in a ClientApp::
     def evaluate(msg: Message, context: Context) -> Message:
         return message.evaluate(msg, FlyNNClient(X, y, X_test=X_test, y_test=y_test))
 
-The run is the same as with the module `strategy`; only the messages differ, see `records`. An `action` separates the
-messages of FlyNN from those of another strategy in the same ClientApp.
+The run is the same as with the module `strategy`; only the messages differ, see
+`records`. An `action` separates the messages of FlyNN from those of another strategy in
+the same ClientApp.
 """
 
 from __future__ import annotations
@@ -28,7 +32,14 @@ from functools import partial
 from logging import INFO, WARNING
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.client import Client
 from flwr.common import EvaluateIns, FitIns, Parameters
 from flwr.common.logger import log
@@ -43,7 +54,15 @@ from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
-from flwr_flynn.flower.records import EXAMPLES, NUMPY, answer_content, config_of, record, reply_of, tensors_of
+from flwr_flynn.flower.records import (
+    EXAMPLES,
+    NUMPY,
+    answer_content,
+    config_of,
+    record,
+    reply_of,
+    tensors_of,
+)
 from flwr_flynn.flower.strategy import BaseStrategy
 
 AggregationFn = Callable[[list[RecordDict], str], MetricRecord]
@@ -59,17 +78,21 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     min_available_nodes : int
         Parties to wait for before a round starts.
     wait_timeout : int, default=86400
-        Seconds to wait for `min_available_nodes`. Then the round starts with the parties that are present.
+        Seconds to wait for `min_available_nodes`. Then the round starts with the
+        parties that are present.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
-        As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") -> MetricRecord, of the counting and of the
-        evaluation only. The result is added to FlyNN's own metrics.
+        As in `flwr.serverapp.strategy.FedAvg`: (replies, "num-examples") ->
+        MetricRecord, of the counting and of the evaluation only. The result is added to
+        FlyNN's own metrics.
     action : str, default="default"
-        Name of the parties' functions: "flynn" for `@app.train("flynn")` and `@app.evaluate("flynn")`.
+        Name of the parties' functions: "flynn" for `@app.train("flynn")` and
+        `@app.evaluate("flynn")`.
     nodes_at_a_time : int, default=1000
-        Batch size of `start`: it asks so many nodes at a time, and adds their replies before it asks the next. A silent
-        node delays its batch by `timeout`.
+        Batch size of `start`: it asks so many nodes at a time, and adds their replies
+        before it asks the next. A silent node delays its batch by `timeout`.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`; `spec`, `classes` and `min_parties` are required.
+        Fields of `flwr_flynn.federated.options.RunOptions`; `spec`, `classes` and
+        `min_parties` are required.
 
     Raises
     ------
@@ -80,7 +103,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     --------
     >>> from flwr_flynn import HashSpec, message
     >>> spec = HashSpec(n_features=2, hash_dim=8, row_nnz=1, hash_nnz=2, seed=7)
-    >>> message.FlyNNStrategy(spec=spec, classes=["cat", "dog"], min_available_nodes=3, min_parties=2)
+    >>> message.FlyNNStrategy(
+    ...     spec=spec, classes=["cat", "dog"], min_available_nodes=3, min_parties=2
+    ... )
     FlyNNStrategy(counted=0, min_parties=2, min_available_nodes=3)
     """
 
@@ -99,7 +124,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> None:
         if not isinstance(action, str) or not action.isidentifier():
             raise ConfigError("action", "a name as of a Python variable", action)
-        if options.get("secure_bound") is not None and options.get("purpose") != "evaluate":
+        if (
+            options.get("secure_bound") is not None
+            and options.get("purpose") != "evaluate"
+        ):
             expected = "None: Flower has SecAgg+ for its legacy API only"
             raise ConfigError("secure_bound", expected, options["secure_bound"])
         super().__init__(options, min_available_nodes, wait_timeout)
@@ -107,7 +135,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.action = action
         self.nodes_at_a_time = integer("nodes_at_a_time", nodes_at_a_time)
-        self._sent: list[Metadata] = []  # of the latest requests; the grid gives them their ids
+        # of the latest requests; the grid gives them their ids
+        self._sent: list[Metadata] = []
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -127,64 +156,113 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         **later: Any,
     ) -> Result:
-        """Run the federation; keywords of later versions of Flower, such as `should_stop`, go to its own method.
+        """Run the federation; keywords of later versions of Flower, such as
+        `should_stop`, go to its own method.
 
-        Without `num_rounds` there are as many rounds as the run takes, and more where some go into counting once more.
+        Without `num_rounds` there are as many rounds as the run takes, and more where
+        some go into counting once more.
         """
 
         def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            return evaluate_fn(server_round, self.arrays) if evaluate_fn is not None and self.run.is_specified else None
+            return (
+                evaluate_fn(server_round, self.arrays)
+                if evaluate_fn is not None and self.run.is_specified
+                else None
+            )
 
         batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time))
         arrays = self.arrays if self.run.is_specified else ArrayRecord()
-        rounds = self.num_rounds if num_rounds is None else integer("num_rounds", num_rounds)
-        rest = timeout, train_config, evaluate_config, None if evaluate_fn is None else evaluate
+        rounds = (
+            self.num_rounds if num_rounds is None else integer("num_rounds", num_rounds)
+        )
+        rest = (
+            timeout,
+            train_config,
+            evaluate_config,
+            None if evaluate_fn is None else evaluate,
+        )
         if self.run.due is None:
-            log(WARNING, "FlyNN: the run of this strategy is over; another run takes a strategy of its own")
+            log(
+                WARNING,
+                "FlyNN: the run of this strategy is over; another run takes a "
+                "strategy of its own",
+            )
         result = super().start(batched, arrays, rounds, *rest, **later)
         if num_rounds is None and self.run.rounds_left:
-            result = super().start(batched, self.arrays, self.run.rounds_left, *rest, **later)
+            result = super().start(
+                batched, self.arrays, self.run.rounds_left, *rest, **later
+            )
         if self.run.due is not None:
             log(WARNING, "FlyNN: phase %s is not done", self.run.due.name)
         # Flower's arrays are the sums for all specs.
-        result.arrays = self.arrays if self.run.is_specified and self.run.is_enough else ArrayRecord()
+        result.arrays = (
+            self.arrays
+            if self.run.is_specified and self.run.is_enough
+            else ArrayRecord()
+        )
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Ask the parties that are present, as the phase that is due has it."""
-        return self._messages(TRAIN, self._wait_for(grid), {**config, "server-round": server_round})
+        return self._messages(
+            TRAIN, self._wait_for(grid), {**config, "server-round": server_round}
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, and add the valid ones."""
-        tensors, metrics = self._add_train(*self._received(replies, reply_of, self.train_metrics_aggr_fn))
-        return (None, None) if tensors is None else (record(tensors), MetricRecord(metrics))
+        tensors, metrics = self._add_train(
+            *self._received(replies, reply_of, self.train_metrics_aggr_fn)
+        )
+        return (
+            (None, None)
+            if tensors is None
+            else (record(tensors), MetricRecord(metrics))
+        )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Ask the parties to keep the model, and to evaluate it."""
-        return self._messages(EVALUATE, _present(grid), {**config, "server-round": server_round})
+        return self._messages(
+            EVALUATE, _present(grid), {**config, "server-round": server_round}
+        )
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
         """Add the confusion matrices."""
-        received = self._received(replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn)
+        received = self._received(
+            replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn
+        )
         if (metrics := self._add_evaluate(*received)) is None:
             return None
-        return MetricRecord({name: each for name, each in metrics.items() if not isinstance(each, str)})
+        return MetricRecord(
+            {name: each for name, each in metrics.items() if not isinstance(each, str)}
+        )
 
     # ---- messages
 
     def _wait_for(self, grid: Grid) -> list[str]:
-        """Present parties, once they and the counted parties that left number `min_available_nodes`."""
+        """Present parties, once they and the counted parties that left number
+        `min_available_nodes`.
+        """
         end, found = time.monotonic() + self.wait_timeout, -1
-        while len(present := _present(grid)) + self._left(present) < self._min_available and self._is_waiting:
+        while (
+            len(present := _present(grid)) + self._left(present) < self._min_available
+            and self._is_waiting
+        ):
             if len(present) != found:
                 found = len(present)
-                log(INFO, "FlyNN: waiting for nodes: %s are there, of %s", found, self._min_available)
+                log(
+                    INFO,
+                    "FlyNN: waiting for nodes: %s are there, of %s",
+                    found,
+                    self._min_available,
+                )
             rest = end - time.monotonic()
             if rest <= 0:
                 self._warn_of_few(len(present) + self._left(present))
@@ -192,7 +270,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             time.sleep(min(rest, 1))
         return present
 
-    def _messages(self, channel: str, present: list[str], user_config: Mapping[str, Any]) -> list[Message]:
+    def _messages(
+        self, channel: str, present: list[str], user_config: Mapping[str, Any]
+    ) -> list[Message]:
         self._sent, ask = [], self.run.ask(channel, present, lambda: user_config)
         if ask is None:
             return []
@@ -200,7 +280,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         kind = channel if self.action == _DEFAULT else f"{channel}.{self.action}"
         # One content for all, as in FedAvg: a grid sends equal content once.
         content = records.request(ask.tensors, ask.config)
-        messages = [Message(content, dst_node_id=int(cid), message_type=kind) for cid in ask.cids]
+        messages = [
+            Message(content, dst_node_id=int(cid), message_type=kind)
+            for cid in ask.cids
+        ]
         self._sent = [each.metadata for each in messages]
         return messages
 
@@ -210,18 +293,30 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         read: Callable[[str, RecordDict], Reply],
         aggregation_fn: AggregationFn | None,
     ) -> tuple[list[Reply], Failures, Figures | None]:
-        """Replies that the run has not received yet, which are none, failures, and the user's function of replies.
+        """Replies that the run has not received yet, which are none, failures, and the
+        user's function of replies.
 
-        The run receives each reply at once, so that memory does not grow with them unless the user's function needs it.
+        The run receives each reply at once, so that memory does not grow with them
+        unless the user's function needs it.
         """
         contents: dict[int, RecordDict] = {}  # by the metrics of the reply
-        failures, asked, requests = Failures(), {str(one.dst_node_id) for one in self._sent}, dict[str, str]()
+        failures, asked, requests = (
+            Failures(),
+            {str(one.dst_node_id) for one in self._sent},
+            dict[str, str](),
+        )
         for each in messages:
-            if (replied := each.metadata.reply_to_message_id) not in requests:  # of the next batch, which is sent now
-                requests = {one.message_id: str(one.dst_node_id) for one in self._sent if one.message_id}
+            # of the next batch, which is sent now
+            if (replied := each.metadata.reply_to_message_id) not in requests:
+                requests = {
+                    one.message_id: str(one.dst_node_id)
+                    for one in self._sent
+                    if one.message_id
+                }
             sender, addressee = str(each.metadata.src_node_id), requests.get(replied)
             if each.has_error():
-                # Errors that the SuperLink makes for a lost party name the request, and not the party.
+                # Errors that the SuperLink makes for a lost party name the request, and
+                # not the party.
                 cid = addressee or sender
                 if cid in asked:
                     failures.named[cid] = f"failed: {each.error.reason}"
@@ -229,22 +324,38 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                     failures.unnamed.append(str(each.error.reason))
             elif sender not in asked or (requests and addressee != sender):
                 # A party answers for itself alone, and only the present request.
-                log(WARNING, "FlyNN: node %s: replied to no request of this round, ignored", sender)
+                log(
+                    WARNING,
+                    "FlyNN: node %s: replied to no request of this round, ignored",
+                    sender,
+                )
             else:
                 content = each.content if each.has_content() else RecordDict()
                 reply = read(sender, content)
                 if aggregation_fn is not None:
                     contents[id(reply.metrics)] = content
                 self.run.receive([reply])
-        return [], failures, None if aggregation_fn is None else partial(_figures, aggregation_fn, contents)
+        return (
+            [],
+            failures,
+            None
+            if aggregation_fn is None
+            else partial(_figures, aggregation_fn, contents),
+        )
 
 
-def _figures(aggregation_fn: AggregationFn, contents: Mapping[int, RecordDict], valid: list[Reply]) -> MetricRecord:
+def _figures(
+    aggregation_fn: AggregationFn,
+    contents: Mapping[int, RecordDict],
+    valid: list[Reply],
+) -> MetricRecord:
     return aggregation_fn([contents[id(reply.metrics)] for reply in valid], EXAMPLES)
 
 
 class _BatchedGrid:
-    """A grid that asks some nodes at a time, and yields their replies before it asks the next."""
+    """A grid that asks some nodes at a time, and yields their replies before it asks
+    the next.
+    """
 
     def __init__(self, grid: Grid, size: int) -> None:
         self._grid, self._size = grid, size
@@ -252,14 +363,21 @@ class _BatchedGrid:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         messages = list(messages)
-        for first in range(0, max(len(messages), 1), self._size):  # with no messages it is asked, too, as Flower does
-            yield from self._grid.send_and_receive(messages[first : first + self._size], timeout=timeout)
+        # with no messages it is asked, too, as Flower does
+        for first in range(0, max(len(messages), 1), self._size):
+            yield from self._grid.send_and_receive(
+                messages[first : first + self._size], timeout=timeout
+            )
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.train()`: a party's statistic for the phase that asks, such as its counts."""
+    """Answer a message to `@app.train()`: a party's statistic for the phase that asks,
+    such as its counts.
+    """
     return _answer(message, party, TRAIN)
 
 
@@ -276,13 +394,24 @@ def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Mess
         parameters = Parameters(tensors_of(content), NUMPY)
     except PayloadError as error:
         declined = getattr(client, "declined", None)  # of a client of this package
-        refusal = {REFUSED: str(error)} if declined is None else declined(error, config, channel)
+        refusal = (
+            {REFUSED: str(error)}
+            if declined is None
+            else declined(error, config, channel)
+        )
         return Message(answer_content([], 0, refusal), reply_to=message)
     if channel == TRAIN:
         fitted = client.fit(FitIns(parameters, config))
-        return Message(answer_content(fitted.parameters.tensors, fitted.num_examples, fitted.metrics), reply_to=message)
+        return Message(
+            answer_content(
+                fitted.parameters.tensors, fitted.num_examples, fitted.metrics
+            ),
+            reply_to=message,
+        )
     evaluated = client.evaluate(EvaluateIns(parameters, config))
-    return Message(answer_content([], evaluated.num_examples, evaluated.metrics), reply_to=message)
+    return Message(
+        answer_content([], evaluated.num_examples, evaluated.metrics), reply_to=message
+    )
 
 
 def evaluation_reply_of(cid: str, content: RecordDict) -> Reply:

@@ -1,8 +1,10 @@
-"""Conversion of Flower's records and results to arrays as bytes, numbers, and other entries, and back.
+"""Conversion of Flower's records and results to arrays as bytes, numbers, and other
+entries, and back.
 
-A request has a ConfigRecord "config", and an ArrayRecord "arrays" where it sends counts. A reply has "arrays"; a
-MetricRecord "metrics" of numbers, with the "num-examples" that Flower's strategies expect; and a "config" of the other
-entries. Further records of a message are ignored.
+A request has a ConfigRecord "config", and an ArrayRecord "arrays" where it sends
+counts. A reply has "arrays"; a MetricRecord "metrics" of numbers, with the
+"num-examples" that Flower's strategies expect; and a "config" of the other entries.
+Further records of a message are ignored.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ def untested() -> str:
     here = version("flwr")
     if tuple(map(int, here.split(".")[:2])) <= NEWEST_TESTED:
         return ""
-    return f"Flower {here} is newer than {NEWEST_TESTED[0]}.{NEWEST_TESTED[1]}, the newest that was tested"
+    return (
+        f"Flower {here} is newer than {NEWEST_TESTED[0]}.{NEWEST_TESTED[1]}, the "
+        "newest that was tested"
+    )
 
 
 ARRAYS, METRICS, CONFIG = "arrays", "metrics", "config"
@@ -61,22 +66,32 @@ def request(tensors: Sequence[bytes], config: Mapping[str, Any]) -> RecordDict:
     return content
 
 
-def answer_content(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]) -> RecordDict:
+def answer_content(
+    tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]
+) -> RecordDict:
     """Content of a party's reply."""
-    numbers = {name: value for name, value in metrics.items() if type(value) in (int, float)}
+    numbers = {
+        name: value for name, value in metrics.items() if type(value) in (int, float)
+    }
     others = {name: value for name, value in metrics.items() if name not in numbers}
     figures = MetricRecord({EXAMPLES: n_examples, **numbers})
-    return RecordDict({ARRAYS: record(tensors), METRICS: figures, CONFIG: ConfigRecord(others)})
+    return RecordDict(
+        {ARRAYS: record(tensors), METRICS: figures, CONFIG: ConfigRecord(others)}
+    )
 
 
 def config_of(content: RecordDict) -> dict[str, Any]:
-    """The entries of a request, or the entries of a reply that are no numbers; {} without such a record."""
+    """The entries of a request, or the entries of a reply that are no numbers; {}
+    without such a record.
+    """
     found = content.get(CONFIG)
     return dict(found) if isinstance(found, ConfigRecord) else {}
 
 
 def reply_of_evaluation(cid: str, n_examples: int, metrics: Mapping[str, Any]) -> Reply:
-    """A party's reply on the evaluate channel, with a fault if its statistic is malformed."""
+    """A party's reply on the evaluate channel, with a fault if its statistic is
+    malformed.
+    """
     others = {name: value for name, value in metrics.items() if name != STATISTIC}
     if STATISTIC not in metrics:
         return Reply(cid, (), n_examples, others)
@@ -111,21 +126,30 @@ def tensors_of(content: RecordDict) -> list[bytes]:
     if not isinstance(found, ArrayRecord):
         return []
     if set(found) != {str(index) for index in range(len(found))}:
-        raise PayloadError("arrays", "keys 0, 1, ... as strings", f"{len(found)} keys that are not")
+        raise PayloadError(
+            "arrays", "keys 0, 1, ... as strings", f"{len(found)} keys that are not"
+        )
     arrays = [found[str(index)] for index in range(len(found))]
     # Array.numpy() would allocate the size that a header declares.
     views = codec.read_tensors([array.data for array in arrays])
     for index, (array, view) in enumerate(zip(arrays, views, strict=True)):
         if array.stype != NUMPY:
-            raise PayloadError(f"array {index + 1}", f"stype {NUMPY}", str(array.stype)[:40])
+            raise PayloadError(
+                f"array {index + 1}", f"stype {NUMPY}", str(array.stype)[:40]
+            )
         if array.dtype != str(view.dtype) or tuple(array.shape) != view.shape:
             got = f"{array.dtype} {tuple(array.shape)}"[:80]
-            raise PayloadError(f"array {index + 1}", f"{view.dtype} {view.shape} as its bytes are", got)
+            raise PayloadError(
+                f"array {index + 1}", f"{view.dtype} {view.shape} as its bytes are", got
+            )
     return [array.data for array in arrays]
 
 
 def record(tensors: Sequence[bytes]) -> ArrayRecord:
     """The record `ArrayRecord(list of arrays)`, made without encoding the arrays again."""
     views = codec.read_tensors(tensors)
-    arrays = [Array(str(view.dtype), view.shape, NUMPY, data) for view, data in zip(views, tensors, strict=True)]
+    arrays = [
+        Array(str(view.dtype), view.shape, NUMPY, data)
+        for view, data in zip(views, tensors, strict=True)
+    ]
     return ArrayRecord({str(index): array for index, array in enumerate(arrays)})

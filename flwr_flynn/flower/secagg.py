@@ -1,16 +1,20 @@
-"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors, and no single vector.
+"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors,
+and no single vector.
 
-Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and weights. With a weight of 1 for all
-and a quantisation step of exactly 1, integers of at most `bound` in size are left as they are. They are sent with an
-offset of `bound`, as 0 to 2 * bound. `bound` is a public power of two; a party with larger counts refuses. The sum of N
-parties is exact if ``N * 2 * bound < 2 ** 32``.
+Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and
+weights. With a weight of 1 for all and a quantisation step of exactly 1, integers of at
+most `bound` in size are left as they are. They are sent with an offset of `bound`, as 0
+to 2 * bound. `bound` is a public power of two; a party with larger counts refuses. The
+sum of N parties is exact if ``N * 2 * bound < 2 ** 32``.
 
-It protects against a server that follows the protocol, and against no other. Flower's masks come from a 32-bit seed of
-a generator that is not cryptographic, and the server distributes the public keys of the parties.
+It protects against a server that follows the protocol, and against no other. Flower's
+masks come from a 32-bit seed of a generator that is not cryptographic, and the server
+distributes the public keys of the parties.
 
-In Flower one reply that cannot be read ends the sum for all parties. Here a reply is checked at each of the four stages
-before the protocol uses it, and a malformed one costs its sender alone. Masked counts and shares of the right form can
-still be wrong, and then spoil the sum.
+In Flower one reply that cannot be read ends the sum for all parties. Here a reply is
+checked at each of the four stages before the protocol uses it, and a malformed one
+costs its sender alone. Masked counts and shares of the right form can still be wrong,
+and then spoil the sum.
 """
 
 from __future__ import annotations
@@ -28,8 +32,15 @@ from flwr.client.mod import secaggplus_mod
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
-from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, RECORD_KEY_STATE, Key, Stage
+from flwr.common.secure_aggregation.crypto.symmetric_encryption import (
+    generate_shared_key,
+)
+from flwr.common.secure_aggregation.secaggplus_constants import (
+    RECORD_KEY_CONFIGS,
+    RECORD_KEY_STATE,
+    Key,
+    Stage,
+)
 from flwr.server import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
@@ -40,7 +51,14 @@ from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.roster import NO_REPLY
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, LEAST_PARTIES, MODULUS, bound_for, check_bound, room
+from flwr_flynn.federated.run_spec import (
+    LARGEST_BOUND,
+    LEAST_PARTIES,
+    MODULUS,
+    bound_for,
+    check_bound,
+    room,
+)
 from flwr_flynn.flower.records import Workflow
 from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.privacy import Mechanism
@@ -60,51 +78,87 @@ _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Flower's `secaggplus_mod` for requests of a secure sum; other requests pass.
 
-    ``ClientApp(client_fn=client_fn, mods=[secagg.mod])`` refuses parameters that would disclose more than the sum to
-    the server. A party that declines to count fails, and is left out of the sum.
+    ``ClientApp(client_fn=client_fn, mods=[secagg.mod])`` refuses parameters that would
+    disclose more than the sum to the server. A party that declines to count fails, and
+    is left out of the sum.
     """
     records = message.content.config_records
-    if message.metadata.message_type != MessageType.TRAIN or RECORD_KEY_CONFIGS not in records:
+    if (
+        message.metadata.message_type != MessageType.TRAIN
+        or RECORD_KEY_CONFIGS not in records
+    ):
         return call_next(message, context)
     configs: dict[str, Any] = dict(records[RECORD_KEY_CONFIGS])
     if configs.get(Key.STAGE) == Stage.SETUP:
         check_setup(configs)
     elif configs.get(Key.STAGE) == Stage.UNMASK:
-        # With both keys of a party, or several times one, the server could open its counts.
-        named = [node for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST) for node in configs.get(key, [])]
+        # With both keys of a party, or several times one, the server could open its
+        # counts.
+        named = [
+            node
+            for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST)
+            for node in configs.get(key, [])
+        ]
         if len(set(named)) < len(named):
-            raise PayloadError("secure sum", "one key of each party to be asked for", "a party named twice")
+            raise PayloadError(
+                "secure sum",
+                "one key of each party to be asked for",
+                "a party named twice",
+            )
 
     def count(request: Message, context: Context) -> Message:
-        agreed = context.state.config_records[RECORD_KEY_STATE]  # Flower's, since the setup
-        with masking(cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])):
+        # Flower's, since the setup
+        agreed = context.state.config_records[RECORD_KEY_STATE]
+        with masking(
+            cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])
+        ):
             reply = call_next(request, context)
-        if REFUSED in (metrics := compat.recorddict_to_fitres(reply.content, keep_input=True).metrics):
+        if REFUSED in (
+            metrics := compat.recorddict_to_fitres(
+                reply.content, keep_input=True
+            ).metrics
+        ):
             raise FlyNNError(str(metrics[REFUSED]))
         return reply
 
     try:
         return secaggplus_mod(message, context, count)
-    except FlyNNError as error:  # as a reply, since Flower would log an exception with its traceback
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
+    except FlyNNError as error:
+        # as a reply, since Flower would log an exception with its traceback
+        return Message(
+            Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message
+        )
 
 
 def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
-    """Refuse to send counts that would not be masked, or that SecAgg+ was not set up for."""
+    """Refuse to send counts that would not be masked, or that SecAgg+ was not set up
+    for.
+    """
     if (masked := _masked.get()) is None:
-        raise PayloadError("secure sum", "a request by SecAgg+ through flwr_flynn.secagg.mod", "one in clear")
+        raise PayloadError(
+            "secure sum",
+            "a request by SecAgg+ through flwr_flynn.secagg.mod",
+            "one in clear",
+        )
     clipped, threshold = masked
     if clipped != bound:
-        raise PayloadError("secure sum", f"SecAgg+ with the announced bound, {bound}", clipped)
+        raise PayloadError(
+            "secure sum", f"SecAgg+ with the announced bound, {bound}", clipped
+        )
     sharing = None if mechanism is None else mechanism.n_honest
     if sharing is not None and sharing > threshold:
-        expected = f"noise of at most {threshold} parties together (n_honest), as no more are certain to be in the sum"
+        expected = (
+            f"noise of at most {threshold} parties together (n_honest), as no "
+            "more are certain to be in the sum"
+        )
         raise PayloadError("secure sum", expected, sharing)
 
 
 @contextmanager
 def masking(bound: int, threshold: int) -> Iterator[None]:
-    """Declare that SecAgg+ masks the counts of the block, with this clipping bound and threshold."""
+    """Declare that SecAgg+ masks the counts of the block, with this clipping bound and
+    threshold.
+    """
     token = _masked.set((bound, threshold))
     try:
         yield
@@ -113,20 +167,49 @@ def masking(bound: int, threshold: int) -> Iterator[None]:
 
 
 def check_setup(configs: dict[str, Any]) -> None:
-    """Refuse a server's parameters unless they give an exact sum of enough parties, which few parties cannot open."""
-    parties, shares, threshold = (configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD))
-    clip, target, modulus = (configs.get(key) for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE))
-    integers = all(type(number) is int for number in (parties, shares, threshold, target, modulus))
+    """Refuse a server's parameters unless they give an exact sum of enough parties,
+    which few parties cannot open.
+    """
+    parties, shares, threshold = (
+        configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD)
+    )
+    clip, target, modulus = (
+        configs.get(key)
+        for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE)
+    )
+    integers = all(
+        type(number) is int for number in (parties, shares, threshold, target, modulus)
+    )
     if not integers or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
-        raise PayloadError("secure sum", "SecAgg+ with integers, a float to clip at and a weight of 1", "others")
-    parties, shares, threshold, target = (cast(int, each) for each in (parties, shares, threshold, target))
+        raise PayloadError(
+            "secure sum",
+            "SecAgg+ with integers, a float to clip at and a weight of 1",
+            "others",
+        )
+    parties, shares, threshold, target = (
+        cast(int, each) for each in (parties, shares, threshold, target)
+    )
     if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
-        expected = f"at least {LEAST_PARTIES} parties and shares, and a threshold above half of them"
-        raise PayloadError("secure sum", expected, f"{parties}, {shares} and {threshold}")
+        expected = (
+            f"at least {LEAST_PARTIES} parties and shares, and a threshold "
+            "above half of them"
+        )
+        raise PayloadError(
+            "secure sum", expected, f"{parties}, {shares} and {threshold}"
+        )
     bound = target // 2
-    if (modulus, clip, target, bound) != (MODULUS, bound, 2 * bound, bound_for(min(max(bound, 1), LARGEST_BOUND))):
+    if (modulus, clip, target, bound) != (
+        MODULUS,
+        bound,
+        2 * bound,
+        bound_for(min(max(bound, 1), LARGEST_BOUND)),
+    ):
         got = f"clipping at {clip}, a target of {target} and modulus {modulus}"
-        raise PayloadError("secure sum", "a step of 1, a bound that is a power of two and modulus 2**32", got)
+        raise PayloadError(
+            "secure sum",
+            "a step of 1, a bound that is a power of two and modulus 2**32",
+            got,
+        )
     if parties > room(bound):
         raise PayloadError("secure sum", f"at most {room(bound)} parties", parties)
 
@@ -135,59 +218,95 @@ def check_setup(configs: dict[str, Any]) -> None:
 
 
 class _Protocol(SecAggPlusWorkflow):
-    """SecAgg+ that goes on without parties that are lost before they are in the sum, and opens no sum of too few."""
+    """SecAgg+ that goes on without parties that are lost before they are in the sum,
+    and opens no sum of too few.
+    """
 
     done = False
 
-    def setup_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+    def setup_stage(
+        self, grid: Grid, context: LegacyContext, state: WorkflowState
+    ) -> bool:
         return super().setup_stage(grid, context, state) and _without_lost(state)
 
-    def share_keys_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+    def share_keys_stage(
+        self, grid: Grid, context: LegacyContext, state: WorkflowState
+    ) -> bool:
         return super().share_keys_stage(grid, context, state) and _without_lost(state)
 
-    def collect_masked_vectors_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
-        # From now on the counts of the others carry the masks of lost parties, which the next stage removes.
-        return super().collect_masked_vectors_stage(grid, context, state) and _are_enough(state)
+    def collect_masked_vectors_stage(
+        self, grid: Grid, context: LegacyContext, state: WorkflowState
+    ) -> bool:
+        # From now on the counts of the others carry the masks of lost parties, which
+        # the next stage removes.
+        return super().collect_masked_vectors_stage(
+            grid, context, state
+        ) and _are_enough(state)
 
-    def unmask_stage(self, grid: Grid, context: LegacyContext, state: WorkflowState) -> bool:
+    def unmask_stage(
+        self, grid: Grid, context: LegacyContext, state: WorkflowState
+    ) -> bool:
         self.done = super().unmask_stage(grid, context, state)
         return self.done
 
 
 def _without_lost(state: WorkflowState) -> bool:
-    """Go on as if lost parties had never been asked; else Flower asks later for their keys, which nobody has."""
+    """Go on as if lost parties had never been asked; else Flower asks later for their
+    keys, which nobody has.
+    """
     present = set(state.active_node_ids)
     state.sampled_node_ids = present
-    state.nid_to_neighbours = {node: state.nid_to_neighbours[node] & present for node in present}
+    state.nid_to_neighbours = {
+        node: state.nid_to_neighbours[node] & present for node in present
+    }
     return _are_enough(state)
 
 
 def _are_enough(state: WorkflowState) -> bool:
     few = len(state.active_node_ids) < max(LEAST_PARTIES, state.threshold)
     if few:
-        log(ERROR, "FlyNN: too few parties for a secure sum, %s", len(state.active_node_ids))
+        log(
+            ERROR,
+            "FlyNN: too few parties for a secure sum, %s",
+            len(state.active_node_ids),
+        )
     return not few
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     """The fit workflow for a `DefaultWorkflow` that counts by a secure sum.
 
-    `threshold` is the least number of parties to open one, or a float: a share of those that are asked. Parties that
-    share a noise need the number, which does not fall with the parties that a later sum still asks.
+    `threshold` is the least number of parties to open one, or a float: a share of those
+    that are asked. Parties that share a noise need the number, which does not fall with
+    the parties that a later sum still asks.
     """
     check_bound(bound)
     number = type(threshold) is int and threshold >= LEAST_PARTIES
-    if not number and (isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1):
-        raise ConfigError("threshold", f"a number of parties, or a share from {LEAST_THRESHOLD} to 1", threshold)
-    exact: Any = {"max_weight": 1.0, "clipping_range": float(bound), "quantization_range": 2 * bound}
-    protocol = _Protocol(1.0, threshold if number else float(threshold), **exact, timeout=timeout or None)
+    if not number and (
+        isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1
+    ):
+        raise ConfigError(
+            "threshold",
+            f"a number of parties, or a share from {LEAST_THRESHOLD} to 1",
+            threshold,
+        )
+    exact: Any = {
+        "max_weight": 1.0,
+        "clipping_range": float(bound),
+        "quantization_range": 2 * bound,
+    }
+    protocol = _Protocol(
+        1.0, threshold if number else float(threshold), **exact, timeout=timeout or None
+    )
 
     def fit(grid: Grid, context: Context) -> None:
         strategy: Any = cast(LegacyContext, context).strategy
         if (own := getattr(strategy, "secure_bound", None)) != bound:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
-        replies = Replies(grid, lambda: (strategy.run.asked.request.n_entries,), strategy.note_failure)
+        replies = Replies(
+            grid, lambda: (strategy.run.asked.request.n_entries,), strategy.note_failure
+        )
         try:
             protocol(cast(Grid, replies), context)
         except ConfigError:
@@ -205,10 +324,15 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
 
 
 class Replies:
-    """A grid that returns one valid reply of each party that was asked, and notes the failures of the others."""
+    """A grid that returns one valid reply of each party that was asked, and notes the
+    failures of the others.
+    """
 
     def __init__(
-        self, grid: Grid, shape: Callable[[], tuple[int, ...]], note_failure: Callable[[str, str], object]
+        self,
+        grid: Grid,
+        shape: Callable[[], tuple[int, ...]],
+        note_failure: Callable[[str, str], object],
     ) -> None:
         self._grid, self._shape, self._note_failure = grid, shape, note_failure
         self.asked: set[int] = set()
@@ -217,7 +341,9 @@ class Replies:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         """As a grid's, for the requests of one stage."""
         messages = list(messages)
         # Before they are sent: a receiver in this process may change a message.
@@ -244,62 +370,116 @@ class Replies:
             if node not in self.lost:
                 self._note_failure(str(node), reason)
             self.lost.add(node)
-            log(WARNING, "FlyNN: node %s: lost at the secure sum's stage %s: %s", node, stages[node][0], reason)
+            log(
+                WARNING,
+                "FlyNN: node %s: lost at the secure sum's stage %s: %s",
+                node,
+                stages[node][0],
+                reason,
+            )
         return list(usable.values())
 
-    def _check(self, reply: Message, stage: str, about: set[int], keys: set[bytes]) -> None:
-        """`check_reply`, and checks against the public `keys` of other parties, or of other records of the reply."""
+    def _check(
+        self, reply: Message, stage: str, about: set[int], keys: set[bytes]
+    ) -> None:
+        """`check_reply`, and checks against the public `keys` of other parties, or of
+        other records of the reply.
+        """
         record = reply.content.config_records[RECORD_KEY_CONFIGS]
         check_reply(stage, about, record, self._shape())
         if stage == Stage.SETUP:
             own: Any = {record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2]}
-            if len(own) < 2 or keys & own:  # parties refuse all keys if two of them are equal
-                raise PayloadError("pk1, pk2", "keys that nobody else has", "keys that were sent before")
+            # parties refuse all keys if two of them are equal
+            if len(own) < 2 or keys & own:
+                raise PayloadError(
+                    "pk1, pk2",
+                    "keys that nobody else has",
+                    "keys that were sent before",
+                )
             keys |= own
         elif stage == Stage.COLLECT_MASKED_VECTORS:
             compat.recorddict_to_fitres(reply.content, keep_input=True)
 
 
-def check_reply(stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[int, ...]) -> None:
+def check_reply(
+    stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[int, ...]
+) -> None:
     """Refuse a reply to a stage of SecAgg+ that Flower's server cannot use."""
     if stage == Stage.SETUP:
         for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
             (key,) = _pieces(name, [record.get(name)])
             try:
-                generate_shared_key(_own_key(), bytes_to_public_key(key))  # as the other parties do later
+                # as the other parties do later
+                generate_shared_key(_own_key(), bytes_to_public_key(key))
             except Exception:  # noqa: BLE001 - of many kinds
-                raise PayloadError(name, "a public key of SecAgg+'s curve", f"{len(key)} bytes that are none") from None
+                raise PayloadError(
+                    name,
+                    "a public key of SecAgg+'s curve",
+                    f"{len(key)} bytes that are none",
+                ) from None
     elif stage == Stage.COLLECT_MASKED_VECTORS:
         masked: Any = record.get(Key.MASKED_PARAMETERS)
         arrays = codec.read_tensors(masked) if isinstance(masked, list) else []
-        if [(array.dtype.str, array.shape) for array in arrays] != [("<i8", (1,)), ("<i8", shape)]:
-            got = ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays) or "none"
-            raise PayloadError(Key.MASKED_PARAMETERS, f"a weight and counts of shape {shape}, int64", got)
+        if [(array.dtype.str, array.shape) for array in arrays] != [
+            ("<i8", (1,)),
+            ("<i8", shape),
+        ]:
+            got = (
+                ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays)
+                or "none"
+            )
+            raise PayloadError(
+                Key.MASKED_PARAMETERS,
+                f"a weight and counts of shape {shape}, int64",
+                got,
+            )
         if any(int(array.min()) < 0 or int(array.max()) >= MODULUS for array in arrays):
-            raise PayloadError(Key.MASKED_PARAMETERS, "integers from 0 below 2**32", "an entry outside")
+            raise PayloadError(
+                Key.MASKED_PARAMETERS, "integers from 0 below 2**32", "an entry outside"
+            )
     else:
         sharing = stage == Stage.SHARE_KEYS
         name = Key.DESTINATION_LIST if sharing else Key.NODE_ID_LIST
         nodes = record.get(name)
-        whole = isinstance(nodes, list) and len(nodes) == len(about) and all(type(node) is int for node in nodes)
+        whole = (
+            isinstance(nodes, list)
+            and len(nodes) == len(about)
+            and all(type(node) is int for node in nodes)
+        )
         if not whole or set(cast(list[int], nodes)) != about:
-            got = f"{len(nodes)} entries of other parties" if isinstance(nodes, list) else type(nodes).__name__
-            raise PayloadError(name, f"each of the {len(about)} parties asked about once", got)
+            got = (
+                f"{len(nodes)} entries of other parties"
+                if isinstance(nodes, list)
+                else type(nodes).__name__
+            )
+            raise PayloadError(
+                name, f"each of the {len(about)} parties asked about once", got
+            )
         name = Key.CIPHERTEXT_LIST if sharing else Key.SHARE_LIST
         pieces = _pieces(name, record.get(name))
         if len(pieces) != len(about):
             raise PayloadError(name, f"{len(about)}, one for each party", len(pieces))
-        if not sharing and any(len(piece) < 20 or len(piece) % 16 != 4 for piece in pieces):
-            raise PayloadError(name, "shares of keys (4 bytes and blocks of 16)", "a piece of another length")
+        if not sharing and any(
+            len(piece) < 20 or len(piece) % 16 != 4 for piece in pieces
+        ):
+            raise PayloadError(
+                name,
+                "shares of keys (4 bytes and blocks of 16)",
+                "a piece of another length",
+            )
 
 
 def _stage(request: Message) -> tuple[str, set[int]]:
-    """The stage of a request, and the nodes that an answer must name: destinations, or owners of keys."""
+    """The stage of a request, and the nodes that an answer must name: destinations, or
+    owners of keys.
+    """
     configs = request.content.config_records[RECORD_KEY_CONFIGS]
     stage = str(configs[Key.STAGE])
     about: set[int] = set()
     if stage == Stage.SHARE_KEYS:
-        about = {int(node) for node in configs if node != Key.STAGE} - {request.metadata.dst_node_id}
+        about = {int(node) for node in configs if node != Key.STAGE} - {
+            request.metadata.dst_node_id
+        }
     elif stage == Stage.UNMASK:
         for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST):
             about |= set(configs[name])  # type: ignore[arg-type]
@@ -308,8 +488,14 @@ def _stage(request: Message) -> tuple[str, set[int]]:
 
 def _pieces(name: str, pieces: Any) -> list[bytes]:
     for each in pieces if isinstance(pieces, list) else [pieces]:
-        if not isinstance(each, bytes) or len(each) > _LONGEST or not isinstance(pieces, list):
-            got = f"{len(each)} bytes" if isinstance(each, bytes) else type(each).__name__
+        if (
+            not isinstance(each, bytes)
+            or len(each) > _LONGEST
+            or not isinstance(pieces, list)
+        ):
+            got = (
+                f"{len(each)} bytes" if isinstance(each, bytes) else type(each).__name__
+            )
             raise PayloadError(name, f"at most {_LONGEST} bytes for each party", got)
     return cast(list[bytes], pieces)
 

@@ -1,4 +1,5 @@
-"""The strategy for Flower's `Strategy` API, and the server logic that both strategies share.
+"""The strategy for Flower's `Strategy` API, and the server logic that both strategies
+share.
 
 In a ServerApp's main function::
 
@@ -8,9 +9,9 @@ In a ServerApp's main function::
     DefaultWorkflow()(grid, LegacyContext(context, config=config, strategy=strategy))
     strategy.model.save("model.npz")
 
-A run needs `FlyNNStrategy.num_rounds` rounds; more are for runs in which too few parties were counted at first. After
-the last round `FlyNNStrategy.model` is the result. It raises an `AggregationError` if fewer than `min_parties` were
-counted.
+A run needs `FlyNNStrategy.num_rounds` rounds; more are for runs in which too few
+parties were counted at first. After the last round `FlyNNStrategy.model` is the result.
+It raises an `AggregationError` if fewer than `min_parties` were counted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, MetricsAggregationFn, NDArrays, Parameters, Scalar
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    MetricsAggregationFn,
+    NDArrays,
+    Parameters,
+    Scalar,
+)
 from flwr.common.logger import log
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -42,15 +52,22 @@ if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
-EvaluateFn = Callable[[int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None]
+EvaluateFn = Callable[
+    [int, NDArrays, dict[str, Scalar]], tuple[float, dict[str, Scalar]] | None
+]
 
 
 class BaseStrategy(ABC):
-    """Logic of both strategies: options, the run, its results, and the log. Subclasses translate messages."""
+    """Logic of both strategies: options, the run, its results, and the log.
+
+    Subclasses translate messages.
+    """
 
     _members: ClassVar[str]  # Flower's word for parties in the names of parameters
 
-    def __init__(self, given: Mapping[str, Any], min_available: int, wait_timeout: float) -> None:
+    def __init__(
+        self, given: Mapping[str, Any], min_available: int, wait_timeout: float
+    ) -> None:
         options = options_of(given)
         self._min_available = integer(f"min_available_{self._members}", min_available)
         self.wait_timeout = number("wait_timeout", wait_timeout, 0, 10**9)
@@ -58,11 +75,13 @@ class BaseStrategy(ABC):
             expected = f"at most min_available_{self._members} = {self._min_available}"
             raise ConfigError("min_parties", expected, options.min_parties)
         self.run = Run(options)
-        self._failures: dict[str, str] = {}  # reasons that `note_failure` got about the present request, by cid
+        # reasons that `note_failure` got about the present request, by cid
+        self._failures: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return (
-            f"FlyNNStrategy(counted={len(self.run.counted)}, min_parties={self.run.options.min_parties}, "
+            f"FlyNNStrategy(counted={len(self.run.counted)}, "
+            f"min_parties={self.run.options.min_parties}, "
             f"min_available_{self._members}={self._min_available})"
         )
 
@@ -80,38 +99,52 @@ class BaseStrategy(ABC):
 
     @property
     def counts(self) -> ClassCounts:
-        """Sum over the parties counted so far, for the selected spec; before the selection, for the first spec."""
+        """Sum over the parties counted so far, for the selected spec; before the
+        selection, for the first spec.
+        """
         return self.run.counts
 
     @property
     def parties(self) -> list[Member]:
-        """The parties counted so far, with the numbers of their samples and the size of their reply."""
+        """The parties counted so far, with the numbers of their samples and the size of
+        their reply.
+        """
         return self.run.counted.counted
 
     @property
     def missing(self) -> dict[str, str]:
-        """Reasons of the missing parties, which were asked and are not counted, by name."""
+        """Reasons of the missing parties, which were asked and are not counted, by
+        name.
+        """
         return self.run.counted.missing
 
     @property
     def selection(self) -> Any:
-        """Spec and scoring selected for the present counts; None before the selection, or without one."""
+        """Spec and scoring selected for the present counts; None before the selection,
+        or without one.
+        """
         return self.run.state.results.get("selection")
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """`metrics.summary` of the parties' evaluation of the present counts; None before the evaluation."""
+        """`metrics.summary` of the parties' evaluation of the present counts; None
+        before the evaluation.
+        """
         result = self.run.state.results.get("evaluation")
         return None if result is None else result.figures
 
     @property
     def secure_bound(self) -> int | None:
-        """Upper bound of every count in a secure sum; None where counts are sent in clear."""
+        """Upper bound of every count in a secure sum; None where counts are sent in
+        clear.
+        """
         return self.run.state.run_spec.bound
 
     @property
     def guarantee(self) -> str | None:
-        """Privacy guarantee of the run, `privacy.Mechanism.guarantee`; None without a mechanism."""
+        """Privacy guarantee of the run, `privacy.Mechanism.guarantee`; None without a
+        mechanism.
+        """
         return self.run.state.run_spec.guarantee
 
     def federation(self, run: str) -> Federation:
@@ -119,7 +152,9 @@ class BaseStrategy(ABC):
         return self.run.federation(run)
 
     def note_failure(self, cid: str, reason: str) -> None:
-        """Note the reason of a party without an answer to the present request, where no failed reply has one."""
+        """Note the reason of a party without an answer to the present request, where no
+        failed reply has one.
+        """
         self._failures.setdefault(cid, reason)
 
     def summary(self) -> None:
@@ -131,12 +166,16 @@ class BaseStrategy(ABC):
     # ---- exchanges
 
     def _left(self, present: Collection[str]) -> int:
-        """Number of counted parties that are not present any more; nobody waits for them."""
+        """Number of counted parties that are not present any more; nobody waits for
+        them.
+        """
         return sum(1 for member in self.parties if member.node not in present)
 
     @property
     def _is_waiting(self) -> bool:
-        """True until enough parties are counted; later rounds ask the parties that are present, without waiting."""
+        """True until enough parties are counted; later rounds ask the parties that are
+        present, without waiting.
+        """
         return not (len(self.run.counted) and self.run.is_enough)
 
     def _warn_of_few(self, n_present: int) -> None:
@@ -144,12 +183,23 @@ class BaseStrategy(ABC):
         log(WARNING, text, self.wait_timeout, self._min_available, n_present)
 
     def _go_on(
-        self, channel: str, replies: Sequence[Reply], failures: Failures, figures: Figures | None
+        self,
+        channel: str,
+        replies: Sequence[Reply],
+        failures: Failures,
+        figures: Figures | None,
     ) -> ExchangeResult | None:
-        """Hand the replies of an exchange to the run, and log its result; None if nobody was asked."""
+        """Hand the replies of an exchange to the run, and log its result; None if
+        nobody was asked.
+        """
         phase, answered = self.run.phase(channel), {reply.cid for reply in replies}
-        noted = {cid: reason for cid, reason in self._failures.items() if cid not in answered}
-        failures, self._failures = Failures(failures.named | noted, failures.unnamed), {}
+        noted = {
+            cid: reason for cid, reason in self._failures.items() if cid not in answered
+        }
+        failures, self._failures = (
+            Failures(failures.named | noted, failures.unnamed),
+            {},
+        )
         wanted = phase is not None and (phase.is_counting or phase.name == "evaluation")
         result = self.run.complete(replies, failures, figures if wanted else None)
         if result is not None:
@@ -159,26 +209,43 @@ class BaseStrategy(ABC):
     def _add_train(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
-        """Sum and metrics of the counting; (None, {}) after any other phase, and where nothing was added."""
+        """Sum and metrics of the counting; (None, {}) after any other phase, and where
+        nothing was added.
+        """
         result = self._go_on(TRAIN, replies, failures, figures)
         if result is None or not result.phase.is_counting or not result.batch.passed:
             return None, {}
         parties, counts = self.parties, self.run.counts
-        metrics = {"parties": len(parties), "bytes": sum(party.bytes for party in parties)}
+        metrics = {
+            "parties": len(parties),
+            "bytes": sum(party.bytes for party in parties),
+        }
         metrics |= {} if counts.noise else {"examples": counts.n_examples}
-        return codec.write_tensors(codec.encode(*self.run.totals.parts)), {**metrics, **result.figures}
+        return codec.write_tensors(codec.encode(*self.run.totals.parts)), {
+            **metrics,
+            **result.figures,
+        }
 
     def _add_evaluate(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> dict[str, Any] | None:
         """Metrics of the evaluation; None after any other phase, and without figures."""
-        result, found = self._go_on(EVALUATE, replies, failures, figures), self.evaluation
+        result, found = (
+            self._go_on(EVALUATE, replies, failures, figures),
+            self.evaluation,
+        )
         if result is None or result.phase.name != "evaluation" or found is None:
             return None
-        metrics = {name: found[name] for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")}
+        metrics = {
+            name: found[name]
+            for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")
+        }
         if found["parties"]:  # unknown in a secure sum
             metrics["accuracy_std"] = found["accuracy_std"]
-            metrics |= {f"{which}_accuracy": found[f"{which}_party"]["accuracy"] for which in ("worst", "best")}
+            metrics |= {
+                f"{which}_accuracy": found[f"{which}_party"]["accuracy"]
+                for which in ("worst", "best")
+            }
             metrics["worst_party"] = found["worst_party"]["name"]
         if prior := found["class_prior"]:
             metrics["class_prior_accuracy"] = prior["accuracy"]
@@ -194,16 +261,20 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     min_available_clients : int
         Parties to wait for before a round starts.
     wait_timeout : int, default=86400
-        Seconds to wait for `min_available_clients`. Then the round starts with the parties that are present.
-    evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, fit_metrics_aggregation_fn, evaluate_metrics_aggregation_fn
-        As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts of the selected spec, as
-        `codec.encode` writes them, once there is a spec. The functions for metrics see the replies of the counting and
-        of the evaluation only.
+        Seconds to wait for `min_available_clients`. Then the round starts with the
+        parties that are present.
+    evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, fit_metrics_aggregation_fn,
+    evaluate_metrics_aggregation_fn
+        As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts of the
+        selected spec, as `codec.encode` writes them, once there is a spec. The
+        functions for metrics see the replies of the counting and of the evaluation
+        only.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and `min_parties` are required. Optional
-        are `max_examples_per_party`, `decay`, `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
-        `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`, `distribute`, `group_column`,
-        `gram`, `class_weight`, `phases` and `on_phase`.
+        Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and
+        `min_parties` are required. Optional are `max_examples_per_party`, `decay`,
+        `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
+        `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`,
+        `distribute`, `group_column`, `gram`, `class_weight`, `phases` and `on_phase`.
 
     Raises
     ------
@@ -248,11 +319,14 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         counts = codec.encode(*self.run.totals.parts) if self.run.is_specified else []
         return Parameters(codec.write_tensors(counts), "numpy.ndarray")
 
-    def evaluate(self, server_round: int, parameters: Parameters) -> tuple[float, dict[str, Scalar]] | None:
+    def evaluate(
+        self, server_round: int, parameters: Parameters
+    ) -> tuple[float, dict[str, Scalar]] | None:
         """Evaluate the counts by `evaluate_fn`, if there is one."""
         if self.evaluate_fn is None or not self.run.is_specified:
             return None
-        # Flower's parameters are the sums for all specs, and empty before there is a spec.
+        # Flower's parameters are the sums for all specs, and empty before there is a
+        # spec.
         return self.evaluate_fn(server_round, codec.encode(self.counts), {})
 
     def configure_fit(
@@ -260,7 +334,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Ask the parties that are present, as the phase that is due has it."""
         self._clients = self._wait_for(client_manager)
-        ask = self.run.ask(TRAIN, list(self._clients), lambda: _own(self.on_fit_config_fn, server_round))
+        ask = self.run.ask(
+            TRAIN,
+            list(self._clients),
+            lambda: _own(self.on_fit_config_fn, server_round),
+        )
         return self._instructions(ask, FitIns)
 
     def aggregate_fit(
@@ -270,16 +348,27 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters | None, dict[str, Scalar]]:
         """Check the replies, and add the valid ones."""
-        replies = [Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics) for client, res in results]
-        tensors, metrics = self._add_train(replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn))
-        return None if tensors is None else Parameters(tensors, "numpy.ndarray"), metrics
+        replies = [
+            Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics)
+            for client, res in results
+        ]
+        tensors, metrics = self._add_train(
+            replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn)
+        )
+        return None if tensors is None else Parameters(
+            tensors, "numpy.ndarray"
+        ), metrics
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Ask the parties to keep the model, and to evaluate it."""
         self._clients = _present(client_manager)
-        ask = self.run.ask(EVALUATE, list(self._clients), lambda: _own(self.on_evaluate_config_fn, server_round))
+        ask = self.run.ask(
+            EVALUATE,
+            list(self._clients),
+            lambda: _own(self.on_evaluate_config_fn, server_round),
+        )
         return self._instructions(ask, EvaluateIns)
 
     def aggregate_evaluate(
@@ -289,12 +378,17 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Add the confusion matrices."""
-        replies = [reply_of_evaluation(client.cid, res.num_examples, res.metrics) for client, res in results]
+        replies = [
+            reply_of_evaluation(client.cid, res.num_examples, res.metrics)
+            for client, res in results
+        ]
         figures = _figures(self.evaluate_metrics_aggregation_fn)
         metrics = self._add_evaluate(replies, _failures(failures), figures)
         return (None, {}) if metrics is None else (1 - metrics["accuracy"], metrics)
 
-    def _instructions(self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], Any]) -> list[Any]:
+    def _instructions(
+        self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], Any]
+    ) -> list[Any]:
         if ask is None:
             return []
         # Each gets its own config: a client in this process may change it.
@@ -302,9 +396,13 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         return [(self._clients[cid], kind(sent, dict(ask.config))) for cid in ask.cids]
 
     def _wait_for(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        """Present parties, once they and the counted parties that left number `min_available_clients`."""
+        """Present parties, once they and the counted parties that left number
+        `min_available_clients`.
+        """
         left = self._left(_present(client_manager))
-        if self._is_waiting and not client_manager.wait_for(self._min_available - left, int(self.wait_timeout)):
+        if self._is_waiting and not client_manager.wait_for(
+            self._min_available - left, int(self.wait_timeout)
+        ):
             self._warn_of_few(client_manager.num_available() + left)
         return _present(client_manager)
 
@@ -321,9 +419,18 @@ def _own(config_fn: ConfigFn | None, server_round: int) -> dict[str, Scalar]:
 def _figures(aggregation_fn: MetricsAggregationFn | None) -> Figures | None:
     if aggregation_fn is None:
         return None
-    return lambda replies: aggregation_fn([(reply.n_examples, dict(reply.metrics)) for reply in replies])
+    return lambda replies: aggregation_fn(
+        [(reply.n_examples, dict(reply.metrics)) for reply in replies]
+    )
 
 
 def _failures(failures: Sequence[Any]) -> Failures:
-    named = {each[0].cid: f"failed: {each[1].status.message}" for each in failures if isinstance(each, tuple)}
-    return Failures(named, [str(each) for each in failures if isinstance(each, BaseException)])  # without a sender
+    named = {
+        each[0].cid: f"failed: {each[1].status.message}"
+        for each in failures
+        if isinstance(each, tuple)
+    }
+    # without a sender
+    return Failures(
+        named, [str(each) for each in failures if isinstance(each, BaseException)]
+    )

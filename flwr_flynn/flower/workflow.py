@@ -1,7 +1,8 @@
-"""Rounds of a strategy through Flower's workflows, in which a malformed reply costs its sender alone.
+"""Rounds of a strategy through Flower's workflows, in which a malformed reply costs its
+sender alone.
 
-Flower's own workflows have no timeout. In them an exception while one reply is read ends the run of all parties, and
-the error of a party loses its sender.
+Flower's own workflows have no timeout. In them an exception while one reply is read
+ends the run of all parties, and the error of a party loses its sender.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def run_rounds(
     timeout : float, default=0
         Seconds to wait for replies; 0: no limit.
     secure_threshold : float, optional
-        Parties that must stay to the end of a secure sum, or a share of them as a float; None for counts in clear.
+        Parties that must stay to the end of a secure sum, or a share of them as a
+        float; None for counts in clear.
     """
     errors: list[str] = []
 
@@ -56,10 +58,18 @@ def run_rounds(
 
     counting = {}
     if secure_threshold is not None and strategy.secure_bound is not None:
-        counting = {"fit_workflow": secure_workflow(strategy.secure_bound, secure_threshold, timeout)}
-    readable = cast(Grid, _ReadableGrid(grid, strategy, timeout, is_secure=bool(counting)))
+        counting = {
+            "fit_workflow": secure_workflow(
+                strategy.secure_bound, secure_threshold, timeout
+            )
+        }
+    readable = cast(
+        Grid, _ReadableGrid(grid, strategy, timeout, is_secure=bool(counting))
+    )
     for _ in range(2):  # once more for rounds that went into counting once more
-        legacy = LegacyContext(context, config=ServerConfig(num_rounds=num_rounds), strategy=strategy)
+        legacy = LegacyContext(
+            context, config=ServerConfig(num_rounds=num_rounds), strategy=strategy
+        )
         DefaultWorkflow(**counting, evaluate_workflow=evaluate)(readable, legacy)
         num_rounds = strategy.run.rounds_left
         if errors or not num_rounds:
@@ -68,26 +78,48 @@ def run_rounds(
 
 
 class _ReadableGrid:
-    """A grid that returns the replies which Flower's workflow can read, and notes the failures of the others."""
+    """A grid that returns the replies which Flower's workflow can read, and notes the
+    failures of the others.
+    """
 
-    def __init__(self, grid: Grid, strategy: FlyNNStrategy, timeout: float, is_secure: bool) -> None:
-        self._grid, self._strategy, self._timeout, self._is_secure = grid, strategy, timeout or None, is_secure
+    def __init__(
+        self, grid: Grid, strategy: FlyNNStrategy, timeout: float, is_secure: bool
+    ) -> None:
+        self._grid, self._strategy, self._timeout, self._is_secure = (
+            grid,
+            strategy,
+            timeout or None,
+            is_secure,
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         messages = list(messages)
-        replies = self._grid.send_and_receive(messages, timeout=self._timeout if timeout is None else timeout)
+        replies = self._grid.send_and_receive(
+            messages, timeout=self._timeout if timeout is None else timeout
+        )
         by_node = {message.metadata.dst_node_id: message for message in messages}
-        by_id = {message.metadata.message_id: message for message in messages if message.metadata.message_id}
+        by_id = {
+            message.metadata.message_id: message
+            for message in messages
+            if message.metadata.message_id
+        }
         return [reply for reply in replies if self._is_readable(reply, by_node, by_id)]
 
-    def _is_readable(self, reply: Message, by_node: dict[int, Message], by_id: dict[str, Message]) -> bool:
+    def _is_readable(
+        self, reply: Message, by_node: dict[int, Message], by_id: dict[str, Message]
+    ) -> bool:
         request = by_node.get(reply.metadata.src_node_id)
         if reply.has_error():
-            # Errors that the SuperLink makes for a lost party name the request, and not the party.
-            if (request := by_id.get(reply.metadata.reply_to_message_id, request)) is None:
+            # Errors that the SuperLink makes for a lost party name the request, and not
+            # the party.
+            if (
+                request := by_id.get(reply.metadata.reply_to_message_id, request)
+            ) is None:
                 return True  # Flower reports it without a sender
             reason = str(reply.error.reason)
         elif request is None:
@@ -104,5 +136,7 @@ class _ReadableGrid:
                 return True
             except Exception as error:  # noqa: BLE001 - a malformed reply may raise anything
                 reason = f"its reply cannot be read ({type(error).__name__})"
-        self._strategy.note_failure(str(request.metadata.dst_node_id), f"failed: {reason}")
+        self._strategy.note_failure(
+            str(request.metadata.dst_node_id), f"failed: {reason}"
+        )
         return False

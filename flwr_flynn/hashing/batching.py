@@ -1,8 +1,10 @@
-"""Encoding of samples for the kernels: blocks of lanes, in the narrowest dtype whose sums give the same winners.
+"""Encoding of samples for the kernels: blocks of lanes, in the narrowest dtype whose
+sums give the same winners.
 
-A constant added to every entry that a row can pick moves all sums alike: so values are shifted to start at zero, those
-of signed rows (which pick x or -x) too. Most rows lose by a wide margin: so float32 samples travel as small integers of
-known error, and the few rows that come close are summed again from the float32 values.
+A constant added to every entry that a row can pick moves all sums alike: so values are
+shifted to start at zero, those of signed rows (which pick x or -x) too. Most rows lose
+by a wide margin: so float32 samples travel as small integers of known error, and the
+few rows that come close are summed again from the float32 values.
 """
 
 from __future__ import annotations
@@ -21,24 +23,33 @@ from flwr_flynn.hashing import winner_kernels as kernels
 Array = npt.NDArray[Any]
 
 _FLOAT32_EXACT = 2**24  # integers up to here, and their sums, are exact in float32
-_WIDE = 2**14  # columns; wider sparse samples are restricted to the columns that occur before they are made dense
+# columns; wider sparse samples are restricted to the columns that occur before they are
+# made dense
+_WIDE = 2**14
 _COUNTING_WIDTH = 8192  # widest range of sums for which each lane gets a full histogram
-_CHUNK_BYTES = 2**22  # size of one chunk of samples as float64, small beside the caches of the kernels
+# size of one chunk of samples as float64, small beside the caches of the kernels
+_CHUNK_BYTES = 2**22
 
 
 def batches(n: int, size: int) -> Iterator[slice]:
-    """Slices of n samples, in their order, each of `size`, the last of what is left; none of no samples."""
+    """Slices of n samples, in their order, each of `size`, the last of what is left;
+    none of no samples.
+    """
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 def chunk_size(n_features: int) -> int:
-    """Return the number of samples of `n_features` values to encode at a time: whole blocks of any dtype."""
+    """Return the number of samples of `n_features` values to encode at a time: whole
+    blocks of any dtype.
+    """
     return int(min(max(_CHUNK_BYTES // (8 * n_features) // 64 * 64, 64), 1024))
 
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encoder of samples as blocks of lanes; `center` and `scale` are (n_features,) float64 or None."""
+    """Encoder of samples as blocks of lanes; `center` and `scale` are (n_features,)
+    float64 or None.
+    """
 
     n_features: int
     row_nnz: int
@@ -47,9 +58,11 @@ class BatchEncoder:
     scale: Array | None
 
     def winners(self, chunk: Array | sp.csr_array, columns: Array, out: Array) -> None:
-        """Write the active bits of a chunk, (n, n_features), to `out`, (n, rho) int32, ascending.
+        """Write the active bits of a chunk, (n, n_features), to `out`, (n, rho) int32,
+        ascending.
 
-        `columns`, (m, s) unsigned: the columns that each row of M adds; n_features + j stands for minus column j.
+        `columns`, (m, s) unsigned: the columns that each row of M adds; n_features + j
+        stands for minus column j.
         """
         if chunk.shape[0] == 0:
             return
@@ -60,10 +73,13 @@ class BatchEncoder:
         if self.center is not None or self.scale is not None:
             self._float_winners(X, columns, out)
             return
-        is_integer, largest = _integer_samples(X, 2 ** (((2**63 - 1) // self.row_nnz).bit_length() - 1))
+        is_integer, largest = _integer_samples(
+            X, 2 ** (((2**63 - 1) // self.row_nnz).bit_length() - 1)
+        )
         if is_integer.all():
             self._integer_winners(X, columns, out, largest)
-        elif largest * self.row_nnz <= _FLOAT32_EXACT:  # float32 sums of the integer samples are exact as well
+        elif largest * self.row_nnz <= _FLOAT32_EXACT:
+            # float32 sums of the integer samples are exact as well
             self._float_winners(X, columns, out)
         else:
             part, rest = out[is_integer], out[~is_integer]
@@ -71,8 +87,11 @@ class BatchEncoder:
             self._float_winners(X[~is_integer], columns, rest)
             out[is_integer], out[~is_integer] = part, rest
 
-    def inputs(self, chunk: Array | sp.csr_array, matrix: sp.csr_array) -> tuple[Array, sp.csr_array]:
-        """Centred and scaled samples, (n, k) float32, refused as by `winners`, and the columns of a matrix for them.
+    def inputs(
+        self, chunk: Array | sp.csr_array, matrix: sp.csr_array
+    ) -> tuple[Array, sp.csr_array]:
+        """Centred and scaled samples, (n, k) float32, refused as by `winners`, and the
+        columns of a matrix for them.
 
         k is `n_features`, or the columns that occur in wide sparse samples.
         """
@@ -87,7 +106,9 @@ class BatchEncoder:
         return self.n_features > _WIDE and self.center is None
 
     def _narrowed(self, chunk: sp.csr_array, columns: Array, out: Array) -> None:
-        """Find the winners of wide sparse samples by the columns that occur in them and one column of zeros."""
+        """Find the winners of wide sparse samples by the columns that occur in them and
+        one column of zeros.
+        """
         used = np.unique(chunk.indices)
         d = len(used) + 1
         X = np.zeros((chunk.shape[0], d), chunk.dtype)
@@ -99,24 +120,38 @@ class BatchEncoder:
         scale = None if self.scale is None else np.append(self.scale[used], 1.0)
         replace(self, n_features=d, scale=scale).winners(X, index[columns], out)
 
-    def _integer_winners(self, X: Array, columns: Array, out: Array, largest: int) -> None:
-        """Find the winners of integer samples of magnitude up to `largest`, by exact integer sums."""
+    def _integer_winners(
+        self, X: Array, columns: Array, out: Array, largest: int
+    ) -> None:
+        """Find the winners of integer samples of magnitude up to `largest`, by exact
+        integer sums.
+        """
         low, high = (-largest, largest) if self.signed else (int(X.min()), int(X.max()))
         span = high - low
         width = span * self.row_nnz + 1
         if width <= 2**15:
-            middle = -(-span // 2)  # subtracted, it lets bytes with a sign hold twice as many sums
+            # subtracted, it lets bytes with a sign hold twice as many sums
+            middle = -(-span // 2)
             if middle * self.row_nnz >= 2**7:
                 middle = 0
-            dtype = "int8" if middle or width <= 2**7 else "uint8" if span <= 255 else "int16"
+            dtype = (
+                "int8"
+                if middle or width <= 2**7
+                else "uint8"
+                if span <= 255
+                else "int16"
+            )
             levels = X if low == -middle else X.astype(np.int64) - (low + middle)
             data = _transpose(levels, dtype, span - 2 * middle if self.signed else None)
             if width <= _COUNTING_WIDTH:
                 _counting(data, columns, width, middle * self.row_nnz, None, None, out)
                 return
-            # Wide histogram cells: the sums themselves, exact in float32, make the last cut.
+            # Wide histogram cells: the sums themselves, exact in float32, make the last
+            # cut.
             exact = X if self.signed else levels
-            failed = self._approximately(data, exact, np.ones(len(X), np.int64), width, columns, out)
+            failed = self._approximately(
+                data, exact, np.ones(len(X), np.int64), width, columns, out
+            )
             if failed.any():
                 out[failed] = self._plainly(exact[failed], columns, out.shape[1])
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
@@ -129,34 +164,72 @@ class BatchEncoder:
         hash_nnz = out.shape[1]
         X = np.ascontiguousarray(self._float32(X))
         left = np.arange(len(X))  # samples not yet done
-        # Distance from the mean sum of a sample to its winners, in standard deviations of its sums, roughly.
+        # Distance from the mean sum of a sample to its winners, in standard deviations
+        # of its sums, roughly.
         depth = np.sqrt(2.0 * np.log(len(columns) / hash_nnz + 1.0))
         for dtype in ("uint8", "int16"):
             levels = (2**15 - 1) // self.row_nnz
-            levels = min(levels, 255) if dtype == "uint8" else levels if levels >= 2 * 255 else 0
+            levels = (
+                min(levels, 255)
+                if dtype == "uint8"
+                else levels
+                if levels >= 2 * 255
+                else 0
+            )
             if not levels or not len(left):
                 continue
             samples = X[left]
             approximation = np.empty(samples.shape, dtype)
             slack = np.empty(len(samples), np.int64)
             crowding = np.empty(len(samples))
-            kernels.approximate(samples, self.row_nnz, self.signed, levels, approximation, slack, crowding)
-            good = np.flatnonzero(crowding * depth < 1.0)  # else e times as many rows would be looked at
+            kernels.approximate(
+                samples,
+                self.row_nnz,
+                self.signed,
+                levels,
+                approximation,
+                slack,
+                crowding,
+            )
+            # else e times as many rows would be looked at
+            good = np.flatnonzero(crowding * depth < 1.0)
             if not len(good):
                 continue
-            data = _transpose(approximation[good], dtype, levels if self.signed else None)
+            data = _transpose(
+                approximation[good], dtype, levels if self.signed else None
+            )
             part = np.empty((len(good), hash_nnz), np.int32)
             width = levels * self.row_nnz + 1
-            is_done = ~self._approximately(data, samples[good], slack[good], width, columns, part)
+            is_done = ~self._approximately(
+                data, samples[good], slack[good], width, columns, part
+            )
             out[left[good[is_done]]] = part[is_done]
             left = np.delete(left, good[is_done])
         if len(left):
             out[left] = self._plainly(X[left], columns, hash_nnz)
 
-    def _approximately(self, data: Array, X: Array, slack: Array, width: int, columns: Array, out: Array) -> Array:
-        """Find winners by float32 sums and blocks that approximate them; return a mask of samples left undone."""
+    def _approximately(
+        self,
+        data: Array,
+        X: Array,
+        slack: Array,
+        width: int,
+        columns: Array,
+        out: Array,
+    ) -> Array:
+        """Find winners by float32 sums and blocks that approximate them; return a mask
+        of samples left undone.
+        """
         X = X.astype(np.float32, copy=False)
-        return _counting(data, columns, width, 0, slack, np.concatenate([X, -X], axis=1) if self.signed else X, out)
+        return _counting(
+            data,
+            columns,
+            width,
+            0,
+            slack,
+            np.concatenate([X, -X], axis=1) if self.signed else X,
+            out,
+        )
 
     def _plainly(self, X: Array, columns: Array, hash_nnz: int) -> Array:
         """Find the winners by float32 sums without approximation."""
@@ -166,27 +239,44 @@ class BatchEncoder:
         return out
 
     def fits(self, X: Array) -> npt.NDArray[np.bool_]:
-        """Tell the finite samples whose sums float32 holds, (n,) bool, each by its own values alone."""
-        largest = np.abs(_rounded(dense(X, self.center), self.center, self.scale)).max(axis=1, initial=0.0)
+        """Tell the finite samples whose sums float32 holds, (n,) bool, each by its own
+        values alone.
+        """
+        largest = np.abs(_rounded(dense(X, self.center), self.center, self.scale)).max(
+            axis=1, initial=0.0
+        )
         return np.asarray(self._summable(largest))
 
     def _summable(self, largest: Any) -> Any:
-        """Tell whether sums over a row of values of at most this size stay within float32."""
-        # Rounding makes a sum of s terms larger by at most s 2**-23 of itself. The bound below is more than twice that.
-        reach = np.asarray(largest, np.float64) * self.row_nnz * (2.0 + self.row_nnz * 2.0**-22)
+        """Tell whether sums over a row of values of at most this size stay within
+        float32.
+        """
+        # Rounding makes a sum of s terms larger by at most s 2**-23 of itself. The
+        # bound below is more than twice that.
+        reach = (
+            np.asarray(largest, np.float64)
+            * self.row_nnz
+            * (2.0 + self.row_nnz * 2.0**-22)
+        )
         return reach < float(np.finfo(np.float32).max)
 
     def _float32(self, X: Array) -> Array:
-        """Centre, scale and round samples to float32; refuse those whose sums would overflow."""
+        """Centre, scale and round samples to float32; refuse those whose sums would
+        overflow.
+        """
         X = _rounded(X, self.center, self.scale)
         if not self._summable(np.abs(X).max(initial=0.0)):
             got = f"{self.row_nnz} of the largest overflow float32 when added"
-            raise DataError("X", "values whose sums fit float32 (rescale the features)", got)
+            raise DataError(
+                "X", "values whose sums fit float32 (rescale the features)", got
+            )
         return X
 
 
 def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
-    """Return (X - center) * scale in float64, rounded once to float32; an overflow becomes infinity."""
+    """Return (X - center) * scale in float64, rounded once to float32; an overflow
+    becomes infinity.
+    """
     with np.errstate(over="ignore"):
         if X.dtype.kind != "f" or center is not None or scale is not None:
             X = X.astype(np.float64)
@@ -198,9 +288,11 @@ def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
 
 
 def dense(chunk: Array | sp.csr_array, gaps: Array | float | None = None) -> Array:
-    """Return the chunk as a dense array of integers or floats up to float64; refuse NaN and infinity.
+    """Return the chunk as a dense array of integers or floats up to float64; refuse NaN
+    and infinity.
 
-    With `gaps` NaN is a gap, in the place of which these are written: the centre, that nothing is left of the column.
+    With `gaps` NaN is a gap, in the place of which these are written: the centre, that
+    nothing is left of the column.
     """
     X: Array = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
     if X.dtype == np.bool_:
@@ -214,28 +306,47 @@ def dense(chunk: Array | sp.csr_array, gaps: Array | float | None = None) -> Arr
             X, finite = np.where(is_gap, gaps, X), finite | is_gap
         if not finite.all():
             bad = int((~finite).any(axis=0).sum())
-            raise DataError("X", "finite numbers", f"NaN or infinity in {bad} of {X.shape[1]} features")
+            raise DataError(
+                "X",
+                "finite numbers",
+                f"NaN or infinity in {bad} of {X.shape[1]} features",
+            )
     return X
 
 
 def _integer_samples(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
-    """Mask of samples of integers of magnitude at most `bound`, (n,) bool, and the largest magnitude among them."""
+    """Mask of samples of integers of magnitude at most `bound`, (n,) bool, and the
+    largest magnitude among them.
+    """
     if X.dtype.kind == "f":
         magnitude = np.abs(X).max(axis=1)
-        fits: npt.NDArray[np.bool_] = (magnitude <= bound) & (np.rint(X) == X).all(axis=1)
+        fits: npt.NDArray[np.bool_] = (magnitude <= bound) & (np.rint(X) == X).all(
+            axis=1
+        )
         return fits, int(magnitude[fits].max(initial=0.0))
     largest = max(-int(X.min()), int(X.max()))
     if largest <= bound:
         return np.ones(len(X), np.bool_), largest
-    fits = np.asarray((np.less_equal(X, bound) & np.greater_equal(X, -bound)).all(axis=1))
+    fits = np.asarray(
+        (np.less_equal(X, bound) & np.greater_equal(X, -bound)).all(axis=1)
+    )
     return fits, int(np.abs(X[fits].astype(np.int64)).max(initial=0))
 
 
 def _counting(
-    data: Array, columns: Array, width: int, offset: int, slack: Array | None, exact: Array | None, out: Array
+    data: Array,
+    columns: Array,
+    width: int,
+    offset: int,
+    slack: Array | None,
+    exact: Array | None,
+    out: Array,
 ) -> Array:
-    """Call `kernels.winners_counting`; return its mask of samples left undone, (n_samples,) bool."""
-    shift = 0 if slack is None else max(0, width.bit_length() - 10)  # about a thousand histogram cells
+    """Call `kernels.winners_counting`; return its mask of samples left undone,
+    (n_samples,) bool.
+    """
+    # about a thousand histogram cells
+    shift = 0 if slack is None else max(0, width.bit_length() - 10)
     n_blocks, _, lanes = data.shape
     n_samples, hash_nnz = out.shape
     failed = np.zeros(n_samples, np.bool_)
@@ -245,20 +356,41 @@ def _counting(
     if exact is None:
         exact = np.empty((0, 0), np.float32)
     sums = np.empty(lanes, kernels.accumulator(data.dtype))
-    kernels.winners_counting(data, columns, hash_nnz, n_samples, width, shift, offset, slacks, exact, sums, out, failed)
+    kernels.winners_counting(
+        data,
+        columns,
+        hash_nnz,
+        n_samples,
+        width,
+        shift,
+        offset,
+        slacks,
+        exact,
+        sums,
+        out,
+        failed,
+    )
     return failed
 
 
 def _general(data: Array, columns: Array, out: Array) -> None:
     """Call `kernels.winners`."""
     sums = np.empty(data.shape[2], data.dtype)
-    extremes = (-np.inf, np.inf) if data.dtype.kind == "f" else (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
+    extremes = (
+        (-np.inf, np.inf)
+        if data.dtype.kind == "f"
+        else (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
+    )
     n_samples, hash_nnz = out.shape
-    kernels.winners(data, columns, hash_nnz, n_samples, np.array(extremes, data.dtype), sums, out)
+    kernels.winners(
+        data, columns, hash_nnz, n_samples, np.array(extremes, data.dtype), sums, out
+    )
 
 
 def _transpose(X: Array, dtype: str, total: int | None) -> Array:
-    """Transpose (n, d) to (n_blocks, d, lanes), lanes side by side; a `total` appends the d columns total - X."""
+    """Transpose (n, d) to (n_blocks, d, lanes), lanes side by side; a `total` appends
+    the d columns total - X.
+    """
     n, d = X.shape
     lanes = kernels.LANES[dtype]
     n_blocks = -(-n // lanes)
@@ -269,11 +401,15 @@ def _transpose(X: Array, dtype: str, total: int | None) -> Array:
     shape = (n_blocks, d if total is None else 2 * d, lanes)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64  # of a cache line: vector loads across two lines cost double
+    # of a cache line: vector loads across two lines cost double
+    start = -raw.ctypes.data % 64
     out = raw[start : start + size].view(dtype).reshape(shape)
-    if dtype == "uint8":  # the second half of the lanes sits in the high bytes of the first
+    # the second half of the lanes sits in the high bytes of the first
+    if dtype == "uint8":
         half = lanes // 2
-        out[:, :d].reshape(n_blocks, d, half, 2)[...] = X.reshape(n_blocks, 2, half, d).transpose(0, 3, 2, 1)
+        out[:, :d].reshape(n_blocks, d, half, 2)[...] = X.reshape(
+            n_blocks, 2, half, d
+        ).transpose(0, 3, 2, 1)
     else:
         out[:, :d] = X.reshape(n_blocks, lanes, d).transpose(0, 2, 1)
     if total is not None:

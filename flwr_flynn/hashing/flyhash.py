@@ -19,20 +19,28 @@ from flwr_flynn._validation import integer, n_threads
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.batching import BatchEncoder, chunk_size, dense
 from flwr_flynn.hashing.graded import grades, lifting_matrix
-from flwr_flynn.hashing.philox import TriangleFeatures, draw_rows, draw_signs, draw_weighted_rows
+from flwr_flynn.hashing.philox import (
+    TriangleFeatures,
+    draw_rows,
+    draw_signs,
+    draw_weighted_rows,
+)
 from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
 
 Array = npt.NDArray[Any]
 Samples: TypeAlias = npt.ArrayLike | sp.sparray | sp.spmatrix
-Progress = Callable[[int], object]  # takes the number of samples of each chunk that is done
+# takes the number of samples of each chunk that is done
+Progress = Callable[[int], object]
 
 
 class FlyHash:
-    """Fruit-fly hash: h(x) = the `hash_nnz` largest entries of M x, higher value first, then lower row index.
+    """Fruit-fly hash: h(x) = the `hash_nnz` largest entries of M x, higher value first,
+    then lower row index.
 
-    Equation 2 of Ram & Sinha (AAAI 2022). Each of the `hash_dim` rows of M is a uniform `row_nnz`-subset of the
-    columns, of ones or, if signed, of +1 and -1. `hashing.philox` draws the rows.
+    Equation 2 of Ram & Sinha (AAAI 2022). Each of the `hash_dim` rows of M is a uniform
+    `row_nnz`-subset of the columns, of ones or, if signed, of +1 and -1.
+    `hashing.philox` draws the rows.
 
     Parameters
     ----------
@@ -56,11 +64,13 @@ class FlyHash:
 
     Notes
     -----
-    Arithmetic is part of the hash. A sample is summed exactly, in integers, if the spec has neither centre nor scale,
-    all values are integers, and `row_nnz` times the power of two at or above the largest magnitude is below 2**63.
-    Every other sample becomes (x - center) * scale in float64, is rounded once to float32, and is summed in float32
-    over the columns of a row in ascending order. So the dtype does not matter, and the result is the same on every
-    machine whose process does not flush subnormal floats to zero.
+    Arithmetic is part of the hash. A sample is summed exactly, in integers, if the spec
+    has neither centre nor scale, all values are integers, and `row_nnz` times the power
+    of two at or above the largest magnitude is below 2**63. Every other sample becomes
+    (x - center) * scale in float64, is rounded once to float32, and is summed in
+    float32 over the columns of a row in ascending order. So the dtype does not matter,
+    and the result is the same on every machine whose process does not flush subnormal
+    floats to zero.
 
     Examples
     --------
@@ -78,74 +88,117 @@ class FlyHash:
             rows = draw_rows(seed, spec.hash_dim, spec.n_inputs, spec.row_nnz)
         else:
             up_to = np.cumsum(np.array(spec.row_weights, np.uint64))
-            rows = draw_weighted_rows(seed, spec.hash_dim, up_to, max(spec.n_codes, 1), spec.row_nnz)
+            rows = draw_weighted_rows(
+                seed, spec.hash_dim, up_to, max(spec.n_codes, 1), spec.row_nnz
+            )
         rows.sort(axis=1)
         signs = draw_signs(seed, spec.hash_dim, spec.row_nnz) if spec.signed else None
         self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
 
     @classmethod
     def from_rows(
-        cls, rows: npt.ArrayLike, n_features: int, hash_nnz: int, signs: npt.ArrayLike | None = None
+        cls,
+        rows: npt.ArrayLike,
+        n_features: int,
+        hash_nnz: int,
+        signs: npt.ArrayLike | None = None,
     ) -> FlyHash:
-        """Hash of a given lifting matrix. It has no seed, so it cannot be sent as a specification.
+        """Hash of a given lifting matrix.
+
+        It has no seed, so it cannot be sent as a specification.
 
         Parameters
         ----------
         rows : (m, s) integers
-            Column indices of the nonzero entries, each row strictly ascending, or a `SpecError`.
+            Column indices of the nonzero entries, each row strictly ascending, or a
+            `SpecError`.
         n_features, hash_nnz : int
         signs : (m, s) integers, optional
             The nonzero entries, +1 or -1, or a `SpecError`. Default: all 1.
         """
         columns = np.array(rows)
         if columns.ndim != 2 or columns.dtype.kind not in "iu" or 0 in columns.shape:
-            raise SpecError("rows", "an (m, s) array of integers", f"{columns.dtype} of shape {columns.shape}")
+            raise SpecError(
+                "rows",
+                "an (m, s) array of integers",
+                f"{columns.dtype} of shape {columns.shape}",
+            )
         m, s = columns.shape
         HashSpec(n_features, m, s, hash_nnz, seed=0)  # the same bounds hold
         if int(columns.min()) < 0 or int(columns.max()) >= n_features:
             outside = f"{int(columns.min())} to {int(columns.max())}"
-            raise SpecError("rows", f"column indices from 0 to {n_features - 1}", outside)
+            raise SpecError(
+                "rows", f"column indices from 0 to {n_features - 1}", outside
+            )
         columns = columns.astype(np.int32)
         unordered = np.flatnonzero((np.diff(columns, axis=1) <= 0).any(axis=1))
         if len(unordered):
-            raise SpecError("rows", "strictly ascending indices in each row", f"row {int(unordered[0])} is not")
+            raise SpecError(
+                "rows",
+                "strictly ascending indices in each row",
+                f"row {int(unordered[0])} is not",
+            )
         entries = None
         if signs is not None:
             entries = np.array(signs)
-            if entries.shape != columns.shape or entries.dtype.kind not in "iuf" or not np.isin(entries, (-1, 1)).all():
+            if (
+                entries.shape != columns.shape
+                or entries.dtype.kind not in "iuf"
+                or not np.isin(entries, (-1, 1)).all()
+            ):
                 expected = f"+1 and -1 of shape {columns.shape}"
-                raise SpecError("signs", expected, f"{entries.dtype} of shape {entries.shape}")
+                raise SpecError(
+                    "signs", expected, f"{entries.dtype} of shape {entries.shape}"
+                )
             entries = entries.astype(np.int8)
         hasher = cls.__new__(cls)
         hasher._set(None, columns, entries, n_features, hash_nnz)
         return hasher
 
-    def _set(self, spec: HashSpec | None, rows: Array, signs: Array | None, n_features: int, hash_nnz: int) -> None:
+    def _set(
+        self,
+        spec: HashSpec | None,
+        rows: Array,
+        signs: Array | None,
+        n_features: int,
+        hash_nnz: int,
+    ) -> None:
         self.spec = spec
         self.rows, self.signs = rows, signs
         self.n_features, self.hash_nnz = int(n_features), int(hash_nnz)
         self.hash_dim, self.row_nnz = rows.shape
         rows.flags.writeable = False
         n_inputs = self.n_features if spec is None else spec.n_inputs
-        # Unsigned indices spare the kernels Numba's wrap-around checks; half the width is half the memory traffic.
+        # Unsigned indices spare the kernels Numba's wrap-around checks; half the width
+        # is half the memory traffic.
         reach = n_inputs * (1 if signs is None else 2)
         self._columns = rows.astype(np.uint16 if reach <= 2**16 else np.uint32)
         if signs is not None:
             signs.flags.writeable = False
-            np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)  # the negated columns follow
+            # the negated columns follow
+            np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)
         vectors = (None, None) if spec is None else (spec.center, spec.scale)
-        self._center, self._scale = (None if vector is None else np.array(vector) for vector in vectors)
+        self._center, self._scale = (
+            None if vector is None else np.array(vector) for vector in vectors
+        )
         self._features: TriangleFeatures | RankCodes | None = None
         center, scale = self._center, self._scale
         if spec is not None and spec.n_waves:
             frequency = spec.wave_frequency
-            self._features = TriangleFeatures(spec.seed, spec.n_waves, frequency, center, scale, spec.n_features)
+            self._features = TriangleFeatures(
+                spec.seed, spec.n_waves, frequency, center, scale, spec.n_features
+            )
             center = scale = None  # part of the features
         elif spec is not None and spec.coding:
-            self._features = RankCodes(np.array(spec.edges), spec.n_codes, spec.coding, spec.signed)
-        # In the place of a gap: nothing of a column is left at its centre, and rank codes have none.
+            self._features = RankCodes(
+                np.array(spec.edges), spec.n_codes, spec.coding, spec.signed
+            )
+        # In the place of a gap: nothing of a column is left at its centre, and rank
+        # codes have none.
         self._gaps = np.nan if spec is not None and spec.coding else self._center
-        self._encoder = BatchEncoder(n_inputs, self.row_nnz, signs is not None, center, scale)
+        self._encoder = BatchEncoder(
+            n_inputs, self.row_nnz, signs is not None, center, scale
+        )
         self.fingerprint = self._fingerprint()
 
     @property
@@ -157,11 +210,14 @@ class FlyHash:
         digest = hashlib.sha256(b"flynn hash 1")
         seed = b"" if self.spec is None else struct.pack("<Q", self.spec.seed)
         sizes = (self.n_features, *self.rows.shape, self.hash_nnz)
-        digest.update(struct.pack("<4Q2B", *sizes, self.signs is not None, len(seed)) + seed)
+        digest.update(
+            struct.pack("<4Q2B", *sizes, self.signs is not None, len(seed)) + seed
+        )
         for vector in (self._center, self._scale):
             digest.update(struct.pack("<B", vector is not None))
             if vector is not None:
-                digest.update((vector + 0.0).astype("<f8").tobytes())  # -0.0 + 0.0 is 0.0
+                # -0.0 + 0.0 is 0.0
+                digest.update((vector + 0.0).astype("<f8").tobytes())
         digest.update(self.rows.astype("<i4").data)
         if self.signs is not None:
             digest.update(self.signs.data)
@@ -170,29 +226,43 @@ class FlyHash:
                 digest.update(struct.pack("<Qd", spec.n_waves, spec.wave_frequency))
             if spec.edges is not None:
                 edges = np.array(spec.edges, "<f8")
-                digest.update(f"{spec.coding} {spec.n_codes} {edges.shape} ".encode() + edges.tobytes())
+                digest.update(
+                    f"{spec.coding} {spec.n_codes} {edges.shape} ".encode()
+                    + edges.tobytes()
+                )
             if spec.row_weights is not None:
                 digest.update(b"weights " + np.array(spec.row_weights, "u1").tobytes())
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        return f"FlyHash({self.spec!r})" if self.spec is not None else f"<FlyHash of given rows, m={self.hash_dim}>"
+        return (
+            f"FlyHash({self.spec!r})"
+            if self.spec is not None
+            else f"<FlyHash of given rows, m={self.hash_dim}>"
+        )
 
     def __reduce__(self) -> tuple[Callable[..., FlyHash], tuple[Any, ...]]:
         if self.spec is not None:
             return flynn_hash, (self.spec,)
-        return FlyHash.from_rows, (self.rows, self.n_features, self.hash_nnz, self.signs)
+        return FlyHash.from_rows, (
+            self.rows,
+            self.n_features,
+            self.hash_nnz,
+            self.signs,
+        )
 
     def active(self, X: Samples, n_jobs: int | None = None) -> npt.NDArray[np.int32]:
-        """Compute the active bits of samples: (n, hash_nnz) int32, ascending in each row.
+        """Compute the active bits of samples: (n, hash_nnz) int32, ascending in each
+        row.
 
         Parameters
         ----------
         X : (n, n_features) array or scipy sparse
-            Finite values of any real dtype; NaN is a gap, of which the hash sees nothing, where the spec has a centre
-            or a coding.
+            Finite values of any real dtype; NaN is a gap, of which the hash sees
+            nothing, where the spec has a centre or a coding.
         n_jobs : int, optional
-            Threads: None for one, -1 for all that this process may use. The result does not depend on it.
+            Threads: None for one, -1 for all that this process may use. The result does
+            not depend on it.
 
         Raises
         ------
@@ -209,7 +279,8 @@ class FlyHash:
         return out
 
     def graded(self, X: Samples, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
-        """Compute the graded responses of samples, (n, hash_dim) uint8 from 0 to 15, see `hashing.graded`.
+        """Compute the graded responses of samples, (n, hash_dim) uint8 from 0 to 15,
+        see `hashing.graded`.
 
         Parameters and errors are those of `active`. Memory is needed for all grades.
         """
@@ -232,7 +303,8 @@ class FlyHash:
         return lifting_matrix(self.rows, self.signs, self._encoder.n_features)
 
     def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Mask of the samples that `active` can hash, (n,) bool, each by its own values and in the same time.
+        """Mask of the samples that `active` can hash, (n,) bool, each by its own values
+        and in the same time.
 
         False for a sample with NaN or infinity, unless NaN is a gap.
         """
@@ -240,13 +312,23 @@ class FlyHash:
         if X.dtype.kind == "f":
             good = ~(np.isinf(X) if self.takes_gaps else ~np.isfinite(X)).any(axis=1)
         X = X if good.all() else X[good]
-        good[good] = self._encoder.fits(X) if self._features is None else self._features.fits(dense(X, self._gaps))
+        good[good] = (
+            self._encoder.fits(X)
+            if self._features is None
+            else self._features.fits(dense(X, self._gaps))
+        )
         return good
 
     def count(
-        self, X: Samples, y: npt.ArrayLike, n_classes: int, n_jobs: int | None = None, progress: Progress | None = None
+        self,
+        X: Samples,
+        y: npt.ArrayLike,
+        n_classes: int,
+        n_jobs: int | None = None,
+        progress: Progress | None = None,
     ) -> npt.NDArray[np.int64]:
-        """Count the samples of each class with each bit active, (n_classes, hash_dim) int64: Algorithm 1.
+        """Count the samples of each class with each bit active, (n_classes, hash_dim)
+        int64: Algorithm 1.
 
         Parameters
         ----------
@@ -258,13 +340,15 @@ class FlyHash:
         n_jobs : int, optional
             As for `active`.
         progress : callable, optional
-            Called with the number of samples of each chunk after it is counted, by one thread at a time.
+            Called with the number of samples of each chunk after it is counted, by one
+            thread at a time.
         """
         samples = self._checked(X)
         n_classes = integer("n_classes", n_classes, error=DataError)
         labels = class_indices(y, samples.shape[0], n_classes)
         counts = np.zeros((n_classes, self.hash_dim), np.int64)
-        one_at_a_time = threading.Lock()  # integer sums do not depend on the order of the threads
+        # integer sums do not depend on the order of the threads
+        one_at_a_time = threading.Lock()
 
         def work(first: int, last: int) -> None:
             active = np.empty((last - first, self.hash_nnz), np.int32)
@@ -285,9 +369,13 @@ class FlyHash:
             try:
                 samples = np.asarray(X)
             except ValueError:
-                raise DataError("X", f"shape (n, {self.n_features})", "rows of different lengths") from None
+                raise DataError(
+                    "X", f"shape (n, {self.n_features})", "rows of different lengths"
+                ) from None
         if samples.ndim != 2 or samples.shape[1] != self.n_features:
-            raise DataError("X", f"shape (n, {self.n_features})", f"shape {samples.shape}")
+            raise DataError(
+                "X", f"shape (n, {self.n_features})", f"shape {samples.shape}"
+            )
         if samples.dtype.kind not in "biuf":
             raise DataError("X", "real numbers", f"dtype {samples.dtype}")
         return samples
@@ -297,13 +385,19 @@ class FlyHash:
             chunk = self._features(dense(chunk, self._gaps))
         self._encoder.winners(chunk, self._columns, out)
 
-    def _over_chunks(self, n: int, work: Callable[[int, int], None], n_jobs: int | None) -> None:
+    def _over_chunks(
+        self, n: int, work: Callable[[int, int], None], n_jobs: int | None
+    ) -> None:
         threads = n_threads(n_jobs)
-        widest = max(self._encoder.n_features, self.n_features)  # codes are more than features, waves may be fewer
+        # codes are more than features, waves may be fewer
+        widest = max(self._encoder.n_features, self.n_features)
         fitting = chunk_size(widest)
-        # Whole blocks, and several chunks for each thread, so that no thread waits long for the last chunk of another.
+        # Whole blocks, and several chunks for each thread, so that no thread waits long
+        # for the last chunk of another.
         step = min(fitting, -(-n // (256 * threads)) * 64) or 64
-        chunks: Iterator[tuple[int, int]] = ((first, min(first + step, n)) for first in range(0, n, step))
+        chunks: Iterator[tuple[int, int]] = (
+            (first, min(first + step, n)) for first in range(0, n, step)
+        )
         threads = min(threads, -(-n // step))
         if threads <= 1:
             for first, last in chunks:
@@ -319,12 +413,18 @@ class FlyHash:
 
 @lru_cache(maxsize=32)
 def flynn_hash(spec: HashSpec) -> FlyHash:
-    """Return `FlyHash(spec)`, cached: a process draws the rows of the same specification once."""
+    """Return `FlyHash(spec)`, cached: a process draws the rows of the same
+    specification once.
+    """
     return FlyHash(spec)
 
 
-def class_indices(y: npt.ArrayLike, n_samples: int, n_classes: int) -> npt.NDArray[np.int64]:
-    """Return `y`, (n,) integers from 0 to n_classes - 1, as int64; of any dtype where n is 0."""
+def class_indices(
+    y: npt.ArrayLike, n_samples: int, n_classes: int
+) -> npt.NDArray[np.int64]:
+    """Return `y`, (n,) integers from 0 to n_classes - 1, as int64; of any dtype where n
+    is 0.
+    """
     labels = np.asarray(y)
     expected = f"{n_samples} class indices from 0 to {n_classes - 1}"
     if labels.shape != (n_samples,) or (labels.dtype.kind not in "iu" and labels.size):

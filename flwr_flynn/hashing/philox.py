@@ -1,28 +1,34 @@
-"""Random numbers of the hash, by integer arithmetic on (seed, row) alone, and the wave features that follow from them.
+"""Random numbers of the hash, by integer arithmetic on (seed, row) alone, and the wave
+features that follow from them.
 
-They are the same on every machine and with every NumPy. Rows can be drawn in parallel, and a larger `hash_dim` extends
-a smaller one.
+They are the same on every machine and with every NumPy. Rows can be drawn in parallel,
+and a larger `hash_dim` extends a smaller one.
 
-- Random words: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) with key
-  (seed mod 2**32, seed div 2**32) and counter (i, row, stream, 0), i = 0, 1, ...; each block gives its four words in
-  order.
-- Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform on 0..j; take t, or j if t is
-  taken.
-- Uniform on 0..j: multiply and shift, 32 bits, rejecting the words that would bias it (Lemire, ACM TOMACS 29, 2019).
-- Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column of the row carries -1.
-- Weighted columns, stream 3: draw a feature with a chance in proportion to its weight (uniform below the sum of the
-  weights), then one of its codes, until s different ones are found.
-- Waves, stream 2, "row" k for wave k: the first word over 2**32 is the phase. Words 2 j + 2 and 2 j + 3 have 64 bits.
-  The number of set bits among them, less 32, over 4, is the slope along column j: close to normal, of variance 1,
-  exact.
+- Random words: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+  3", SC 2011) with key (seed mod 2**32, seed div 2**32) and counter (i, row, stream,
+  0), i = 0, 1, ...; each block gives its four words in order.
+- Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform
+  on 0..j; take t, or j if t is taken.
+- Uniform on 0..j: multiply and shift, 32 bits, rejecting the words that would bias it
+  (Lemire, ACM TOMACS 29, 2019).
+- Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column
+  of the row carries -1.
+- Weighted columns, stream 3: draw a feature with a chance in proportion to its weight
+  (uniform below the sum of the weights), then one of its codes, until s different ones
+  are found.
+- Waves, stream 2, "row" k for wave k: the first word over 2**32 is the phase. Words 2 j
+  + 2 and 2 j + 3 have 64 bits. The number of set bits among them, less 32, over 4, is
+  the slope along column j: close to normal, of variance 1, exact.
 
-The hash sees only the direction of a sample. Wave features carry the position: feature k of a sample x is
+The hash sees only the direction of a sample. Wave features carry the position: feature
+k of a sample x is
 
     q_k(x) = rint(127 (4 |t - 1/2| - 1)),  t = u - floor(u),  u = b_k + f sum over j of w_kj z_j,
 
-a triangle wave of period 1 / f along the direction w_k, where z is the centred and scaled sample: random Fourier
-features (Rahimi & Recht, NIPS 2007) with a triangle for the cosine, as it takes only operations that are rounded
-exactly, in a fixed order. So wave features, integers from -127 to 127, are the same on every machine.
+a triangle wave of period 1 / f along the direction w_k, where z is the centred and
+scaled sample: random Fourier features (Rahimi & Recht, NIPS 2007) with a triangle for
+the cosine, as it takes only operations that are rounded exactly, in a fixed order. So
+wave features, integers from -127 to 127, are the same on every machine.
 """
 
 from __future__ import annotations
@@ -38,14 +44,21 @@ from flwr_flynn.errors import DataError
 
 @njit(nogil=True, cache=True)
 def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
-    """Write the four words of Philox4x32-10 for counter (block, row, stream, 0) and key `seed`."""
+    """Write the four words of Philox4x32-10 for counter (block, row, stream, 0) and key
+    `seed`.
+    """
     low32 = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
     c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(stream), np.uint64(0)
     k0, k1 = seed & low32, seed >> shift
     for _ in range(10):
         p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ k0, p1 & low32, (p0 >> shift) ^ c3 ^ k1, p0 & low32
+        c0, c1, c2, c3 = (
+            (p1 >> shift) ^ c1 ^ k0,
+            p1 & low32,
+            (p0 >> shift) ^ c3 ^ k1,
+            p0 & low32,
+        )
         k0 = (k0 + np.uint64(0x9E3779B9)) & low32
         k1 = (k1 + np.uint64(0xBB67AE85)) & low32
     words[0], words[1], words[2], words[3] = c0, c1, c2, c3
@@ -53,17 +66,20 @@ def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _is_fair(product, size):  # type: ignore[no-untyped-def]
-    """Tell if the high half of a product, random word times `size`, may be taken as a uniform number below `size`.
+    """Tell if the high half of a product, random word times `size`, may be taken as a
+    uniform number below `size`.
 
-    The loops around it stand in their functions: as a function of its own, a loop that hands `words` and its position
-    back takes half as long again.
+    The loops around it stand in their functions: as a function of its own, a loop that
+    hands `words` and its position back takes half as long again.
     """
     return (product & np.uint64(0xFFFFFFFF)) >= (np.uint64(2**32) - size) % size
 
 
 @njit(nogil=True, cache=True)
 def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-def]
-    """Draw the column indices of every row, in no order: (hash_dim, row_nnz) int32, stream 0."""
+    """Draw the column indices of every row, in no order: (hash_dim, row_nnz) int32,
+    stream 0.
+    """
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
     taken = np.zeros((n_features + 63) // 64, np.uint64)
@@ -92,10 +108,11 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
 
 @njit(nogil=True, cache=True)
 def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore[no-untyped-def]
-    """Draw columns by the weights of their features, in no order: (hash_dim, row_nnz) int32, stream 3.
+    """Draw columns by the weights of their features, in no order: (hash_dim, row_nnz)
+    int32, stream 3.
 
-    `up_to`, (d,) uint64: sums of the weights up to and with each feature, the last below 2**32. Feature j has the
-    columns from j * n_codes.
+    `up_to`, (d,) uint64: sums of the weights up to and with each feature, the last
+    below 2**32. Feature j has the columns from j * n_codes.
     """
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
@@ -118,7 +135,8 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
                         break
                 drawn = product >> shift
                 if part == 0:
-                    low, high = 0, len(up_to)  # a search by hand compiles in a tenth of the time of NumPy's
+                    # a search by hand compiles in a tenth of the time of NumPy's
+                    low, high = 0, len(up_to)
                     while low < high:
                         middle = (low + high) // 2
                         if up_to[middle] <= drawn:
@@ -154,7 +172,9 @@ def draw_signs(seed, hash_dim, row_nnz):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def draw_waves(seed, n_waves, n_features):  # type: ignore[no-untyped-def]
-    """Draw slopes, (n_features, n_waves) float64, and phases, (n_waves,) float64: stream 2."""
+    """Draw slopes, (n_features, n_waves) float64, and phases, (n_waves,) float64:
+    stream 2.
+    """
     slopes = np.empty((n_features, n_waves))
     phases = np.empty(n_waves)
     words = np.empty(4, np.uint64)
@@ -182,10 +202,18 @@ _LARGEST = 1e300  # far enough below what float64 holds for any rounding on the 
 
 
 class TriangleFeatures:
-    """Wave features of a specification; `center` and `scale` are (n_features,) float64 or None."""
+    """Wave features of a specification; `center` and `scale` are (n_features,) float64
+    or None.
+    """
 
     def __init__(
-        self, seed: int, n_waves: int, frequency: float, center: Floats | None, scale: Floats | None, n_features: int
+        self,
+        seed: int,
+        n_waves: int,
+        frequency: float,
+        center: Floats | None,
+        scale: Floats | None,
+        n_features: int,
     ) -> None:
         self.n_waves = n_waves
         self._frequency = frequency
@@ -194,24 +222,46 @@ class TriangleFeatures:
         self._slopes, self._phases = draw_waves(np.uint64(seed), n_waves, n_features)
 
     def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Tell the finite samples whose projections are well within float64, each by its own values alone."""
+        """Tell the finite samples whose projections are well within float64, each by
+        its own values alone.
+        """
         with np.errstate(over="ignore"):
-            sizes = np.abs((np.asarray(X, np.float64) - self._center) * self._scale).sum(axis=1)
-            reach = sizes * (np.abs(self._slopes).max(initial=1.0) * max(1.0, self._frequency))
+            sizes = np.abs(
+                (np.asarray(X, np.float64) - self._center) * self._scale
+            ).sum(axis=1)
+            reach = sizes * (
+                np.abs(self._slopes).max(initial=1.0) * max(1.0, self._frequency)
+            )
         return np.asarray(reach < _LARGEST)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-        """Compute the wave features, (n, n_waves) int8, of finite samples, (n, d) of any real dtype."""
+        """Compute the wave features, (n, n_waves) int8, of finite samples, (n, d) of
+        any real dtype.
+        """
         out = np.empty((len(X), self.n_waves), np.int8)
         X = np.ascontiguousarray(X, np.float64)
-        if not _waves(X, self._center, self._scale, self._slopes, self._phases, self._frequency, out):
-            raise DataError("X", "values whose projections fit float64 (rescale the features)", "larger values")
+        if not _waves(
+            X,
+            self._center,
+            self._scale,
+            self._slopes,
+            self._phases,
+            self._frequency,
+            out,
+        ):
+            raise DataError(
+                "X",
+                "values whose projections fit float64 (rescale the features)",
+                "larger values",
+            )
         return out
 
 
 @njit(nogil=True, cache=True)
 def _waves(X, center, scale, slopes, phases, frequency, out):  # type: ignore[no-untyped-def]
-    """Write the wave features of each sample to `out`; return False at the first projection that is not finite."""
+    """Write the wave features of each sample to `out`; return False at the first
+    projection that is not finite.
+    """
     n_waves = slopes.shape[1]
     sums = np.empty(n_waves)
     for p in range(X.shape[0]):

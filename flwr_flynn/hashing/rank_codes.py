@@ -1,18 +1,23 @@
-"""Rank codes: small integers that tell where a value stands among the quantiles of its column.
+"""Rank codes: small integers that tell where a value stands among the quantiles of its
+column.
 
-The hash sees only the direction of a sample, and a heavy tail takes all of it. Rank codes take the place of the
-features: each value becomes its rank r from 0 to 2 K among K edges,
+The hash sees only the direction of a sample, and a heavy tail takes all of it. Rank
+codes take the place of the features: each value becomes its rank r from 0 to 2 K among
+K edges,
 
     r = number of edges below the value + number of edges at or below it,
 
-and the rank becomes `n_codes` integers from 0 to 15, by one of two shapes over u = r / 2 K:
+and the rank becomes `n_codes` integers from 0 to 15, by one of two shapes over u = r /
+2 K:
 
-- "bumps": rint(15 (1 - ((u - c_b) / w)**2)**2) within w = 1.54 / (n_codes - 1) of the centre c_b = b / (n_codes - 1),
-  else 0. A row that adds bumps of several columns is a soft box.
+- "bumps": rint(15 (1 - ((u - c_b) / w)**2)**2) within w = 1.54 / (n_codes - 1) of the
+  centre c_b = b / (n_codes - 1), else 0. A row that adds bumps of several columns is a
+  soft box.
 - "steps": 1 where u exceeds (b + 1/2) / n_codes, else 0: a thermometer.
 
-Values are compared by their keys, so a code is a matter of integers, and the same on every machine. Before a signed
-hash, codes are centred by their mean over the edges. A gap, NaN, has no rank: all its codes are 0.
+Values are compared by their keys, so a code is a matter of integers, and the same on
+every machine. Before a signed hash, codes are centred by their mean over the edges. A
+gap, NaN, has no rank: all its codes are 0.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ from numba import njit
 
 CODINGS = ("bumps", "steps")
 MANTISSA_BITS = 20
-KEY_BITS = 12 + MANTISSA_BITS  # bits of a key: sign, exponent and the highest bits of the mantissa of a float64
+# bits of a key: sign, exponent and the highest bits of the mantissa of a float64
+KEY_BITS = 12 + MANTISSA_BITS
 
 N_EDGES = 32  # edges of a column, K, that the defaults use
 
@@ -39,9 +45,13 @@ _WIDTH = 1.54  # of a bump, in distances between centres
 
 
 def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Keys of floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values; `GAP` for `np.nan`."""
-    bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
-    # Of a negative float all bits but the sign are turned over: the larger the magnitude, the lower the key.
+    """Keys of floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values;
+    `GAP` for `np.nan`.
+    """
+    # -0.0 + 0.0 is 0.0
+    bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)
+    # Of a negative float all bits but the sign are turned over: the larger the
+    # magnitude, the lower the key.
     ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
     keys: npt.NDArray[np.int64] = (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
     return keys
@@ -55,8 +65,12 @@ def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return np.asarray(bits, np.int64).view(np.float64)
 
 
-def edges_of_ranges(low: Sequence[float], high: Sequence[float], n_edges: int = N_EDGES) -> npt.NDArray[np.float64]:
-    """Return edges at equal distances within the ranges of columns, (d, n_edges), in the place of quantiles."""
+def edges_of_ranges(
+    low: Sequence[float], high: Sequence[float], n_edges: int = N_EDGES
+) -> npt.NDArray[np.float64]:
+    """Return edges at equal distances within the ranges of columns, (d, n_edges), in
+    the place of quantiles.
+    """
     lows, highs = np.array(low, np.float64), np.array(high, np.float64)
     shares = (np.arange(n_edges) + 0.5) / n_edges
     return lows[:, None] + (highs - lows)[:, None] * shares
@@ -75,17 +89,21 @@ class RankCodes:
         Multiply the codes by K and subtract their sum over the edges.
     """
 
-    def __init__(self, edges: npt.NDArray[np.float64], n_codes: int, coding: str, centred: bool) -> None:
+    def __init__(
+        self, edges: npt.NDArray[np.float64], n_codes: int, coding: str, centred: bool
+    ) -> None:
         self._edges = keys_of(edges)
         d, n_edges = edges.shape
         table = _table(n_edges, n_codes, coding)
         middle = np.zeros((d, n_codes), np.int64)
         if centred:
             low, high = self._edges[:, None, :], self._edges[:, :, None]
-            ranks = (low < high).sum(axis=2) + (low <= high).sum(axis=2)  # of each edge among those of its column
+            # of each edge among those of its column
+            ranks = (low < high).sum(axis=2) + (low <= high).sum(axis=2)
             middle = table[ranks].sum(axis=1)
             table *= n_edges
-        self._codes = (table - middle[:, None, :]).astype(np.int16)  # (d, 2 K + 1, n_codes)
+        # (d, 2 K + 1, n_codes)
+        self._codes = (table - middle[:, None, :]).astype(np.int16)
         self.n_inputs = d * n_codes
 
     def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -93,7 +111,9 @@ class RankCodes:
         return np.ones(len(X), np.bool_)
 
     def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
-        """Compute the codes, (n, d * n_codes) int16, of samples, (n, d) of any real dtype, finite or NaN."""
+        """Compute the codes, (n, d * n_codes) int16, of samples, (n, d) of any real
+        dtype, finite or NaN.
+        """
         out = np.empty((len(X), self._edges.shape[0], self._codes.shape[2]), np.int16)
         _encode(keys_of(np.asarray(X, np.float64)), self._edges, self._codes, out)
         return out.reshape(len(X), self.n_inputs)

@@ -17,20 +17,23 @@ _MAX_WAVES = 2**16  # all of them are computed for every sample
 _MAX_CODES = 64  # of a feature
 _MAX_EDGES = 256  # of a feature
 _MAX_WEIGHT = 255
-_OPTIONAL = ("edges", "coding", "n_codes", "row_weights")  # left out of `to_dict` where they have their defaults
+# left out of `to_dict` where they have their defaults
+_OPTIONAL = ("edges", "coding", "n_codes", "row_weights")
 
 
 @dataclass(frozen=True)
 class HashSpec:
-    """Specification of a fruit-fly hash. Equal specifications give equal bits on every machine.
+    """Specification of a fruit-fly hash.
+
+    Equal specifications give equal bits on every machine.
 
     Parameters
     ----------
     n_features, hash_dim : int
         Features of a sample, d, and rows of the lifting matrix, m.
     row_nnz : int
-        Nonzero entries in each row of the lifting matrix, s. 1 <= s <= `n_inputs`: d, n_waves with waves, or
-        d * n_codes with rank codes.
+        Nonzero entries in each row of the lifting matrix, s. 1 <= s <= `n_inputs`: d,
+        n_waves with waves, or d * n_codes with rank codes.
     hash_nnz : int
         Active bits of a hash, rho. 1 <= rho <= m.
     seed : int
@@ -38,21 +41,26 @@ class HashSpec:
     signed : bool, default=False
         Draw each nonzero entry as +1 or -1 instead of 1 (not in the paper).
     center, scale : sequence of n_features finite floats, optional
-        Public vectors. A sample enters the hash as (x - center) * scale. Every scale is positive (not in the paper).
+        Public vectors. A sample enters the hash as (x - center) * scale. Every scale is
+        positive (not in the paper).
     n_waves : int, default=0
-        Wave features between sample and lifting matrix, see `hashing.philox`; 0 for none (not in the paper).
+        Wave features between sample and lifting matrix, see `hashing.philox`; 0 for
+        none (not in the paper).
     wave_frequency : float, default=0.0
-        Periods per unit of a centred and scaled feature at slope 1. Positive if and only if there are waves.
+        Periods per unit of a centred and scaled feature at slope 1. Positive if and
+        only if there are waves.
     coding : {"", "bumps", "steps"}, default=""
-        Shape of the rank codes that take the place of the features, see `hashing.rank_codes`; "" for none (not in the
-        paper). Not with waves, a centre or a scale.
+        Shape of the rank codes that take the place of the features, see
+        `hashing.rank_codes`; "" for none (not in the paper). Not with waves, a centre
+        or a scale.
     n_codes : int, default=0
         Codes of a feature, from 2 to 64 with a coding, else 0.
     edges : (n_features, K) sequence of finite floats, optional
-        With a coding: edges of the ranks of each feature, not descending, 1 <= K <= 256.
+        With a coding: edges of the ranks of each feature, not descending, 1 <= K <=
+        256.
     row_weights : sequence of n_features int from 1 to 255, optional
-        Draw the features of a row in proportion to these (not in the paper); `row_nnz` is then at most half of
-        `n_inputs`, rounded up. Default: all alike.
+        Draw the features of a row in proportion to these (not in the paper); `row_nnz`
+        is then at most half of `n_inputs`, rounded up. Default: all alike.
 
     Raises
     ------
@@ -82,15 +90,34 @@ class HashSpec:
     row_weights: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        bounds = {"n_waves": (0, _MAX_WAVES), "n_codes": (0, _MAX_CODES), "seed": (0, 2**64 - 1)}
-        for name in ("n_features", "hash_dim", "n_waves", "n_codes", "row_nnz", "hash_nnz", "seed"):
+        bounds = {
+            "n_waves": (0, _MAX_WAVES),
+            "n_codes": (0, _MAX_CODES),
+            "seed": (0, 2**64 - 1),
+        }
+        for name in (
+            "n_features",
+            "hash_dim",
+            "n_waves",
+            "n_codes",
+            "row_nnz",
+            "hash_nnz",
+            "seed",
+        ):
             least, most = bounds.get(name, (1, _MAX_DIM))
-            object.__setattr__(self, name, integer(name, getattr(self, name), least, most, error=SpecError))
+            object.__setattr__(
+                self,
+                name,
+                integer(name, getattr(self, name), least, most, error=SpecError),
+            )
         self._check_coding()
-        limits = "n_waves" if self.n_waves else "n_inputs" if self.coding else "n_features"
+        limits = (
+            "n_waves" if self.n_waves else "n_inputs" if self.coding else "n_features"
+        )
         for name, limit in (("row_nnz", limits), ("hash_nnz", "hash_dim")):
             value, most = getattr(self, name), getattr(self, limit)
-            if name == "row_nnz" and self.row_weights is not None:  # the last of many columns take long to be drawn
+            # the last of many columns take long to be drawn
+            if name == "row_nnz" and self.row_weights is not None:
                 most, limit = (most + 1) // 2, f"half of {limit}, with row_weights"
             if value > most:
                 raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
@@ -109,62 +136,107 @@ class HashSpec:
 
     @property
     def n_inputs(self) -> int:
-        """Columns of the lifting matrix: `n_waves` if there are waves, else `n_features` or its codes."""
+        """Columns of the lifting matrix: `n_waves` if there are waves, else
+        `n_features` or its codes.
+        """
         return self.n_waves or self.n_features * max(self.n_codes, 1)
 
     def _check_coding(self) -> None:
         if self.coding not in ("", *CODINGS):
             raise SpecError("coding", f'"" or one of {", ".join(CODINGS)}', self.coding)
-        if bool(self.coding) != (self.n_codes >= 2) or (not self.coding and self.n_codes):
-            expected = f"from 2 to {_MAX_CODES}" if self.coding else "0 without a coding"
+        if bool(self.coding) != (self.n_codes >= 2) or (
+            not self.coding and self.n_codes
+        ):
+            expected = (
+                f"from 2 to {_MAX_CODES}" if self.coding else "0 without a coding"
+            )
             raise SpecError("n_codes", expected, self.n_codes)
         if bool(self.coding) != (self.edges is not None):
-            raise SpecError("edges", "edges of each feature with a coding, and none without", type(self.edges).__name__)
+            raise SpecError(
+                "edges",
+                "edges of each feature with a coding, and none without",
+                type(self.edges).__name__,
+            )
         if self.n_inputs > _MAX_DIM:
-            raise SpecError("n_codes", f"at most {_MAX_DIM} codes in all", self.n_inputs)
-        others = {"n_waves": self.n_waves, "center": self.center is not None, "scale": self.scale is not None}
+            raise SpecError(
+                "n_codes", f"at most {_MAX_DIM} codes in all", self.n_inputs
+            )
+        others = {
+            "n_waves": self.n_waves,
+            "center": self.center is not None,
+            "scale": self.scale is not None,
+        }
         for name, given in others.items():
             if self.coding and given:
                 raise SpecError(name, "none beside a coding", name)
         if self.edges is not None:
-            object.__setattr__(self, "edges", _checked_edges(self.edges, self.n_features))
+            object.__setattr__(
+                self, "edges", _checked_edges(self.edges, self.n_features)
+            )
         if self.row_weights is not None:
             if self.n_waves:
                 raise SpecError("row_weights", "none beside waves", "some")
-            object.__setattr__(self, "row_weights", _checked_weights(self.row_weights, self.n_features))
+            object.__setattr__(
+                self, "row_weights", _checked_weights(self.row_weights, self.n_features)
+            )
 
     def _vector(self, name: str) -> tuple[float, ...]:
         expected = f"{self.n_features} finite floats (n_features)"
-        vector = finite_floats(name, getattr(self, name), (self.n_features,), expected, SpecError)
+        vector = finite_floats(
+            name, getattr(self, name), (self.n_features,), expected, SpecError
+        )
         if name == "scale" and not (vector > 0).all():
             index = int(np.flatnonzero(vector <= 0)[0])
-            raise SpecError("scale", "positive floats", f"{vector[index]} at index {index}")
+            raise SpecError(
+                "scale", "positive floats", f"{vector[index]} at index {index}"
+            )
         return tuple(vector.tolist())
 
     def to_dict(self) -> dict[str, Any]:
         """Fields as plain Python values that JSON can hold."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values = {name: value for name, value in values.items() if value or name not in _OPTIONAL}
+        values = {
+            name: value
+            for name, value in values.items()
+            if value or name not in _OPTIONAL
+        }
         if self.edges is not None:
             values["edges"] = [list(row) for row in self.edges]
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HashSpec:
-        """Specification from the values of `to_dict`; a `SpecError` for missing, unknown or refused fields."""
+        """Specification from the values of `to_dict`; a `SpecError` for missing,
+        unknown or refused fields.
+        """
         if not isinstance(values, Mapping):
             raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
         if unknown := sorted(str(name)[:40] for name in set(values) - known):
-            raise SpecError("spec", f"the fields {', '.join(sorted(known))}", f"unknown {', '.join(unknown[:5])}")
+            raise SpecError(
+                "spec",
+                f"the fields {', '.join(sorted(known))}",
+                f"unknown {', '.join(unknown[:5])}",
+            )
         if missing := sorted(required - set(values)):
-            raise SpecError("spec", f"the fields {', '.join(sorted(required))}", f"none named {', '.join(missing)}")
+            raise SpecError(
+                "spec",
+                f"the fields {', '.join(sorted(required))}",
+                f"none named {', '.join(missing)}",
+            )
         return cls(**values)
 
     def difference(self, other: HashSpec) -> list[str]:
         """Names of the fields in which two specifications differ."""
-        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+        return [
+            field.name
+            for field in fields(self)
+            if getattr(self, field.name) != getattr(other, field.name)
+        ]
 
     @classmethod
     def suggest(
@@ -186,18 +258,22 @@ class HashSpec:
         ----------
         n_features : int
         n_examples, n_classes : int, optional
-            Training samples of all parties together, and classes. Public figures; rough ones will do.
+            Training samples of all parties together, and classes. Public figures; rough
+            ones will do.
         noise_sigma : float, optional
-            Standard deviation of the noise in the summed counts per unit of L2 sensitivity. Needs both figures above.
+            Standard deviation of the noise in the summed counts per unit of L2
+            sensitivity. Needs both figures above.
         hash_dim, row_nnz, hash_nnz, seed, **fields
-            Further fields of the specification, which may raise a `SpecError`: `signed`, `center`, `scale` and so on.
-            Other sizes follow from those given.
+            Further fields of the specification, which may raise a `SpecError`:
+            `signed`, `center`, `scale` and so on. Other sizes follow from those given.
 
         Notes
         -----
-        - m: 16384, or less where all counts would exceed 64 MiB. With noise at most 15 n / (L sigma), at least 512.
+        - m: 16384, or less where all counts would exceed 64 MiB. With noise at most 15
+          n / (L sigma), at least 512.
         - s: 0.4 d, or 0.4 n_waves with waves, from 2 to 40.
-        - rho: 64 for every 16384 of m, at least 16. With noise 22 (m L sigma / n)**(2/3), at least 16, at most m / 10.
+        - rho: 64 for every 16384 of m, at least 16. With noise 22 (m L sigma /
+          n)**(2/3), at least 16, at most m / 10.
 
         Examples
         --------
@@ -206,30 +282,53 @@ class HashSpec:
         (16384, 26, 64)
         """
         n_features = integer("n_features", n_features, error=SpecError)
-        n_examples = None if n_examples is None else integer("n_examples", n_examples, least=0, error=SpecError)
-        n_classes = None if n_classes is None else integer("n_classes", n_classes, error=SpecError)
+        n_examples = (
+            None
+            if n_examples is None
+            else integer("n_examples", n_examples, least=0, error=SpecError)
+        )
+        n_classes = (
+            None
+            if n_classes is None
+            else integer("n_classes", n_classes, error=SpecError)
+        )
         if noise_sigma is not None:
             noise_sigma = number("noise_sigma", noise_sigma, least=0, error=SpecError)
             if n_examples is None or n_classes is None:
-                raise SpecError("noise_sigma", "n_examples and n_classes with it", "one of them missing")
+                raise SpecError(
+                    "noise_sigma",
+                    "n_examples and n_classes with it",
+                    "one of them missing",
+                )
         if hash_dim is None:
             hash_dim = _suggested_rows(n_examples, n_classes, noise_sigma)
         if row_nnz is None:
-            n_inputs = fields.get("n_waves") or n_features * (fields.get("n_codes") or 1)
+            n_inputs = fields.get("n_waves") or n_features * (
+                fields.get("n_codes") or 1
+            )
             row_nnz = min(n_inputs, max(2, min(-(-2 * n_inputs // 5), 40)))
         if hash_nnz is None:
             hash_nnz = _suggested_winners(hash_dim, n_examples, n_classes, noise_sigma)
         return cls(n_features, hash_dim, row_nnz, hash_nnz, seed, **fields)
 
 
-def _suggested_rows(n_examples: int | None, n_classes: int | None, noise_sigma: float | None) -> int:
+def _suggested_rows(
+    n_examples: int | None, n_classes: int | None, noise_sigma: float | None
+) -> int:
     rows = 2**14 if n_classes is None else max(min(2**14, 2**23 // n_classes), 256)
     if noise_sigma and n_examples is not None and n_classes is not None:
-        rows = min(rows, max(int(min(15 * n_examples / (n_classes * noise_sigma), 2**14)), 512))
+        rows = min(
+            rows, max(int(min(15 * n_examples / (n_classes * noise_sigma), 2**14)), 512)
+        )
     return rows
 
 
-def _suggested_winners(hash_dim: int, n_examples: int | None, n_classes: int | None, noise_sigma: float | None) -> int:
+def _suggested_winners(
+    hash_dim: int,
+    n_examples: int | None,
+    n_classes: int | None,
+    noise_sigma: float | None,
+) -> int:
     if noise_sigma is None or n_examples is None or n_classes is None:
         return min(max(hash_dim // 256, 16), hash_dim)
     ideal = 22 * (hash_dim * n_classes * noise_sigma / max(n_examples, 1)) ** (2 / 3)
@@ -238,17 +337,31 @@ def _suggested_winners(hash_dim: int, n_examples: int | None, n_classes: int | N
 
 def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]:
     """Edges as a tuple of tuples, if they are as described."""
-    expected = f"{n_features} rows (n_features) of 1 to {_MAX_EDGES} finite floats each, not descending"
+    expected = (
+        f"{n_features} rows (n_features) of 1 to {_MAX_EDGES} finite floats "
+        "each, not descending"
+    )
     edges = finite_floats("edges", value, (n_features, None), expected, SpecError)
     if not 1 <= edges.shape[1] <= _MAX_EDGES or (edges[:, 1:] < edges[:, :-1]).any():
-        raise SpecError("edges", expected, f"shape {edges.shape}, or values that descend")
+        raise SpecError(
+            "edges", expected, f"shape {edges.shape}, or values that descend"
+        )
     return tuple(map(tuple, (edges + 0.0).tolist()))
 
 
 def _checked_weights(value: Any, n_features: int) -> tuple[int, ...]:
     """Weights as a tuple, if they are as described."""
     expected = f"{n_features} integers (n_features) from 1 to {_MAX_WEIGHT}"
-    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(
+        value, str | bytes
+    )
     if not is_list or len(value) != n_features:
-        raise SpecError("row_weights", expected, f"{len(value)} entries" if is_list else type(value).__name__)
-    return tuple(integer("row_weights", weight, 1, _MAX_WEIGHT, error=SpecError) for weight in value)
+        raise SpecError(
+            "row_weights",
+            expected,
+            f"{len(value)} entries" if is_list else type(value).__name__,
+        )
+    return tuple(
+        integer("row_weights", weight, 1, _MAX_WEIGHT, error=SpecError)
+        for weight in value
+    )

@@ -1,18 +1,21 @@
 """Compiled loops of the hash.
 
-A hash is the `hash_nnz` largest of m sums, each over s columns of one sample. Samples are taken LANES at a time and
-stored column by column, so that one vector instruction adds the same column of all of them. A row of M then costs s
-vector adds and one comparison with the running thresholds of the lanes. Only sums above their threshold are looked at
-again, and the (n, m) matrix of sums never exists.
+A hash is the `hash_nnz` largest of m sums, each over s columns of one sample. Samples
+are taken LANES at a time and stored column by column, so that one vector instruction
+adds the same column of all of them. A row of M then costs s vector adds and one
+comparison with the running thresholds of the lanes. Only sums above their threshold are
+looked at again, and the (n, m) matrix of sums never exists.
 
-Rows come in ascending order, so a sum that merely equals the threshold of its lane has already lost to earlier rows:
-"greater than" is the whole test. Accepted sums go to a short list and into a histogram that tells when the threshold
-may rise. A full list is cut down to the `hash_nnz` best. Values are exact and the order is stable, so neither the
-histogram's resolution nor the size of the list can change a result.
+Rows come in ascending order, so a sum that merely equals the threshold of its lane has
+already lost to earlier rows: "greater than" is the whole test. Accepted sums go to a
+short list and into a histogram that tells when the threshold may rise. A full list is
+cut down to the `hash_nnz` best. Values are exact and the order is stable, so neither
+the histogram's resolution nor the size of the list can change a result.
 
-Blocks are int8, int16, float32 or int64 with sums of the same dtype, or uint8 with int16 sums: two lanes share a 16-bit
-add. All kernels stand in one file on purpose: Numba's cache on disk notices a change of the file of a function, but not
-a change of the file of a function that it calls.
+Blocks are int8, int16, float32 or int64 with sums of the same dtype, or uint8 with
+int16 sums: two lanes share a 16-bit add. All kernels stand in one file on purpose:
+Numba's cache on disk notices a change of the file of a function, but not a change of
+the file of a function that it calls.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-# Samples per block: one or two vector registers' worth of sums, and at most 64, so that a comparison fits one word.
+# Samples per block: one or two vector registers' worth of sums, and at most 64, so that
+# a comparison fits one word.
 LANES = {"int8": 64, "uint8": 64, "int16": 64, "float32": 32, "int64": 16}
 
 _UNROLL = 8  # columns per turn of the inner loop
@@ -40,19 +44,24 @@ def accumulator(block_dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 @intrinsic
-def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  # type: ignore[no-untyped-def]
-    """Find the first row of M, from `row` on, where the sum of a lane exceeds its threshold; m if there is none.
+def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
+    """Find the first row of M, from `row` on, where the sum of a lane exceeds its
+    threshold; m if there is none.
 
-    Stores the sums of that row in `sums`, and the lanes above as the bits of `lanes_above[0]`. `samples` holds one
-    vector of lanes per column, `columns` is (m, s). LLVM, because a Numba loop keeps the accumulators in memory.
+    Stores the sums of that row in `sums`, and the lanes above as the bits of
+    `lanes_above[0]`. `samples` holds one vector of lanes per column, `columns` is (m,
+    s). LLVM, because a Numba loop keeps the accumulators in memory.
 
-    uint8 samples have int16 sums: lane i of the first half is byte 2 i and lane i of the second half byte 2 i + 1. Read
-    as 16-bit words a column is even + 256 odd, so the total of the words and the total of their high bytes give both
-    sums, exactly: each total is taken modulo 2**16 and the sums fit in 15 bits.
+    uint8 samples have int16 sums: lane i of the first half is byte 2 i and lane i of
+    the second half byte 2 i + 1. Read as 16-bit words a column is even + 256 odd, so
+    the total of the words and the total of their high bytes give both sums, exactly:
+    each total is taken modulo 2**16 and the sums fit in 15 bits.
     """
-    signature = types.uint64(samples, columns, types.uint64, threshold, sums, lanes_above)
+    signature = types.uint64(
+        samples, columns, types.uint64, threshold, sums, lanes_above
+    )
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         samples_type, sum_type = signature.args[0].dtype, signature.args[3].dtype
         packed = samples_type != sum_type
         is_float = isinstance(sum_type, types.Float)
@@ -62,16 +71,18 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
         index = ir.IntType(64)
         alignment = 1 if packed else sum_type.bitwidth // 8
 
-        def constant(value):  # type: ignore[no-untyped-def]
+        def constant(value):
             return ir.Constant(index, value)
 
-        def array(position):  # type: ignore[no-untyped-def]
-            return context.make_array(signature.args[position])(context, builder, args[position])
+        def array(position):
+            return context.make_array(signature.args[position])(
+                context, builder, args[position]
+            )
 
-        def vectors(position):  # type: ignore[no-untyped-def]
+        def vectors(position):
             return builder.bitcast(array(position).data, vector.as_pointer())
 
-        def load_vector(base, k):  # type: ignore[no-untyped-def]
+        def load_vector(base, k):
             value = builder.load(builder.gep(base, [k]))
             value.align = alignment
             return value
@@ -82,13 +93,16 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
         thresholds = [load_vector(vectors(3), constant(half)) for half in halves]
         eight = ir.Constant(vector, [8] * width) if packed else None
 
-        def parts(value):  # type: ignore[no-untyped-def]
+        def parts(value):
             return [value, builder.lshr(value, eight)] if packed else [value]
 
-        def loop(name, k, totals, step):  # type: ignore[no-untyped-def]
+        def loop(name, k, totals, step):
             """Add `step` columns while k + step <= s; leave the builder after the loop."""
             before = builder.block
-            head, body, after = (builder.append_basic_block(name + part) for part in ("", ".body", ".end"))
+            head, body, after = (
+                builder.append_basic_block(name + part)
+                for part in ("", ".body", ".end")
+            )
             builder.branch(head)
             builder.position_at_end(head)
             k_phi, phis = builder.phi(index), [builder.phi(vector) for _ in totals]
@@ -99,9 +113,13 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
             for offset in range(step):
                 addend = parts(load(builder.add(k_phi, constant(offset))))
                 plus = builder.fadd if is_float else builder.add
-                inner = [plus(total, part) for total, part in zip(inner, addend, strict=True)]
+                inner = [
+                    plus(total, part) for total, part in zip(inner, addend, strict=True)
+                ]
             builder.branch(head)
-            for phi, begin, again in zip([k_phi, *phis], [k, *totals], [k_next, *inner], strict=True):
+            for phi, begin, again in zip(
+                [k_phi, *phis], [k, *totals], [k_next, *inner], strict=True
+            ):
                 phi.add_incoming(begin, before)
                 phi.add_incoming(again, body)
             builder.position_at_end(after)
@@ -109,7 +127,9 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
 
         entry = builder.block
         names = ("rows", "rows.body", "rows.next", "hit", "end")
-        rows, row_body, row_next, hit, end = (builder.append_basic_block(name) for name in names)
+        rows, row_body, row_next, hit, end = (
+            builder.append_basic_block(name) for name in names
+        )
         builder.branch(rows)
 
         builder.position_at_end(rows)
@@ -120,7 +140,7 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
         builder.position_at_end(row_body)
         row_columns = builder.gep(first_column, [builder.mul(row, row_nnz)])
 
-        def load(k):  # type: ignore[no-untyped-def]
+        def load(k):
             column = builder.zext(builder.load(builder.gep(row_columns, [k])), index)
             return load_vector(base, column)
 
@@ -143,7 +163,9 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
 
         builder.position_at_end(hit)
         for half in halves:
-            builder.store(totals[half], builder.gep(results, [constant(half)])).align = alignment
+            builder.store(
+                totals[half], builder.gep(results, [constant(half)])
+            ).align = alignment
         builder.store(bits, array(5).data)
         builder.branch(end)
 
@@ -154,18 +176,21 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):  
 
 
 @intrinsic
-def _lowest_bit(typingctx, word):  # type: ignore[no-untyped-def]
+def _lowest_bit(typingctx, word):
     """Return the index of the lowest set bit of a nonzero word."""
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def codegen(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return types.uint64(types.uint64), codegen
 
 
 @njit(nogil=True, cache=True)
-def kth_largest(values, n, k):  # type: ignore[no-untyped-def]
-    """Return the k-th largest (k >= 1) of values[:n], reordering them. Hoare's selection, median of three."""
+def kth_largest(values, n, k):
+    """Return the k-th largest (k >= 1) of values[:n], reordering them.
+
+    Hoare's selection, median of three.
+    """
     low, high = 0, n - 1
     target = k - 1  # position in descending order
     while low < high:
@@ -191,8 +216,10 @@ def kth_largest(values, n, k):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
-    """Keep the k best of the first n (value, row) pairs, in order; return the k-th largest value."""
+def keep_best(values, rows, n, k, scratch):
+    """Keep the k best of the first n (value, row) pairs, in order; return the k-th
+    largest value.
+    """
     for i in range(n):  # assigning slices compiles for seconds
         scratch[i] = values[i]
     cut = kth_largest(scratch, n, k)
@@ -212,13 +239,16 @@ def keep_best(values, rows, n, k, scratch):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: ignore[no-untyped-def]
-    """Approximate samples by integers 0 .. levels, each sample on a scale of its own, and bound the error of sums.
+def approximate(X, row_nnz, signed, levels, out, slack, crowding):
+    """Approximate samples by integers 0 .. levels, each sample on a scale of its own,
+    and bound the error of sums.
 
-    `out`, (n, d) integers: (x - low) / step, rounded; low is the smallest value, or minus the largest magnitude if
-    signed, so that levels - out approximates the negated value. `slack`, (n,) int64: steps by which a sum must lie
-    below a second one to be smaller for certain, whatever is rounded here and in the exact float32 sums. `crowding`,
-    (n,) float64: the slack in standard deviations of the sums of the sample.
+    `out`, (n, d) integers: (x - low) / step, rounded; low is the smallest value, or
+    minus the largest magnitude if signed, so that levels - out approximates the negated
+    value. `slack`, (n,) int64: steps by which a sum must lie below a second one to be
+    smaller for certain, whatever is rounded here and in the exact float32 sums.
+    `crowding`, (n,) float64: the slack in standard deviations of the sums of the
+    sample.
     """
     n, d = X.shape
     for i in range(n):
@@ -240,9 +270,11 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
             level = min(max(np.rint((value - low) / step), 0.0), np.float64(levels))
             error = max(error, abs(value - (low + level * step)))
             out[i, j] = np.int64(level)
-        # Rounding in float32: a sum of s terms is off by at most (s - 1) u times the sum of magnitudes, u = 2**-24.
+        # Rounding in float32: a sum of s terms is off by at most (s - 1) u times the
+        # sum of magnitudes, u = 2**-24.
         bound = row_nnz * error + row_nnz * row_nnz * 2.0**-23 * largest
-        steps = min(np.floor(2.0 * bound / step), 2.0**30) + 2.0  # one for "at least", one for rounding on this page
+        # one for "at least", one for rounding on this page
+        steps = min(np.floor(2.0 * bound / step), 2.0**30) + 2.0
         slack[i] = np.int64(steps)
         variance = squares / d if signed else max(squares / d - (total / d) ** 2, 0.0)
         spread = np.sqrt(row_nnz * variance)
@@ -250,21 +282,40 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):  # type: igno
 
 
 @njit(nogil=True, cache=True)
-def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset, slack, exact, sums, out, failed):  # type: ignore[no-untyped-def]
-    """Find the active bits of samples that are small integers, or are approximated by small integers.
+def winners_counting(
+    blocks,
+    columns,
+    hash_nnz,
+    n_samples,
+    width,
+    shift,
+    offset,
+    slack,
+    exact,
+    sums,
+    out,
+    failed,
+):
+    """Find the active bits of samples that are small integers, or are approximated by
+    small integers.
 
-    A histogram of the sums of each lane tells where the hash_nnz-th largest one lies, so that few sums are looked at.
-    Where `blocks` approximates the samples, sums within `slack` of that one are kept too, added again from the exact
-    values at the end and selected by these: the approximation decides which rows are looked at, never which rows win.
+    A histogram of the sums of each lane tells where the hash_nnz-th largest one lies,
+    so that few sums are looked at. Where `blocks` approximates the samples, sums within
+    `slack` of that one are kept too, added again from the exact values at the end and
+    selected by these: the approximation decides which rows are looked at, never which
+    rows win.
 
-    The first rows tell for each lane a bound that, in all likelihood, more than hash_nnz sums exceed. Only these are
-    looked at. Lanes where they turn out to be too few are searched again without a bound.
+    The first rows tell for each lane a bound that, in all likelihood, more than
+    hash_nnz sums exceed. Only these are looked at. Lanes where they turn out to be too
+    few are searched again without a bound.
 
-    Shapes: `blocks` (n_blocks, n_columns, lanes); `columns` (m, s) uint16 or uint32, in the order of the additions;
-    `slack` (n_blocks * lanes,) int64, 0 for exact sums; `exact` (n_samples, n_columns) float32, unused for exact sums;
-    `sums` (lanes,), work space; `out` (n_samples, hash_nnz) int32, ascending; `failed` (n_samples,) bool, set for
-    samples with too many rows within `slack`, whose row of `out` is not written. Sums plus `offset` are from 0 to
-    width - 1, below 2**15. A cell of the histogram covers 2**shift values; `shift` is 0 unless `blocks` approximates.
+    Shapes: `blocks` (n_blocks, n_columns, lanes); `columns` (m, s) uint16 or uint32, in
+    the order of the additions; `slack` (n_blocks * lanes,) int64, 0 for exact sums;
+    `exact` (n_samples, n_columns) float32, unused for exact sums; `sums` (lanes,), work
+    space; `out` (n_samples, hash_nnz) int32, ascending; `failed` (n_samples,) bool, set
+    for samples with too many rows within `slack`, whose row of `out` is not written.
+    Sums plus `offset` are from 0 to width - 1, below 2**15. A cell of the histogram
+    covers 2**shift values; `shift` is 0 unless `blocks` approximates.
     """
     n_blocks, _, lanes = blocks.shape
     row_nnz = columns.shape[1]
@@ -272,11 +323,14 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset,
     capacity = np.uint64(min(columns.shape[0], 4 * hash_nnz + 64))
     cells = np.uint64(((width - 1) >> shift) + 1)
     threshold, bound = np.empty_like(sums), np.empty(lanes, np.int64)
-    entries = np.empty(np.uint64(lanes) * capacity, np.uint64)  # accepted (row, sum), per lane in row order
+    # accepted (row, sum), per lane in row order
+    entries = np.empty(np.uint64(lanes) * capacity, np.uint64)
     end = np.empty(lanes, np.uint64)  # end of the entries of each lane
     histogram = np.empty((np.uint64(lanes), cells), np.int32)
-    level = np.empty(lanes, np.int64)  # the hash_nnz-th largest sum so far lies in this cell
-    above = np.empty(lanes, np.int64)  # sums so far in higher cells, always fewer than hash_nnz
+    # the hash_nnz-th largest sum so far lies in this cell
+    level = np.empty(lanes, np.int64)
+    # sums so far in higher cells, always fewer than hash_nnz
+    above = np.empty(lanes, np.int64)
     values = np.empty(capacity, np.float32)
     rows = np.empty(capacity, np.int32)
     scratch = np.empty(capacity, np.float32)
@@ -286,7 +340,9 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset,
     coarse = shift
     while (width >> coarse) >= _FIRST_CELLS:
         coarse += 1
-    head_cells = np.empty((np.uint64(lanes), np.uint64(((width - 1) >> coarse) + 1)), np.int32)
+    head_cells = np.empty(
+        (np.uint64(lanes), np.uint64(((width - 1) >> coarse) + 1)), np.int32
+    )
     pending = np.empty(lanes, np.bool_)  # lanes to be searched
 
     for block in range(n_blocks):
@@ -297,13 +353,39 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset,
             pending[lane] = lane < left
             bound[lane] = -1
         if len(head) > enough:
-            _start(pending, bound, coarse, width, offset, capacity, threshold, end, head_cells, level, above)
+            _start(
+                pending,
+                bound,
+                coarse,
+                width,
+                offset,
+                capacity,
+                threshold,
+                end,
+                head_cells,
+                level,
+                above,
+            )
             _search(samples, head, enough, coarse, offset, slacks,
                     sums, threshold, entries, end, head_cells, level, above)  # fmt: skip
             for lane in range(lanes):
-                bound[lane] = max(threshold[lane] + offset - 1, -1) if level[lane] >= 0 else -1
+                bound[lane] = (
+                    max(threshold[lane] + offset - 1, -1) if level[lane] >= 0 else -1
+                )
         while left > 0:
-            _start(pending, bound, shift, width, offset, capacity, threshold, end, histogram, level, above)
+            _start(
+                pending,
+                bound,
+                shift,
+                width,
+                offset,
+                capacity,
+                threshold,
+                end,
+                histogram,
+                level,
+                above,
+            )
             _search(samples, columns, hash_nnz, shift, offset, slacks,
                     sums, threshold, entries, end, histogram, level, above)  # fmt: skip
             for lane in range(lanes):
@@ -314,7 +396,10 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset,
                     continue
                 if level[lane] == -2:
                     failed[sample] = True
-                elif bound[lane] >= 0 and (level[lane] << shift) - slacks[lane] < bound[lane]:
+                elif (
+                    bound[lane] >= 0
+                    and (level[lane] << shift) - slacks[lane] < bound[lane]
+                ):
                     bound[lane] = -1
                     continue
                 elif slacks[lane] == 0:
@@ -347,8 +432,22 @@ def winners_counting(blocks, columns, hash_nnz, n_samples, width, shift, offset,
 
 
 @njit(nogil=True, cache=True)
-def _start(pending, bound, shift, width, offset, capacity, threshold, end, histogram, level, above):  # type: ignore[no-untyped-def]
-    """Empty the lanes that are pending, to look at the sums above their bound; at none of the others."""
+def _start(
+    pending,
+    bound,
+    shift,
+    width,
+    offset,
+    capacity,
+    threshold,
+    end,
+    histogram,
+    level,
+    above,
+):
+    """Empty the lanes that are pending, to look at the sums above their bound; at none
+    of the others.
+    """
     for lane in range(len(pending)):
         end[lane] = np.uint64(lane) * capacity
         threshold[lane] = (bound[lane] if pending[lane] else width - 1) - offset
@@ -359,11 +458,26 @@ def _start(pending, bound, shift, width, offset, capacity, threshold, end, histo
 
 
 @njit(nogil=True, cache=True)
-def _search(samples, columns, hash_nnz, shift, offset, slacks, sums, threshold, entries, end, histogram, level, above):  # type: ignore[no-untyped-def]
-    """Collect the sums above the threshold of each lane, which rises with the hash_nnz-th largest sum so far.
+def _search(
+    samples,
+    columns,
+    hash_nnz,
+    shift,
+    offset,
+    slacks,
+    sums,
+    threshold,
+    entries,
+    end,
+    histogram,
+    level,
+    above,
+):
+    """Collect the sums above the threshold of each lane, which rises with the
+    hash_nnz-th largest sum so far.
 
-    Shapes as in `winners_counting`; from `threshold` on, all are changed. A lane with too many sums within its slack
-    ends at level -2.
+    Shapes as in `winners_counting`; from `threshold` on, all are changed. A lane with
+    too many sums within its slack ends at level -2.
     """
     one, value_bits, value_mask = np.uint64(1), np.uint64(16), np.uint64(0xFFFF)
     m = np.uint64(columns.shape[0])
@@ -390,8 +504,12 @@ def _search(samples, columns, hash_nnz, shift, offset, slacks, sums, threshold, 
                         rank += 1
                         count -= histogram[lane, np.uint64(rank)]
                     level[lane] = rank
-                    # The first of equal exact sums win: later ones need not be looked at.
-                    threshold[lane] = max((rank << shift) - slacks[lane] - offset, np.int64(threshold[lane]))
+                    # The first of equal exact sums win: later ones need not be looked
+                    # at.
+                    threshold[lane] = max(
+                        (rank << shift) - slacks[lane] - offset,
+                        np.int64(threshold[lane]),
+                    )
                 above[lane] = count
             if n == (lane + one) * capacity and capacity < m:
                 cut = np.int64(threshold[lane]) + offset
@@ -405,18 +523,21 @@ def _search(samples, columns, hash_nnz, shift, offset, slacks, sums, threshold, 
                         entries[n] = entries[i]
                         n += one
                 if n >= (lane + one) * capacity - (capacity >> np.uint64(3)):
-                    threshold[lane] = np.int64(histogram.shape[1] << shift) - 1 - offset  # no sum is above
+                    # no sum is above
+                    threshold[lane] = np.int64(histogram.shape[1] << shift) - 1 - offset
                     level[lane] = -2
             end[lane] = n
         row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
 
 
 @njit(nogil=True, cache=True)
-def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type: ignore[no-untyped-def]
-    """Find the active bits of samples of any dtype, where the histogram of `winners_counting` would be too large.
+def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):
+    """Find the active bits of samples of any dtype, where the histogram of
+    `winners_counting` would be too large.
 
-    The threshold of a lane rises when its list of sums is full, which is then cut down to the hash_nnz best. Shapes are
-    those of `winners_counting`; `extremes` is (2,): a value below every sum, and a value that no sum exceeds.
+    The threshold of a lane rises when its list of sums is full, which is then cut down
+    to the hash_nnz best. Shapes are those of `winners_counting`; `extremes` is (2,): a
+    value below every sum, and a value that no sum exceeds.
     """
     n_blocks, _, lanes = blocks.shape
     one = np.uint64(1)
@@ -424,7 +545,8 @@ def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type:
     capacity = min(columns.shape[0], 2 * hash_nnz + 64)
     threshold = np.empty_like(sums)
     lanes_above = np.empty(1, np.uint64)
-    values = np.empty((lanes, capacity), sums.dtype)  # accepted sums and their rows, in row order
+    # accepted sums and their rows, in row order
+    values = np.empty((lanes, capacity), sums.dtype)
     rows = np.empty((lanes, capacity), np.int32)
     length = np.empty(lanes, np.uint64)
     scratch = np.empty(capacity, sums.dtype)
@@ -445,11 +567,15 @@ def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):  # type:
                 rows[lane, n] = row
                 n += one
                 if n == np.uint64(capacity) and n < m:
-                    threshold[lane] = keep_best(values[lane], rows[lane], capacity, hash_nnz, scratch)
+                    threshold[lane] = keep_best(
+                        values[lane], rows[lane], capacity, hash_nnz, scratch
+                    )
                     n = np.uint64(hash_nnz)
                 length[lane] = n
             row = _next_hit(samples, columns, row + one, threshold, sums, lanes_above)
         for lane in range(min(lanes, n_samples - block * lanes)):
-            keep_best(values[lane], rows[lane], np.int64(length[lane]), hash_nnz, scratch)
+            keep_best(
+                values[lane], rows[lane], np.int64(length[lane]), hash_nnz, scratch
+            )
             for i in range(hash_nnz):
                 out[block * lanes + lane, i] = rows[lane, i]

@@ -1,4 +1,6 @@
-"""Candidates of the selection: hashes for a shape of data and a scaling, and scorings for given counts."""
+"""Candidates of the selection: hashes for a shape of data and a scaling, and scorings
+for given counts.
+"""
 
 from __future__ import annotations
 
@@ -18,55 +20,88 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.portable import exp
-from flwr_flynn.model.scoring import ScoringRule, Sizes, given_scoring, mean_size, size_factors
+from flwr_flynn.model.scoring import (
+    ScoringRule,
+    Sizes,
+    given_scoring,
+    mean_size,
+    size_factors,
+)
 
 CenterAndScale = tuple[Sequence[float] | None, Sequence[float] | None]
 
-_WAVES_UP_TO = 128  # features up to which "auto" has waves: beyond, they are slower than the rest of the hash
-_RANKS_UP_TO = 1024  # features up to which "auto" has rank codes: they are several inputs each
+# features up to which "auto" has waves: beyond, they are slower than the rest of the
+# hash
+_WAVES_UP_TO = 128
+# features up to which "auto" has rank codes: they are several inputs each
+_RANKS_UP_TO = 1024
 _PERIOD = 2.2  # of a wave, in typical distances between samples
-_FAINT = 0.02  # weight of an uninformative column, beside 1.02 of the most informative one
+# weight of an uninformative column, beside 1.02 of the most informative one
+_FAINT = 0.02
 
 _MANY = 4096  # samples from which more rows for each winner pay
-_SIZES = {True: (2**16, 64), False: (2**15, 128)}  # rows and winners, for many samples and for fewer
-_SMALL = 2**14, 64  # of effort "quick", and by default for few samples of more than so many classes
+# rows and winners, for many samples and for fewer
+_SIZES = {True: (2**16, 64), False: (2**15, 128)}
+# of effort "quick", and by default for few samples of more than so many classes
+_SMALL = 2**14, 64
 _MANY_CLASSES = 8
-_MOST_COUNTS = 2**24  # of all classes of a member: six candidates fit the memory that a party allows by default
-_PERCEPTRON = 50 * 2 * 4 * 256  # bytes of 50 rounds of a perceptron with 256 hidden units, for each feature and class
+# of all classes of a member: six candidates fit the memory that a party allows by
+# default
+_MOST_COUNTS = 2**24
+# bytes of 50 rounds of a perceptron with 256 hidden units, for each feature and class
+_PERCEPTRON = 50 * 2 * 4 * 256
 _GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "thorough"
 
 
 class _Effort(NamedTuple):
-    """Parts of a model that scaling "auto" makes: a committee, or its first candidate alone; and a Gram matrix."""
+    """Parts of a model that scaling "auto" makes: a committee, or its first candidate
+    alone; and a Gram matrix.
+    """
 
     has_committee: bool
     has_gram: bool
 
 
-_EFFORTS = {"quick": _Effort(False, False), "default": _Effort(True, False), "thorough": _Effort(True, True)}
+_EFFORTS = {
+    "quick": _Effort(False, False),
+    "default": _Effort(True, False),
+    "thorough": _Effort(True, True),
+}
 EFFORTS = tuple(_EFFORTS)
 
 
 class _Coded(NamedTuple):
-    """Candidate with rank codes: their shape, codes of a feature, entries of a row; if features are drawn by weight."""
+    """Candidate with rank codes: their shape, codes of a feature, entries of a row; if
+    features are drawn by weight.
+    """
 
     coding: str
     n_codes: int
     row_nnz: int
     is_weighted: bool
 
-    def fields(self, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None) -> dict[str, Any]:
+    def fields(
+        self, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None
+    ) -> dict[str, Any]:
         """Fields of the specification."""
         row_nnz = min(self.row_nnz, len(edges) * self.n_codes // 2)
         coded = {"coding": self.coding, "n_codes": self.n_codes, "row_nnz": row_nnz}
         weights = weights if self.is_weighted else None
-        return coded | {"edges": tuple(map(tuple, edges.tolist())), "row_weights": weights}
+        return coded | {
+            "edges": tuple(map(tuple, edges.tolist())),
+            "row_weights": weights,
+        }
 
 
 _PUBLIC = _Coded("bumps", 5, 6, is_weighted=False)  # of public ranges
-_CODED = (_Coded("bumps", 5, 6, is_weighted=True), _Coded("steps", 16, 4, is_weighted=True), _PUBLIC)
+_CODED = (
+    _Coded("bumps", 5, 6, is_weighted=True),
+    _Coded("steps", 16, 4, is_weighted=True),
+    _PUBLIC,
+)
 
-_MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)  # of the suggested exponent in a grid of decays
+# of the suggested exponent in a grid of decays
+_MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)
 _LEAST_EXPONENT = 0.75
 _STEEPEST = 60  # exponent that more and more samples lead to
 
@@ -79,28 +114,34 @@ class HashPlan:
     ----------
     n_features, n_classes : int
     n_examples : int, optional
-        Training samples of all parties together, roughly. Default: as many as the histograms are of.
+        Training samples of all parties together, roughly. Default: as many as the
+        histograms are of.
     scaling : None, "auto" or a pair (center, scale)
-        None: raw columns, or `ranges`. "auto" derives six candidates from the histograms of the columns: three kinds of
-        rank codes, waves over weighted columns (up to 128 features; beyond, centred columns that are weighted but not
-        standardised), weighted columns, and centred columns under rows of ones. Above 1024 features it has no rank
-        codes.
+        None: raw columns, or `ranges`. "auto" derives six candidates from the
+        histograms of the columns: three kinds of rank codes, waves over weighted
+        columns (up to 128 features; beyond, centred columns that are weighted but not
+        standardised), weighted columns, and centred columns under rows of ones. Above
+        1024 features it has no rank codes.
     signed : bool, optional
-        Default: True where features are centred or scaled, but for the last candidate of "auto".
+        Default: True where features are centred or scaled, but for the last candidate
+        of "auto".
     hash_dim, row_nnz, hash_nnz : int, optional
-        Sizes. Default: chosen by `HashSpec.suggest` and `effort`. "auto" leaves out candidates that cannot have
-        `row_nnz` entries in a row, and refuses it where none can.
+        Sizes. Default: chosen by `HashSpec.suggest` and `effort`. "auto" leaves out
+        candidates that cannot have `row_nnz` entries in a row, and refuses it where
+        none can.
     seed : int, default=0
     effort : {"quick", "default", "thorough"}, default="default"
-        Bytes and time that "auto" may cost. "quick": the first candidate alone, of 16384 rows and 64 winners.
-        "default": all, of 32768 rows and 128 winners; from 4096 samples on 65536 and 64; 16384 and 64 for fewer samples
-        of more than 8 classes. "thorough": the same, and a Gram matrix (`gram_rows`). At most 2**24 / n_classes rows.
-        `hash_dim` and `hash_nnz` take the place of these sizes.
+        Bytes and time that "auto" may cost. "quick": the first candidate alone, of
+        16384 rows and 64 winners. "default": all, of 32768 rows and 128 winners; from
+        4096 samples on 65536 and 64; 16384 and 64 for fewer samples of more than 8
+        classes. "thorough": the same, and a Gram matrix (`gram_rows`). At most 2**24 /
+        n_classes rows. `hash_dim` and `hash_nnz` take the place of these sizes.
     max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
-        Public ranges of the features, n_features finite floats each: rank codes with edges at equal distances within
-        them, without a look at the data. Only with scaling None.
+        Public ranges of the features, n_features finite floats each: rank codes with
+        edges at equal distances within them, without a look at the data. Only with
+        scaling None.
 
     Raises
     ------
@@ -128,9 +169,13 @@ class HashPlan:
 
     def __post_init__(self) -> None:
         if isinstance(self.scaling, str) and self.scaling != "auto":
-            raise SpecError("scaling", "None, auto or a pair (center, scale)", self.scaling)
+            raise SpecError(
+                "scaling", "None, auto or a pair (center, scale)", self.scaling
+            )
         if not isinstance(self.scaling, str | None) and len(self.scaling) != 2:
-            raise SpecError("scaling", "a pair (center, scale)", f"{len(self.scaling)} entries")
+            raise SpecError(
+                "scaling", "a pair (center, scale)", f"{len(self.scaling)} entries"
+            )
         if self.ranges is not None and self.scaling is not None:
             raise SpecError("ranges", "none beside a scaling", self.scaling)
         if self.ranges is not None:
@@ -141,7 +186,11 @@ class HashPlan:
     @property
     def most_members(self) -> int:
         """Members of the model, at most: one but for "auto"."""
-        return self.max_members if self.needs_columns and _EFFORTS[self.effort].has_committee else 1
+        return (
+            self.max_members
+            if self.needs_columns and _EFFORTS[self.effort].has_committee
+            else 1
+        )
 
     @property
     def needs_columns(self) -> bool:
@@ -154,18 +203,30 @@ class HashPlan:
         return self.needs_columns and _EFFORTS[self.effort].has_gram
 
     def specs(self, columns: ColumnHistograms | None = None) -> tuple[HashSpec, ...]:
-        """Candidate specifications, the default first; a `SpecError` without histograms if it `needs_columns`."""
+        """Candidate specifications, the default first; a `SpecError` without histograms
+        if it `needs_columns`.
+        """
         if self.ranges is not None:
             return (self._spec(_PUBLIC.fields(edges_of_ranges(*self.ranges))),)
         if not isinstance(self.scaling, str):
             center, scale = self.scaling or (None, None)
             is_signed = center is not None or scale is not None
-            return (self._spec({"center": center, "scale": scale, "signed": is_signed}),)
+            return (
+                self._spec({"center": center, "scale": scale, "signed": is_signed}),
+            )
         if columns is None:
-            raise SpecError("columns", f"the histograms of the columns for scaling {self.scaling!r}", None)
+            raise SpecError(
+                "columns",
+                f"the histograms of the columns for scaling {self.scaling!r}",
+                None,
+            )
         n_examples = columns.n_examples if self.n_examples is None else self.n_examples
         small = not _EFFORTS[self.effort].has_committee
-        sizes, specs, refusals = committee_sizes(n_examples, self.n_classes, small), [], []
+        sizes, specs, refusals = (
+            committee_sizes(n_examples, self.n_classes, small),
+            [],
+            [],
+        )
         for fields in _candidates(columns):
             try:
                 specs.append(self._spec(fields, sizes))
@@ -174,20 +235,40 @@ class HashPlan:
                     raise
                 refusals.append(str(error.expected))
         if not specs:
-            raise SpecError("row_nnz", " or ".join(dict.fromkeys(refusals)), self.row_nnz)
-        different = tuple(dict.fromkeys(specs))  # columns that do not vary make some the same
+            raise SpecError(
+                "row_nnz", " or ".join(dict.fromkeys(refusals)), self.row_nnz
+            )
+        # columns that do not vary make some the same
+        different = tuple(dict.fromkeys(specs))
         return different[:1] if small else different
 
-    def _spec(self, fields: dict[str, Any], sizes: dict[str, int] | None = None) -> HashSpec:
-        """Specification with these fields, the given sizes, and where none of these is given, the others."""
-        names = ("n_features", "n_examples", "n_classes", "hash_dim", "row_nnz", "hash_nnz", "seed", "signed")
-        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+    def _spec(
+        self, fields: dict[str, Any], sizes: dict[str, int] | None = None
+    ) -> HashSpec:
+        """Specification with these fields, the given sizes, and where none of these is
+        given, the others.
+        """
+        names = (
+            "n_features",
+            "n_examples",
+            "n_classes",
+            "hash_dim",
+            "row_nnz",
+            "hash_nnz",
+            "seed",
+            "signed",
+        )
+        given = {
+            name: value for name in names if (value := getattr(self, name)) is not None
+        }
         if "hash_dim" in given or "hash_nnz" in given:
             sizes = None
         return HashSpec.suggest(**{"signed": True} | fields | (sizes or {}) | given)
 
 
-def committee_sizes(n_examples: int, n_classes: int, small: bool = False) -> dict[str, int]:
+def committee_sizes(
+    n_examples: int, n_classes: int, small: bool = False
+) -> dict[str, int]:
     """Rows and winners of the candidates of "auto" for so many samples and classes."""
     many = n_examples >= _MANY
     small = small or not (many or n_classes <= _MANY_CLASSES)
@@ -197,7 +278,9 @@ def committee_sizes(n_examples: int, n_classes: int, small: bool = False) -> dic
 
 
 def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
-    """Fields of the candidates of "auto": rank codes, waves, weighted columns, and centred ones under rows of ones."""
+    """Fields of the candidates of "auto": rank codes, waves, weighted columns, and
+    centred ones under rows of ones.
+    """
     n_features, relevance = columns.n_features, columns.relevance()
     if n_features <= _RANKS_UP_TO:
         edges, by_relevance = columns.edges(), row_weights(relevance)
@@ -205,21 +288,39 @@ def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
     center, deviation = columns.center_and_deviation()
     weights = [value + _FAINT for value in relevance]
     weighted: dict[str, Any] = {"center": center}
-    weighted["scale"] = [weight * _inverse(each) for weight, each in zip(weights, deviation, strict=True)]
-    # A common factor does not change the hash, and numbers of moderate size fit float32 better.
+    weighted["scale"] = [
+        weight * _inverse(each) for weight, each in zip(weights, deviation, strict=True)
+    ]
+    # A common factor does not change the hash, and numbers of moderate size fit float32
+    # better.
     common = _common_factor(max(deviation))
-    centred = {"center": center, "scale": None if common == 1.0 else [common] * n_features, "signed": False}
+    centred = {
+        "center": center,
+        "scale": None if common == 1.0 else [common] * n_features,
+        "signed": False,
+    }
     if n_features > _WAVES_UP_TO:
-        yield from (weighted, centred, {"center": center, "scale": [weight * common for weight in weights]})
+        yield from (
+            weighted,
+            centred,
+            {"center": center, "scale": [weight * common for weight in weights]},
+        )
         return
-    distance = math.sqrt(2 * math.fsum(w * w for w, each in zip(weights, deviation, strict=True) if each))
+    distance = math.sqrt(
+        2 * math.fsum(w * w for w, each in zip(weights, deviation, strict=True) if each)
+    )
     if distance:
         n_waves = min(max(64, 4 * n_features), 256)
-        yield weighted | {"n_waves": n_waves, "wave_frequency": 1 / (_PERIOD * distance)}
+        yield weighted | {
+            "n_waves": n_waves,
+            "wave_frequency": 1 / (_PERIOD * distance),
+        }
     yield from (weighted, centred)
 
 
-def derive_specs(plan: HashPlan, columns: ColumnHistograms) -> tuple[tuple[HashSpec, ...], str]:
+def derive_specs(
+    plan: HashPlan, columns: ColumnHistograms
+) -> tuple[tuple[HashSpec, ...], str]:
     """Specs of a plan that `needs_columns`, and "" or the reason why they are unscaled."""
     reason = "" if columns.n_examples else "no party sent the histograms of any sample"
     if not reason:
@@ -231,12 +332,15 @@ def derive_specs(plan: HashPlan, columns: ColumnHistograms) -> tuple[tuple[HashS
 
 
 def placeholder_specs(plan: HashPlan) -> tuple[HashSpec, ...]:
-    """Specs of the number and the sizes of the plan's; only what is learned of the columns may change."""
+    """Specs of the number and the sizes of the plan's; only what is learned of the
+    columns may change.
+    """
     if not plan.needs_columns:
         return plan.specs()
     _unscaled(plan).specs()
     samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    return plan.specs(ColumnHistograms.from_data(samples, np.zeros(3, np.int64), 1))  # one class is enough
+    # one class is enough
+    return plan.specs(ColumnHistograms.from_data(samples, np.zeros(3, np.int64), 1))
 
 
 def _unscaled(plan: HashPlan) -> HashPlan:
@@ -259,69 +363,104 @@ def _common_factor(deviation: float) -> float:
 
 def _check_ranges(ranges: Any, n_features: int) -> None:
     """Raise a `SpecError` unless ranges are as described."""
-    expected = f"a pair (low, high) of {n_features} finite floats each (n_features), low up to high"
+    expected = (
+        f"a pair (low, high) of {n_features} finite floats each (n_features), "
+        "low up to high"
+    )
     low, high = finite_floats("ranges", ranges, (2, n_features), expected, SpecError)
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~(np.isfinite(high - low) & (low <= high)))
     if len(bad):
-        raise SpecError("ranges", expected, f"{low[bad[0]]} to {high[bad[0]]} at index {bad[0]}")
+        raise SpecError(
+            "ranges", expected, f"{low[bad[0]]} to {high[bad[0]]} at index {bad[0]}"
+        )
 
 
 def gram_rows(n_features: int, n_classes: int, n_examples: int) -> int:
     """Rows of the Gram matrix of effort "thorough": 1024, 2048 or 4096.
 
-    More than 1024 are no more than the samples, an eighth of the samples times the classes at most, and take no more
-    bytes than 50 rounds of a perceptron with 256 hidden units: about .65 times the square of the rows.
-    docs/explanation/defaults.md has the measurements.
+    More than 1024 are no more than the samples, an eighth of the samples times the
+    classes at most, and take no more bytes than 50 rounds of a perceptron with 256
+    hidden units: about .65 times the square of the rows. docs/explanation/defaults.md
+    has the measurements.
     """
-    most, most_bytes = min(n_examples, n_examples * n_classes // 8), _PERCEPTRON * (n_features + n_classes)
-    return max([1024, *(rows for rows in _GRAM_SIZES if rows <= most and 0.65 * rows**2 <= most_bytes)])
+    most, most_bytes = (
+        min(n_examples, n_examples * n_classes // 8),
+        _PERCEPTRON * (n_features + n_classes),
+    )
+    return max(
+        [
+            1024,
+            *(
+                rows
+                for rows in _GRAM_SIZES
+                if rows <= most and 0.65 * rows**2 <= most_bytes
+            ),
+        ]
+    )
 
 
 def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:
-    """Weights for the draw of the rows, integers from 1 to 255, in proportion to the root of the relevance."""
+    """Weights for the draw of the rows, integers from 1 to 255, in proportion to the
+    root of the relevance.
+    """
     return tuple(max(1, round(255 * math.sqrt(value))) for value in relevance)
 
 
-def candidate_scorings(counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto") -> list[ScoringRule]:
-    """Scorings to choose from, without temperatures: one for each decay of `decay_grid`, or the one given."""
+def candidate_scorings(
+    counts: ClassCounts, rule: str = "balanced", decay: str | float = "auto"
+) -> list[ScoringRule]:
+    """Scorings to choose from, without temperatures: one for each decay of
+    `decay_grid`, or the one given.
+    """
     if (given := given_scoring(rule, decay)) is not None:
         return [given]
     return [ScoringRule(rule, gamma) for gamma in decay_grid(counts, rule)]
 
 
 def suggest_decay(counts: ClassCounts, rule: str = "balanced") -> float:
-    """Suggest a decay, 0 < gamma < 1, from the counts alone, for use without training samples.
+    """Suggest a decay, 0 < gamma < 1, from the counts alone, for use without training
+    samples.
 
-    gamma = exp(-lambda / c), where c is the typical count of a training sample at its active bits in its own class (of
-    size-scaled counts under rule "balanced"), so that lambda is its typical exponent: lambda = max(x / (1 + x / 60),
-    3/4) with x = 5 (c - c0) / sqrt(c), where c0 is the value of c if classes differed by chance only
-    (`typical_counts`). With noise of standard deviation sigma, lambda is x, but at most 2 c / sigma, as an exponent is
-    wrong by lambda sigma / c, and at most 0.8 c / q0, where q0 is the mean count.
-    docs/explanation/defaults.md has the measurements behind the constants.
+    gamma = exp(-lambda / c), where c is the typical count of a training sample at its
+    active bits in its own class (of size-scaled counts under rule "balanced"), so that
+    lambda is its typical exponent: lambda = max(x / (1 + x / 60), 3/4) with x = 5 (c -
+    c0) / sqrt(c), where c0 is the value of c if classes differed by chance only
+    (`typical_counts`). With noise of standard deviation sigma, lambda is x, but at most
+    2 c / sigma, as an exponent is wrong by lambda sigma / c, and at most 0.8 c / q0,
+    where q0 is the mean count. docs/explanation/defaults.md has the measurements behind
+    the constants.
     """
     return decay_grid(counts, rule)[0]
 
 
 def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
-    """Decays worth trying: `suggest_decay`, then the decays of 2, 1/2, 4, 1/4, ... 16, 1/16 times its lambda."""
+    """Decays worth trying: `suggest_decay`, then the decays of 2, 1/2, 4, 1/4, ... 16,
+    1/16 times its lambda.
+    """
     if counts.noise:
         typical, exponent = _noisy_exponent(counts, rule)
     else:
         typical, by_chance = typical_counts(counts.array, counts.n_per_class, rule)
-        typical = max(typical, 1.0)  # less only where there are no samples, and any decay will do
+        # less only where there are no samples, and any decay will do
+        typical = max(typical, 1.0)
         clear = 5 * (typical - by_chance) / math.sqrt(typical)
         exponent = max(clear / (1 + clear / _STEEPEST), _LEAST_EXPONENT)
     below_one = math.nextafter(1.0, 0.0)
-    return [min(exp(-multiple * exponent / typical), below_one) for multiple in _MULTIPLES]
+    return [
+        min(exp(-multiple * exponent / typical), below_one) for multiple in _MULTIPLES
+    ]
 
 
-def typical_counts(array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str) -> tuple[float, float]:
-    """Typical count of a training sample at its active bits in its own class, and its value under independent labels.
+def typical_counts(
+    array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str
+) -> tuple[float, float]:
+    """Typical count of a training sample at its active bits in its own class, and its
+    value under independent labels.
 
-    Both are size-biased means, sum q ** 2 / sum q, of the counts q, (L, m), scaled by class as `rule` does. Random
-    labels would make counts around the mean of all classes, with the variance of a Poisson variable. 0.0 without
-    samples.
+    Both are size-biased means, sum q ** 2 / sum q, of the counts q, (L, m), scaled by
+    class as `rule` does. Random labels would make counts around the mean of all
+    classes, with the variance of a Poisson variable. 0.0 without samples.
     """
     filled = np.flatnonzero(n_per_class > 0)
     factors = size_factors(n_per_class, 0, mean_size(n_per_class), rule)
@@ -333,7 +472,8 @@ def typical_counts(array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str) 
 
 @njit(nogil=True, cache=True)
 def _sums(counts, factors, labels):  # type: ignore[no-untyped-def]
-    """Sum scaled counts, their squares, their variances, and the squares of their sums over the classes.
+    """Sum scaled counts, their squares, their variances, and the squares of their sums
+    over the classes.
 
     One term after the other: the order of NumPy's sums is not the same everywhere.
     """
@@ -352,8 +492,14 @@ def _sums(counts, factors, labels):  # type: ignore[no-untyped-def]
 
 
 def _noisy_exponent(counts: ClassCounts, rule: str) -> tuple[float, float]:
-    """Typical count c and exponent lambda of noisy counts; the squares are corrected for the noise in them."""
-    array, sizes, noise_variance = counts.array.astype(np.float64), counts.n_per_class, counts.noise_variance
+    """Typical count c and exponent lambda of noisy counts; the squares are corrected
+    for the noise in them.
+    """
+    array, sizes, noise_variance = (
+        counts.array.astype(np.float64),
+        counts.n_per_class,
+        counts.noise_variance,
+    )
     noisy_entries = np.full(counts.n_classes, float(counts.hash_dim))
     factors = np.ones((counts.n_classes, 1))
     if sizes is None:
@@ -367,7 +513,9 @@ def _noisy_exponent(counts: ClassCounts, rule: str) -> tuple[float, float]:
         return 1.0, _LEAST_EXPONENT
     noise = noise_variance * float((noisy_entries * factors[:, 0] ** 2).sum())
     typical = max((float((scaled**2).sum()) - noise) / total, 1.0)
-    by_chance = (float((scaled.sum(axis=0) ** 2).sum()) - noise) / counts.n_classes + float((factors * scaled).sum())
+    by_chance = (
+        float((scaled.sum(axis=0) ** 2).sum()) - noise
+    ) / counts.n_classes + float((factors * scaled).sum())
     clear = 5 * (typical - by_chance / total) / math.sqrt(typical)
     quiet = 2 * typical / math.sqrt(noise_variance)
     spread = 0.8 * typical / (total / array.size)

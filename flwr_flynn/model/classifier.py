@@ -1,4 +1,6 @@
-"""FlyNN as a scikit-learn classifier: fitting makes a `Model`; `model.prediction` has what is done with it."""
+"""FlyNN as a scikit-learn classifier: fitting makes a `Model`; `model.prediction` has
+what is done with it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,29 @@ from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, gram_rows, suggest_decay
+from flwr_flynn.model.candidates import (
+    EFFORTS,
+    CenterAndScale,
+    HashPlan,
+    gram_rows,
+    suggest_decay,
+)
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS, GramMatrix, LearnedGram, gram_specs
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule, checked_weight, class_codes
+from flwr_flynn.model.gram import (
+    LEAST_ROWS,
+    MOST_ROWS,
+    GramMatrix,
+    LearnedGram,
+    gram_specs,
+)
+from flwr_flynn.model.model import (
+    Model,
+    ModelMember,
+    ScoringRule,
+    checked_weight,
+    class_codes,
+)
 from flwr_flynn.model.prediction import FittedEstimator, complete
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
@@ -37,62 +57,75 @@ _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns ar
 
 
 class FlyNNClassifier(FittedEstimator):
-    """Federated nearest-neighbour classifier with a fruit-fly hash (Ram & Sinha, AAAI 2022).
+    """Federated nearest-neighbour classifier with a fruit-fly hash (Ram & Sinha, AAAI
+    2022).
 
-    The model is a matrix of counts, one row per class. Models of disjoint data `merge` by addition, and `forget`
-    takes learned samples out again, both exactly.
+    The model is a matrix of counts, one row per class. Models of disjoint data `merge`
+    by addition, and `forget` takes learned samples out again, both exactly.
 
     Parameters
     ----------
     spec : HashSpec, optional
-        The hash. With it `signed`, `scaling` and `seed` are not used, and sizes that contradict it are refused. Models
-        merge only if they have equal specs.
+        The hash. With it `signed`, `scaling` and `seed` are not used, and sizes that
+        contradict it are refused. Models merge only if they have equal specs.
     hash_dim, row_nnz, hash_nnz : int, optional
-        Sizes of the hash. Default: chosen by `HashSpec.suggest`, hash_nnz in proportion to hash_dim.
+        Sizes of the hash. Default: chosen by `HashSpec.suggest`, hash_nnz in proportion
+        to hash_dim.
     signed : "auto" or bool, default="auto"
         Rows of +1 and -1 instead of the paper's ones. "auto": as for `HashPlan`.
     scaling : "auto", None or a pair (center, scale), default="auto"
         Transformation of the columns before the hash.
 
-        - "auto": a committee of the best of six hashes by leave-one-out, see `HashPlan` and `model.selection`, made
-          from the samples of `fit` or of the first `partial_fit`; None for more than 16384 columns.
+        - "auto": a committee of the best of six hashes by leave-one-out, see `HashPlan`
+          and `model.selection`, made from the samples of `fit` or of the first
+          `partial_fit`; None for more than 16384 columns.
         - None: raw columns.
-        - (center, scale): (x - center) * scale with the vectors given, either of which may be None.
+        - (center, scale): (x - center) * scale with the vectors given, either of which
+          may be None.
     decay : "auto" or float, default="auto"
-        gamma, 0 <= gamma < 1. "auto": `fit` takes the decay of the best balanced accuracy by exact leave-one-out from
-        `decay_grid`, the first among equals; other methods take `suggest_decay`.
+        gamma, 0 <= gamma < 1. "auto": `fit` takes the decay of the best balanced
+        accuracy by exact leave-one-out from `decay_grid`, the first among equals; other
+        methods take `suggest_decay`.
     rule : {"balanced", "novelty"}, default="balanced"
-        Rule that turns counts into scores, see `flwr_flynn.model.scoring`. "novelty" is the paper's.
+        Rule that turns counts into scores, see `flwr_flynn.model.scoring`. "novelty" is
+        the paper's.
     temperature : "auto" or float, default="auto"
-        Divisor of log odds in `predict_proba`, above 0. "auto": `fit` takes the temperature of the lowest log-loss by
-        exact leave-one-out; other methods take 0.2.
+        Divisor of log odds in `predict_proba`, above 0. "auto": `fit` takes the
+        temperature of the lowest log-loss by exact leave-one-out; other methods take
+        0.2.
     seed, n_jobs
         As for `HashSpec` and `FlyHash.active`.
     effort : {"quick", "default", "thorough"}, default="default"
-        Time and memory that scaling "auto" may cost: a single hash, a committee, or a committee and a Gram matrix, see
-        `HashPlan`.
+        Time and memory that scaling "auto" may cost: a single hash, a committee, or a
+        committee and a Gram matrix, see `HashPlan`.
     max_members : int, default=3
-        Members of the model under scaling "auto", at most; 1 keeps the best candidate alone.
+        Members of the model under scaling "auto", at most; 1 keeps the best candidate
+        alone.
     gram : int, optional
-        Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the model more accurate, see
-        `model.gram`; 0 is none. Default: by `effort`. Its sums stay, 8 bytes for each pair of rows: `partial_fit` and
-        `forget` change them and solve again, with the weights of the classes that `fit` chose. `merge` drops it, and so
-        do both after `load`: files have no sums.
+        Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the
+        model more accurate, see `model.gram`; 0 is none. Default: by `effort`. Its sums
+        stay, 8 bytes for each pair of rows: `partial_fit` and `forget` change them and
+        solve again, with the weights of the classes that `fit` chose. `merge` drops it,
+        and so do both after `load`: files have no sums.
     min_examples : int, default=5
         Rows that a text of a category needs to become a level of the model.
     ignore, keep : sequence of str, default=()
-        Columns of a data frame not to use; and those to use though they look like ids or notes, and would be left out.
+        Columns of a data frame not to use; and those to use though they look like ids
+        or notes, and would be left out.
     class_weight : dict, "balanced" or None, default=None
-        None: classes are as frequent as among the counted samples, see `Model`. A dict has factors of these
-        frequencies by label, as in scikit-learn. "balanced", and None with rule "novelty": all are equally frequent.
+        None: classes are as frequent as among the counted samples, see `Model`. A dict
+        has factors of these frequencies by label, as in scikit-learn. "balanced", and
+        None with rule "novelty": all are equally frequent.
 
     Attributes
     ----------
     model_ : Model
-        The fitted model; `classes_` and `guarantee_` are parts of it. Of a model with one member (any but that of
-        scaling "auto") so are `counts_` and `spec_`; those of others are in `model_.members`.
+        The fitted model; `classes_` and `guarantee_` are parts of it. Of a model with
+        one member (any but that of scaling "auto") so are `counts_` and `spec_`; those
+        of others are in `model_.members`.
     n_features_in_, feature_names_in_ : int, (d,) array of str
-        The names only where X had names. Of tables with categories, gaps or dates the columns used, by their names.
+        The names only where X had names. Of tables with categories, gaps or dates the
+        columns used, by their names.
 
     Examples
     --------
@@ -106,17 +139,30 @@ class FlyNNClassifier(FittedEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "spec": [HashSpec, None],
-        **{name: [Interval(Integral, 1, None, closed="left"), None] for name in ("hash_dim", "row_nnz", "hash_nnz")},
+        **{
+            name: [Interval(Integral, 1, None, closed="left"), None]
+            for name in ("hash_dim", "row_nnz", "hash_nnz")
+        },
         "signed": [StrOptions({"auto"}), "boolean"],
         "scaling": [StrOptions({"auto"}), tuple, list, None],
         "decay": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="left")],
         "rule": [StrOptions(set(RULES))],
-        "temperature": [StrOptions({"auto"}), Interval(Real, 0, None, closed="neither")],
+        "temperature": [
+            StrOptions({"auto"}),
+            Interval(Real, 0, None, closed="neither"),
+        ],
         "seed": [Interval(Integral, 0, 2**64 - 1, closed="both")],
         "n_jobs": [Integral, None],
         "effort": [StrOptions(set(EFFORTS))],
-        "gram": [Options(Integral, {0}), Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"), None],
-        **{name: [Interval(Integral, 1, None, closed="left")] for name in ("max_members", "min_examples")},
+        "gram": [
+            Options(Integral, {0}),
+            Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"),
+            None,
+        ],
+        **{
+            name: [Interval(Integral, 1, None, closed="left")]
+            for name in ("max_members", "min_examples")
+        },
         "class_weight": [dict, StrOptions({"balanced"}), None],
         **{name: [tuple, list] for name in ("ignore", "keep")},
     }
@@ -167,10 +213,11 @@ class FlyNNClassifier(FittedEstimator):
 
     @classmethod
     def paper(cls, **parameters: Any) -> Self:
-        """Classifier of the paper: rows of ones over raw columns, novelty scores, gamma = 0.5.
+        """Classifier of the paper: rows of ones over raw columns, novelty scores, gamma
+        = 0.5.
 
-        `parameters` replace these. The paper tunes sizes and gamma: for d features m from 2 d to 2048 d, s from 2 to d
-        / 2, rho from 8 to 256, gamma from 0 to 0.8.
+        `parameters` replace these. The paper tunes sizes and gamma: for d features m
+        from 2 d to 2048 d, s from 2 to d / 2, rho from 8 to 256, gamma from 0 to 0.8.
         """
         setting = {"signed": False, "scaling": None, "rule": "novelty", "decay": 0.5}
         return cls(**(setting | parameters))
@@ -188,8 +235,9 @@ class FlyNNClassifier(FittedEstimator):
     ) -> Self:
         """Fitted classifier of given counts.
 
-        `classes`, (L,), has the label of each row of the counts, in any order, which becomes that of `classes_`. Other
-        arguments are those of `Model` and parameters of the class. A `SpecError` refuses counts of a different hash.
+        `classes`, (L,), has the label of each row of the counts, in any order, which
+        becomes that of `classes_`. Other arguments are those of `Model` and parameters
+        of the class. A `SpecError` refuses counts of a different hash.
         """
         self = cls(spec=spec, **parameters)
         member = ModelMember(spec, counts, self._scoring(counts))
@@ -201,19 +249,29 @@ class FlyNNClassifier(FittedEstimator):
     def from_model(cls, model: Model, **parameters: Any) -> Self:
         """Fitted classifier of a model.
 
-        For a model with one member its `spec`, `rule`, `decay` and `temperature` are the defaults of these parameters;
-        without a prior `class_weight` is "balanced". They stay when the classifier learns more, but for decay "auto".
+        For a model with one member its `spec`, `rule`, `decay` and `temperature` are
+        the defaults of these parameters; without a prior `class_weight` is "balanced".
+        They stay when the classifier learns more, but for decay "auto".
         """
         scoring = model.members[0].scoring
-        self = cls(rule=scoring.rule, class_weight="balanced" if model.prior is None else None)
+        self = cls(
+            rule=scoring.rule, class_weight="balanced" if model.prior is None else None
+        )
         if len(model.members) == 1:
-            self.set_params(spec=model.member.spec, decay=scoring.decay, temperature=scoring.temperature or "auto")
+            self.set_params(
+                spec=model.member.spec,
+                decay=scoring.decay,
+                temperature=scoring.temperature or "auto",
+            )
         self.set_params(**parameters)
         self.model_ = model
         self.n_features_in_ = model.members[0].spec.n_features
         names = model.feature_names
         if (schema := model.schema) is not None:
-            names, self.n_features_in_ = schema.names if schema.is_named else None, len(schema.columns)
+            names, self.n_features_in_ = (
+                schema.names if schema.is_named else None,
+                len(schema.columns),
+            )
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
         return self
@@ -222,7 +280,8 @@ class FlyNNClassifier(FittedEstimator):
     def load(cls, path: str | os.PathLike[str], *, max_bytes: int = 2**30) -> Self:
         """Read a classifier from a file of `save`, with the parameters of `from_model`.
 
-        The file may come from anybody: a `ModelFileError` refuses damage and models beyond `max_bytes` of memory.
+        The file may come from anybody: a `ModelFileError` refuses damage and models
+        beyond `max_bytes` of memory.
         """
         with model_file.reading(path, max_bytes) as (model, _):
             return cls.from_model(model)
@@ -230,93 +289,161 @@ class FlyNNClassifier(FittedEstimator):
     # -------- learning
 
     def fit(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Learn from samples, (n, d), and labels, (n,), and forget all before. If this fails, nothing is forgotten."""
+        """Learn from samples, (n, d), and labels, (n,), and forget all before.
+
+        If this fails, nothing is forgotten.
+        """
         self._validate_params()
         return self._learn(X, y)
 
-    def partial_fit(self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> Self:
-        """Learn from more samples. For a given spec, batches in any order give the counts of one `fit` of all.
+    def partial_fit(
+        self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None
+    ) -> Self:
+        """Learn from more samples.
 
-        With `decay` and `temperature` given the predictions are the same, too; "auto" looks at the samples in `fit`
-        only. The first call needs `classes`, all labels that may ever occur, and chooses columns, sizes, scaling and
-        members for good: the first batch should be large and typical. The class prior follows the counts, as in `merge`
-        and `forget`. A `DataError` refuses missing or changed `classes` and other labels: nothing is learned.
+        For a given spec, batches in any order give the counts of one `fit` of all.
+
+        With `decay` and `temperature` given the predictions are the same, too; "auto"
+        looks at the samples in `fit` only. The first call needs `classes`, all labels
+        that may ever occur, and chooses columns, sizes, scaling and members for good:
+        the first batch should be large and typical. The class prior follows the counts,
+        as in `merge` and `forget`. A `DataError` refuses missing or changed `classes`
+        and other labels: nothing is learned.
         """
         self._validate_params()
         first = not hasattr(self, "model_")
         if first and classes is None:
-            raise DataError("classes", "all labels at the first call of partial_fit", None)
+            raise DataError(
+                "classes", "all labels at the first call of partial_fit", None
+            )
         known = unique_labels(classes) if first else self.classes_
-        if classes is not None and not np.array_equal(unique_labels(classes), np.sort(known)):
-            raise DataError("classes", "the same labels as in the first call", f"{len(unique_labels(classes))} labels")
+        if classes is not None and not np.array_equal(
+            unique_labels(classes), np.sort(known)
+        ):
+            raise DataError(
+                "classes",
+                "the same labels as in the first call",
+                f"{len(unique_labels(classes))} labels",
+            )
         return self._learn(X, y, known) if first else self._change(X, y, operator.add)
 
-    def _learn(self, X: Any, y: npt.ArrayLike, known: npt.NDArray[Any] | None = None) -> Self:
-        """Learn from samples of classes that are `known`, or of all classes that there are."""
-        fresh = copy(self)  # receives the attributes of `validate_data`, which must not meet counts of other data
+    def _learn(
+        self, X: Any, y: npt.ArrayLike, known: npt.NDArray[Any] | None = None
+    ) -> Self:
+        """Learn from samples of classes that are `known`, or of all classes that there
+        are.
+        """
+        # receives the attributes of `validate_data`, which must not meet counts of
+        # other data
+        fresh = copy(self)
         X, y, schema = fresh._first_samples(X, y)
         classes = np.unique(y) if known is None else known
         codes = class_codes(classes, y)
         chosen, specs = fresh._select(X, codes, classes)
         # Members stay those of the first batch; scorings follow the counts of all.
-        members = [replace(m, scoring=fresh._scoring(m.counts, m.scoring if known is None else None)) for m in chosen]
-        names: Any = getattr(fresh, "feature_names_in_", None) if schema is None else schema
+        members = [
+            replace(
+                m,
+                scoring=fresh._scoring(m.counts, m.scoring if known is None else None),
+            )
+            for m in chosen
+        ]
+        names: Any = (
+            getattr(fresh, "feature_names_in_", None) if schema is None else schema
+        )
         names = names.tolist() if isinstance(names, np.ndarray) else names
         has_gram = specs and known is None
-        fresh._gram = LearnedGram.of(specs, X, codes, len(classes), self.n_jobs) if has_gram else None
-        gram, prior = getattr(fresh._gram, "scoring", None), fresh._counted_prior(members, classes)
+        fresh._gram = (
+            LearnedGram.of(specs, X, codes, len(classes), self.n_jobs)
+            if has_gram
+            else None
+        )
+        gram, prior = (
+            getattr(fresh._gram, "scoring", None),
+            fresh._counted_prior(members, classes),
+        )
         fresh.model_ = Model(tuple(members), classes, names, prior=prior, gram=gram)
         self.__dict__ = fresh.__dict__
         return self
 
     def merge(self, other: FlyNNClassifier) -> Self:
-        """Add the counts of another classifier: the result equals the model of the samples of both.
+        """Add the counts of another classifier: the result equals the model of the
+        samples of both.
 
-        Decay and temperature, where "auto", are chosen again from the counts, unless there is nothing to add. A
-        `SpecError` names fields in which the hashes differ; a `DataError` reports different classes or names.
+        Decay and temperature, where "auto", are chosen again from the counts, unless
+        there is nothing to add. A `SpecError` names fields in which the hashes differ;
+        a `DataError` reports different classes or names.
         """
         check_is_fitted(self)
         check_is_fitted(other)
         mine, theirs = self.model_.members, other.model_.members
         if len(mine) != len(theirs):
             raise SpecError("merge", f"{len(mine)} members in both models", len(theirs))
-        if fields := [name for a, b in zip(mine, theirs, strict=True) for name in a.spec.difference(b.spec)]:
-            raise SpecError("merge", "equal specs", f"differences in {', '.join(dict.fromkeys(fields))}")
+        if fields := [
+            name
+            for a, b in zip(mine, theirs, strict=True)
+            for name in a.spec.difference(b.spec)
+        ]:
+            raise SpecError(
+                "merge",
+                "equal specs",
+                f"differences in {', '.join(dict.fromkeys(fields))}",
+            )
         if self.model_.schema != other.model_.schema:
             raise DataError("merge", "equal schemas", "schemas that differ")
-        for name in ("classes_", "feature_names_in_")[: 2 - (self.model_.schema is not None)]:
+        for name in ("classes_", "feature_names_in_")[
+            : 2 - (self.model_.schema is not None)
+        ]:
             ours, others = getattr(self, name, None), getattr(other, name, None)
-            if ours is not None and others is not None and not np.array_equal(ours, others):
+            if (
+                ours is not None
+                and others is not None
+                and not np.array_equal(ours, others)
+            ):
                 raise DataError("merge", f"equal {name}", f"{len(others)} that differ")
         guarantee = self.guarantee_ if self.guarantee_ == other.guarantee_ else None
-        self._set_counts([a.counts + b.counts for a, b in zip(mine, theirs, strict=True)])
+        self._set_counts(
+            [a.counts + b.counts for a, b in zip(mine, theirs, strict=True)]
+        )
         self.model_ = replace(self.model_, guarantee=guarantee)
         return self
 
     def forget(self, X: Any, y: npt.ArrayLike) -> Self:
-        """Take samples out again: counts and class prior are then those of a model that never learned them.
+        """Take samples out again: counts and class prior are then those of a model that
+        never learned them.
 
-        A `CountsError` refuses samples that were never learned, if the counts show it, and a `DataError` other labels.
-        Then nothing is changed.
+        A `CountsError` refuses samples that were never learned, if the counts show it,
+        and a `DataError` other labels. Then nothing is changed.
         """
         check_is_fitted(self)
         return self._change(X, y, operator.sub)
 
-    def _change(self, X: Any, y: npt.ArrayLike, combine: Callable[[Any, Any], Any]) -> Self:
+    def _change(
+        self, X: Any, y: npt.ArrayLike, combine: Callable[[Any, Any], Any]
+    ) -> Self:
         """Add the statistics of samples, or take them out."""
         X, labels = self._labelled(X, y)
         check_classification_targets(labels)
         codes, gram = class_codes(self.classes_, labels), self._gram
         samples = X, codes, len(self.classes_), self.n_jobs
-        counts = [combine(each.counts, ClassCounts.from_data(each.hash, *samples)) for each in self.model_.members]
+        counts = [
+            combine(each.counts, ClassCounts.from_data(each.hash, *samples))
+            for each in self.model_.members
+        ]
         if gram is not None:
-            sums = GramMatrix.from_data(gram.scoring.specs, gram.weights, X, codes, self.n_jobs)
+            sums = GramMatrix.from_data(
+                gram.scoring.specs, gram.weights, X, codes, self.n_jobs
+            )
             gram = gram.changed(combine(gram.sums, sums))
         self._set_counts(counts, gram)
         return self
 
-    def _scoring(self, counts: ClassCounts, chosen: ScoringRule | None = None) -> ScoringRule:
-        """ScoringRule of the parameters; "auto" values are those of `chosen`, or else suggested from the counts."""
+    def _scoring(
+        self, counts: ClassCounts, chosen: ScoringRule | None = None
+    ) -> ScoringRule:
+        """ScoringRule of the parameters; "auto" values are those of `chosen`, or else
+        suggested from the counts.
+        """
         decay: Any = self.decay
         temperature: Any = self.temperature
         if decay == "auto":
@@ -326,19 +453,42 @@ class FlyNNClassifier(FittedEstimator):
             temperature = SUGGESTED_TEMPERATURE if temperature is None else temperature
         return ScoringRule(self.rule, decay, temperature)
 
-    def _set_counts(self, counts: Sequence[ClassCounts], gram: LearnedGram | None = None) -> None:
-        """Replace the counts of the members and choose "auto" values again; equal counts change but the prior."""
-        if any(new != member.counts for new, member in zip(counts, self.model_.members, strict=True)):
+    def _set_counts(
+        self, counts: Sequence[ClassCounts], gram: LearnedGram | None = None
+    ) -> None:
+        """Replace the counts of the members and choose "auto" values again; equal
+        counts change but the prior.
+        """
+        if any(
+            new != member.counts
+            for new, member in zip(counts, self.model_.members, strict=True)
+        ):
             pairs = zip(self.model_.members, counts, strict=True)
-            members = tuple(replace(member, counts=new, scoring=self._scoring(new)) for member, new in pairs)
-            parts: dict[str, Any] = {"members": members, "gram": getattr(gram, "scoring", None)}
-            self.model_, self._gram = replace(self.model_, guarantee=None, **parts), gram
-        self.model_ = replace(self.model_, prior=self._counted_prior(self.model_.members, self.classes_))
+            members = tuple(
+                replace(member, counts=new, scoring=self._scoring(new))
+                for member, new in pairs
+            )
+            parts: dict[str, Any] = {
+                "members": members,
+                "gram": getattr(gram, "scoring", None),
+            }
+            self.model_, self._gram = (
+                replace(self.model_, guarantee=None, **parts),
+                gram,
+            )
+        self.model_ = replace(
+            self.model_, prior=self._counted_prior(self.model_.members, self.classes_)
+        )
 
-    def _first_samples(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any], Schema | None]:
-        """Validated samples and labels of a first fit, and the schema learned of samples that are no plain numbers."""
+    def _first_samples(
+        self, X: Any, y: Any
+    ) -> tuple[Any, npt.NDArray[Any], Schema | None]:
+        """Validated samples and labels of a first fit, and the schema learned of
+        samples that are no plain numbers.
+        """
         schema, spec = None, self.spec
-        if spec is None or np.shape(X)[1:] != (spec.n_features,):  # else hashed as it stands
+        # else hashed as it stands
+        if spec is None or np.shape(X)[1:] != (spec.n_features,):
             X, schema = learned(X, self.min_examples, self.ignore, self.keep)
         if schema is not None:
             self.n_features_in_ = len(schema.columns)
@@ -348,20 +498,41 @@ class FlyNNClassifier(FittedEstimator):
                 self.feature_names_in_ = np.array(names, dtype=object)
         X, y = self._validated(X, schema, y, reset=True)
         check_classification_targets(y)
-        takes_gaps = self._learned_scaling(X) is not None if spec is None else flynn_hash(spec).takes_gaps
-        return *((X, y) if schema is None or takes_gaps else complete(schema, X, y)), schema
+        takes_gaps = (
+            self._learned_scaling(X) is not None
+            if spec is None
+            else flynn_hash(spec).takes_gaps
+        )
+        return *(
+            (X, y) if schema is None or takes_gaps else complete(schema, X, y)
+        ), schema
 
     def _select(
         self, X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]
     ) -> tuple[tuple[ModelMember, ...], tuple[HashSpec, ...]]:
-        """Members for the samples, with their own scorings, and the hashes of a Gram matrix; () without one."""
-        n_classes, plan, rows = len(classes), self._plan(X, len(classes)), int(self.gram or 0)
+        """Members for the samples, with their own scorings, and the hashes of a Gram
+        matrix; () without one.
+        """
+        n_classes, plan, rows = (
+            len(classes),
+            self._plan(X, len(classes)),
+            int(self.gram or 0),
+        )
         specs: Any = (self.spec,)
         if plan is not None:
-            specs = plan.specs(ColumnHistograms.from_data(X, codes, n_classes) if plan.needs_columns else None)
+            specs = plan.specs(
+                ColumnHistograms.from_data(X, codes, n_classes)
+                if plan.needs_columns
+                else None
+            )
             if self.gram is None and plan.has_gram:
                 rows = gram_rows(X.shape[1], n_classes, X.shape[0])
-        given = self.rule, self.decay, self.n_jobs, 1 if len(specs) == 1 else int(self.max_members)
+        given = (
+            self.rule,
+            self.decay,
+            self.n_jobs,
+            1 if len(specs) == 1 else int(self.max_members),
+        )
         weight = checked_weight(self.class_weight, self.rule, classes)
         members = fit_members(specs, X, codes, n_classes, *given, weight)
         return members, gram_specs(specs, rows) if rows else ()
@@ -375,16 +546,33 @@ class FlyNNClassifier(FittedEstimator):
         """Plan of the parameters for the samples; None for a given `spec`."""
         n_samples, n_features = X.shape
         names = "hash_dim", "row_nnz", "hash_nnz"
-        given: dict[str, Any] = {name: int(getattr(self, name)) for name in names if getattr(self, name) is not None}
+        given: dict[str, Any] = {
+            name: int(getattr(self, name))
+            for name in names
+            if getattr(self, name) is not None
+        }
         if self.spec is not None:
             for name, size in given.items():
                 if size != getattr(self.spec, name):
-                    raise SpecError(name, f"None or the {getattr(self.spec, name)} of spec", size)
+                    raise SpecError(
+                        name, f"None or the {getattr(self.spec, name)} of spec", size
+                    )
             if n_features != self.spec.n_features:
                 # In scikit-learn's words, which its checks look for.
-                text = f"X has {n_features} features, but the spec has n_features {self.spec.n_features}"
-                raise DataError("X", f"{self.spec.n_features} features", n_features, text=text)
+                text = (
+                    f"X has {n_features} features, but the spec has n_features "
+                    f"{self.spec.n_features}"
+                )
+                raise DataError(
+                    "X", f"{self.spec.n_features} features", n_features, text=text
+                )
             return None
         signed = None if isinstance(self.signed, str) else bool(self.signed)
-        given |= {"seed": int(self.seed), "effort": self.effort, "max_members": int(self.max_members)}
-        return HashPlan(n_features, n_classes, n_samples, self._learned_scaling(X), signed, **given)
+        given |= {
+            "seed": int(self.seed),
+            "effort": self.effort,
+            "max_members": int(self.max_members),
+        }
+        return HashPlan(
+            n_features, n_classes, n_samples, self._learned_scaling(X), signed, **given
+        )

@@ -1,7 +1,9 @@
-"""Cells of the histograms of columns: the values of each class and column by the bins that they fall into.
+"""Cells of the histograms of columns: the values of each class and column by the bins
+that they fall into.
 
-A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is that of `hashing.rank_codes`. A gap,
-NaN, has a key above those of all numbers: in the order of the values it is the last.
+A cell is (class * d + column) * 2**KEY_BITS + key, where the key of a value is that of
+`hashing.rank_codes`. A gap, NaN, has a key above those of all numbers: in the order of
+the values it is the last.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LARGEST_TABLE = 2**22  # entries of a table of all values
 
 
 def floor_of(min_examples: int) -> int:
-    """Fewest samples of a class of which anything is told: `min_examples`, but 4 for 2 and 3.
+    """Fewest samples of a class of which anything is told: `min_examples`, but 4 for 2
+    and 3.
 
     A median and the class size tell much of two or three values.
     """
@@ -38,49 +41,81 @@ def dense_batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integ
         yield X[rows].toarray() if sp.issparse(X) else X[rows], y[rows]
 
 
-def cells_of(X: npt.NDArray[Any], y: Integers, n_classes: int) -> tuple[Integers, Integers]:
+def cells_of(
+    X: npt.NDArray[Any], y: Integers, n_classes: int
+) -> tuple[Integers, Integers]:
     """Filled cells, ascending, and the samples in each."""
     d = X.shape[1]
     if _fits_table(X, n_classes):
         table = np.zeros((n_classes, d, 256), np.int64)
-        _count_values(np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table)
+        _count_values(
+            np.ascontiguousarray(X).view(np.uint8), np.ascontiguousarray(y), table
+        )
         return _cells_of_table(table)
     keys = _checked_keys(X)
-    return np.unique(((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys, return_counts=True)
+    return np.unique(
+        ((y[:, None] * d + np.arange(d)) << KEY_BITS) + keys, return_counts=True
+    )
 
 
-def floored_cells(X: Any, y: Integers, kept: Integers, least: int) -> tuple[Integers, Integers]:
-    """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has 0 for classes left out."""
+def floored_cells(
+    X: Any, y: Integers, kept: Integers, least: int
+) -> tuple[Integers, Integers]:
+    """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has
+    0 for classes left out.
+    """
     d, labels = X.shape[1], np.flatnonzero(kept).tolist()
     weights = {label: _weights_of_ranks(int(kept[label]), least) for label in labels}
     if _fits_table(X, len(kept)):
         table = np.zeros((len(kept), d, 256), np.int64)
         for rows, codes in dense_batches(X, y):
-            _count_values(np.ascontiguousarray(rows).view(np.uint8), np.ascontiguousarray(codes), table)
+            _count_values(
+                np.ascontiguousarray(rows).view(np.uint8),
+                np.ascontiguousarray(codes),
+                table,
+            )
         table[kept == 0] = 0
         for label in labels:
-            # A value has the ranks from the number of samples below it; so many count at values of lower ranks.
+            # A value has the ranks from the number of samples below it; so many count
+            # at values of lower ranks.
             before = np.append(0, np.cumsum(weights[label]))
-            table[label] = np.diff(before[np.cumsum(table[label], axis=1)], axis=1, prepend=0)
+            table[label] = np.diff(
+                before[np.cumsum(table[label], axis=1)], axis=1, prepend=0
+            )
         return _cells_of_table(table)
-    order, ends = np.argsort(y, kind="stable"), np.cumsum(np.bincount(y, minlength=len(kept)))
+    order, ends = (
+        np.argsort(y, kind="stable"),
+        np.cumsum(np.bincount(y, minlength=len(kept))),
+    )
     columns = X.tocsc() if sp.issparse(X) else X
     step = max(1, _BATCH // max(len(y), 1))  # columns at a time
     parts: dict[int, list[tuple[Integers, Integers]]] = {label: [] for label in labels}
     for first in range(0, d, step):
         block = columns[:, first : first + step]
-        values = np.ascontiguousarray((block.toarray() if sp.issparse(block) else block)[order].T)
+        values = np.ascontiguousarray(
+            (block.toarray() if sp.issparse(block) else block)[order].T
+        )
         if np.isinf(values).any():
             raise _infinite()
         place = np.arange(first, first + len(values))[:, None]
         for label in labels:
-            ranked, ranks = values[:, ends[label] - kept[label] : ends[label]], np.flatnonzero(weights[label])
+            ranked, ranks = (
+                values[:, ends[label] - kept[label] : ends[label]],
+                np.flatnonzero(weights[label]),
+            )
             ranked.sort(axis=1)
-            cells = ((label * d + place) << KEY_BITS) + _checked_keys(_told(ranked, ranks, least))
-            parts[label].append(_merged(cells.ravel(), np.tile(weights[label][ranks], len(place))))
+            cells = ((label * d + place) << KEY_BITS) + _checked_keys(
+                _told(ranked, ranks, least)
+            )
+            parts[label].append(
+                _merged(cells.ravel(), np.tile(weights[label][ranks], len(place)))
+            )
     none = np.zeros(0, np.int64)
-    found = [(none, none), *(part for label in labels for part in parts[label])]  # which ascend
-    return np.concatenate([cells for cells, _ in found]), np.concatenate([counts for _, counts in found])
+    # which ascend
+    found = [(none, none), *(part for label in labels for part in parts[label])]
+    return np.concatenate([cells for cells, _ in found]), np.concatenate(
+        [counts for _, counts in found]
+    )
 
 
 SHARED = 5  # samples of equal values that need no rounding
@@ -88,11 +123,15 @@ SHARED = 5  # samples of equal values that need no rounding
 _TINY = 2.0**-1000
 
 
-def coarse(values: Any, low: Any, high: Any, whole: Any, is_shared: Any) -> npt.NDArray[np.float64]:
-    """Ascending values with as many digits as their ranks need, a thousandth of all, so that they name nobody.
+def coarse(
+    values: Any, low: Any, high: Any, whole: Any, is_shared: Any
+) -> npt.NDArray[np.float64]:
+    """Ascending values with as many digits as their ranks need, a thousandth of all, so
+    that they name nobody.
 
-    `low` and `high` are about a thirty-second of the ranks below and above each, and `whole` is the spread of all.
-    Values that several samples share stay as they are. The last digit is one of two, so that all machines round alike.
+    `low` and `high` are about a thirty-second of the ranks below and above each, and
+    `whole` is the spread of all. Values that several samples share stay as they are.
+    The last digit is one of two, so that all machines round alike.
 
     >>> values = np.array([1001.0, 50_000.0, 123_456.0])
     >>> coarse(values, values - 8000, values + 8000, 122_455.0, [False, True, False])
@@ -100,35 +139,61 @@ def coarse(values: Any, low: Any, high: Any, whole: Any, is_shared: Any) -> npt.
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         below, above = np.subtract(values, low), np.subtract(high, values)
-        nearest = np.minimum(below, above)  # beside a jump the spread is that of the other side
-        spread = np.minimum(np.where(nearest > 0, 2 * nearest, np.maximum(below, above)), np.divide(whole, 16))
+        # beside a jump the spread is that of the other side
+        nearest = np.minimum(below, above)
+        spread = np.minimum(
+            np.where(nearest > 0, 2 * nearest, np.maximum(below, above)),
+            np.divide(whole, 16),
+        )
         spread = np.nan_to_num(np.where(spread > 0, spread, np.divide(whole, 16)))
         step = np.ldexp(1.0, np.frexp(spread)[1] - 7)
         rounded = np.rint(values / step) * step
         is_kept = is_shared | ~(np.abs(values / step) < 2.0**52) | (spread < _TINY)
     # No value passes another one, least of all one that stays.
     is_fixed = is_kept & ~np.isnan(values)
-    most = np.minimum.accumulate(np.where(is_fixed, values, np.inf)[..., ::-1], axis=-1)[..., ::-1]
-    out: npt.NDArray[np.float64] = np.maximum.accumulate(np.where(is_kept, values, np.minimum(rounded, most)), axis=-1)
+    most = np.minimum.accumulate(
+        np.where(is_fixed, values, np.inf)[..., ::-1], axis=-1
+    )[..., ::-1]
+    out: npt.NDArray[np.float64] = np.maximum.accumulate(
+        np.where(is_kept, values, np.minimum(rounded, most)), axis=-1
+    )
     return out
 
 
-def _told(ranked: npt.NDArray[Any], ranks: Integers, least: int) -> npt.NDArray[np.float64]:
-    """The values of some ranks of sorted values, (columns, n), gaps last: coarse but where `least` values are equal."""
+def _told(
+    ranked: npt.NDArray[Any], ranks: Integers, least: int
+) -> npt.NDArray[np.float64]:
+    """The values of some ranks of sorted values, (columns, n), gaps last: coarse but
+    where `least` values are equal.
+    """
     n, values = ranked.shape[1], ranked[:, ranks].astype(np.float64)
     is_shared = np.zeros(values.shape, np.bool_)
     for before in range(min(least, n)):
         first = np.clip(ranks - before, 0, max(n - least, 0))
-        is_shared |= (ranked[:, first] == values) & (ranked[:, np.minimum(first + least - 1, n - 1)] == values)
-    last = np.maximum((~np.isnan(ranked.astype(np.float64))).sum(axis=1, keepdims=True) - 1, 0)
+        is_shared |= (ranked[:, first] == values) & (
+            ranked[:, np.minimum(first + least - 1, n - 1)] == values
+        )
+    last = np.maximum(
+        (~np.isnan(ranked.astype(np.float64))).sum(axis=1, keepdims=True) - 1, 0
+    )
     width, rows = max(n // N_EDGES, 1), np.arange(len(ranked))[:, None]
-    low = ranked[rows, np.minimum(np.maximum(ranks - width, 0), last)].astype(np.float64)
+    low = ranked[rows, np.minimum(np.maximum(ranks - width, 0), last)].astype(
+        np.float64
+    )
     high = ranked[rows, np.minimum(ranks + width, last)].astype(np.float64)
-    return coarse(values, low, high, ranked[rows, last].astype(np.float64) - ranked[:, :1], is_shared)
+    return coarse(
+        values,
+        low,
+        high,
+        ranked[rows, last].astype(np.float64) - ranked[:, :1],
+        is_shared,
+    )
 
 
 def _weights_of_ranks(n: int, least: int) -> Integers:
-    """Samples that count at the value of each rank, (n,): 0 but at one rank of each group."""
+    """Samples that count at the value of each rank, (n,): 0 but at one rank of each
+    group.
+    """
     weights, last = np.zeros(n, np.int64), (n // least - 1) * least
     weights[least - 1 : last : least] = least
     weights[last or n // 2] = n - last
@@ -136,15 +201,24 @@ def _weights_of_ranks(n: int, least: int) -> Integers:
 
 
 def _fits_table(X: Any, n_classes: int) -> bool:
-    """Tell whether the values are counted in a table: of pixels only so many occur, which is a tenth of the work."""
-    return X.dtype in (np.bool_, np.uint8) and n_classes * X.shape[1] <= _LARGEST_TABLE // 256
+    """Tell whether the values are counted in a table: of pixels only so many occur,
+    which is a tenth of the work.
+    """
+    return (
+        X.dtype in (np.bool_, np.uint8)
+        and n_classes * X.shape[1] <= _LARGEST_TABLE // 256
+    )
 
 
 def _cells_of_table(table: Integers) -> tuple[Integers, Integers]:
-    """Filled cells, ascending, and the samples in each, of the numbers of all pixels, (L, d, 256)."""
+    """Filled cells, ascending, and the samples in each, of the numbers of all pixels,
+    (L, d, 256).
+    """
     labels, columns, pixels = np.nonzero(table)
     rows = labels * table.shape[1] + columns
-    return (rows << KEY_BITS) + keys_of(pixels.astype(np.float64)), table[labels, columns, pixels]
+    return (rows << KEY_BITS) + keys_of(pixels.astype(np.float64)), table[
+        labels, columns, pixels
+    ]
 
 
 def _checked_keys(values: npt.NDArray[Any]) -> Integers:
@@ -164,12 +238,15 @@ def _infinite() -> DataError:
 
 def summed(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
     """The different cells, ascending, and the sum of the counts of each."""
-    order = np.argsort(cells, kind="stable")  # which merges ascending parts in linear time
+    # which merges ascending parts in linear time
+    order = np.argsort(cells, kind="stable")
     return _merged(cells[order], counts[order])
 
 
 def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """The different ones of cells that do not descend, and the sum of the counts of each."""
+    """The different ones of cells that do not descend, and the sum of the counts of
+    each.
+    """
     is_first = np.ones(len(cells), np.bool_)
     np.not_equal(cells[1:], cells[:-1], out=is_first[1:])
     first = np.flatnonzero(is_first)

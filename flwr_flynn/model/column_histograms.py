@@ -1,12 +1,16 @@
-"""Exact histograms of columns, class by class: all that a hash learns of the columns is derived from them.
+"""Exact histograms of columns, class by class: all that a hash learns of the columns is
+derived from them.
 
-The bins are the same for everybody and need no look at the data: a value falls into the bin that `hashing.rank_codes`
-calls its key, the sign, the exponent and the first bits of its float64. So the histograms of any split of the samples,
-added in any order, are equal. A gap, NaN, has a bin of its own, from which nothing but the number of gaps follows.
+The bins are the same for everybody and need no look at the data: a value falls into the
+bin that `hashing.rank_codes` calls its key, the sign, the exponent and the first bits
+of its float64. So the histograms of any split of the samples, added in any order, are
+equal. A gap, NaN, has a bin of its own, from which nothing but the number of gaps
+follows.
 
-With a floor, `min_examples` above 1, a party tells order statistics in the place of all values: those of ranks that
-follow from the number of its samples alone. So no request leads to other groups of samples, and no two answers differ
-in the values that they tell of.
+With a floor, `min_examples` above 1, a party tells order statistics in the place of all
+values: those of ranks that follow from the number of its samples alone. So no request
+leads to other groups of samples, and no two answers differ in the values that they tell
+of.
 """
 
 from __future__ import annotations
@@ -21,20 +25,39 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.hashing.rank_codes import FIRST_GAP, GAP, KEY_BITS, MANTISSA_BITS, N_EDGES, keys_of, values_of
-from flwr_flynn.model.column_cells import SHARED, cells_of, coarse, dense_batches, floor_of, floored_cells, summed
+from flwr_flynn.hashing.rank_codes import (
+    FIRST_GAP,
+    GAP,
+    KEY_BITS,
+    MANTISSA_BITS,
+    N_EDGES,
+    keys_of,
+    values_of,
+)
+from flwr_flynn.model.column_cells import (
+    SHARED,
+    cells_of,
+    coarse,
+    dense_batches,
+    floor_of,
+    floored_cells,
+    summed,
+)
 from flwr_flynn.model.counts import Additive
 
 Integers = npt.NDArray[np.int64]
 
-_LARGEST_GRID = 2 ** (62 - KEY_BITS)  # of classes times columns, so that the cells fit int64
-_BORDERS = slice(3, 28, 4)  # of the edges of a column: seven borders between eight ranges of about as many samples
+# of classes times columns, so that the cells fit int64
+_LARGEST_GRID = 2 ** (62 - KEY_BITS)
+# of the edges of a column: seven borders between eight ranges of about as many samples
+_BORDERS = slice(3, 28, 4)
 _LOW = (1 << KEY_BITS) - 1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnHistograms(Additive):
-    """Number of samples of each class in each bin of each column; only filled cells are kept. Immutable.
+    """Number of samples of each class in each bin of each column; only filled cells are
+    kept. Immutable.
 
     Parameters
     ----------
@@ -66,35 +89,72 @@ class ColumnHistograms(Additive):
     def __post_init__(self) -> None:
         sizes, cells, counts = self.n_per_class, self.cells, self.counts
         n_rows = len(sizes) * self.n_features
-        if sizes.ndim != 1 or not len(sizes) or not 0 < n_rows <= _LARGEST_GRID or sizes.min() < 0:
-            raise DataError("histograms", "at least 1 class and 1 column", f"{len(sizes)} and {self.n_features}")
-        if cells.ndim != 1 or cells.shape != counts.shape or (cells[1:] <= cells[:-1]).any():
-            raise DataError("histograms", "ascending cells, each with a count", f"{cells.shape} and {counts.shape}")
-        if len(cells) and not (cells[0] >= 0 and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1):
-            raise DataError("histograms", "cells of these classes and columns with counts above 0", "others")
+        if (
+            sizes.ndim != 1
+            or not len(sizes)
+            or not 0 < n_rows <= _LARGEST_GRID
+            or sizes.min() < 0
+        ):
+            raise DataError(
+                "histograms",
+                "at least 1 class and 1 column",
+                f"{len(sizes)} and {self.n_features}",
+            )
+        if (
+            cells.ndim != 1
+            or cells.shape != counts.shape
+            or (cells[1:] <= cells[:-1]).any()
+        ):
+            raise DataError(
+                "histograms",
+                "ascending cells, each with a count",
+                f"{cells.shape} and {counts.shape}",
+            )
+        if len(cells) and not (
+            cells[0] >= 0 and cells[-1] < n_rows << KEY_BITS and counts.min() >= 1
+        ):
+            raise DataError(
+                "histograms",
+                "cells of these classes and columns with counts above 0",
+                "others",
+            )
         # Every sample is in one bin of every column.
         totals = _row_sums(cells, counts, n_rows)
         if totals is None or (totals != np.repeat(sizes, self.n_features)).any():
-            raise DataError("histograms", "as many values in each column as samples of the class", "other numbers")
+            raise DataError(
+                "histograms",
+                "as many values in each column as samples of the class",
+                "other numbers",
+            )
         for array in (sizes, cells, counts):
             array.flags.writeable = False
 
     @classmethod
     def zeros(cls, n_features: int, n_classes: int) -> ColumnHistograms:
         """Histograms of no samples."""
-        return cls(n_features, np.zeros(n_classes, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return cls(
+            n_features,
+            np.zeros(n_classes, np.int64),
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+        )
 
     @classmethod
-    def from_data(cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1) -> ColumnHistograms:
+    def from_data(
+        cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1
+    ) -> ColumnHistograms:
         """Histograms of samples, (n, d) finite or NaN, dense or CSR.
 
-        With `min_examples` above 1, classes of fewer samples are left out. In each column the samples of a class, in
-        the order of their values (gaps last), form groups of `min_examples` consecutive ranks; the remainder joins the
-        last group. All samples of a group count at one value: that of its highest rank, in the last group that of its
-        lowest rank, and of a single group the median. So at least `min_examples` samples of the class are at or below
-        each value told, and as many at or above it, unless it is the median; the lowest and the highest value are told
-        only where so many samples share them, or, in a class of fewer than twice as many, about half. The ranks do not
-        depend on the values. Floors of 2 and 3 are taken as 4, see `floor_of`.
+        With `min_examples` above 1, classes of fewer samples are left out. In each
+        column the samples of a class, in the order of their values (gaps last), form
+        groups of `min_examples` consecutive ranks; the remainder joins the last group.
+        All samples of a group count at one value: that of its highest rank, in the last
+        group that of its lowest rank, and of a single group the median. So at least
+        `min_examples` samples of the class are at or below each value told, and as many
+        at or above it, unless it is the median; the lowest and the highest value are
+        told only where so many samples share them, or, in a class of fewer than twice
+        as many, about half. The ranks do not depend on the values. Floors of 2 and 3
+        are taken as 4, see `floor_of`.
         """
         d = X.shape[1]
         if (least := floor_of(min_examples)) > 1:
@@ -103,8 +163,15 @@ class ColumnHistograms(Additive):
             return cls(d, kept, *floored_cells(X, y, kept, least))
         sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
         for rows, labels in dense_batches(X, y):
-            sums.append(cls(d, np.bincount(labels, minlength=n_classes), *cells_of(rows, labels, n_classes)))
-            # Sums of about as many cells are added, so that a cell goes through log2 of the number of batches.
+            sums.append(
+                cls(
+                    d,
+                    np.bincount(labels, minlength=n_classes),
+                    *cells_of(rows, labels, n_classes),
+                )
+            )
+            # Sums of about as many cells are added, so that a cell goes through log2 of
+            # the number of batches.
             while len(sums) > 1 and len(sums[-2].cells) < 2 * len(sums[-1].cells):
                 sums.append(sums.pop() + sums.pop())
         total = sums.pop()
@@ -113,22 +180,34 @@ class ColumnHistograms(Additive):
         return total
 
     def table(self, cuts: Integers, by_class: bool) -> Integers:
-        """Samples of each class, or of all together, in bins of the columns, (L or 1, bins).
+        """Samples of each class, or of all together, in bins of the columns, (L or 1,
+        bins).
 
-        `cuts`, ascending, are the lowest keys of the bins, column * 2**KEY_BITS + key; one for key 0 of each column.
+        `cuts`, ascending, are the lowest keys of the bins, column * 2**KEY_BITS + key;
+        one for key 0 of each column.
         """
         rows, keys = self.cells >> KEY_BITS, self.cells & _LOW
-        bins = np.searchsorted(cuts, (rows % self.n_features << KEY_BITS) + keys, side="right") - 1
-        table = np.zeros((len(self.n_per_class) if by_class else 1, len(cuts)), np.int64)
+        bins = (
+            np.searchsorted(
+                cuts, (rows % self.n_features << KEY_BITS) + keys, side="right"
+            )
+            - 1
+        )
+        table = np.zeros(
+            (len(self.n_per_class) if by_class else 1, len(cuts)), np.int64
+        )
         np.add.at(table, (rows // self.n_features * by_class, bins), self.counts)
         return table
 
     @classmethod
-    def of_table(cls, n_features: int, cuts: Integers, table: Integers) -> ColumnHistograms:
-        """Histograms with samples in the bins of `table`, as if all of a bin had its lowest key.
+    def of_table(
+        cls, n_features: int, cuts: Integers, table: Integers
+    ) -> ColumnHistograms:
+        """Histograms with samples in the bins of `table`, as if all of a bin had its
+        lowest key.
 
-        In the lowest bin of a column, which no finite value may start, they have its highest. A bin from `FIRST_GAP` on
-        is of gaps.
+        In the lowest bin of a column, which no finite value may start, they have its
+        highest. A bin from `FIRST_GAP` on is of gaps.
         """
         ends = np.append(cuts[1:], n_features << KEY_BITS)
         keys = np.where(cuts & _LOW == 0, ends - 1, cuts)
@@ -139,21 +218,34 @@ class ColumnHistograms(Additive):
         return cls(n_features, sizes, cells, table[labels, bins])
 
     def finer(self, cuts: Integers, n_parts: int) -> Integers:
-        """Cuts that split each bin in which the lowest, the highest or an edge of a column is; bins between are one."""
+        """Cuts that split each bin in which the lowest, the highest or an edge of a
+        column is; bins between are one.
+        """
         d = self.n_features
         columns, keys, counts = self._over_classes()
         # Of all columns one after the other the numbers are numbered.
         first = np.concatenate([[0], np.cumsum(self.n_numbers)])
-        ranks = [first[j] + np.array(_ranks(n), np.int64) for j, n in enumerate(self.n_numbers) if n]
+        ranks = [
+            first[j] + np.array(_ranks(n), np.int64)
+            for j, n in enumerate(self.n_numbers)
+            if n
+        ]
         places = np.concatenate([np.zeros(0, np.int64), *ranks])
         found = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
-        bins = np.unique(np.searchsorted(cuts, (columns[found] << KEY_BITS) + keys[found], side="right") - 1)
+        bins = np.unique(
+            np.searchsorted(
+                cuts, (columns[found] << KEY_BITS) + keys[found], side="right"
+            )
+            - 1
+        )
         low, end = cuts[bins], np.append(cuts[1:], d << KEY_BITS)[bins]
         steps = -(-(end - low) // n_parts)[:, None] * np.arange(n_parts)
         inner = (low[:, None] + steps)[steps < (end - low)[:, None]]
         starts = np.arange(d) << KEY_BITS
         gaps = cuts[cuts & _LOW == FIRST_GAP]
-        return np.unique(np.concatenate([starts, inner, end[end < d << KEY_BITS], gaps]))
+        return np.unique(
+            np.concatenate([starts, inner, end[end < d << KEY_BITS], gaps])
+        )
 
     @property
     def n_examples(self) -> int:
@@ -162,13 +254,18 @@ class ColumnHistograms(Additive):
 
     def __repr__(self) -> str:
         classes, columns = len(self.n_per_class), self.n_features
-        return f"<ColumnHistograms of {self.n_examples} samples, {classes} classes, {columns} columns>"
+        return (
+            f"<ColumnHistograms of {self.n_examples} samples, {classes} classes, "
+            f"{columns} columns>"
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ColumnHistograms):
             return NotImplemented
         names = ("n_per_class", "cells", "counts")
-        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        same = all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in names
+        )
         return same and self.n_features == other.n_features
 
     __hash__ = None  # type: ignore[assignment]
@@ -176,7 +273,11 @@ class ColumnHistograms(Additive):
     def _combined(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
         shapes = [(len(each.n_per_class), each.n_features) for each in (self, other)]
         if shapes[0] != shapes[1]:
-            raise DataError("histograms", f"{shapes[0]} classes and columns on both sides", str(shapes[1]))
+            raise DataError(
+                "histograms",
+                f"{shapes[0]} classes and columns on both sides",
+                str(shapes[1]),
+            )
         both = np.concatenate([self.cells, other.cells])
         cells, counts = summed(both, np.concatenate([self.counts, sign * other.counts]))
         filled = counts != 0
@@ -184,7 +285,8 @@ class ColumnHistograms(Additive):
         return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
 
     def edges(self) -> npt.NDArray[np.float64]:
-        """Quantiles of the numbers of every column over all classes at (k + 1/2) / 32, (d, 32): lower ends of bins.
+        """Quantiles of the numbers of every column over all classes at (k + 1/2) / 32,
+        (d, 32): lower ends of bins.
 
         A `DataError` without samples.
         """
@@ -193,42 +295,59 @@ class ColumnHistograms(Additive):
     def center_and_deviation(self) -> tuple[list[float], list[float]]:
         """Centre and standard deviation of each column: those of its edges.
 
-        So a few large values do not matter. Where all edges are equal, the lowest and the highest value of the column
-        join them: a value that is rare still makes a difference. A column whose values are in two neighbouring bins at
-        most may be constant but for rounding: it has deviation 0, or the width of a bin where that exceeds 1. A
-        `DataError` without samples.
+        So a few large values do not matter. Where all edges are equal, the lowest and
+        the highest value of the column join them: a value that is rare still makes a
+        difference. A column whose values are in two neighbouring bins at most may be
+        constant but for rounding: it has deviation 0, or the width of a bin where that
+        exceeds 1. A `DataError` without samples.
         """
         centers, deviations = [], []
         keys = self._at_ranks[0]
-        for quantiles, (lowest, *_, highest) in zip(self.quantiles.tolist(), keys.tolist(), strict=True):
+        for quantiles, (lowest, *_, highest) in zip(
+            self.quantiles.tolist(), keys.tolist(), strict=True
+        ):
             edges = quantiles[1:-1]
-            center, deviation = _mean_and_deviation(quantiles if edges[0] == edges[-1] else edges)
+            center, deviation = _mean_and_deviation(
+                quantiles if edges[0] == edges[-1] else edges
+            )
             if highest - lowest <= 1:
-                deviation = width if (width := math.ldexp(abs(center), -MANTISSA_BITS)) > 1 else 0.0
+                deviation = (
+                    width
+                    if (width := math.ldexp(abs(center), -MANTISSA_BITS)) > 1
+                    else 0.0
+                )
             centers.append(center)
             deviations.append(deviation)
         return centers, deviations
 
     def relevance(self) -> list[float]:
-        """Tell how much each column says of the class, d floats from 0 to 1, that of the most informative column.
+        """Tell how much each column says of the class, d floats from 0 to 1, that of
+        the most informative column.
 
-        From the table of classes and of eight ranges of about as many samples: chi squared over n (the classes taken as
-        equally frequent), less its value by chance; 0 below what the best of so many uninformative columns reaches. If
-        no column exceeds that, all are 1.
+        From the table of classes and of eight ranges of about as many samples: chi
+        squared over n (the classes taken as equally frequent), less its value by
+        chance; 0 below what the best of so many uninformative columns reaches. If no
+        column exceeds that, all are 1.
         """
         sizes = self.n_per_class.astype(np.float64)
         filled = np.flatnonzero(sizes > 0)
         k = len(filled) - 1
         shares = _shares(self._table(self._at_ranks[0][:, 1:-1][:, _BORDERS])[filled])
-        # Of a column without information it is about chi squared distributed, over n, if the classes are of one size.
+        # Of a column without information it is about chi squared distributed, over n,
+        # if the classes are of one size.
         n = len(filled) ** 2 / math.fsum((1 / sizes[filled]).tolist())
-        t = 0.35 * self.n_features.bit_length()  # about log(d) / 2; logarithms depend on the machine
+        # about log(d) / 2; logarithms depend on the machine
+        t = 0.35 * self.n_features.bit_length()
         values = []
         for column in range(self.n_features):
             table = shares[:, column]
-            mean = np.array([math.fsum(part) / len(filled) for part in table.T.tolist()])
+            mean = np.array(
+                [math.fsum(part) / len(filled) for part in table.T.tolist()]
+            )
             table, mean = table[:, mean > 0], mean[mean > 0]
-            value = math.fsum((np.square(table - mean) / mean).ravel().tolist()) / len(filled)
+            value = math.fsum((np.square(table - mean) / mean).ravel().tolist()) / len(
+                filled
+            )
             degrees = max(len(mean) - 1, 0) * k
             by_chance = (degrees + 2 * math.sqrt(degrees * t) + 2 * t) / n
             values.append(max(value - degrees / n, 0.0) if value > by_chance else 0.0)
@@ -237,19 +356,28 @@ class ColumnHistograms(Additive):
 
     @cached_property
     def quantiles(self) -> npt.NDArray[np.float64]:
-        """Lowest value, edges and highest value of each column, (d, 34): lower ends of bins; 0 without a number.
+        """Lowest value, edges and highest value of each column, (d, 34): lower ends of
+        bins; 0 without a number.
 
-        They have no more digits than they need, but for values that several samples share, see `coarse`.
+        They have no more digits than they need, but for values that several samples
+        share, see `coarse`.
         """
         keys, counts = self._at_ranks
         values = values_of(keys)
-        low, high = values[:, [0, *range(N_EDGES + 1)]], values[:, [*range(1, N_EDGES + 2), N_EDGES + 1]]
+        low, high = (
+            values[:, [0, *range(N_EDGES + 1)]],
+            values[:, [*range(1, N_EDGES + 2), N_EDGES + 1]],
+        )
         with np.errstate(over="ignore"):
-            return coarse(values, low, high, values[:, -1:] - values[:, :1], counts >= SHARED)
+            return coarse(
+                values, low, high, values[:, -1:] - values[:, :1], counts >= SHARED
+            )
 
     @cached_property
     def _at_ranks(self) -> tuple[Integers, Integers]:
-        """Keys of the lowest value, the edges and the highest value of each column, (d, 34); samples in their bins."""
+        """Keys of the lowest value, the edges and the highest value of each column, (d,
+        34); samples in their bins.
+        """
         if not self.n_examples:
             raise DataError("histograms", "at least 1 sample", 0)
         columns, keys, counts = self._over_classes()
@@ -258,7 +386,9 @@ class ColumnHistograms(Additive):
         for column, (first, last) in enumerate(pairwise(bounds.tolist())):
             if first < last:
                 up_to = np.cumsum(counts[first:last])
-                at = first + np.searchsorted(up_to, _ranks(int(up_to[-1])), side="right")
+                at = first + np.searchsorted(
+                    up_to, _ranks(int(up_to[-1])), side="right"
+                )
                 found[column], sizes[column] = keys[at], counts[at]
         return found, sizes
 
@@ -272,36 +402,54 @@ class ColumnHistograms(Additive):
         return numbers
 
     def _over_classes(self) -> tuple[Integers, Integers, Integers]:
-        """Columns, keys and counts of the filled bins of the columns, in order, without gaps."""
+        """Columns, keys and counts of the filled bins of the columns, in order, without
+        gaps.
+        """
         is_number = self.cells & _LOW != GAP
-        cells, counts = summed(self.cells[is_number] % (self.n_features << KEY_BITS), self.counts[is_number])
+        cells, counts = summed(
+            self.cells[is_number] % (self.n_features << KEY_BITS),
+            self.counts[is_number],
+        )
         return cells >> KEY_BITS, cells & _LOW, counts
 
     def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
-        """Samples of each class in the ranges between borders, (L, d, ranges); a border belongs to the range below."""
+        """Samples of each class in the ranges between borders, (L, d, ranges); a border
+        belongs to the range below.
+        """
         starts = np.arange(self.n_features)[:, None] << KEY_BITS
-        cuts = starts + np.pad(borders + 1, ((0, 0), (1, 1)), constant_values=(0, FIRST_GAP))
+        cuts = starts + np.pad(
+            borders + 1, ((0, 0), (1, 1)), constant_values=(0, FIRST_GAP)
+        )
         table = self.table(cuts.ravel(), by_class=True).reshape(-1, *cuts.shape)
         return table[:, :, :-1].astype(np.float64)  # without gaps
 
 
 def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Shares of the ranges among the numbers of each class and column; without any, those of the other classes."""
+    """Shares of the ranges among the numbers of each class and column; without any,
+    those of the other classes.
+    """
     sums = table.sum(axis=2, keepdims=True)  # of integers, exact in any order
     shares: npt.NDArray[np.float64] = table / np.maximum(sums, 1.0)
     for index in np.argwhere(sums[:, :, 0] == 0).tolist():
         others = sums[:, index[1], 0] > 0
         if others.any():
-            shares[index[0], index[1]] = shares[others, index[1]].sum(axis=0) / others.sum()
+            shares[index[0], index[1]] = (
+                shares[others, index[1]].sum(axis=0) / others.sum()
+            )
     return shares
 
 
 def _mean_and_deviation(values: list[float]) -> tuple[float, float]:
-    """Mean and standard deviation of some finite floats, of any size and in any order the same."""
-    exponent = math.frexp(max(map(abs, values)))[1]  # their sums and squares might overflow
+    """Mean and standard deviation of some finite floats, of any size and in any order
+    the same.
+    """
+    # their sums and squares might overflow
+    exponent = math.frexp(max(map(abs, values)))[1]
     scaled = [math.ldexp(value, -exponent) for value in values]
     mean = math.fsum(scaled) / len(scaled)
-    deviation = math.sqrt(math.fsum((value - mean) * (value - mean) for value in scaled) / len(scaled))
+    deviation = math.sqrt(
+        math.fsum((value - mean) * (value - mean) for value in scaled) / len(scaled)
+    )
     return math.ldexp(mean, exponent), math.ldexp(deviation, exponent)
 
 

@@ -1,7 +1,9 @@
-"""Class counts: the model of FlyNN, as integers that add, with a record of the noise in them.
+"""Class counts: the model of FlyNN, as integers that add, with a record of the noise in
+them.
 
-A mechanism (`flwr_flynn.privacy`) turns exact counts into a release: counts plus noise of a known variance. Noisy
-counts carry the record of their releases, so that their variance is known after any additions and subtractions.
+A mechanism (`flwr_flynn.privacy`) turns exact counts into a release: counts plus noise
+of a known variance. Noisy counts carry the record of their releases, so that their
+variance is known after any additions and subtractions.
 """
 
 from __future__ import annotations
@@ -32,11 +34,21 @@ class Additive(ABC):
 
     def __add__(self, other: Self) -> Self:
         """Sum of both; an error if they are of different kinds, or do not fit int64."""
-        return self._combined(other, 1) if isinstance(other, type(self)) else NotImplemented
+        return (
+            self._combined(other, 1)
+            if isinstance(other, type(self))
+            else NotImplemented
+        )
 
     def __sub__(self, other: Self) -> Self:
-        """This without the samples of `other`; an error if these cannot be among its own."""
-        return self._combined(other, -1) if isinstance(other, type(self)) else NotImplemented
+        """This without the samples of `other`; an error if these cannot be among its
+        own.
+        """
+        return (
+            self._combined(other, -1)
+            if isinstance(other, type(self))
+            else NotImplemented
+        )
 
     @abstractmethod
     def _combined(self, other: Self, sign: int) -> Self:
@@ -45,10 +57,12 @@ class Additive(ABC):
 
 @dataclass(frozen=True)
 class Release:
-    """Record of one draw of noise in some counts, named by 64 hexadecimal digits (`release_name`).
+    """Record of one draw of noise in some counts, named by 64 hexadecimal digits
+    (`release_name`).
 
-    `variance` is that of one entry, in samples squared, above 0. `times` is the multiplicity of the draw, -1 after a
-    subtraction, not 0. `selected`: only selected entries were released; the others are 0 and have no noise.
+    `variance` is that of one entry, in samples squared, above 0. `times` is the
+    multiplicity of the draw, -1 after a subtraction, not 0. `selected`: only selected
+    entries were released; the others are 0 and have no noise.
     """
 
     name: str
@@ -58,52 +72,92 @@ class Release:
 
     def __post_init__(self) -> None:
         if not is_sha256(self.name):
-            raise CountsError("release name", "64 hexadecimal digits in lower case", self.name)
-        variance = number("release variance", self.variance, most=_LARGEST_VARIANCE, above=0, error=CountsError)
+            raise CountsError(
+                "release name", "64 hexadecimal digits in lower case", self.name
+            )
+        variance = number(
+            "release variance",
+            self.variance,
+            most=_LARGEST_VARIANCE,
+            above=0,
+            error=CountsError,
+        )
         object.__setattr__(self, "variance", variance)
-        if not integer("release times", self.times, -_LARGEST_TIMES, _LARGEST_TIMES, error=CountsError):
+        if not integer(
+            "release times",
+            self.times,
+            -_LARGEST_TIMES,
+            _LARGEST_TIMES,
+            error=CountsError,
+        ):
             raise CountsError("release times", "an integer other than 0", 0)
         boolean("release selected", self.selected, error=CountsError)
 
     @classmethod
     def from_dict(cls, values: Any) -> Release:
         """Release from its fields, of which nothing is assumed."""
-        if not isinstance(values, Mapping) or set(values) != {"name", "variance", "times", "selected"}:
-            raise CountsError("release", "the fields name, variance, times and selected", values)
+        if not isinstance(values, Mapping) or set(values) != {
+            "name",
+            "variance",
+            "times",
+            "selected",
+        }:
+            raise CountsError(
+                "release", "the fields name, variance, times and selected", values
+            )
         return cls(**values)
 
 
 def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:
-    """Name of a release, as anybody who has it can compute: SHA-256 of fingerprint, shape and int64 noisy counts."""
+    """Name of a release, as anybody who has it can compute: SHA-256 of fingerprint,
+    shape and int64 noisy counts.
+    """
     given = np.asarray(array)
     if given.ndim != 2 or given.dtype.kind not in "iu":
-        raise CountsError("array", "a matrix of integers", f"{given.dtype} of shape {given.shape}")
-    digest = hashlib.sha256(f"flynn release 1 {spec_fingerprint} {given.shape} ".encode())
+        raise CountsError(
+            "array", "a matrix of integers", f"{given.dtype} of shape {given.shape}"
+        )
+    digest = hashlib.sha256(
+        f"flynn release 1 {spec_fingerprint} {given.shape} ".encode()
+    )
     digest.update(np.ascontiguousarray(given, "<i8").data)
     return digest.hexdigest()
 
 
 def _checked_noise(noise: Any) -> tuple[Release, ...]:
-    """Return releases in the order of their names; refuse anything else, and a name that occurs twice."""
-    if not isinstance(noise, Sequence) or not all(isinstance(release, Release) for release in noise):
+    """Return releases in the order of their names; refuse anything else, and a name
+    that occurs twice.
+    """
+    if not isinstance(noise, Sequence) or not all(
+        isinstance(release, Release) for release in noise
+    ):
         raise CountsError("noise", "a sequence of Release", type(noise).__name__)
     if (n_names := len({release.name for release in noise})) < len(noise):
-        raise CountsError("noise", "releases of different names", f"{n_names} names of {len(noise)} releases")
+        raise CountsError(
+            "noise",
+            "releases of different names",
+            f"{n_names} names of {len(noise)} releases",
+        )
     return tuple(sorted(noise, key=lambda release: release.name))
 
 
-def _noise_of_both(mine: Sequence[Release], theirs: Sequence[Release], sign: int) -> tuple[Release, ...]:
+def _noise_of_both(
+    mine: Sequence[Release], theirs: Sequence[Release], sign: int
+) -> tuple[Release, ...]:
     """Releases in a sum (sign 1) or difference (sign -1) of counts.
 
-    Different releases were drawn independently, so their variances add whatever the sign. The same release on both
-    sides is the same noise twice: it adds before it is squared, and cancels in a difference.
+    Different releases were drawn independently, so their variances add whatever the
+    sign. The same release on both sides is the same noise twice: it adds before it is
+    squared, and cancels in a difference.
     """
     total = {release.name: release for release in mine}
     for release in theirs:
         known, times = total.pop(release.name, None), sign * release.times
         if known is not None:
             if (known.variance, known.selected) != (release.variance, release.selected):
-                expected = f"variance {known.variance} and selected {known.selected} as before"
+                expected = (
+                    f"variance {known.variance} and selected {known.selected} as before"
+                )
                 got = f"{release.variance} and {release.selected}"
                 raise CountsError(f"release {release.name[:12]}", expected, got)
             times += known.times
@@ -114,34 +168,39 @@ def _noise_of_both(mine: Sequence[Release], theirs: Sequence[Release], sign: int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClassCounts(Additive):
-    """Number of samples of each class with each hash bit active (paper, Algorithm 1). Immutable.
+    """Number of samples of each class with each hash bit active (paper, Algorithm 1).
 
-    The sum of the counts of several parties equals the counts of all samples together; subtraction takes samples out.
+    Immutable.
+
+    The sum of the counts of several parties equals the counts of all samples together;
+    subtraction takes samples out.
 
     Parameters
     ----------
     array : (L, m) integers
-        array[l, i] is the number of training samples of class l whose hash has bit i active. Copied to int64,
-        read-only.
+        array[l, i] is the number of training samples of class l whose hash has bit i
+        active. Copied to int64, read-only.
     hash_nnz : int
         Active bits of a sample, rho.
     spec_fingerprint : str
         `FlyHash.fingerprint` of the hash, 64 hexadecimal digits.
     noise : sequence of Release, optional
-        Releases of a privacy mechanism that are in the counts. Noisy counts are signed, and their row sums are not
-        multiples of rho.
+        Releases of a privacy mechanism that are in the counts. Noisy counts are signed,
+        and their row sums are not multiples of rho.
 
     Attributes
     ----------
     n_per_class : (L,) int64 array, float64 array or None
-        Training samples of each class, n_l. Read-only. For noisy counts the row sum over rho, a float64 estimate,
-        possibly negative; None where only selected entries were released.
+        Training samples of each class, n_l. Read-only. For noisy counts the row sum
+        over rho, a float64 estimate, possibly negative; None where only selected
+        entries were released.
 
     Raises
     ------
     CountsError
-        No set of hashes makes this array. Row l of an exact matrix sums to rho * n_l, with 0 <= array[l, i] <= n_l, and
-        every matrix with that property is the matrix of some set of hashes.
+        No set of hashes makes this array. Row l of an exact matrix sums to rho * n_l,
+        with 0 <= array[l, i] <= n_l, and every matrix with that property is the matrix
+        of some set of hashes.
 
     Examples
     --------
@@ -159,16 +218,26 @@ class ClassCounts(Additive):
     __array_ufunc__ = None  # counts + array is an error, not an array of errors
 
     def __post_init__(self) -> None:
-        rho, fingerprint = integer("hash_nnz", self.hash_nnz, error=CountsError), self.spec_fingerprint
+        rho, fingerprint = (
+            integer("hash_nnz", self.hash_nnz, error=CountsError),
+            self.spec_fingerprint,
+        )
         if not is_sha256(fingerprint):
-            raise CountsError("spec_fingerprint", "64 hexadecimal digits in lower case", fingerprint)
+            raise CountsError(
+                "spec_fingerprint", "64 hexadecimal digits in lower case", fingerprint
+            )
         noise = _checked_noise(self.noise)
         array = _int64_matrix(self.array, signed=bool(noise))
         sums = array.sum(axis=1)
         sizes: Any = sums / rho if noise else _exact_sizes(array, sums, rho)
         if any(release.selected for release in noise):
             sizes = None
-        for name, value in (("hash_nnz", rho), ("array", array), ("noise", noise), ("n_per_class", sizes)):
+        for name, value in (
+            ("hash_nnz", rho),
+            ("array", array),
+            ("noise", noise),
+            ("n_per_class", sizes),
+        ):
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
             object.__setattr__(self, name, value)
@@ -180,17 +249,34 @@ class ClassCounts(Additive):
 
     @classmethod
     def from_data(
-        cls, hasher: FlyHash, X: Any, y: npt.ArrayLike, n_classes: int, n_jobs: int | None = None, progress: Any = None
+        cls,
+        hasher: FlyHash,
+        X: Any,
+        y: npt.ArrayLike,
+        n_classes: int,
+        n_jobs: int | None = None,
+        progress: Any = None,
     ) -> ClassCounts:
-        """Counts of labelled samples: the training of Algorithm 1, by `FlyHash.count`, which has the parameters."""
-        return cls._of(hasher, hasher.count(X, y, n_classes, n_jobs=n_jobs, progress=progress))
+        """Counts of labelled samples: the training of Algorithm 1, by `FlyHash.count`,
+        which has the parameters.
+        """
+        return cls._of(
+            hasher, hasher.count(X, y, n_classes, n_jobs=n_jobs, progress=progress)
+        )
 
     @classmethod
-    def from_active(cls, hasher: FlyHash, active: npt.ArrayLike, y: npt.ArrayLike, n_classes: int) -> ClassCounts:
-        """Counts of samples with known active bits, (n, rho), from `FlyHash.active`; a `DataError` refuses others."""
+    def from_active(
+        cls, hasher: FlyHash, active: npt.ArrayLike, y: npt.ArrayLike, n_classes: int
+    ) -> ClassCounts:
+        """Counts of samples with known active bits, (n, rho), from `FlyHash.active`; a
+        `DataError` refuses others.
+        """
         bits = active_bits(active, hasher.hash_dim, hasher.hash_nnz)
         labels = class_indices(y, len(bits), n_classes)
-        rows = [np.bincount(bits[labels == label].ravel(), minlength=hasher.hash_dim) for label in range(n_classes)]
+        rows = [
+            np.bincount(bits[labels == label].ravel(), minlength=hasher.hash_dim)
+            for label in range(n_classes)
+        ]
         return cls._of(hasher, np.array(rows, np.int64))
 
     @classmethod
@@ -209,40 +295,64 @@ class ClassCounts(Additive):
 
     @property
     def n_examples(self) -> int:
-        """Training samples of all classes; for noisy counts an estimate, 0 where there is none."""
-        return 0 if self.n_per_class is None else max(round(sum(self.n_per_class.tolist())), 0)
+        """Training samples of all classes; for noisy counts an estimate, 0 where there
+        is none.
+        """
+        return (
+            0
+            if self.n_per_class is None
+            else max(round(sum(self.n_per_class.tolist())), 0)
+        )
 
     @property
     def empty_classes(self) -> npt.NDArray[np.bool_]:
-        """Mask of the classes without samples, (L,) bool. All False for noisy counts, which do not show it."""
-        return np.zeros(self.n_classes, np.bool_) if self.noise else np.asarray(self.n_per_class == 0)
+        """Mask of the classes without samples, (L,) bool.
+
+        All False for noisy counts, which do not show it.
+        """
+        return (
+            np.zeros(self.n_classes, np.bool_)
+            if self.noise
+            else np.asarray(self.n_per_class == 0)
+        )
 
     @property
     def noise_variance(self) -> float:
-        """Variance of the noise in one entry, 0.0 without; an upper bound where only selected entries were released."""
+        """Variance of the noise in one entry, 0.0 without; an upper bound where only
+        selected entries were released.
+        """
         return math.fsum(release.times**2 * release.variance for release in self.noise)
 
     def nonnegative(self) -> tuple[npt.NDArray[np.int64], Any]:
         """Counts, (L, m), and class sizes, (L,), as the decision rules take them.
 
-        Noisy counts are clipped at 0, after all sums. A class of them has at least 1 sample. Where sizes are unknown,
-        all classes have the same: rule "balanced" is then rule "novelty".
+        Noisy counts are clipped at 0, after all sums. A class of them has at least 1
+        sample. Where sizes are unknown, all classes have the same: rule "balanced" is
+        then rule "novelty".
         """
         if not self.noise:
             return self.array, self.n_per_class
         counts = np.maximum(self.array, 0)
         if self.n_per_class is None:
-            return counts, np.full(self.n_classes, max(float(counts.sum()) / self.n_classes, 1.0))
+            return counts, np.full(
+                self.n_classes, max(float(counts.sum()) / self.n_classes, 1.0)
+            )
         return counts, np.maximum(self.n_per_class, 1.0)
 
     def __repr__(self) -> str:
         samples = f"about {self.n_examples}" if self.noise else f"{self.n_examples}"
         noise = f", noise sd {math.sqrt(self.noise_variance):.4g}" if self.noise else ""
-        shape = f"{self.n_classes} classes, hash_dim={self.hash_dim}, spec {self.spec_fingerprint[:12]}"
+        shape = (
+            f"{self.n_classes} classes, hash_dim={self.hash_dim}, spec "
+            f"{self.spec_fingerprint[:12]}"
+        )
         return f"<ClassCounts of {samples} samples, {shape}{noise}>"
 
     def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Any, ...]]:
-        fields = {name: getattr(self, name) for name in ("hash_nnz", "spec_fingerprint", "noise")}
+        fields = {
+            name: getattr(self, name)
+            for name in ("hash_nnz", "spec_fingerprint", "noise")
+        }
         return partial(ClassCounts, **fields), (np.asarray(self.array),)
 
     def __eq__(self, other: object) -> bool:
@@ -255,18 +365,23 @@ class ClassCounts(Additive):
         return hash(self.sha256())
 
     def sha256(self) -> str:
-        """SHA-256 of the counts, 64 hexadecimal digits, the same for equal counts on every machine.
+        """SHA-256 of the counts, 64 hexadecimal digits, the same for equal counts on
+        every machine.
 
-        Hashed are the 32 bytes of the fingerprint, L, m and rho as unsigned 64-bit integers, and the array as signed
-        64-bit integers row by row, all little-endian. For noisy counts their releases follow, ordered by name: its 32
-        bytes, the variance as a 64-bit float, `times` as a signed and `selected` as an unsigned 64-bit integer.
+        Hashed are the 32 bytes of the fingerprint, L, m and rho as unsigned 64-bit
+        integers, and the array as signed 64-bit integers row by row, all little-endian.
+        For noisy counts their releases follow, ordered by name: its 32 bytes, the
+        variance as a 64-bit float, `times` as a signed and `selected` as an unsigned
+        64-bit integer.
         """
         digest = hashlib.sha256(bytes.fromhex(self.spec_fingerprint))
         digest.update(struct.pack("<3Q", *self.array.shape, self.hash_nnz))
         digest.update(self.array.astype("<i8", copy=False).data)
         for release in self.noise:
             digest.update(bytes.fromhex(release.name))
-            digest.update(struct.pack("<dqQ", release.variance, release.times, release.selected))
+            digest.update(
+                struct.pack("<dqQ", release.variance, release.times, release.selected)
+            )
         return digest.hexdigest()
 
     def __radd__(self, other: object) -> ClassCounts:
@@ -277,7 +392,8 @@ class ClassCounts(Additive):
         return self.spec_fingerprint, self.hash_nnz, self.array.shape
 
     def _combined(self, other: ClassCounts, sign: int) -> ClassCounts:
-        # A release that is in both cancels exactly in a difference. Noise that is in only one of them adds up.
+        # A release that is in both cancels exactly in a difference. Noise that is in
+        # only one of them adds up.
         what = "sum" if sign > 0 else "difference"
         names = ("spec_fingerprint", "hash_nnz", "shape")
         for name, mine, theirs in zip(names, self._kind(), other._kind(), strict=True):
@@ -285,20 +401,32 @@ class ClassCounts(Additive):
                 raise CountsError(what, f"counts of {name} {mine}", theirs)
         try:
             array = self.array + other.array if sign > 0 else self.array - other.array
-            return replace(self, array=array, noise=_noise_of_both(self.noise, other.noise, sign))
+            return replace(
+                self, array=array, noise=_noise_of_both(self.noise, other.noise, sign)
+            )
         except CountsError as error:
             raise CountsError(what, error.expected, error.got) from None
 
 
-def _exact_sizes(array: npt.NDArray[np.int64], sums: npt.NDArray[np.int64], rho: int) -> npt.NDArray[np.int64]:
-    """Samples of each class, (L,), from the sums of the rows; a `CountsError` for an array that no hashes make."""
+def _exact_sizes(
+    array: npt.NDArray[np.int64], sums: npt.NDArray[np.int64], rho: int
+) -> npt.NDArray[np.int64]:
+    """Samples of each class, (L,), from the sums of the rows; a `CountsError` for an
+    array that no hashes make.
+    """
     if (sums % rho).any():
         label = int(np.flatnonzero(sums % rho)[0])
-        raise CountsError("array", f"row sums that are multiples of hash_nnz, {rho}", f"{sums[label]} in row {label}")
+        raise CountsError(
+            "array",
+            f"row sums that are multiples of hash_nnz, {rho}",
+            f"{sums[label]} in row {label}",
+        )
     sizes: npt.NDArray[np.int64] = sums // rho
     if (array.max(axis=1) > sizes).any():
         label = int(np.flatnonzero(array.max(axis=1) > sizes)[0])
-        expected = f"counts of at most the samples of the class, {sizes[label]} in row {label}"
+        expected = (
+            f"counts of at most the samples of the class, {sizes[label]} in row {label}"
+        )
         raise CountsError("array", expected, int(array[label].max()))
     return sizes
 
@@ -312,33 +440,58 @@ def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> npt.NDArray[np.
         raise CountsError("array", "integers", values.dtype.name)
     if int(values.min()) < 0 and not signed:
         label = int(np.flatnonzero((values < 0).any(axis=1))[0])
-        raise CountsError("array", "counts of at least 0", f"a negative count in row {label}")
-    # A row sum beyond int64 wraps around to any value, even to one that looks right; and the sum of two noisy matrices
-    # has no row sum that would show an overflow.
+        raise CountsError(
+            "array", "counts of at least 0", f"a negative count in row {label}"
+        )
+    # A row sum beyond int64 wraps around to any value, even to one that looks right;
+    # and the sum of two noisy matrices has no row sum that would show an overflow.
     largest = (2**63 - 1) // values.shape[1] // (2 if signed else 1)
     if int(values.max()) > largest or int(values.min()) < -largest:
         raise CountsError("array", f"counts of at most {largest}", "a larger one")
     return np.array(values, np.int64, order="C")
 
 
-def active_bits(active: npt.ArrayLike, hash_dim: int, hash_nnz: int) -> npt.NDArray[np.int32]:
-    """Return active bits, (n, rho), as C-contiguous int32 after a check: compiled loops trust them to be in range."""
+def active_bits(
+    active: npt.ArrayLike, hash_dim: int, hash_nnz: int
+) -> npt.NDArray[np.int32]:
+    """Return active bits, (n, rho), as C-contiguous int32 after a check: compiled loops
+    trust them to be in range.
+    """
     array = np.asarray(active)
     if array.ndim != 2 or array.shape[1] != hash_nnz or array.dtype.kind not in "iu":
-        raise DataError("active", f"(n, {hash_nnz}) integers", f"{array.dtype} of shape {array.shape}")
+        raise DataError(
+            "active",
+            f"(n, {hash_nnz}) integers",
+            f"{array.dtype} of shape {array.shape}",
+        )
     if array.size and not 0 <= int(array.min()) <= int(array.max()) < hash_dim:
-        raise DataError("active", f"bits from 0 to {hash_dim - 1}", f"{int(array.min())} to {int(array.max())}")
+        raise DataError(
+            "active",
+            f"bits from 0 to {hash_dim - 1}",
+            f"{int(array.min())} to {int(array.max())}",
+        )
     return np.ascontiguousarray(array, np.int32)
 
 
 def memory_needed(spec: HashSpec, n_classes: int) -> int:
-    """Estimate the memory of a hash and the counts of one model, in bytes, samples not included."""
-    # 24 for every entry of the rows (the rows, their form for the kernels, their signs, the work space of drawing) and
-    # every count (the sum, a copy, a message or file), and the codes of every rank (in two forms, and while centred).
-    waves = 8 * spec.n_waves * (spec.n_features + 128)  # slopes, phases, and the waves of a few samples
+    """Estimate the memory of a hash and the counts of one model, in bytes, samples not
+    included.
+    """
+    # 24 for every entry of the rows (the rows, their form for the kernels, their signs,
+    # the work space of drawing) and every count (the sum, a copy, a message or file),
+    # and the codes of every rank (in two forms, and while centred). slopes, phases, and
+    # the waves of a few samples
+    waves = 8 * spec.n_waves * (spec.n_features + 128)
     n_edges = 0 if spec.edges is None else len(spec.edges[0])
-    codes = spec.n_features * (10 * (2 * n_edges + 1) * spec.n_codes + n_edges * (n_edges + 32))
-    return 24 * spec.hash_dim * (spec.row_nnz + n_classes) + 8 * spec.n_features + waves + codes
+    codes = spec.n_features * (
+        10 * (2 * n_edges + 1) * spec.n_codes + n_edges * (n_edges + 32)
+    )
+    return (
+        24 * spec.hash_dim * (spec.row_nnz + n_classes)
+        + 8 * spec.n_features
+        + waves
+        + codes
+    )
 
 
 @dataclass(frozen=True)
@@ -354,37 +507,62 @@ class CountsOfSpecs(Additive):
 
     def _combined(self, other: Self, sign: int) -> Self:
         if len(self.parts) != len(other.parts):
-            raise CountsError("counts", f"{len(self.parts)} specs on both sides", len(other.parts))
+            raise CountsError(
+                "counts", f"{len(self.parts)} specs on both sides", len(other.parts)
+            )
         pairs = zip(self.parts, other.parts, strict=True)
-        return replace(self, parts=tuple(mine + theirs if sign > 0 else mine - theirs for mine, theirs in pairs))
+        return replace(
+            self,
+            parts=tuple(
+                mine + theirs if sign > 0 else mine - theirs for mine, theirs in pairs
+            ),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Tables(Additive):
-    """Tables of integers, such as confusion matrices, that add entry by entry, within int64."""
+    """Tables of integers, such as confusion matrices, that add entry by entry, within
+    int64.
+    """
 
     tables: tuple[npt.NDArray[np.int64], ...]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tables):
             return NotImplemented
-        return len(self.tables) == len(other.tables) and all(map(np.array_equal, self.tables, other.tables))
+        return len(self.tables) == len(other.tables) and all(
+            map(np.array_equal, self.tables, other.tables)
+        )
 
     def _combined(self, other: Self, sign: int) -> Self:
-        shapes = [table.shape for table in self.tables], [table.shape for table in other.tables]
+        shapes = (
+            [table.shape for table in self.tables],
+            [table.shape for table in other.tables],
+        )
         if shapes[0] != shapes[1]:
-            raise CountsError("tables", f"shapes {shapes[0]} on both sides", str(shapes[1]))
+            raise CountsError(
+                "tables", f"shapes {shapes[0]} on both sides", str(shapes[1])
+            )
         pairs = zip(self.tables, other.tables, strict=True)
-        return replace(self, tables=tuple(_exact_sum(first, second, sign) for first, second in pairs))
+        return replace(
+            self,
+            tables=tuple(_exact_sum(first, second, sign) for first, second in pairs),
+        )
 
 
-def _exact_sum(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], sign: int) -> npt.NDArray[np.int64]:
+def _exact_sum(
+    first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], sign: int
+) -> npt.NDArray[np.int64]:
     """Return first + sign * second; a `CountsError` if an entry is beyond int64."""
     total: npt.NDArray[np.int64] = first + second if sign > 0 else first - second
     low, high = int(first.min(initial=0)), int(first.max(initial=0))
-    least, most = sorted(sign * int(end) for end in (second.min(initial=0), second.max(initial=0)))
-    if low + least < -(2**63) or high + most >= 2**63:  # hardly ever: what follows takes memory
-        # A result has left int64 where its sign is not that of `first`, and `second` cannot be why.
+    least, most = sorted(
+        sign * int(end) for end in (second.min(initial=0), second.max(initial=0))
+    )
+    # hardly ever: what follows takes memory
+    if low + least < -(2**63) or high + most >= 2**63:
+        # A result has left int64 where its sign is not that of `first`, and `second`
+        # cannot be why.
         unlike = first ^ second if sign < 0 else ~(first ^ second)
         if ((unlike & (first ^ total)) < 0).any():
             raise CountsError("tables", "sums within int64", "larger ones")

@@ -1,18 +1,23 @@
-"""Gram matrix of graded responses: second-order statistics that add, and the classifier that follows from them.
+"""Gram matrix of graded responses: second-order statistics that add, and the classifier
+that follows from them.
 
-Counts look at one bit at a time. A Gram matrix has the sums, over samples, of the products of the graded responses of
-every two rows (`hashing.graded`), with the sums of the responses by class: integers that add exactly, so they are those
-of the pooled samples however these are split. Of neural features this is known as analytic federated learning (He et
-al. 2025).
+Counts look at one bit at a time. A Gram matrix has the sums, over samples, of the
+products of the graded responses of every two rows (`hashing.graded`), with the sums of
+the responses by class: integers that add exactly, so they are those of the pooled
+samples however these are split. Of neural features this is known as analytic federated
+learning (He et al. 2025).
 
-The rows are those of up to five candidates side by side, in equal parts. The products of a sample are multiplied by the
-weight of its class, see `class_weights`: else a rare class would have no say.
+The rows are those of up to five candidates side by side, in equal parts. The products
+of a sample are multiplied by the weight of its class, see `class_weights`: else a rare
+class would have no say.
 
-The samples are in two folds, by a hash of their content, and each fold has sums of its own. Ridge regression of the
-classes on the responses follows from the sums of one fold, and so do the class means and the pooled covariance of its
-scores on the other fold: an exact 2-fold cross-validation, without another look at a sample. The ridge strength is the
-one whose held-out scores separate the classes best, by the Hotelling-Lawley trace. The regression is then solved on
-both folds together, and linear discriminant analysis of the held-out scores turns its scores into log probabilities.
+The samples are in two folds, by a hash of their content, and each fold has sums of its
+own. Ridge regression of the classes on the responses follows from the sums of one fold,
+and so do the class means and the pooled covariance of its scores on the other fold: an
+exact 2-fold cross-validation, without another look at a sample. The ridge strength is
+the one whose held-out scores separate the classes best, by the Hotelling-Lawley trace.
+The regression is then solved on both folds together, and linear discriminant analysis
+of the held-out scores turns its scores into log probabilities.
 """
 
 from __future__ import annotations
@@ -42,25 +47,34 @@ Table = npt.NDArray[np.int64]
 
 LEAST_ROWS, MOST_ROWS = 16, 4096  # rows of the hashes of a Gram matrix together: bounds
 UNIT = 2.0**-18  # weight of the integer 1
-LARGEST_WEIGHT = 2**24  # largest magnitude of a weight. Sums of such weights times responses are exact in float64
+# largest magnitude of a weight. Sums of such weights times responses are exact in
+# float64
+LARGEST_WEIGHT = 2**24
 LARGEST_BIAS = 2**44  # largest magnitude of a bias
 MOST_SPECS = 5  # hashes of a Gram matrix, at most
 LEVELS = graded.LEVELS // 2  # largest response: half of the grade, for fewer bytes
 BATCH = 2**12  # samples whose responses are held at a time, at most
 N_FOLDS = 2
 LARGEST_CLASS_WEIGHT = 64  # largest weight of a sample of a class
-LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT  # largest product of two responses of a sample, times its weight
+# largest product of two responses of a sample, times its weight
+LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT
 _MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
-_STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))  # times the trace of the centred products of a fold
-_LESS = 0.125  # of the strength for both folds together: they have twice the samples, and the committee steadies them
-_BETWEEN = 0.1  # share of the covariance of the class means in that of the scores: scores have heavy tails
+# times the trace of the centred products of a fold
+_STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))
+# of the strength for both folds together: they have twice the samples, and the
+# committee steadies them
+_LESS = 0.125
+# share of the covariance of the class means in that of the scores: scores have heavy
+# tails
+_BETWEEN = 0.1
 _ROUNDING = 1e-9  # share of the variance of scores that is rounding
 _NEVER = -(2**40)  # bias of a class without samples
 
 
 @dataclass(frozen=True, eq=False)
 class GramScoring:
-    """Scores of a model from a Gram matrix, with all classes taken for equally frequent.
+    """Scores of a model from a Gram matrix, with all classes taken for equally
+    frequent.
 
     Parameters
     ----------
@@ -84,14 +98,23 @@ class GramScoring:
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_gram_specs(self.specs))
         shape = sum(spec.hash_dim for spec in self.specs), len(self.bias)
-        object.__setattr__(self, "weights", bounded("gram", self.weights, shape, np.int32, LARGEST_WEIGHT))
-        object.__setattr__(self, "bias", bounded("gram", self.bias, shape[1:], np.int64, LARGEST_BIAS))
+        object.__setattr__(
+            self,
+            "weights",
+            bounded("gram", self.weights, shape, np.int32, LARGEST_WEIGHT),
+        )
+        object.__setattr__(
+            self, "bias", bounded("gram", self.bias, shape[1:], np.int64, LARGEST_BIAS)
+        )
 
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Log probabilities of the classes up to a constant of each sample, (n, L) float64, for samples, (n, d)."""
+        """Log probabilities of the classes up to a constant of each sample, (n, L)
+        float64, for samples, (n, d).
+        """
         out = np.empty((X.shape[0], len(self.bias)))
         for rows in batches(len(out), BATCH // 4):
-            z = responses(self.specs, X[rows], n_jobs).astype(np.float64)  # scores are integers of units, and so exact
+            # scores are integers of units, and so exact
+            z = responses(self.specs, X[rows], n_jobs).astype(np.float64)
             out[rows] = (z @ self.weights + self.bias) * UNIT
         return out
 
@@ -106,53 +129,83 @@ class GramScoring:
 def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
     """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
     found = tuple(specs)
-    if not 1 <= len(found) <= MOST_SPECS or not all(isinstance(spec, HashSpec) for spec in found):
+    if not 1 <= len(found) <= MOST_SPECS or not all(
+        isinstance(spec, HashSpec) for spec in found
+    ):
         kinds = [type(spec).__name__ for spec in found[: MOST_SPECS + 1]]
         raise DataError("gram", f"1 to {MOST_SPECS} HashSpecs", kinds)
     if len({spec.n_features for spec in found}) > 1:
-        raise DataError("gram", "specs of the same n_features", sorted({spec.n_features for spec in found}))
+        raise DataError(
+            "gram",
+            "specs of the same n_features",
+            sorted({spec.n_features for spec in found}),
+        )
     if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
         raise DataError("gram", f"at most {MOST_ROWS} rows", n_rows)
     return found
 
 
-def responses(specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
-    """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down, side by side."""
-    found = np.concatenate([flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1)
+def responses(
+    specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None
+) -> npt.NDArray[np.uint8]:
+    """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down,
+    side by side.
+    """
+    found = np.concatenate(
+        [flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1
+    )
     found >>= 1
     return found
 
 
 def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
-    """The hashes of a Gram matrix of so many rows, one to five, from the candidates of a model.
+    """The hashes of a Gram matrix of so many rows, one to five, from the candidates of
+    a model.
 
-    They are those that look at the classes or have no rank codes. Rows with rank codes are drawn by the relevance of
-    the features itself, where candidates have its root.
+    They are those that look at the classes or have no rank codes. Rows with rank codes
+    are drawn by the relevance of the features itself, where candidates have its root.
     """
-    bases = [_by_relevance(each) for each in specs if each.row_weights or not each.coding] or [specs[0]]
+    bases = [
+        _by_relevance(each) for each in specs if each.row_weights or not each.coding
+    ] or [specs[0]]
     eighths = 3 if n_rows < _MANY_ROWS else 2
     sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
     chosen = zip(bases, sizes, strict=True)
-    return tuple(replace(each, hash_dim=n, hash_nnz=max(n * eighths // 8, 1)) for each, n in chosen)
+    return tuple(
+        replace(each, hash_dim=n, hash_nnz=max(n * eighths // 8, 1))
+        for each, n in chosen
+    )
 
 
 def _by_relevance(spec: HashSpec) -> HashSpec:
     weights = spec.row_weights
-    return replace(spec, row_weights=tuple(max(1, round(each**2 / 255)) for each in weights)) if weights else spec
+    return (
+        replace(
+            spec, row_weights=tuple(max(1, round(each**2 / 255)) for each in weights)
+        )
+        if weights
+        else spec
+    )
 
 
 def class_weights(n_per_class: npt.NDArray[np.int64]) -> tuple[int, ...]:
-    """Weight of a sample of each class, about n ** -1/2 in quarters of that of the largest class, as integers."""
+    """Weight of a sample of each class, about n ** -1/2 in quarters of that of the
+    largest class, as integers.
+    """
     sizes = n_per_class.tolist()
     largest = max(sizes)
-    found = [min(round(4 * math.sqrt(largest / size)), LARGEST_CLASS_WEIGHT) if size else 0 for size in sizes]
+    found = [
+        min(round(4 * math.sqrt(largest / size)), LARGEST_CLASS_WEIGHT) if size else 0
+        for size in sizes
+    ]
     divisor = math.gcd(*found) or 1
     return tuple(max(each // divisor, 1) for each in found)
 
 
 @dataclass(frozen=True, eq=False)
 class GramMatrix(Tables):
-    """Sums of two folds of samples: weighted products of every two responses, responses by class, and samples.
+    """Sums of two folds of samples: weighted products of every two responses, responses
+    by class, and samples.
 
     The products of a fold are the upper triangle of an (m, m) matrix, row by row.
     """
@@ -160,7 +213,11 @@ class GramMatrix(Tables):
     @classmethod
     def zeros(cls, n_rows: int, n_classes: int) -> GramMatrix:
         """Sums of no samples."""
-        shapes = (N_FOLDS, n_rows * (n_rows + 1) // 2), (N_FOLDS, n_classes, n_rows), (N_FOLDS, n_classes)
+        shapes = (
+            (N_FOLDS, n_rows * (n_rows + 1) // 2),
+            (N_FOLDS, n_classes, n_rows),
+            (N_FOLDS, n_classes),
+        )
         return cls(tuple(np.zeros(shape, np.int64) for shape in shapes))
 
     @classmethod
@@ -173,18 +230,31 @@ class GramMatrix(Tables):
         n_jobs: int | None = None,
         progress: Any = None,
     ) -> GramMatrix:
-        """Sums of samples, (n, d), with class indices, (n,), and the weights of the classes, (L,)."""
+        """Sums of samples, (n, d), with class indices, (n,), and the weights of the
+        classes, (L,).
+        """
         n_rows, n_classes = sum(spec.hash_dim for spec in specs), len(weights)
         total, factors = cls.zeros(n_rows, n_classes), np.array(weights, np.float32)
-        # Integers below 2**24, whatever the order in which BLAS adds them: float32 holds each exactly.
+        # Integers below 2**24, whatever the order in which BLAS adds them: float32
+        # holds each exactly.
         for rows in batches(len(y), BATCH):
             every, folds = responses(specs, X[rows], n_jobs), _folds(X[rows])
             for fold in range(N_FOLDS):
-                z, labels = every[folds == fold].astype(np.float32), y[rows][folds == fold]
+                z, labels = (
+                    every[folds == fold].astype(np.float32),
+                    y[rows][folds == fold],
+                )
                 products = z.T @ (z * factors[labels, None])
                 for row, at in _upper(n_rows):
-                    np.add(total.products[fold, at], products[row, row:], total.products[fold, at], casting="unsafe")
-                is_of_class = (labels == np.arange(n_classes)[:, None]).astype(np.float32)
+                    np.add(
+                        total.products[fold, at],
+                        products[row, row:],
+                        total.products[fold, at],
+                        casting="unsafe",
+                    )
+                is_of_class = (labels == np.arange(n_classes)[:, None]).astype(
+                    np.float32
+                )
                 total.sums[fold] += (is_of_class @ z).astype(np.int64)
                 total.n_per_class[fold] += np.bincount(labels, minlength=n_classes)
             if progress is not None:
@@ -206,21 +276,35 @@ class GramMatrix(Tables):
         """Samples of each class, (2, L)."""
         return self.tables[2]
 
-    def scoring(self, specs: Sequence[HashSpec], weights: Sequence[int]) -> GramScoring | None:
-        """The part of a model that follows from the sums; None unless two classes have samples that differ."""
+    def scoring(
+        self, specs: Sequence[HashSpec], weights: Sequence[int]
+    ) -> GramScoring | None:
+        """The part of a model that follows from the sums; None unless two classes have
+        samples that differ.
+        """
         is_filled = self.n_per_class.sum(axis=0) > 0
         with threadpool_limits(1, "blas"):  # else results depend on the number of cores
-            found = _discriminant([self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)])
+            found = _discriminant(
+                [self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)]
+            )
         if found is None or not all(np.isfinite(each).all() for each in found):
             return None
         # Scores that are beyond the integers are made smaller, all alike.
         unit = max(UNIT, np.abs(found[0]).max() / LARGEST_WEIGHT)
         rounded = np.zeros((self.sums.shape[2], len(is_filled)), np.int32)
         bias = np.full(len(is_filled), _NEVER, np.int64)
-        rounded[:, is_filled], bias[is_filled] = (np.rint(each / unit) for each in found)
-        return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER)) if rounded.any() else None
+        rounded[:, is_filled], bias[is_filled] = (
+            np.rint(each / unit) for each in found
+        )
+        return (
+            GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
+            if rounded.any()
+            else None
+        )
 
-    def _fold(self, fold: int, weights: Sequence[int], is_filled: npt.NDArray[np.bool_]) -> _Sums:
+    def _fold(
+        self, fold: int, weights: Sequence[int], is_filled: npt.NDArray[np.bool_]
+    ) -> _Sums:
         factors, n_rows = np.array(weights, np.float64)[is_filled], self.sums.shape[2]
         square = np.empty((n_rows, n_rows))
         for row, at in _upper(n_rows):
@@ -230,7 +314,9 @@ class GramMatrix(Tables):
 
 
 def fold_sizes(X: Any, y: npt.NDArray[np.int64], n_classes: int) -> Table:
-    """Samples of each class in each fold, (2, L), of samples, (n, d), with class indices, (n,)."""
+    """Samples of each class in each fold, (2, L), of samples, (n, d), with class
+    indices, (n,).
+    """
     found = np.zeros((N_FOLDS, n_classes), np.int64)
     for rows in batches(len(y), BATCH):
         np.add.at(found, (_folds(X[rows]), y[rows]), 1)
@@ -243,7 +329,9 @@ def _folds(X: Any) -> npt.NDArray[np.int64]:
 
 
 class _Sums(NamedTuple):
-    """Weighted sums of samples: products, (m, m), responses by class, (L, m), and sizes of the classes, (L,)."""
+    """Weighted sums of samples: products, (m, m), responses by class, (L, m), and sizes
+    of the classes, (L,).
+    """
 
     products: Scores
     responses: Scores
@@ -253,14 +341,19 @@ class _Sums(NamedTuple):
         return _Sums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def regression(self, share: float) -> tuple[Scores, Scores]:
-        """Weights, (m, L), and intercepts, (L,), of ridge regression of the classes at a share of the trace."""
+        """Weights, (m, L), and intercepts, (L,), of ridge regression of the classes at
+        a share of the trace.
+        """
         total = self.sizes.sum()
         mean = self.responses.sum(axis=0) / total
         moments = (self.responses - self.sizes[:, None] * mean).T
         centred = np.multiply.outer(mean, -total * mean)
         centred += self.products
-        centred.flat[:: len(mean) + 1] += max(share * centred.trace(), np.finfo(float).tiny)
-        found: Scores = cho_solve(cho_factor(centred.T, overwrite_a=True), moments)  # symmetric, and in LAPACK's order
+        centred.flat[:: len(mean) + 1] += max(
+            share * centred.trace(), np.finfo(float).tiny
+        )
+        # symmetric, and in LAPACK's order
+        found: Scores = cho_solve(cho_factor(centred.T, overwrite_a=True), moments)
         return found, self.sizes / total - mean @ found
 
     def of_scores(self, weights: Scores, intercepts: Scores) -> _Sums:
@@ -268,19 +361,29 @@ class _Sums(NamedTuple):
         sums = self.responses @ weights + self.sizes[:, None] * intercepts
         total = (self.responses.sum(axis=0) @ weights)[:, None] * intercepts
         square = np.multiply.outer(intercepts, intercepts) * self.sizes.sum()
-        return _Sums(weights.T @ self.products @ weights + total + total.T + square, sums, self.sizes)
+        return _Sums(
+            weights.T @ self.products @ weights + total + total.T + square,
+            sums,
+            self.sizes,
+        )
 
     def covariances(self) -> tuple[Scores, Scores, Scores]:
-        """Class means, (L, L), pooled covariance within the classes, and covariance of the means, each class alike."""
+        """Class means, (L, L), pooled covariance within the classes, and covariance of
+        the means, each class alike.
+        """
         means = self.responses / self.sizes[:, None]
         within = (self.products - self.responses.T @ means) / self.sizes.sum()
         between: Scores = np.cov(means.T, bias=True)
-        within.flat[:: len(within) + 1] += _ROUNDING * (within.trace() + between.trace())
+        within.flat[:: len(within) + 1] += _ROUNDING * (
+            within.trace() + between.trace()
+        )
         return means, within, between
 
 
 def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
-    """Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of each sample; None without any."""
+    """Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of each
+    sample; None without any.
+    """
     both = folds[0] + folds[1]
     if len(both.sizes) < 2 or not min(fold.sizes.sum() for fold in folds):
         return None
@@ -291,7 +394,8 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
             held_out = folds[1].of_scores(*first) + folds[0].of_scores(*second)
             means, within, between = held_out.covariances()
             trace = float(np.trace(np.linalg.solve(within, between)))
-        except LinAlgError:  # of samples that are all alike, or products that no samples have
+        except LinAlgError:
+            # of samples that are all alike, or products that no samples have
             continue
         if trace > best:
             best, chosen = trace, (share, means, within + _BETWEEN * between)
@@ -305,12 +409,16 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
         directions = np.linalg.solve(covariance, apart)
     except LinAlgError:  # of such products: the strength is less than that of the folds
         return None
-    return weights @ directions, (intercepts - centre) @ directions - (apart * directions).sum(axis=0) / 2
+    return weights @ directions, (intercepts - centre) @ directions - (
+        apart * directions
+    ).sum(axis=0) / 2
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedGram:
-    """Sums of a Gram matrix with the weights of the classes, and the scores that follow from them."""
+    """Sums of a Gram matrix with the weights of the classes, and the scores that follow
+    from them.
+    """
 
     sums: GramMatrix
     weights: tuple[int, ...]
@@ -318,17 +426,27 @@ class LearnedGram:
 
     @classmethod
     def of(
-        cls, specs: Sequence[HashSpec], X: Any, y: npt.NDArray[np.int64], n_classes: int, n_jobs: int | None = None
+        cls,
+        specs: Sequence[HashSpec],
+        X: Any,
+        y: npt.NDArray[np.int64],
+        n_classes: int,
+        n_jobs: int | None = None,
     ) -> LearnedGram | None:
-        """Learn from samples in one place, (n, d), with class indices, (n,): equal to what parties with these learn.
+        """Learn from samples in one place, (n, d), with class indices, (n,): equal to
+        what parties with these learn.
 
         None where no scores follow.
         """
         weights = class_weights(np.bincount(y, minlength=n_classes))
-        return cls._of_sums(specs, weights, GramMatrix.from_data(specs, weights, X, y, n_jobs))
+        return cls._of_sums(
+            specs, weights, GramMatrix.from_data(specs, weights, X, y, n_jobs)
+        )
 
     @classmethod
-    def _of_sums(cls, specs: Sequence[HashSpec], weights: tuple[int, ...], sums: GramMatrix) -> LearnedGram | None:
+    def _of_sums(
+        cls, specs: Sequence[HashSpec], weights: tuple[int, ...], sums: GramMatrix
+    ) -> LearnedGram | None:
         scoring = sums.scoring(specs, weights)
         return None if scoring is None else cls(sums, weights, scoring)
 
@@ -338,12 +456,16 @@ class LearnedGram:
 
 
 def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:
-    """Rows of a square matrix, each with its place in the upper triangle that is written row by row."""
+    """Rows of a square matrix, each with its place in the upper triangle that is
+    written row by row.
+    """
     first = 0
     for row in range(n_rows):
         yield row, slice(first, first := first + n_rows - row)
 
 
 def memory_of_gram(n_rows: int, n_classes: int) -> int:
-    """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples not included."""
+    """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples
+    not included.
+    """
     return 48 * n_rows**2 + n_rows * (8 * BATCH + 128 * n_classes)

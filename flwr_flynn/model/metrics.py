@@ -1,8 +1,10 @@
-"""Figures of a classifier: from confusion matrices, and with intervals of 95 % from histograms of its probabilities.
+"""Figures of a classifier: from confusion matrices, and with intervals of 95 % from
+histograms of its probabilities.
 
-A confusion matrix is an (L, L) int64 array of counts with entries [true, predicted]. For the histograms one class
-stands against the rest: one of the probabilities for the class of its own samples, and one of all others. Both are
-sums over samples, which add."""
+A confusion matrix is an (L, L) int64 array of counts with entries [true, predicted].
+For the histograms one class stands against the rest: one of the probabilities for the
+class of its own samples, and one of all others. Both are sums over samples, which add.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,21 @@ Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
-def confusion(true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int) -> Counts:
+def confusion(
+    true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int
+) -> Counts:
     """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""
     cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
     return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
 
 
 def scores(matrix: Counts) -> dict[str, float]:
-    """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one sample.
+    """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one
+    sample.
 
-    Balanced accuracy is the mean recall over the classes that occur; macro-F1 the mean of
-    F1 = 2 correct / (occurrences + predictions) over the classes that occur or were predicted.
+    Balanced accuracy is the mean recall over the classes that occur; macro-F1 the mean
+    of F1 = 2 correct / (occurrences + predictions) over the classes that occur or were
+    predicted.
     """
     correct, occurs, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
     present, seen = occurs > 0, occurs + predicted > 0
@@ -41,10 +47,11 @@ def scores(matrix: Counts) -> dict[str, float]:
 
 
 def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> float:
-    """Balanced accuracy from correct samples and sizes of the classes, (L,) both; 0 without samples.
+    """Balanced accuracy from correct samples and sizes of the classes, (L,) both; 0
+    without samples.
 
-    The same on every machine, and rounded so that ties do not depend on the order of the classes or on errors of
-    division.
+    The same on every machine, and rounded so that ties do not depend on the order of
+    the classes or on errors of division.
     """
     filled = sizes > 0
     recalls = (correct[filled] / sizes[filled]).tolist()
@@ -52,10 +59,11 @@ def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) ->
 
 
 def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
-    """Metrics over the samples of all parties, and their spread over the parties, worst first, for JSON.
+    """Metrics over the samples of all parties, and their spread over the parties, worst
+    first, for JSON.
 
-    `by_party` has for each party, by its name, the number of samples classified correctly and that of all, above 0;
-    no party where only the sum is known.
+    `by_party` has for each party, by its name, the number of samples classified
+    correctly and that of all, above 0; no party where only the sum is known.
     """
     parties: list[dict[str, Any]] = [
         {"name": name, "accuracy": right / n_examples, "examples": n_examples}
@@ -68,63 +76,94 @@ def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str,
         "parties": parties,
         "worst_party": parties[0] if parties else None,
         "best_party": parties[-1] if parties else None,
-        "accuracy_std": float(np.std([party["accuracy"] for party in parties])) if parties else None,
+        "accuracy_std": float(np.std([party["accuracy"] for party in parties]))
+        if parties
+        else None,
         "confusion": total.tolist(),
     }
 
 
 MOST_CLASSES = 256  # classes of a model, at most, for which histograms are made
 
-N_SUMS = 6  # sums beside the histograms: samples, correct ones, and Brier score and log-loss with their squares
+# sums beside the histograms: samples, correct ones, and Brier score and log-loss with
+# their squares
+N_SUMS = 6
 
-UNIT = 2.0**-20  # unit of the sums of scores and losses, so that sums over parties are exact
+# unit of the sums of scores and losses, so that sums over parties are exact
+UNIT = 2.0**-20
 
-MAX_LOSS = 32.0  # upper bound of the log-loss of one sample: the squares of so many samples as a secure sum allows fit
+# upper bound of the log-loss of one sample: the squares of so many samples as a secure
+# sum allows fit
+MAX_LOSS = 32.0
 
 LARGEST_SUM = round(MAX_LOSS**2 / UNIT)  # bound of every sum, for one sample
 
 
-# Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two, down to some 1e-6.
+# Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two,
+# down to some 1e-6.
 _TAIL = [0.005 * share * 2.0**-k for k in range(12) for share in (0.75, 0.5)]
-EDGES: Floats = np.array(sorted(_TAIL) + [k / 200 for k in range(1, 200)] + sorted(1 - each for each in _TAIL))
+EDGES: Floats = np.array(
+    sorted(_TAIL)
+    + [k / 200 for k in range(1, 200)]
+    + sorted(1 - each for each in _TAIL)
+)
 N_LEVELS = len(EDGES) + 1
-CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2  # middle of each level, (N_LEVELS,)
+# middle of each level, (N_LEVELS,)
+CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2
 
 
-def scored(probabilities: Floats, true: Counts, predicted: Counts) -> tuple[Counts, Counts]:
-    """Histograms, (2 L, N_LEVELS), and sums, (N_SUMS,), both int64, of samples with probabilities, (n, L).
+def scored(
+    probabilities: Floats, true: Counts, predicted: Counts
+) -> tuple[Counts, Counts]:
+    """Histograms, (2 L, N_LEVELS), and sums, (N_SUMS,), both int64, of samples with
+    probabilities, (n, L).
 
-    `true` and `predicted` are class indices, (n,). Row 2 c of the histograms is of the probabilities for class c of the
-    samples of other classes, row 2 c + 1 of its own samples.
+    `true` and `predicted` are class indices, (n,). Row 2 c of the histograms is of the
+    probabilities for class c of the samples of other classes, row 2 c + 1 of its own
+    samples.
     """
     n_classes = probabilities.shape[1]
     levels = np.searchsorted(EDGES, probabilities, side="right")
     rows = 2 * np.arange(n_classes) + (true[:, None] == np.arange(n_classes))
-    found = np.bincount((rows * N_LEVELS + levels).ravel(), minlength=2 * n_classes * N_LEVELS)
+    found = np.bincount(
+        (rows * N_LEVELS + levels).ravel(), minlength=2 * n_classes * N_LEVELS
+    )
     own = probabilities[np.arange(len(true)), true]
     brier = np.square(probabilities).sum(axis=1) - 2 * own + 1
     loss = -np.log(np.maximum(own, math.exp(-MAX_LOSS)))
-    parts = [int(np.rint(each / UNIT).sum()) for each in (brier, brier**2, loss, loss**2)]
+    parts = [
+        int(np.rint(each / UNIT).sum()) for each in (brier, brier**2, loss, loss**2)
+    ]
     sums = np.array([len(true), int((predicted == true).sum()), *parts], np.int64)
     return found.astype(np.int64, copy=False).reshape(-1, N_LEVELS), sums
 
 
 def above_floor(found: Counts, sums: Counts, least: int) -> tuple[Counts, Counts]:
-    """Histograms and sums as a party with this disclosure floor tells them, of all samples or of several subgroups.
+    """Histograms and sums as a party with this disclosure floor tells them, of all
+    samples or of several subgroups.
 
-    Left out are classes of which, or of whose rest, some samples are there, but fewer than `least`; and the sums of
-    fewer. So few must not follow from the figures of all either: the smallest other subgroups are left out with them,
-    until there are enough. With a floor of 1 nothing is left out.
+    Left out are classes of which, or of whose rest, some samples are there, but fewer
+    than `least`; and the sums of fewer. So few must not follow from the figures of all
+    either: the smallest other subgroups are left out with them, until there are enough.
+    With a floor of 1 nothing is left out.
     """
-    tables, totals = found.reshape(sums.size // N_SUMS, -1, N_LEVELS), sums.reshape(-1, N_SUMS)
+    tables, totals = (
+        found.reshape(sums.size // N_SUMS, -1, N_LEVELS),
+        sums.reshape(-1, N_SUMS),
+    )
     sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
     kept = np.stack([_kept(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1)
-    told = tables * np.repeat(kept, 2, axis=1)[:, :, None], totals * _kept(totals[:, :1], least)[:, None]
+    told = (
+        tables * np.repeat(kept, 2, axis=1)[:, :, None],
+        totals * _kept(totals[:, :1], least)[:, None],
+    )
     return told[0].reshape(found.shape), told[1].reshape(sums.shape)
 
 
 def _kept(sizes: Counts, least: int) -> npt.NDArray[np.bool_]:
-    """True for each subgroup that is told, from its samples and those of the rest, (n, 1 or 2)."""
+    """True for each subgroup that is told, from its samples and those of the rest, (n,
+    1 or 2).
+    """
     kept: npt.NDArray[np.bool_] = ((sizes == 0) | (sizes >= least)).all(axis=1)
     for group in np.argsort(sizes.sum(axis=1), kind="stable"):
         hidden = sizes[~kept].sum(axis=0)
@@ -138,7 +177,8 @@ Figure = list[float] | None
 
 _Z = 1.959963984540054  # of the standard normal distribution
 _THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
-_GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)  # of the reliability curve, of equal width
+# of the reliability curve, of equal width
+_GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)
 _MOST_POINTS = 64  # of a ROC curve
 _MOST_STEPS = 100  # of Newton's method
 
@@ -147,7 +187,8 @@ def overall(found: Counts, sums: Counts) -> dict[str, Any]:
     """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)."""
     parts, two = _Curves(found), len(found) == 4
     n, correct = int(sums[0]), int(sums[1])
-    scale = UNIT / 2 if two else UNIT  # of two classes the Brier score is usually that of one
+    # of two classes the Brier score is usually that of one
+    scale = UNIT / 2 if two else UNIT
     return {
         "examples": n,
         "accuracy": share(correct, n),
@@ -172,7 +213,11 @@ def by_class(found: Counts, labels: Sequence[Any]) -> list[dict[str, Any]]:
             "others": int(parts.n_rest[c]),
             "auroc": parts.auroc[c],
             "auprc": parts.auprc[c],
-            "calibration": {"error": parts.calibration_error[c], "slope": slopes[c], "intercept": intercepts[c]},
+            "calibration": {
+                "error": parts.calibration_error[c],
+                "slope": slopes[c],
+                "intercept": intercepts[c],
+            },
             "thresholds": [parts.at(c, threshold) for threshold in _THRESHOLDS],
             "roc": parts.roc(c),
             "reliability": parts.reliability(c),
@@ -182,7 +227,9 @@ def by_class(found: Counts, labels: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def resolution(found: Counts) -> float:
-    """The largest error of an AUROC by the width of the levels: half the share of pairs within one level."""
+    """The largest error of an AUROC by the width of the levels: half the share of pairs
+    within one level.
+    """
     own, rest = found[1::2], found[::2]
     pairs = own.sum(axis=1) * rest.sum(axis=1).astype(np.float64)
     within = (own * rest.astype(np.float64)).sum(axis=1)
@@ -193,40 +240,60 @@ def share(part: float, n: float) -> Figure:
     """A share of n samples, with Wilson's interval."""
     if n <= 0:
         return None
-    p, z2 = min(max(part / n, 0.0), 1.0), _Z**2 / n  # beyond by rounding, of more than 2**53 samples
-    middle, half = (p + z2 / 2) / (1 + z2), _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
+    # beyond by rounding, of more than 2**53 samples
+    p, z2 = min(max(part / n, 0.0), 1.0), _Z**2 / n
+    middle, half = (
+        (p + z2 / 2) / (1 + z2),
+        _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2),
+    )
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
 
 def _mean(n: int, total: Any, squares: Any, scale: float) -> Figure:
-    """A mean of n values from their sum and that of their squares, both in units of `UNIT`, times scale / UNIT."""
+    """A mean of n values from their sum and that of their squares, both in units of
+    `UNIT`, times scale / UNIT.
+    """
     if n <= 1:  # one value has no spread
         return None
     mean = int(total) / n
     variance = max(int(squares) * UNIT / n - (mean * UNIT) ** 2, 0.0) / UNIT**2
-    factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0)) if mean else 1.0
-    return [mean * scale, mean * scale / factor, mean * scale * factor]  # of the logarithm: losses are skewed
+    factor = (
+        math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0)) if mean else 1.0
+    )
+    # of the logarithm: losses are skewed
+    return [mean * scale, mean * scale / factor, mean * scale * factor]
 
 
 def _over_classes(figures: Sequence[Figure], two: bool) -> Figure:
-    """The figure of the second of two classes, or the mean over the classes that have one."""
+    """The figure of the second of two classes, or the mean over the classes that have
+    one.
+    """
     if two:
         return figures[1]
     found = [figure for figure in figures if figure is not None]
-    return [math.fsum(ends) / len(found) for ends in zip(*found, strict=True)] if found else None
+    return (
+        [math.fsum(ends) / len(found) for ends in zip(*found, strict=True)]
+        if found
+        else None
+    )
 
 
 class _Curves:
     """Histograms of each class against the rest, (L, N_LEVELS) both."""
 
     def __init__(self, found: Counts) -> None:
-        self.own, self.rest = found[1::2].astype(np.float64), found[::2].astype(np.float64)
+        self.own, self.rest = (
+            found[1::2].astype(np.float64),
+            found[::2].astype(np.float64),
+        )
         self.n_own, self.n_rest = self.own.sum(axis=1), self.rest.sum(axis=1)
         self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
 
     @cached_property
     def auroc(self) -> list[Figure]:
-        """Probability that a sample of the class gets more than one of the rest; half of a tie."""
+        """Probability that a sample of the class gets more than one of the rest; half
+        of a tie.
+        """
         below = np.cumsum(self.rest, axis=1) - self.rest / 2
         pairs = np.where(self.is_defined, self.n_own * self.n_rest, 1.0)
         area = (self.own * below).sum(axis=1) / pairs
@@ -236,34 +303,49 @@ class _Curves:
     @cached_property
     def auprc(self) -> list[Figure]:
         """Average precision: the mean of the precision at each sample of the class."""
-        own, all_ = (np.cumsum(each[:, ::-1], axis=1)[:, ::-1] for each in (self.own, self.own + self.rest))
-        area = (self.own * own / np.maximum(all_, 1)).sum(axis=1) / np.maximum(self.n_own, 1)
+        own, all_ = (
+            np.cumsum(each[:, ::-1], axis=1)[:, ::-1]
+            for each in (self.own, self.own + self.rest)
+        )
+        area = (self.own * own / np.maximum(all_, 1)).sum(axis=1) / np.maximum(
+            self.n_own, 1
+        )
         shares = [share(a * n, n) for a, n in zip(area, self.n_own, strict=True)]
-        return [figure if ok else None for figure, ok in zip(shares, self.is_defined, strict=True)]
+        return [
+            figure if ok else None
+            for figure, ok in zip(shares, self.is_defined, strict=True)
+        ]
 
     @cached_property
     def calibration_error(self) -> list[Figure]:
-        """Mean distance between predicted and observed shares, over ten groups of equal width."""
+        """Mean distance between predicted and observed shares, over ten groups of equal
+        width.
+        """
         members = np.arange(10)[:, None] == _GROUPS  # (10, N_LEVELS)
         own, n = self.own @ members.T, (self.own + self.rest) @ members.T
         predicted = ((self.own + self.rest) * CENTRES) @ members.T
         total = np.maximum(n.sum(axis=1), 1)
         error = np.abs(own - predicted).sum(axis=1) / total
-        expected = predicted * (1 - predicted / np.maximum(n, 1))  # where few samples are all of one class
+        # where few samples are all of one class
+        expected = predicted * (1 - predicted / np.maximum(n, 1))
         variance = np.maximum(own * (1 - own / np.maximum(n, 1)), expected)
         half = _Z * np.sqrt(variance.sum(axis=1)) / total
-        most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum(axis=1) / total  # by chance, where the error is 0
+        # by chance, where the error is 0
+        most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum(axis=1) / total
         return self._figures(error, np.maximum(error - most - half, 0.0), error + half)
 
     def fitted(self, index: int) -> list[Figure]:
-        """Slope (1) of a logistic regression of the class on the log odds; or intercept (0), with a slope of 1."""
+        """Slope (1) of a logistic regression of the class on the log odds; or intercept
+        (0), with a slope of 1.
+        """
         y, n = self.own, self.own + self.rest
         design = np.stack([np.ones(N_LEVELS), logit(CENTRES)])
         is_free = np.array([True, index == 1])
         at, step = np.tile([0.0, 1.0], (len(n), 1)), np.zeros((len(n), 2))
         best, factor = np.full(len(n), np.inf), np.ones((len(n), 1))
         with np.errstate(all="ignore"):
-            for _ in range(_MOST_STEPS):  # Newton's method, with half the step where the deviance would grow
+            # Newton's method, with half the step where the deviance would grow
+            for _ in range(_MOST_STEPS):
                 tried = at + factor * step
                 odds = tried @ design
                 deviance = (n * np.logaddexp(0, odds) - y * odds).sum(axis=1)
@@ -271,10 +353,18 @@ class _Curves:
                 at, best = np.where(is_better, tried, at), np.minimum(deviance, best)
                 factor = np.where(is_better, np.minimum(2 * factor, 1.0), factor / 2)
                 p = expit(at @ design)
-                hessian = (design * (n * p * (1 - p))[:, None]) @ design.T * is_free * is_free[:, None]
+                hessian = (
+                    (design * (n * p * (1 - p))[:, None])
+                    @ design.T
+                    * is_free
+                    * is_free[:, None]
+                )
                 hessian += np.diag(~is_free)
-                det = hessian[:, 0, 0] * hessian[:, 1, 1] - hessian[:, 0, 1] ** 2  # 0 of samples that are apart
-                inverse = hessian[:, ::-1, ::-1] * [[1, -1], [-1, 1]] / det[:, None, None]
+                # 0 of samples that are apart
+                det = hessian[:, 0, 0] * hessian[:, 1, 1] - hessian[:, 0, 1] ** 2
+                inverse = (
+                    hessian[:, ::-1, ::-1] * [[1, -1], [-1, 1]] / det[:, None, None]
+                )
                 step = (inverse @ ((y - n * p) @ design.T * is_free)[..., None])[..., 0]
                 is_done = np.abs(step).sum(axis=1) < 1e-6
                 if (is_done | ~self.is_defined).all():
@@ -283,7 +373,12 @@ class _Curves:
             if index == 0:  # right whatever the slope is
                 variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
             half = _Z * np.sqrt(variance)
-        return self._figures(at[:, index], at[:, index] - half, at[:, index] + half, is_done & (half < 1e3))
+        return self._figures(
+            at[:, index],
+            at[:, index] - half,
+            at[:, index] + half,
+            is_done & (half < 1e3),
+        )
 
     def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""
@@ -302,10 +397,19 @@ class _Curves:
         """Points (false, true positive rate), from (0, 0) to (1, 1)."""
         if not self.is_defined[c]:
             return []
-        rates = [np.append(0.0, np.cumsum(each[c, ::-1]) / each[c].sum()) for each in (self.rest, self.own)]
+        rates = [
+            np.append(0.0, np.cumsum(each[c, ::-1]) / each[c].sum())
+            for each in (self.rest, self.own)
+        ]
         points = np.unique(np.round(rates, 5).T, axis=0)
-        chosen: list[list[float]] = points[np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)].tolist()
-        return [point for point, before in zip(chosen, [None, *chosen], strict=False) if point != before]
+        chosen: list[list[float]] = points[
+            np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)
+        ].tolist()
+        return [
+            point
+            for point, before in zip(chosen, [None, *chosen], strict=False)
+            if point != before
+        ]
 
     def reliability(self, c: int) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""
@@ -315,23 +419,45 @@ class _Curves:
             own, both = self.own[c, levels], self.own[c, levels] + self.rest[c, levels]
             if n := both.sum():
                 predicted = float((both * CENTRES[levels]).sum() / n)
-                found.append({"predicted": predicted, "observed": share(own.sum(), n), "examples": int(n)})
+                found.append(
+                    {
+                        "predicted": predicted,
+                        "observed": share(own.sum(), n),
+                        "examples": int(n),
+                    }
+                )
         return found
 
-    def _figures(self, value: Floats, low: Floats, high: Floats, is_found: Any = True) -> list[Figure]:
+    def _figures(
+        self, value: Floats, low: Floats, high: Floats, is_found: Any = True
+    ) -> list[Figure]:
         rows = np.stack([value, low, high], axis=1).tolist()
-        return [row if ok else None for row, ok in zip(rows, self.is_defined & is_found, strict=True)]
+        return [
+            row if ok else None
+            for row, ok in zip(rows, self.is_defined & is_found, strict=True)
+        ]
 
 
-def _area_interval(area: Floats, n_own: Floats, n_rest: Floats) -> tuple[Floats, Floats]:
+def _area_interval(
+    area: Floats, n_own: Floats, n_rest: Floats
+) -> tuple[Floats, Floats]:
     """Ends of the score interval of an AUROC."""
     pairs, most = np.maximum(n_own * n_rest, 1), (n_own + n_rest) / 2 - 1
 
     def is_within(other: Floats) -> npt.NDArray[np.bool_]:
-        spread = other * (1 - other) * (1 + most * ((1 - other) / (2 - other) + other / (1 + other))) / pairs
+        spread = (
+            other
+            * (1 - other)
+            * (1 + most * ((1 - other) / (2 - other) + other / (1 + other)))
+            / pairs
+        )
         return np.asarray(np.abs(area - other) <= _Z * np.sqrt(np.maximum(spread, 0.0)))
 
-    inside, outside = np.stack([area, area]), np.repeat([[0.0], [1.0]], len(area), axis=1)  # of the low end, the high
+    # of the low end, the high
+    inside, outside = (
+        np.stack([area, area]),
+        np.repeat([[0.0], [1.0]], len(area), axis=1),
+    )
     for _ in range(60):
         middle = (inside + outside) / 2
         ok = is_within(middle)

@@ -1,9 +1,12 @@
-"""Model: everything that predictions follow from, and nothing else; its class prior is computed here, too.
+"""Model: everything that predictions follow from, and nothing else; its class prior is
+computed here, too.
 
-A model is a sum of parts that each give log probabilities with all classes taken for equally frequent. The posterior of
-a class is in proportion to its probability by the parts times its frequency. The prior is the frequency of the classes
-among the counted samples, which the counts tell: it is exact on any split, and nothing is sent for it. If parties
-differ in nothing but how often classes occur, the frequencies of a party replace it in the party's own copy.
+A model is a sum of parts that each give log probabilities with all classes taken for
+equally frequent. The posterior of a class is in proportion to its probability by the
+parts times its frequency. The prior is the frequency of the classes among the counted
+samples, which the counts tell: it is exact on any split, and nothing is sent for it. If
+parties differ in nothing but how often classes occur, the frequencies of a party
+replace it in the party's own copy.
 """
 
 from __future__ import annotations
@@ -41,8 +44,10 @@ from flwr_flynn.tables.schema import Schema
 __all__ = ["Model", "ModelMember", "ScoringRule"]
 
 _LONGEST_GUARANTEE = 10000  # characters
-_LARGEST_LOG = 1000  # magnitude of the logarithm of a class frequency: no float64 above 0 has one below -745
-_GRAM_SHARE = 0.5  # weight of the log probabilities by the Gram matrix beside those of the members
+# magnitude of the logarithm of a class frequency: no float64 above 0 has one below -745
+_LARGEST_LOG = 1000
+# weight of the log probabilities by the Gram matrix beside those of the members
+_GRAM_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,14 @@ class ModelMember:
         Counts by the hash of `spec`.
     scoring : ScoringRule
     weight : float, default=1.0
-        Factor of the member's log probabilities in a model of several, above 0 and at most 1.
+        Factor of the member's log probabilities in a model of several, above 0 and at
+        most 1.
 
     Raises
     ------
     SpecError
-        A field is of the wrong type or out of range, or the counts are of a different hash.
+        A field is of the wrong type or out of range, or the counts are of a different
+        hash.
     """
 
     spec: HashSpec
@@ -70,13 +77,27 @@ class ModelMember:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", number("weight", self.weight, above=0, most=1, error=SpecError))
-        for name, kind in (("spec", HashSpec), ("counts", ClassCounts), ("scoring", ScoringRule)):
+        object.__setattr__(
+            self,
+            "weight",
+            number("weight", self.weight, above=0, most=1, error=SpecError),
+        )
+        for name, kind in (
+            ("spec", HashSpec),
+            ("counts", ClassCounts),
+            ("scoring", ScoringRule),
+        ):
             if not isinstance(getattr(self, name), kind):
-                raise SpecError(name, f"a {kind.__name__}", type(getattr(self, name)).__name__)
+                raise SpecError(
+                    name, f"a {kind.__name__}", type(getattr(self, name)).__name__
+                )
         if self.counts.spec_fingerprint != self.hash.fingerprint:
             expected = f"counts of hash {self.hash.fingerprint[:12]}"
-            raise SpecError("counts", expected, f"counts of hash {self.counts.spec_fingerprint[:12]}")
+            raise SpecError(
+                "counts",
+                expected,
+                f"counts of hash {self.counts.spec_fingerprint[:12]}",
+            )
 
     @property
     def hash(self) -> FlyHash:
@@ -84,8 +105,12 @@ class ModelMember:
         return flynn_hash(self.spec)
 
     def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Log odds of the classes, (n, L) float64, times the temperature, for samples, (n, d)."""
-        scores = class_scores(self.counts, self.hash.active(X, n_jobs=n_jobs), self.scoring)
+        """Log odds of the classes, (n, L) float64, times the temperature, for samples,
+        (n, d).
+        """
+        scores = class_scores(
+            self.counts, self.hash.active(X, n_jobs=n_jobs), self.scoring
+        )
         return log_odds(scores, self.spec.hash_nnz)
 
     @property
@@ -95,8 +120,12 @@ class ModelMember:
         return SUGGESTED_TEMPERATURE if chosen is None else chosen
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Novelty of samples, (n, d), to each class, (n, L) float64; see `class_novelty`."""
-        return class_novelty(self.counts, self.hash.active(X, n_jobs=n_jobs), self.scoring.decay)
+        """Novelty of samples, (n, d), to each class, (n, L) float64; see
+        `class_novelty`.
+        """
+        return class_novelty(
+            self.counts, self.hash.active(X, n_jobs=n_jobs), self.scoring.decay
+        )
 
 
 class _NoSuchMemberError(DataError, AttributeError):
@@ -112,14 +141,16 @@ class Model:
     members : sequence of ModelMember
         At least one; all of the same number of classes and features. Kept as a tuple.
     classes : (L,) array-like of str, int, float or bool
-        Label of each row of the counts, all different, in any order. Kept as a read-only array.
+        Label of each row of the counts, all different, in any order. Kept as a
+        read-only array.
     feature_names : sequence of n_features str, or Schema, optional
-        Names, kept as a tuple; or the schema by which raw columns become n_features numbers.
+        Names, kept as a tuple; or the schema by which raw columns become n_features
+        numbers.
     guarantee : str, optional
         Statement of the privacy of the counts, on one line of at most 10000 characters.
     prior : (L,) array-like of float, optional
-        Logarithms of class frequencies, from -1000 to 0, see `own_prior`. Kept read-only. None: all classes are
-        equally frequent.
+        Logarithms of class frequencies, from -1000 to 0, see `own_prior`. Kept
+        read-only. None: all classes are equally frequent.
     gram : GramScoring, optional
         Scores from the Gram matrix, see `model.gram`, beside those of the members.
 
@@ -146,13 +177,26 @@ class Model:
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
-        if not members or not all(isinstance(member, ModelMember) for member in members):
-            raise DataError("members", "at least one ModelMember", [type(member).__name__ for member in members[:5]])
+        if not members or not all(
+            isinstance(member, ModelMember) for member in members
+        ):
+            raise DataError(
+                "members",
+                "at least one ModelMember",
+                [type(member).__name__ for member in members[:5]],
+            )
         n_classes, n_features = members[0].counts.n_classes, members[0].spec.n_features
         for member in members[1:]:
-            if (member.counts.n_classes, member.spec.n_features) != (n_classes, n_features):
+            if (member.counts.n_classes, member.spec.n_features) != (
+                n_classes,
+                n_features,
+            ):
                 got = f"{member.counts.n_classes} and {member.spec.n_features}"
-                raise DataError("members", f"{n_classes} classes and {n_features} features in each", got)
+                raise DataError(
+                    "members",
+                    f"{n_classes} classes and {n_features} features in each",
+                    got,
+                )
         classes = np.array(self.classes)
         n_labels = len(np.unique(classes)) if classes.shape == (n_classes,) else 0
         if n_labels != n_classes:
@@ -165,7 +209,9 @@ class Model:
         text = self.guarantee
         if text is not None and not isinstance(text, str):
             raise DataError("guarantee", "a str", type(text).__name__)
-        if text is not None and (len(text) > _LONGEST_GUARANTEE or not text.isprintable()):
+        if text is not None and (
+            len(text) > _LONGEST_GUARANTEE or not text.isprintable()
+        ):
             expected = f"one line of at most {_LONGEST_GUARANTEE} characters"
             raise DataError("guarantee", expected, f"{len(text)} characters")
         if self.prior is not None:
@@ -173,7 +219,11 @@ class Model:
         if self.gram is not None:
             shape = self.gram.specs[0].n_features, len(self.gram.bias)
             if shape != (n_features, n_classes):
-                raise DataError("gram", f"some of {n_features} features and {n_classes} classes", shape)
+                raise DataError(
+                    "gram",
+                    f"some of {n_features} features and {n_classes} classes",
+                    shape,
+                )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -184,9 +234,13 @@ class Model:
 
     @property
     def member(self) -> ModelMember:
-        """Only member of a model of one; a `DataError` if there are several, so that `hasattr` finds none."""
+        """Only member of a model of one; a `DataError` if there are several, so that
+        `hasattr` finds none.
+        """
         if len(self.members) != 1:
-            raise _NoSuchMemberError("members", "1 (see model_.members)", len(self.members))
+            raise _NoSuchMemberError(
+                "members", "1 (see model_.members)", len(self.members)
+            )
         return self.members[0]
 
     @property
@@ -200,35 +254,48 @@ class Model:
         return all(member.hash.takes_gaps for member in self.members)
 
     def scores(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Log probabilities of the classes, (n, L) float64, up to a constant of each sample.
+        """Log probabilities of the classes, (n, L) float64, up to a constant of each
+        sample.
 
-        The class with the highest wins, the first among equals. A class without samples is below the others.
+        The class with the highest wins, the first among equals. A class without samples
+        is below the others.
         """
         return self.posterior(self.shared_scores(X, n_jobs))
 
     def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
         """The same, (n, L), with all classes taken for equally frequent.
 
-        The mean of the log probabilities of the parts, by their weights. With a Gram matrix the mean is multiplied by
-        the root of 2 / L: of many classes, discriminant scores of a sample differ most in those of its own class, of
-        which the pooled covariance has little.
+        The mean of the log probabilities of the parts, by their weights. With a Gram
+        matrix the mean is multiplied by the root of 2 / L: of many classes,
+        discriminant scores of a sample differ most in those of its own class, of which
+        the pooled covariance has little.
         """
         scale = math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
         share = 1.0 if self.gram is None else (1 - _GRAM_SHARE) * scale
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
             weight = share * (member.weight if len(self.members) > 1 else 1.0)
-            add_log_probabilities(member.log_odds(X, n_jobs), member.temperature, weight, total)
+            add_log_probabilities(
+                member.log_odds(X, n_jobs), member.temperature, weight, total
+            )
         if self.gram is not None:
-            add_log_probabilities(self.gram.log_odds(X, n_jobs), 1.0, _GRAM_SHARE * scale, total)
+            add_log_probabilities(
+                self.gram.log_odds(X, n_jobs), 1.0, _GRAM_SHARE * scale, total
+            )
         return empty_below(total, self.empty_classes)
 
     def posterior(self, scores: Scores) -> Scores:
         """Scores with the prior, (n, L), from those without it."""
-        return scores if self.prior is None else empty_below(scores + self.prior, self.empty_classes)
+        return (
+            scores
+            if self.prior is None
+            else empty_below(scores + self.prior, self.empty_classes)
+        )
 
     def probabilities(self, scores: Scores) -> Scores:
-        """Probabilities of the classes, (n, L), from `scores`; a class without samples gets 0."""
+        """Probabilities of the classes, (n, L), from `scores`; a class without samples
+        gets 0.
+        """
         empty = self.empty_classes
         if empty.any() and not empty.all():
             scores = np.where(empty, -np.inf, scores)
@@ -236,7 +303,9 @@ class Model:
         return probabilities
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
-        """Novelty of samples to each class, (n, L) float64: the mean of the members, by their weights."""
+        """Novelty of samples to each class, (n, L) float64: the mean of the members, by
+        their weights.
+        """
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
             total += member.weight * member.novelty(X, n_jobs)
@@ -247,43 +316,70 @@ class Model:
         """SHA-256 over all of it; the same for equal models everywhere."""
         facts: dict[str, Any] = {
             "members": [
-                [member.counts.sha256(), member.scoring.rule, member.scoring.decay, member.scoring.temperature]
+                [
+                    member.counts.sha256(),
+                    member.scoring.rule,
+                    member.scoring.decay,
+                    member.scoring.temperature,
+                ]
                 + ([member.weight] if len(self.members) > 1 else [])
                 for member in self.members
             ],
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
-            "feature_names": self.feature_names if self.schema is None else self.schema.to_dict(),
+            "feature_names": self.feature_names
+            if self.schema is None
+            else self.schema.to_dict(),
         }
         if self.gram is not None:
             facts["gram"] = self.gram.sha256()
         if self.prior is not None:
             facts["prior"] = self.prior.tolist()
-        return hashlib.sha256(b"flynn model 1 " + json.dumps(facts).encode()).hexdigest()
+        return hashlib.sha256(
+            b"flynn model 1 " + json.dumps(facts).encode()
+        ).hexdigest()
 
 
 def counts_sha256(members: Sequence[ModelMember]) -> str:
-    """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over those of all members."""
+    """SHA-256 of the counts of a model: of one member `ClassCounts.sha256`, else over
+    those of all members.
+    """
     digests = [member.counts.sha256() for member in members]
-    return digests[0] if len(digests) == 1 else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
+    return (
+        digests[0]
+        if len(digests) == 1
+        else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
+    )
 
 
 def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
-    """Return feature names as a tuple, if they are one str for each feature, or a schema of as many numbers."""
+    """Return feature names as a tuple, if they are one str for each feature, or a
+    schema of as many numbers.
+    """
     if isinstance(names, Schema):
         if names.width != n_features:
-            raise DataError("feature_names", f"a schema of {n_features} numbers a row", names.width)
+            raise DataError(
+                "feature_names", f"a schema of {n_features} numbers a row", names.width
+            )
         return names
     array = np.asarray(names, dtype=object)
     if array.shape != (n_features,):
         raise DataError("feature_names", f"{n_features} str", f"shape {array.shape}")
-    if kinds := sorted({type(name).__name__ for name in array if not isinstance(name, str)}):
-        raise DataError("feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}")
+    if kinds := sorted(
+        {type(name).__name__ for name in array if not isinstance(name, str)}
+    ):
+        raise DataError(
+            "feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}"
+        )
     return tuple(array.tolist())
 
 
 def _checked_prior(prior: Any, n_classes: int) -> Scores:
-    """Return log frequencies as a read-only array, if they are one for each class and within bounds."""
-    array = finite_floats("prior", prior, (n_classes,), f"{n_classes} finite numbers", DataError)
+    """Return log frequencies as a read-only array, if they are one for each class and
+    within bounds.
+    """
+    array = finite_floats(
+        "prior", prior, (n_classes,), f"{n_classes} finite numbers", DataError
+    )
     if not ((array >= -_LARGEST_LOG) & (array <= 0)).all():
         raise DataError("prior", f"numbers from {-_LARGEST_LOG} to 0", "some outside")
     array.flags.writeable = False
@@ -296,36 +392,49 @@ def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
     indices = np.searchsorted(classes, y, sorter=order)
     codes: npt.NDArray[np.int64] = order[np.minimum(indices, len(classes) - 1)]
     if unknown := int((classes[codes] != y).sum()):
-        raise DataError("y", f"labels among the {len(classes)} classes", f"{unknown} of {len(y)} that are not")
+        raise DataError(
+            "y",
+            f"labels among the {len(classes)} classes",
+            f"{unknown} of {len(y)} that are not",
+        )
     return codes
 
 
 # -------- class prior
 
 ClassWeight = str | Scores | None
-"""Factors of the class frequencies, (L,); None for factors of 1, "balanced" for frequencies that are all equal."""
+"""Factors of the class frequencies, (L,); None for factors of 1, "balanced" for
+frequencies that are all equal."""
 
 
 def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | None:
     """Log frequencies of the classes of counted samples, (L,); None with "balanced".
 
-    Sizes of noisy counts that are below 0 are taken as 0, and each class has one sample more, by Laplace's rule of
-    succession. Where sizes are not known, they are all equal.
+    Sizes of noisy counts that are below 0 are taken as 0, and each class has one sample
+    more, by Laplace's rule of succession. Where sizes are not known, they are all
+    equal.
     """
     if isinstance(class_weight, str):
         return None
     sizes = counts.n_per_class
     if counts.noise:
-        sizes = np.ones(counts.n_classes) if sizes is None else np.maximum(sizes, 0.0) + 1.0
+        sizes = (
+            np.ones(counts.n_classes) if sizes is None else np.maximum(sizes, 0.0) + 1.0
+        )
     weights = weighted(sizes, class_weight)
     total = math.fsum(weights.tolist())
     shares = weights / total if total else np.full(len(weights), 1 / len(weights))
-    # The same on every machine; that of a class without samples is as low as a prior may be.
-    return np.array([log(share) if share > 0 else -_LARGEST_LOG for share in shares.tolist()])
+    # The same on every machine; that of a class without samples is as low as a prior
+    # may be.
+    return np.array(
+        [log(share) if share > 0 else -_LARGEST_LOG for share in shares.tolist()]
+    )
 
 
 def checked_weight(given: Any, rule: str, classes: npt.NDArray[Any]) -> ClassWeight:
-    """The `class_weight` of an estimator as the functions here take it, for (L,) class labels."""
+    """The `class_weight` of an estimator as the functions here take it, for (L,) class
+    labels.
+    """
     if given is None or isinstance(given, str):
         return "balanced" if rule == "novelty" else given
     from sklearn.utils.class_weight import compute_class_weight
@@ -345,14 +454,20 @@ def weighted(n_per_class: npt.ArrayLike, class_weight: ClassWeight) -> Scores:
 
 
 def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scores:
-    """Logarithms of the frequencies of a party's classes, (L,), from its class sizes and those of the federation.
+    """Logarithms of the frequencies of a party's classes, (L,), from its class sizes
+    and those of the federation.
 
-    The m-estimate of Cestnik (1990): as if the party had m more samples, as frequent as in the federation, and the
-    federation one more of each class. It is averaged over m = 1/2, 1, 2, ..., 32768, each with the likelihood that it
-    gives to the party's class sizes (the compound multinomial of Mosimann, 1962): a large m for a party that is like
-    the others, or has so few samples that it may be, and a small one for a party that is not.
+    The m-estimate of Cestnik (1990): as if the party had m more samples, as frequent as
+    in the federation, and the federation one more of each class. It is averaged over m
+    = 1/2, 1, 2, ..., 32768, each with the likelihood that it gives to the party's class
+    sizes (the compound multinomial of Mosimann, 1962): a large m for a party that is
+    like the others, or has so few samples that it may be, and a small one for a party
+    that is not.
     """
-    own, shares = np.asarray(n_per_class, np.float64), np.asarray(everyone, np.float64) + 1
+    own, shares = (
+        np.asarray(n_per_class, np.float64),
+        np.asarray(everyone, np.float64) + 1,
+    )
     shares /= shares.sum()
     strengths = 2.0 ** np.arange(-1, 16)
     pseudo = strengths[:, None] * shares
@@ -363,7 +478,8 @@ def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scor
 
 
 def own_prior(model: Model, y: npt.NDArray[np.int64]) -> Scores:
-    """Log frequencies, (L,), of the classes of a party's samples with class indices, (n,).
+    """Log frequencies, (L,), of the classes of a party's samples with class indices,
+    (n,).
 
     Beside noisy counts those of the federation are taken for equal.
     """

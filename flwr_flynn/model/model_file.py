@@ -1,7 +1,8 @@
-"""Model file: an .npz without pickles that is written whole or not at all, and read whole or refused.
+"""Model file: an .npz without pickles that is written whole or not at all, and read
+whole or refused.
 
-Its arrays are in ``docs/reference/file_formats.md``. Files come from anybody: sizes are known, and known to fit, before
-anything is allocated.
+Its arrays are in ``docs/reference/file_formats.md``. Files come from anybody: sizes are
+known, and known to fit, before anything is allocated.
 """
 
 from __future__ import annotations
@@ -33,15 +34,19 @@ _FORMAT = 10
 _HEADER = {"format", "classes", "feature_names", "guarantee", "members", "gram"}
 _GONE = {
     "aligned": "false: alignment is gone, train on columns standardised at the parties",
-    "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` alone",
+    "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` "
+    "alone",
 }
 """Entries of files of 0.8, and what they must be."""
 
 
-def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None) -> None:
+def write(
+    path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None
+) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
-    An existing file keeps its permissions; a symbolic link is followed. `extra` is a record of the writer, for JSON.
+    An existing file keeps its permissions; a symbolic link is followed. `extra` is a
+    record of the writer, for JSON.
     """
     gram, names = model.gram, model.feature_names
     header: dict[str, Any] = {
@@ -54,15 +59,23 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
     }
     if gram is not None:
         prints = [flynn_hash(spec).fingerprint for spec in gram.specs]
-        header["gram"] = {"specs": [spec.to_dict() for spec in gram.specs], "fingerprints": prints}
+        header["gram"] = {
+            "specs": [spec.to_dict() for spec in gram.specs],
+            "fingerprints": prints,
+        }
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
         counts = member.counts.array
-        arrays[f"counts_{index}"] = _little(counts, _least(counts) if member.counts.noise else int(counts.max()))
+        arrays[f"counts_{index}"] = _little(
+            counts, _least(counts) if member.counts.noise else int(counts.max())
+        )
     if gram is not None:
-        arrays |= {"gram": _narrow_weights(gram.weights), "bias": gram.bias.astype("<i8")}
+        arrays |= {
+            "gram": _narrow_weights(gram.weights),
+            "bias": gram.bias.astype("<i8"),
+        }
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
@@ -71,15 +84,20 @@ def write(path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | No
             info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
             info.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(info, "w", force_zip64=True) as member_stream:
-                np.lib.format.write_array(member_stream, array, version=(1, 0), allow_pickle=False)
+                np.lib.format.write_array(
+                    member_stream, array, version=(1, 0), allow_pickle=False
+                )
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[tuple[Model, Any]]:
+def reading(
+    path: str | os.PathLike[str], max_bytes: int
+) -> Iterator[tuple[Model, Any]]:
     """Read a model and the writer's record, not checked or None, for use in the block.
 
-    An error of the block about the contents becomes a `ModelFileError`, as do a damaged file and a model that takes
-    more than `max_bytes`. An `OSError` is raised where the file cannot be opened.
+    An error of the block about the contents becomes a `ModelFileError`, as do a damaged
+    file and a model that takes more than `max_bytes`. An `OSError` is raised where the
+    file cannot be opened.
     """
     with open(path, "rb") as stream:
         try:
@@ -87,15 +105,22 @@ def reading(path: str | os.PathLike[str], max_bytes: int) -> Iterator[tuple[Mode
         except FlyNNError as error:
             prefix = "" if isinstance(error, ModelFileError) else "inconsistent: "
             text = f"{os.fspath(path)}: {prefix}{error}"
-            raise ModelFileError(error.field or "file", error.expected, error.got, text=text) from None
-        except Exception as error:  # noqa: BLE001 - zipfile, json and constructors raise a dozen kinds on other files
+            raise ModelFileError(
+                error.field or "file", error.expected, error.got, text=text
+            ) from None
+        except Exception as error:  # noqa: BLE001
+            # Zipfile, json and constructors raise a dozen kinds on other files.
             kind = type(error).__name__
             text = f"{os.fspath(path)}: not a model file, or damaged ({kind})"
             raise ModelFileError("file", "a model file", kind, text=text) from None
 
 
-def _read_header(archive: zipfile.ZipFile, names: list[str], max_bytes: int) -> tuple[npt.NDArray[np.uint8], Any]:
-    """Header of a model file with arrays of these names: its text, and the fields in it."""
+def _read_header(
+    archive: zipfile.ZipFile, names: list[str], max_bytes: int
+) -> tuple[npt.NDArray[np.uint8], Any]:
+    """Header of a model file with arrays of these names: its text, and the fields in
+    it.
+    """
     if not {"header", "digest"} <= {*names}:
         raise ModelFileError("arrays", "header, counts and digest", sorted(names)[:5])
     text = _read_npy(archive, "header", r"\|u1", max_bytes // 32)
@@ -106,20 +131,30 @@ def _read_header(archive: zipfile.ZipFile, names: list[str], max_bytes: int) -> 
         if header.pop(name, False) is not False:
             raise ModelFileError(name, expected, "true")
     if set(header) != _HEADER:
-        raise ModelFileError("header", ", ".join(sorted(_HEADER)), listed([name[:40] for name in sorted(header)], 8))
+        raise ModelFileError(
+            "header",
+            ", ".join(sorted(_HEADER)),
+            listed([name[:40] for name in sorted(header)], 8),
+        )
     if not isinstance(header["members"], list):
         raise ModelFileError("members", "a list", type(header["members"]).__name__)
     return text, header
 
 
 def _array_names(header: dict[str, Any], present: list[str]) -> list[str]:
-    """Names of the arrays of a model with this header, in the order of their digest, if these are present."""
+    """Names of the arrays of a model with this header, in the order of their digest, if
+    these are present.
+    """
     names = [f"counts_{index}" for index in range(len(header["members"]))]
     names += ["gram", "bias"] if header["gram"] is not None else []
     names += ["prior"] if "prior" in present else []
     expected = ["header", "digest", *names]
     if len(present) != len({*present}) or {*present} - {"extra"} != {*expected}:
-        raise ModelFileError("arrays", listed(expected, 8), listed([name[:40] for name in sorted(present)], 8))
+        raise ModelFileError(
+            "arrays",
+            listed(expected, 8),
+            listed([name[:40] for name in sorted(present)], 8),
+        )
     return ["extra", *names] if "extra" in present else names
 
 
@@ -129,13 +164,21 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         text, header = _read_header(archive, present, max_bytes)
         names, members = _array_names(header, present), header["members"]
         classes = _labels_from_json(header["classes"])
-        specs, n_classes = [HashSpec.from_dict(member["spec"]) for member in members], len(classes)
+        specs, n_classes = (
+            [HashSpec.from_dict(member["spec"]) for member in members],
+            len(classes),
+        )
         gram_specs = _gram_specs(header["gram"])
         needed = sum(memory_needed(spec, n_classes) for spec in (*specs, *gram_specs))
         if needed > max_bytes:
-            raise ModelFileError("memory", f"at most {max_bytes / 2**20:.2g} MiB", f"about {needed / 2**20:.2g} MiB")
+            raise ModelFileError(
+                "memory",
+                f"at most {max_bytes / 2**20:.2g} MiB",
+                f"about {needed / 2**20:.2g} MiB",
+            )
         n_rows = sum(spec.hash_dim for spec in gram_specs)
-        # Of each array its types, and the most bytes. JSON takes up to some thirty times its length as Python objects.
+        # Of each array its types, and the most bytes. JSON takes up to some thirty
+        # times its length as Python objects.
         limits = {
             "extra": (r"\|u1", max_bytes // 32),
             "gram": ("[<|]i[124]", 4 * n_classes * n_rows),
@@ -143,23 +186,43 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             "prior": ("<f8", 8 * n_classes),
         }
         for index, (member, spec) in enumerate(zip(members, specs, strict=True)):
-            limits[f"counts_{index}"] = f"[<|]{'i' if member['noise'] else 'u'}[1248]", 8 * n_classes * spec.hash_dim
+            limits[f"counts_{index}"] = (
+                f"[<|]{'i' if member['noise'] else 'u'}[1248]",
+                8 * n_classes * spec.hash_dim,
+            )
         arrays = {name: _read_npy(archive, name, *limits[name]) for name in names}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
     contents = digest_of(text, *arrays.values())
     if not np.array_equal(digest, contents):
         got = f"{digest.tobytes().hex()[:12]}... in an altered file"
-        raise ModelFileError("digest", f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...", got)
+        raise ModelFileError(
+            "digest",
+            f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...",
+            got,
+        )
     gram, features = header["gram"], header["feature_names"]
     if gram is not None:
-        if gram["fingerprints"] != [flynn_hash(spec).fingerprint for spec in gram_specs]:
-            raise ModelFileError("fingerprints", "the rows that this version draws", str(gram["fingerprints"])[:24])
-        gram = GramScoring(gram_specs, arrays["gram"].astype(np.int32), arrays["bias"].astype(np.int64))
+        if gram["fingerprints"] != [
+            flynn_hash(spec).fingerprint for spec in gram_specs
+        ]:
+            raise ModelFileError(
+                "fingerprints",
+                "the rows that this version draws",
+                str(gram["fingerprints"])[:24],
+            )
+        gram = GramScoring(
+            gram_specs, arrays["gram"].astype(np.int32), arrays["bias"].astype(np.int64)
+        )
     pairs = enumerate(zip(specs, members, strict=True))
     model = Model(
-        tuple(_member(*pair, arrays[f"counts_{index}"], n_classes) for index, pair in pairs),
+        tuple(
+            _member(*pair, arrays[f"counts_{index}"], n_classes)
+            for index, pair in pairs
+        ),
         classes,
-        feature_names=Schema.from_dict(features) if isinstance(features, dict) else features,
+        feature_names=Schema.from_dict(features)
+        if isinstance(features, dict)
+        else features,
         guarantee=header["guarantee"],
         prior=arrays.get("prior"),
         gram=gram,
@@ -171,28 +234,52 @@ def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
     if values is None:
         return ()
     if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
-        raise ModelFileError("gram", "specs and fingerprints, with no figures as in 0.8", type(values).__name__)
+        raise ModelFileError(
+            "gram",
+            "specs and fingerprints, with no figures as in 0.8",
+            type(values).__name__,
+        )
     return checked_gram_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
 
 
-def _member(spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int) -> ModelMember:
+def _member(
+    spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int
+) -> ModelMember:
     """Member from its spec, its entry in the header and its counts."""
     if counts.shape != (n_classes, spec.hash_dim):
-        raise ModelFileError("counts", f"shape {(n_classes, spec.hash_dim)}", f"shape {counts.shape}")
+        raise ModelFileError(
+            "counts", f"shape {(n_classes, spec.hash_dim)}", f"shape {counts.shape}"
+        )
     if flynn_hash(spec).fingerprint != values["fingerprint"]:
-        raise ModelFileError("fingerprint", "the rows of M that this version draws", str(values["fingerprint"])[:12])
+        raise ModelFileError(
+            "fingerprint",
+            "the rows of M that this version draws",
+            str(values["fingerprint"])[:12],
+        )
     noise = tuple(Release.from_dict(release) for release in values["noise"])
     return ModelMember(
         spec,
-        ClassCounts(counts, hash_nnz=spec.hash_nnz, spec_fingerprint=values["fingerprint"], noise=noise),
+        ClassCounts(
+            counts,
+            hash_nnz=spec.hash_nnz,
+            spec_fingerprint=values["fingerprint"],
+            noise=noise,
+        ),
         ScoringRule(values["rule"], values["decay"], values["temperature"]),
         values["weight"],
     )
 
 
 def _member_header(member: ModelMember) -> dict[str, Any]:
-    facts = {"spec": member.spec.to_dict(), "fingerprint": member.counts.spec_fingerprint, **asdict(member.scoring)}
-    return facts | {"weight": member.weight, "noise": [asdict(release) for release in member.counts.noise]}
+    facts = {
+        "spec": member.spec.to_dict(),
+        "fingerprint": member.counts.spec_fingerprint,
+        **asdict(member.scoring),
+    }
+    return facts | {
+        "weight": member.weight,
+        "noise": [asdict(release) for release in member.counts.noise],
+    }
 
 
 def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -207,7 +294,9 @@ def _least(array: npt.NDArray[Any]) -> int:
 
 
 def _narrow_weights(weights: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
-    """Weights in the narrowest type that holds them and their negatives: -128 fits a byte, 128 does not."""
+    """Weights in the narrowest type that holds them and their negatives: -128 fits a
+    byte, 128 does not.
+    """
     return _little(weights, -int(np.abs(weights).max(initial=0)) - 1)
 
 
@@ -216,8 +305,12 @@ def _little(array: npt.NDArray[Any], extreme: int) -> npt.NDArray[Any]:
     return array.astype(np.min_scalar_type(extreme).newbyteorder("<"), copy=False)
 
 
-def _read_npy(archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int) -> npt.NDArray[Any]:
-    array = _files.npz_array(archive, f"{name}.npy", name, ModelFileError, dtypes, max_bytes)
+def _read_npy(
+    archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int
+) -> npt.NDArray[Any]:
+    array = _files.npz_array(
+        archive, f"{name}.npy", name, ModelFileError, dtypes, max_bytes
+    )
     if not array.flags.c_contiguous:
         raise ModelFileError(name, "an array in C order", "Fortran order")
     return array
@@ -228,7 +321,9 @@ def _json_bytes(values: Any) -> npt.NDArray[np.uint8]:
 
 
 def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """SHA-256 of arrays as they stand in the file, with their types and shapes, 32 bytes."""
+    """SHA-256 of arrays as they stand in the file, with their types and shapes, 32
+    bytes.
+    """
     sha256 = hashlib.sha256(b"flynn model 1")
     for array in arrays:
         sha256.update(f"{array.dtype.str} {array.shape} ".encode())
@@ -239,16 +334,31 @@ def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
 def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:
     kind = classes.dtype.kind
     values = classes.tolist()
-    if kind not in "OUbiuf" or (kind == "O" and not all(type(value) is str for value in values)):
-        raise ModelFileError("classes", "strings, numbers or booleans", f"dtype {classes.dtype}")
-    return {"dtype": "object" if kind == "O" else "str" if kind == "U" else classes.dtype.name, "values": values}
+    if kind not in "OUbiuf" or (
+        kind == "O" and not all(type(value) is str for value in values)
+    ):
+        raise ModelFileError(
+            "classes", "strings, numbers or booleans", f"dtype {classes.dtype}"
+        )
+    return {
+        "dtype": "object"
+        if kind == "O"
+        else "str"
+        if kind == "U"
+        else classes.dtype.name,
+        "values": values,
+    }
 
 
 def _labels_from_json(labels: dict[str, Any]) -> npt.NDArray[Any]:
     name, values = labels["dtype"], labels["values"]
     if not re.fullmatch("object|str|bool|u?int(8|16|32|64)|float(16|32|64)", name):
-        raise ModelFileError("classes", "a dtype of strings, numbers or booleans", name[:40])
+        raise ModelFileError(
+            "classes", "a dtype of strings, numbers or booleans", name[:40]
+        )
     array = np.array(values, name)
     if array.tolist() != values:
-        raise ModelFileError("classes", f"values of dtype {name}", "values of a different type")
+        raise ModelFileError(
+            "classes", f"values of dtype {name}", "values of a different type"
+        )
     return array

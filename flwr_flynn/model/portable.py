@@ -1,7 +1,9 @@
-"""Exponential function, logarithm and hash of a sample's content that are the same on every machine.
+"""Exponential function, logarithm and hash of a sample's content that are the same on
+every machine.
 
-Those of a machine's library differ in the last digit from CPU to CPU. These use only operations that are rounded
-exactly, in a fixed order, and are within a few units in the last place.
+Those of a machine's library differ in the last digit from CPU to CPU. These use only
+operations that are rounded exactly, in a fixed order, and are within a few units in the
+last place.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
-_LN2_HIGH = 6.93147180369123816490e-01  # the first 32 bits of log 2: a multiple of it is exact
+# the first 32 bits of log 2: a multiple of it is exact
+_LN2_HIGH = 6.93147180369123816490e-01
 _LN2_LOW = 1.90821492927058770002e-10
 _EXP = tuple(1.0 / math.factorial(i) for i in range(14))  # coefficients of the series
 _LOG = tuple(2.0 / i for i in range(3, 24, 2))
@@ -22,7 +25,9 @@ _LOG = tuple(2.0 / i for i in range(3, 24, 2))
 
 @njit(nogil=True, cache=True, inline="always")
 def _two_to(k):  # type: ignore[no-untyped-def]
-    """Return 2.0 ** k for an integer k, exactly; 0.0 below the smallest float and infinity beyond the largest."""
+    """Return 2.0 ** k for an integer k, exactly; 0.0 below the smallest float and
+    infinity beyond the largest.
+    """
     result, factor = 1.0, 2.0 if k >= 0 else 0.5
     k = abs(k)
     while k:
@@ -61,11 +66,14 @@ def log(x):  # type: ignore[no-untyped-def]
     f = mantissa - 1.0
     s = f / (2.0 + f)
     z = s * s
-    series = 0.0  # log(1 + f) = 2 s + s (2 z / 3 + 2 z**2 / 5 + ...), and 2 s = f - s f: |s| < 0.172
+    # log(1 + f) = 2 s + s (2 z / 3 + 2 z**2 / 5 + ...), and 2 s = f - s f: |s| < 0.172
+    series = 0.0
     for i in range(10, -1, -1):
         series = (series + _LOG[i]) * z
     half = 0.5 * f * f  # s f = half - s half, whose first term has a smaller error
-    return exponent * _LN2_HIGH - ((half - (s * (half + series) + exponent * _LN2_LOW)) - f)
+    return exponent * _LN2_HIGH - (
+        (half - (s * (half + series) + exponent * _LN2_LOW)) - f
+    )
 
 
 def content_shares(X: Any) -> npt.NDArray[np.float64]:
@@ -90,7 +98,9 @@ def content_shares(X: Any) -> npt.NDArray[np.float64]:
 
 @njit(nogil=True, cache=True)
 def _mix(word):  # type: ignore[no-untyped-def]
-    """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014)."""
+    """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA
+    2014).
+    """
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return word ^ (word >> np.uint64(31))
@@ -98,7 +108,9 @@ def _mix(word):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _term(bits, column):  # type: ignore[no-untyped-def]
-    return _mix(_mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits))
+    return _mix(
+        _mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits)
+    )
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,6 @@
-"""Fitted estimator: what a classifier does with its model, by scikit-learn's interface, and with its samples."""
+"""Fitted estimator: what a classifier does with its model, by scikit-learn's interface,
+and with its samples.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ import scipy.sparse as sp
 from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
@@ -23,7 +30,14 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model, ModelMember, checked_weight, class_codes, counted_prior, own_prior
+from flwr_flynn.model.model import (
+    Model,
+    ModelMember,
+    checked_weight,
+    class_codes,
+    counted_prior,
+    own_prior,
+)
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
@@ -33,7 +47,9 @@ BATCH = 2**14  # samples whose active bits are held at a time
 
 
 class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Classifier with a fitted model, `model_`: its parts, predictions, files, and checks of samples."""
+    """Classifier with a fitted model, `model_`: its parts, predictions, files, and
+    checks of samples.
+    """
 
     model_: Model
     n_jobs: int | None
@@ -65,66 +81,93 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -------- predicting
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Predict labels, (n,): the most probable class, the first in `classes_` among equals."""
+        """Predict labels, (n,): the most probable class, the first in `classes_` among
+        equals.
+        """
         best = self._read_out(X, Model.scores).argmax(axis=1)
         labels: npt.NDArray[Any] = self.classes_[best]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:
-        """Predict the probabilities of the classes, (n, L) float64, in the order of `classes_`.
+        """Predict the probabilities of the classes, (n, L) float64, in the order of
+        `classes_`.
 
-        Classes are as frequent as among the counted samples; with ``class_weight="balanced"`` and rule "novelty" they
-        are equally frequent. A class without samples gets 0.
+        Classes are as frequent as among the counted samples; with
+        ``class_weight="balanced"`` and rule "novelty" they are equally frequent. A
+        class without samples gets 0.
         """
-        scores = self._read_out(X, Model.scores)  # first, as it tells of a model that is not fitted
+        # first, as it tells of a model that is not fitted
+        scores = self._read_out(X, Model.scores)
         return self.model_.probabilities(scores)
 
     def decision_function(self, X: Any) -> Floats:
-        """Compute the scores by which `predict` decides, (n, L) float64: those of `Model.scores`.
+        """Compute the scores by which `predict` decides, (n, L) float64: those of
+        `Model.scores`.
 
-        For two classes (n,): the log odds of the second one, positive for ``classes_[1]``.
+        For two classes (n,): the log odds of the second one, positive for
+        ``classes_[1]``.
         """
         scores = self._read_out(X, Model.scores)
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def novelty(self, X: Any) -> Floats:
-        """Compute the novelty of samples to each class, (n, L) float64: f_l(x) / rho of Algorithm 1.
+        """Compute the novelty of samples to each class, (n, L) float64: f_l(x) / rho of
+        Algorithm 1.
 
-        From 0 to 1: 1 where no sample of the class has any of the active bits. Compare it with a limit to abstain.
+        From 0 to 1: 1 where no sample of the class has any of the active bits. Compare
+        it with a limit to abstain.
         """
         return self._read_out(X, Model.novelty)
 
-    def _read_out(self, X: Any, read: Callable[[Model, Any, int | None], Floats]) -> Floats:
+    def _read_out(
+        self, X: Any, read: Callable[[Model, Any, int | None], Floats]
+    ) -> Floats:
         """Apply a method of the model to the samples, batch by batch."""
         check_is_fitted(self)
         X = self._validated(X, self.model_.schema)
-        return np.concatenate([read(self.model_, X[batch], self.n_jobs) for batch in batches(X.shape[0], BATCH)])
+        return np.concatenate(
+            [
+                read(self.model_, X[batch], self.n_jobs)
+                for batch in batches(X.shape[0], BATCH)
+            ]
+        )
 
     # -------- frequencies of one party
 
-    def with_prior(self, y: npt.ArrayLike | None = None, *, frequencies: npt.ArrayLike | None = None) -> Self:
-        """Copy whose predictions weigh the classes by their frequencies; this model stays as it is.
+    def with_prior(
+        self,
+        y: npt.ArrayLike | None = None,
+        *,
+        frequencies: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Copy whose predictions weigh the classes by their frequencies; this model
+        stays as it is.
 
-        The frequencies take the place of those of the counted samples. Counts, scorings and `novelty` are the same, and
-        a class without samples in the counts stays below the others.
+        The frequencies take the place of those of the counted samples. Counts, scorings
+        and `novelty` are the same, and a class without samples in the counts stays
+        below the others.
 
         Parameters
         ----------
         y : (n,) array-like, optional
-            Labels of a party's samples, whose classes occur as often as in those to come: class l gets (n_l + m p_l) /
-            (n + m), with p_l its share of the samples of this model, and m as likely as it makes all n_l.
+            Labels of a party's samples, whose classes occur as often as in those to
+            come: class l gets (n_l + m p_l) / (n + m), with p_l its share of the
+            samples of this model, and m as likely as it makes all n_l.
         frequencies : (L,) array-like of float, optional
-            Instead of `y`: finite numbers above 0 in the order of `classes_`, of any sum.
+            Instead of `y`: finite numbers above 0 in the order of `classes_`, of any
+            sum.
 
         Returns
         -------
         FlyNNClassifier
-            With neither `y` nor `frequencies`, one with the prior of its `class_weight`.
+            With neither `y` nor `frequencies`, one with the prior of its
+            `class_weight`.
 
         Raises
         ------
         DataError
-            Both are given, a label is not in `classes_`, or a frequency is not as described.
+            Both are given, a label is not in `classes_`, or a frequency is not as
+            described.
 
         Examples
         --------
@@ -139,11 +182,20 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if y is not None and frequencies is not None:
             raise DataError("y, frequencies", "one of them", "both")
         if y is not None:
-            prior: Floats | None = own_prior(self.model_, class_codes(self.classes_, column_or_1d(y)))
+            prior: Floats | None = own_prior(
+                self.model_, class_codes(self.classes_, column_or_1d(y))
+            )
         elif frequencies is not None:
             values = np.asarray(frequencies, np.float64)
-            if values.shape != self.classes_.shape or not (np.isfinite(values) & (values > 0)).all():
-                raise DataError("frequencies", f"{len(self.classes_)} finite numbers above 0", "different ones")
+            if (
+                values.shape != self.classes_.shape
+                or not (np.isfinite(values) & (values > 0)).all()
+            ):
+                raise DataError(
+                    "frequencies",
+                    f"{len(self.classes_)} finite numbers above 0",
+                    "different ones",
+                )
             prior = np.minimum(log_softmax(np.log(values)), 0.0)
         else:
             prior = self._counted_prior(self.model_.members, self.classes_)
@@ -151,25 +203,38 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         changed.model_ = replace(self.model_, prior=prior)
         return changed
 
-    def _counted_prior(self, members: Sequence[ModelMember], classes: npt.NDArray[Any]) -> Floats | None:
+    def _counted_prior(
+        self, members: Sequence[ModelMember], classes: npt.NDArray[Any]
+    ) -> Floats | None:
         """Prior of the counts by the estimator's `class_weight`."""
-        return counted_prior(members[0].counts, checked_weight(self.class_weight, self.rule, classes))
+        return counted_prior(
+            members[0].counts, checked_weight(self.class_weight, self.rule, classes)
+        )
 
     # -------- files
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, whole or not at all; an existing one is replaced.
 
-        Parameters are not in it, so that "auto" is lost. A `ModelFileError` refuses labels that are no strings, numbers
-        or booleans.
+        Parameters are not in it, so that "auto" is lost. A `ModelFileError` refuses
+        labels that are no strings, numbers or booleans.
         """
         check_is_fitted(self)
         model_file.write(path, self.model_)
 
     # -------- samples
 
-    def _validated(self, X: Any, schema: Schema | None, y: Any = "no_validation", reset: bool = False) -> Any:
-        """Validate X, or X and y, by scikit-learn's rules, or by the schema. Errors name the columns concerned."""
+    def _validated(
+        self,
+        X: Any,
+        schema: Schema | None,
+        y: Any = "no_validation",
+        reset: bool = False,
+    ) -> Any:
+        """Validate X, or X and y, by scikit-learn's rules, or by the schema.
+
+        Errors name the columns concerned.
+        """
         if schema is not None:
             table = Table.of(X)
             numbers = schema.encode(table)
@@ -183,16 +248,28 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             check_consistent_length(numbers, y)
             return numbers, y
         names = getattr(X, "columns", None)
-        validated = validate_data(self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False)
+        validated = validate_data(
+            self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False
+        )
         with_gaps = not reset and self.model_.takes_gaps
-        _check_finite(validated[0] if isinstance(validated, tuple) else validated, names, with_gaps)
+        _check_finite(
+            validated[0] if isinstance(validated, tuple) else validated,
+            names,
+            with_gaps,
+        )
         return validated
 
     def _labelled(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any]]:
-        """Samples and labels for the fitted model, without samples that have gaps where its hash takes none."""
+        """Samples and labels for the fitted model, without samples that have gaps where
+        its hash takes none.
+        """
         schema = self.model_.schema
         X, y = self._validated(X, schema, y)
-        return (X, y) if schema is None or self.model_.takes_gaps else complete(schema, X, y)
+        return (
+            (X, y)
+            if schema is None or self.model_.takes_gaps
+            else complete(schema, X, y)
+        )
 
     # -------- scikit-learn
 
@@ -206,18 +283,30 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def complete(schema: Schema, X: Any, y: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any]]:
+def complete(
+    schema: Schema, X: Any, y: npt.NDArray[Any]
+) -> tuple[Any, npt.NDArray[Any]]:
     """Samples by a schema, and labels, without samples that have gaps."""
     fits = schema.complete(X)
     if n_left_out := int((~fits).sum()):
-        warnings.warn(f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left out", stacklevel=3)
+        warnings.warn(
+            f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left "
+            "out",
+            stacklevel=3,
+        )
     return X[fits], y[fits]
 
 
 def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
-    """Refuse infinity, and NaN but `with_gaps`, in X, (n, d); `names` default to the indices of the columns."""
+    """Refuse infinity, and NaN but `with_gaps`, in X, (n, d); `names` default to the
+    indices of the columns.
+    """
     values = X.data if sp.issparse(X) else X
-    if values.dtype.kind != "f" or np.isfinite(np.sum(values)) or np.isfinite(values).all():
+    if (
+        values.dtype.kind != "f"
+        or np.isfinite(np.sum(values))
+        or np.isfinite(values).all()
+    ):
         return
     if with_gaps and not sp.issparse(X) and not np.isinf(values).any():
         return
@@ -225,6 +314,16 @@ def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
     if sp.issparse(X):
         is_bad = sp.csr_array((is_bad, X.indices, X.indptr), X.shape)
     bad = np.asarray(is_bad.sum(axis=0)).ravel()
-    labels = [f"column {j}" for j in range(len(bad))] if names is None else [str(name)[:60] for name in names]
-    named = [f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)]
-    raise DataError("X", "finite numbers", f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}")
+    labels = (
+        [f"column {j}" for j in range(len(bad))]
+        if names is None
+        else [str(name)[:60] for name in names]
+    )
+    named = [
+        f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)
+    ]
+    raise DataError(
+        "X",
+        "finite numbers",
+        f"NaN or infinity in {len(named)} of {len(bad)} columns: {listed(named)}",
+    )

@@ -1,23 +1,28 @@
 """Decision rules: scores of the classes for a hash, from class counts.
 
-Notation: C[l, i] is the number of the n_l training samples of class l whose hash has bit i active, h the rho active
-bits of a new sample, gamma the decay, 0 <= gamma < 1, with 0 ** 0 = 1. A rule gives every class a score. The highest
-score wins, and the first class among equal scores.
+Notation: C[l, i] is the number of the n_l training samples of class l whose hash has
+bit i active, h the rho active bits of a new sample, gamma the decay, 0 <= gamma < 1,
+with 0 ** 0 = 1. A rule gives every class a score. The highest score wins, and the first
+class among equal scores.
 
-=============  ====================================================================================================
-rule           score of class l
-=============  ====================================================================================================
-``novelty``    -log f_l, f_l = sum over i in h of gamma ** C[l, i]  (Ram & Sinha 2022, Algorithm 1)
-``balanced``   the same with C[l, i] * n_mean / n_l for C[l, i]; n_mean is the mean n_l of the classes with samples
-=============  ====================================================================================================
+============  ========================================================================
+rule          score of class l
+============  ========================================================================
+``novelty``   -log f_l, f_l = sum over i in h of gamma ** C[l, i]
+              (Ram & Sinha 2022, Algorithm 1)
+``balanced``  the same with C[l, i] * n_mean / n_l for C[l, i]; n_mean is the mean n_l
+              of the classes with samples
+============  ========================================================================
 
-A class without samples never wins against a class with samples: its score is one less than the lowest of theirs. With
-gamma = 0, f_l is an integer, and -log(max(f_l, 1/2)) keeps f_l = 0 apart from f_l = 1.
+A class without samples never wins against a class with samples: its score is one less
+than the lowest of theirs. With gamma = 0, f_l is an integer, and -log(max(f_l, 1/2))
+keeps f_l = 0 apart from f_l = 1.
 
-A sum f_l below 1e-280, of which terms may have underflowed, is computed again as a logarithm, relative to its largest
-term. Terms are added in the order of the active bits, one sample at a time. Last, scores are rounded to multiples of
-2 ** -36, so that classes which the formula ranks alike do tie. Logarithms are those of `model.portable`: scores are the
-same on every machine.
+A sum f_l below 1e-280, of which terms may have underflowed, is computed again as a
+logarithm, relative to its largest term. Terms are added in the order of the active
+bits, one sample at a time. Last, scores are rounded to multiples of 2 ** -36, so that
+classes which the formula ranks alike do tie. Logarithms are those of `model.portable`:
+scores are the same on every machine.
 """
 
 from __future__ import annotations
@@ -42,17 +47,20 @@ Sizes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 Scores = npt.NDArray[np.float64]
 Active = npt.NDArray[np.int32]
 
-TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))  # candidates, T = 33; roots are exact everywhere
+# candidates, T = 33; roots are exact everywhere
+TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))
 RULES = ("balanced", "novelty")
 
-SUGGESTED_TEMPERATURE = 0.2  # temperature for use without training samples, see docs/explanation/defaults.md
+# temperature for use without training samples, see docs/explanation/defaults.md
+SUGGESTED_TEMPERATURE = 0.2
 
 _SMALL = 1e-280  # sums below this may miss terms that underflowed
 _GRAIN = 2.0**36  # scores are multiples of its inverse
 _LEAST_LOG = -1e9  # of a probability in a model of several members
 BLOCK = 2**20  # scores computed at a time
 _STEPS = 173  # of a fourth root of 1/2 in weight, per unit of accuracy
-_ROOTS = (1.0, 0.8408964152537145, 0.7071067811865476, 0.5946035575013605)  # 2 ** -(k / 4)
+# 2 ** -(k / 4)
+_ROOTS = (1.0, 0.8408964152537145, 0.7071067811865476, 0.5946035575013605)
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,8 @@ class ScoringRule:
     decay : float
         gamma, 0 <= decay < 1.
     temperature : float, optional
-        Divisor of `log_odds` that makes them logarithms of probabilities, above 0. None: not chosen.
+        Divisor of `log_odds` that makes them logarithms of probabilities, above 0.
+        None: not chosen.
 
     Raises
     ------
@@ -87,18 +96,28 @@ class ScoringRule:
         one_of("rule", self.rule, RULES, error=ConfigError)
         object.__setattr__(self, "decay", number("decay", self.decay, least=0, below=1))
         if self.temperature is not None:
-            object.__setattr__(self, "temperature", number("temperature", self.temperature, above=0))
+            object.__setattr__(
+                self, "temperature", number("temperature", self.temperature, above=0)
+            )
 
 
 def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
-    """ScoringRule of the user's settings, checked; None where "auto" leaves the decay to be chosen."""
+    """ScoringRule of the user's settings, checked; None where "auto" leaves the decay
+    to be chosen.
+    """
     one_of("rule", rule, RULES)
     value: Any = decay
-    return None if isinstance(value, str) and value == "auto" else ScoringRule(rule, value)
+    return (
+        None if isinstance(value, str) and value == "auto" else ScoringRule(rule, value)
+    )
 
 
-def class_scores(counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRule) -> Scores:
-    """Scores, (n, L) float64, finite, of samples that are not in the counts, from their active bits, (n, rho)."""
+def class_scores(
+    counts: ClassCounts, active: npt.ArrayLike, scoring: ScoringRule
+) -> Scores:
+    """Scores, (n, L) float64, finite, of samples that are not in the counts, from their
+    active bits, (n, rho).
+    """
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     array, n_per_class = counts.nonnegative()
     few, small = _restrict(array, bits)
@@ -118,7 +137,9 @@ def empty_below(scores: Scores, empty: npt.NDArray[np.bool_]) -> Scores:
 
 
 def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> Scores:
-    """Novelty of samples to each class, f_l(x) / rho, (n, L) float64 from 0 to 1 (paper, Algorithm 1)."""
+    """Novelty of samples to each class, f_l(x) / rho, (n, L) float64 from 0 to 1
+    (paper, Algorithm 1).
+    """
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     few, small = _restrict(counts.nonnegative()[0], bits)
     weights = _powers(few, 0, np.ones(len(few)), ScoringRule("novelty", decay).decay)
@@ -129,12 +150,16 @@ def class_novelty(counts: ClassCounts, active: npt.ArrayLike, decay: float) -> S
 
 
 def log_odds(scores: Scores, hash_nnz: int) -> Scores:
-    """Scores, (n, L), on a scale on which differences are about proportional to log odds.
+    """Scores, (n, L), on a scale on which differences are about proportional to log
+    odds.
 
-    -log(f_l / rho + 0.1) - log(f_l) / 4096. Without the 0.1, a class that knows a sample very well would be far more
-    probable than a class that knows it well. The second term keeps the order.
+    -log(f_l / rho + 0.1) - log(f_l) / 4096. Without the 0.1, a class that knows a
+    sample very well would be far more probable than a class that knows it well. The
+    second term keeps the order.
     """
-    odds: Scores = _log_odds(np.ascontiguousarray(scores, np.float64).ravel(), float(hash_nnz)).reshape(scores.shape)
+    odds: Scores = _log_odds(
+        np.ascontiguousarray(scores, np.float64).ravel(), float(hash_nnz)
+    ).reshape(scores.shape)
     return odds
 
 
@@ -148,7 +173,8 @@ def _log_odds(scores, hash_nnz):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-untyped-def]
-    """Add weight times the log probabilities of odds over the temperature, (n, L), to the total.
+    """Add weight times the log probabilities of odds over the temperature, (n, L), to
+    the total.
 
     None is below -1e9, so that sums stay finite at any temperature.
     """
@@ -160,11 +186,14 @@ def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-
             mass += exp((row[label] - highest) / temperature)
         shift = log(mass)
         for label in range(len(row)):
-            total[p, label] += weight * max((row[label] - highest) / temperature - shift, _LEAST_LOG)
+            total[p, label] += weight * max(
+                (row[label] - highest) / temperature - shift, _LEAST_LOG
+            )
 
 
 def falling_weight(behind: float) -> float:
-    """Weight of a model whose balanced accuracy is so far behind the best: about exp(-30 behind).
+    """Weight of a model whose balanced accuracy is so far behind the best: about
+    exp(-30 behind).
 
     In steps that are the same on every machine.
     """
@@ -175,30 +204,54 @@ def falling_weight(behind: float) -> float:
 class ScoreTable:
     """Term of each bit in the sum of each class, for counts, (L, m).
 
-    `with_own` also makes the terms of a training sample in the sum of its own class once it is taken out of the counts.
+    `with_own` also makes the terms of a training sample in the sum of its own class
+    once it is taken out of the counts.
     """
 
     def __init__(
-        self, counts: Counts, n_per_class: Sizes, mean: float, scoring: ScoringRule, with_own: bool = False
+        self,
+        counts: Counts,
+        n_per_class: Sizes,
+        mean: float,
+        scoring: ScoringRule,
+        with_own: bool = False,
     ) -> None:
         self.counts, self.decay = counts, scoring.decay
         self.factors = size_factors(n_per_class, 0, mean, scoring.rule)
         self.own_factors = size_factors(n_per_class, 1, mean, scoring.rule)
         self.weights = _powers(counts, 0, self.factors, self.decay)
-        self.own = _powers(counts, 1, self.own_factors, self.decay) if with_own else self.weights
+        self.own = (
+            _powers(counts, 1, self.own_factors, self.decay)
+            if with_own
+            else self.weights
+        )
 
     def scores(self, active: Active, own_class: Counts) -> Scores:
-        """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its `own_class`, -1 for none."""
+        """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its
+        `own_class`, -1 for none.
+        """
         sums = np.empty((len(active), len(self.counts)))
         add_weights(active, own_class, self.weights, self.own, sums)
-        _minus_logs(sums, active, own_class, self.counts, self.factors, self.own_factors, self.decay)
+        _minus_logs(
+            sums,
+            active,
+            own_class,
+            self.counts,
+            self.factors,
+            self.own_factors,
+            self.decay,
+        )
         np.rint(sums * _GRAIN, out=sums)
         sums /= _GRAIN
         return sums
 
 
-def bounded(field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: type, most: int) -> npt.NDArray[Any]:
-    """Copy of integers, read-only, if they have this shape and type and are from -`most` to `most`."""
+def bounded(
+    field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: type, most: int
+) -> npt.NDArray[Any]:
+    """Copy of integers, read-only, if they have this shape and type and are from
+    -`most` to `most`.
+    """
     copy = np.array(array)
     if copy.shape != shape or copy.dtype != dtype:
         expected = f"an {np.dtype(dtype)} array of shape {shape}"
@@ -210,14 +263,22 @@ def bounded(field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: typ
 
 
 def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
-    """Mean size of the classes with samples, less `taken` samples and `empties` classes; 1 if no class is left."""
+    """Mean size of the classes with samples, less `taken` samples and `empties`
+    classes; 1 if no class is left.
+    """
     n_filled = int((n_per_class > 0).sum()) - empties
     return (sum(n_per_class.tolist()) - taken) / n_filled if n_filled else 1.0
 
 
 def size_factors(n_per_class: Sizes, taken: int, mean: float, rule: str) -> Scores:
-    """Factor of the counts of each class, (L,), once `taken` samples are gone; arbitrary where none is left."""
-    return np.ones(len(n_per_class)) if rule == "novelty" else mean / np.maximum(n_per_class - taken, 1)
+    """Factor of the counts of each class, (L,), once `taken` samples are gone;
+    arbitrary where none is left.
+    """
+    return (
+        np.ones(len(n_per_class))
+        if rule == "novelty"
+        else mean / np.maximum(n_per_class - taken, 1)
+    )
 
 
 def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
@@ -226,16 +287,22 @@ def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
 
 
 def _restrict(counts: Counts, active: Active) -> tuple[Counts, Active]:
-    """Restrict counts to the bits that occur, and renumber the active bits, if these are fewer than all."""
+    """Restrict counts to the bits that occur, and renumber the active bits, if these
+    are fewer than all.
+    """
     if active.size >= counts.shape[1]:
         return counts, active
     bits, indices = np.unique(active, return_inverse=True)
-    return np.ascontiguousarray(counts[:, bits]), indices.reshape(active.shape).astype(np.int32)
+    return np.ascontiguousarray(counts[:, bits]), indices.reshape(active.shape).astype(
+        np.int32
+    )
 
 
 @njit(nogil=True, cache=True)
 def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
-    """Tabulate decay ** ((C[l, i] - taken) * factors[l]) as (m, L): the classes of one bit side by side."""
+    """Tabulate decay ** ((C[l, i] - taken) * factors[l]) as (m, L): the classes of one
+    bit side by side.
+    """
     n_classes, n_bits = counts.shape
     out = np.empty((n_bits, n_classes))
     table = np.empty(n_bits)
@@ -251,7 +318,9 @@ def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
                 out[i, label] = table[counts[label, i]]
         else:
             for i in range(n_bits):
-                out[i, label] = _power(log_decay, max(counts[label, i] - taken, 0) * factors[label])
+                out[i, label] = _power(
+                    log_decay, max(counts[label, i] - taken, 0) * factors[label]
+                )
     return out
 
 
@@ -263,7 +332,9 @@ def _power(log_decay, exponent):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def add_weights(active, own_class, weights, own, sums):  # type: ignore[no-untyped-def]
-    """Sum weights[bit, l] over the active bits into sums[p, l], or own[bit, l] for the own class of sample p."""
+    """Sum weights[bit, l] over the active bits into sums[p, l], or own[bit, l] for the
+    own class of sample p.
+    """
     for p in range(active.shape[0]):
         row = sums[p]
         row[:] = 0.0
@@ -280,8 +351,12 @@ def add_weights(active, own_class, weights, own, sums):  # type: ignore[no-untyp
 
 
 @njit(nogil=True, cache=True)
-def _minus_logs(sums, active, own_class, counts, factors, own_factors, decay):  # type: ignore[no-untyped-def]
-    """Replace each sum f by -log f, computed again from its terms where f is too small to be exact."""
+def _minus_logs(  # type: ignore[no-untyped-def]
+    sums, active, own_class, counts, factors, own_factors, decay
+):
+    """Replace each sum f by -log f, computed again from its terms where f is too small
+    to be exact.
+    """
     log_decay = log(decay) if decay > 0.0 else 0.0
     for p in range(sums.shape[0]):
         for label in range(sums.shape[1]):
@@ -295,7 +370,10 @@ def _minus_logs(sums, active, own_class, counts, factors, own_factors, decay):  
                 factor = own_factors[label] if taken else factors[label]
                 lowest = np.inf
                 for k in range(active.shape[1]):
-                    lowest = min(lowest, (counts[label, np.uint64(active[p, k])] - taken) * factor)
+                    lowest = min(
+                        lowest,
+                        (counts[label, np.uint64(active[p, k])] - taken) * factor,
+                    )
                 total = 0.0
                 for k in range(active.shape[1]):
                     exponent = (counts[label, np.uint64(active[p, k])] - taken) * factor

@@ -1,17 +1,18 @@
 """Selection of the members of a model by exact leave-one-out.
 
-`fit_members` makes the choice for samples in one place from the `leave_one_out_tables` of a single party, so that it
-equals the federated choice by construction.
+`fit_members` makes the choice for samples in one place from the `leave_one_out_tables`
+of a single party, so that it equals the federated choice by construction.
 
-Taking a sample out of class y changes C[y] at its active bits, n_y, and through n_mean the exponents of all classes
-alike. The tables for that are the same for all samples of classes that keep a sample. A sample that is alone in its
-class empties it, which changes n_mean differently, and so gets tables of its own. Every sum is that of the retrained
-model, in the same order: predictions are equal, given the hash. (Its centre and scale are those of all samples, and so
-is the class prior of log-losses.)
+Taking a sample out of class y changes C[y] at its active bits, n_y, and through n_mean
+the exponents of all classes alike. The tables for that are the same for all samples of
+classes that keep a sample. A sample that is alone in its class empties it, which
+changes n_mean differently, and so gets tables of its own. Every sum is that of the
+retrained model, in the same order: predictions are equal, given the hash. (Its centre
+and scale are those of all samples, and so is the class prior of log-losses.)
 
-Subsamples are by content: the same samples are in it, however they are split over parties. A sample is kept if a hash
-of its values is small enough, a sum over the values that are not zero, so that sparse and dense forms of a sample have
-the same one.
+Subsamples are by content: the same samples are in it, however they are split over
+parties. A sample is kept if a hash of its values is small enough, a sum over the values
+that are not zero, so that sparse and dense forms of a sample have the same one.
 """
 
 from __future__ import annotations
@@ -46,15 +47,20 @@ from flwr_flynn.model.scoring import (
     mean_size,
 )
 
-N_LEFT_OUT = 4096  # samples, about, that are left out in turn: as many of each class as there are
+# samples, about, that are left out in turn: as many of each class as there are
+N_LEFT_OUT = 4096
 
 _BATCH = 2**20  # values at a time
 
 
-def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int) -> npt.NDArray[np.bool_]:
-    """Choose about `n_samples` samples, as many of each class as there are: a mask, (n,) bool.
+def kept(
+    X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int
+) -> npt.NDArray[np.bool_]:
+    """Choose about `n_samples` samples, as many of each class as there are: a mask,
+    (n,) bool.
 
-    `n_per_class`, (L,), are the class sizes of all parties together; small classes are kept whole.
+    `n_per_class`, (L,), are the class sizes of all parties together; small classes are
+    kept whole.
     """
     shares = _shares_kept(n_per_class, n_samples)
     if (shares[n_per_class > 0] == 1.0).all():
@@ -65,27 +71,35 @@ def kept(X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n
     return mask
 
 
-def _shares_kept(n_per_class: npt.NDArray[np.int64], n_samples: int) -> npt.NDArray[np.float64]:
+def _shares_kept(
+    n_per_class: npt.NDArray[np.int64], n_samples: int
+) -> npt.NDArray[np.float64]:
     """Share of the samples of each class, (L,), that `kept` chooses."""
     filled = max(int((n_per_class > 0).sum()), 1)
-    shares: npt.NDArray[np.float64] = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
+    shares: npt.NDArray[np.float64] = np.minimum(
+        n_samples / filled / np.maximum(n_per_class, 1), 1.0
+    )
     return shares
 
 
 Table = npt.NDArray[np.int64]
 
 MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
-LOSS_UNIT = 2.0**-20  # of log-losses in tables: integers, so that sums over parties are exact
+# of log-losses in tables: integers, so that sums over parties are exact
+LOSS_UNIT = 2.0**-20
 HELD = 2**22  # active bits hashed at a time
 
 
 class LeaveOneOutTables(NamedTuple):
-    """Leave-one-out results of K candidates on some samples. Tables of disjoint samples add.
+    """Leave-one-out results of K candidates on some samples.
 
-    `correct`, (K, L) int64: samples of each class that are classified correctly, all classes taken for equally
-    frequent. `log_losses`, (K, T) int64: log-loss of the posterior at each of `TEMPERATURES` in units of `LOSS_UNIT`,
-    summed with weights that make up for the classes of which only some samples are left out; all 0 where they were not
-    asked for.
+    Tables of disjoint samples add.
+
+    `correct`, (K, L) int64: samples of each class that are classified correctly, all
+    classes taken for equally frequent. `log_losses`, (K, T) int64: log-loss of the
+    posterior at each of `TEMPERATURES` in units of `LOSS_UNIT`, summed with weights
+    that make up for the classes of which only some samples are left out; all 0 where
+    they were not asked for.
     """
 
     correct: Table
@@ -99,35 +113,51 @@ def leave_one_out_tables(
     with_losses: bool = True,
     class_weight: ClassWeight = None,
 ) -> LeaveOneOutTables:
-    """Tables of one party for its batches of active bits, (n, rho), and class indices, (n,).
+    """Tables of one party for its batches of active bits, (n, rho), and class indices,
+    (n,).
 
-    The counts contain these samples, and those of other parties perhaps; a `DataError` if they cannot, a `CountsError`
-    for noisy counts. Without losses it is much faster. The prior is that of all samples.
+    The counts contain these samples, and those of other parties perhaps; a `DataError`
+    if they cannot, a `CountsError` for noisy counts. Without losses it is much faster.
+    The prior is that of all samples.
     """
     judged = _frequencies(counts, class_weight)
     correct = np.zeros((len(candidates), counts.n_classes), np.int64)
     log_losses = np.zeros((len(candidates), len(TEMPERATURES)), np.int64)
     for active, y in batches:
         for k, true, scores in left_out_scores(counts, active, y, candidates):
-            correct[k] += np.bincount(true[scores.argmax(axis=1) == true], minlength=counts.n_classes)
+            correct[k] += np.bincount(
+                true[scores.argmax(axis=1) == true], minlength=counts.n_classes
+            )
             if with_losses:
-                _add_losses(log_odds(scores, counts.hash_nnz), true, np.array(TEMPERATURES), *judged, log_losses[k])
+                _add_losses(
+                    log_odds(scores, counts.hash_nnz),
+                    true,
+                    np.array(TEMPERATURES),
+                    *judged,
+                    log_losses[k],
+                )
     return LeaveOneOutTables(correct, log_losses)
 
 
-def hashed_batches(hasher: FlyHash, X: Any, y: Table, n_jobs: int | None = None) -> Iterator[tuple[Active, Table]]:
+def hashed_batches(
+    hasher: FlyHash, X: Any, y: Table, n_jobs: int | None = None
+) -> Iterator[tuple[Active, Table]]:
     """Batches of active bits and class indices, hashed when they are asked for."""
     for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
 
 
 def left_out_scores(
-    counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike, candidates: Sequence[ScoringRule]
+    counts: ClassCounts,
+    active: npt.ArrayLike,
+    y: npt.ArrayLike,
+    candidates: Sequence[ScoringRule],
 ) -> Iterator[tuple[int, Table, Scores]]:
-    """Leave-one-out scores by blocks: candidate index, class indices, (b,) int64, scores, (b, L) float64.
+    """Leave-one-out scores by blocks: candidate index, class indices, (b,) int64,
+    scores, (b, L) float64.
 
-    Scores are -inf for a class without samples, and equal where the left-out sample is the only one of all. The order
-    of the samples is not that of `y`.
+    Scores are -inf for a class without samples, and equal where the left-out sample is
+    the only one of all. The order of the samples is not that of `y`.
     """
     bits, labels = _counted_samples(counts, active, y)
     array, sizes = counts.array, counts.n_per_class
@@ -150,23 +180,31 @@ def left_out_scores(
                 yield k, true, scores
 
 
-def _frequencies(counts: ClassCounts, class_weight: ClassWeight) -> tuple[Scores, Scores]:
-    """Class prior of the posterior that log-losses judge, (L,), and the weight of a sample of each class in their sums.
+def _frequencies(
+    counts: ClassCounts, class_weight: ClassWeight
+) -> tuple[Scores, Scores]:
+    """Class prior of the posterior that log-losses judge, (L,), and the weight of a
+    sample of each class in their sums.
 
-    The weight, at most 1, makes up for the classes of which only some samples are left out.
+    The weight, at most 1, makes up for the classes of which only some samples are left
+    out.
     """
     prior = counted_prior(counts, class_weight)
     if prior is None or counts.noise:
         return np.zeros(counts.n_classes), np.ones(counts.n_classes)
-    importance = weighted(1 / _shares_kept(counts.n_per_class, N_LEFT_OUT), class_weight)
+    importance = weighted(
+        1 / _shares_kept(counts.n_per_class, N_LEFT_OUT), class_weight
+    )
     return prior, importance / importance.max()
 
 
 @njit(nogil=True, cache=True)
 def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ignore[no-untyped-def]
-    """Add the log-loss of each sample, times the importance of its class, to the sum of each temperature.
+    """Add the log-loss of each sample, times the importance of its class, to the sum of
+    each temperature.
 
-    Each is cut off at `MAX_LOSS` and rounded to units of `LOSS_UNIT` first: sums over parties equal the pooled ones.
+    Each is cut off at `MAX_LOSS` and rounded to units of `LOSS_UNIT` first: sums over
+    parties equal the pooled ones.
     """
     for p in range(odds.shape[0]):
         row = odds[p] - odds[p].max()
@@ -179,18 +217,34 @@ def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ign
             sums[t] += np.int64(np.rint(loss * importance[true[p]] / LOSS_UNIT))
 
 
-def _counted_samples(counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike) -> tuple[Active, Table]:
-    """Check that samples can be in the counts; return their active bits and class indices."""
+def _counted_samples(
+    counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike
+) -> tuple[Active, Table]:
+    """Check that samples can be in the counts; return their active bits and class
+    indices.
+    """
     if counts.noise:
-        raise CountsError("leave_one_out", "counts without noise", f"{len(counts.noise)} releases in them")
+        raise CountsError(
+            "leave_one_out",
+            "counts without noise",
+            f"{len(counts.noise)} releases in them",
+        )
     bits = active_bits(active, counts.hash_dim, counts.hash_nnz)
     labels = class_indices(y, len(bits), counts.n_classes)
     for label in range(counts.n_classes):
         own = bits[labels == label]
         if len(own) > counts.n_per_class[label]:
-            raise DataError("active, y", "samples that are in the counts", f"too many of class {label}")
+            raise DataError(
+                "active, y",
+                "samples that are in the counts",
+                f"too many of class {label}",
+            )
         if (counts.array[label, own] == 0).any():
-            raise DataError("active, y", "samples that are in the counts", f"bits without a count in class {label}")
+            raise DataError(
+                "active, y",
+                "samples that are in the counts",
+                f"bits without a count in class {label}",
+            )
     return bits, labels
 
 
@@ -199,7 +253,9 @@ _LEAST_WEIGHT = 1 / 16  # of the best
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen candidate: the index of its spec, that of its scoring, and its weight in the model."""
+    """A chosen candidate: the index of its spec, that of its scoring, and its weight in
+    the model.
+    """
 
     spec: int
     scoring: int
@@ -217,19 +273,28 @@ def fit_members(
     max_members: int = 1,
     class_weight: ClassWeight = None,
 ) -> tuple[ModelMember, ...]:
-    """Count (n, d) samples by every spec, and keep the best by leave-one-out, `max_members` at most.
+    """Count (n, d) samples by every spec, and keep the best by leave-one-out,
+    `max_members` at most.
 
     Of many samples some are left out, by the content of their rows. Where none is
     (`kept` may keep none of many equal ones), scorings have no temperature.
     """
     n_per_class = np.bincount(y, minlength=n_classes)
     subsample = kept(X, y, n_per_class, N_LEFT_OUT)
-    batches, counts = [], []  # active bits and class indices of the subsample; and counts of all samples
+    # active bits and class indices of the subsample; and counts of all samples
+    batches, counts = [], []
     for hasher in map(flynn_hash, specs):
-        batches.append((hasher.active(X if subsample.all() else X[subsample], n_jobs=n_jobs), y[subsample]))
+        batches.append(
+            (
+                hasher.active(X if subsample.all() else X[subsample], n_jobs=n_jobs),
+                y[subsample],
+            )
+        )
         counts.append(ClassCounts.from_active(hasher, *batches[-1], n_classes))
         if not subsample.all():
-            counts[-1] += ClassCounts.from_data(hasher, X[~subsample], y[~subsample], n_classes, n_jobs=n_jobs)
+            counts[-1] += ClassCounts.from_data(
+                hasher, X[~subsample], y[~subsample], n_classes, n_jobs=n_jobs
+            )
     candidates = [candidate_scorings(each, rule, decay) for each in counts]
     correct = [
         leave_one_out_tables(each, [batch], scorings, with_losses=False).correct
@@ -240,29 +305,43 @@ def fit_members(
     for choice in choices:
         mine, scoring = counts[choice.spec], candidates[choice.spec][choice.scoring]
         if subsample.any():
-            losses = leave_one_out_tables(mine, [batches[choice.spec]], [scoring], True, class_weight).log_losses
+            losses = leave_one_out_tables(
+                mine, [batches[choice.spec]], [scoring], True, class_weight
+            ).log_losses
             scoring = replace(scoring, temperature=best_temperature(losses[0]))
         members.append(ModelMember(specs[choice.spec], mine, scoring, choice.weight))
     return tuple(members)
 
 
-def choose(correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_members: int = 1) -> list[Choice]:
-    """The best scoring of each spec, and of these the best, with weights that add up to 1, the best first.
+def choose(
+    correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_members: int = 1
+) -> list[Choice]:
+    """The best scoring of each spec, and of these the best, with weights that add up to
+    1, the best first.
 
-    `correct` has a (K, L) table for each spec; `n_per_class` are the samples that they are about. The weight of a
-    member falls with its distance from the best, see `falling_weight`. Of equals the first is taken; without samples
-    the first of all.
+    `correct` has a (K, L) table for each spec; `n_per_class` are the samples that they
+    are about. The weight of a member falls with its distance from the best, see
+    `falling_weight`. Of equals the first is taken; without samples the first of all.
     """
     filled = np.flatnonzero(n_per_class > 0)
     scores = [[mean_recall(row, n_per_class) for row in table] for table in correct]
     best = sorted(range(len(scores)), key=lambda i: -max(scores[i]))[:max_members]
     top = max(scores[best[0]])
     weights = [falling_weight(top - max(scores[i])) for i in best]
-    heavy = [i for i, weight in enumerate(weights) if weight >= _LEAST_WEIGHT and (len(filled) or i == 0)]
+    heavy = [
+        i
+        for i, weight in enumerate(weights)
+        if weight >= _LEAST_WEIGHT and (len(filled) or i == 0)
+    ]
     total = math.fsum(weights[i] for i in heavy)
-    return [Choice(best[i], scores[best[i]].index(max(scores[best[i]])), weights[i] / total) for i in heavy]
+    return [
+        Choice(best[i], scores[best[i]].index(max(scores[best[i]])), weights[i] / total)
+        for i in heavy
+    ]
 
 
 def best_temperature(log_losses: npt.NDArray[Any]) -> float:
-    """Temperature of the lowest of the summed log-losses, (T,), the first among equals; 1.0 without samples."""
+    """Temperature of the lowest of the summed log-losses, (T,), the first among equals;
+    1.0 without samples.
+    """
     return TEMPERATURES[int(np.argmin(log_losses))] if log_losses.any() else 1.0

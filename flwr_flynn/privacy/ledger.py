@@ -1,20 +1,24 @@
 """A party's ledger of its releases, bounded by its policy.
 
-Releases from the same records add up. The ledger, a folder of the party's own, keeps every answered request with its
-release. The same request again gets the same release, which discloses nothing new; a new request counts against the
-policy. A request is charged on disk before its samples are looked at, and its release is there before it is sent: a
-process that dies in between has spent all the same, and the request again is a new one. While a ledger cannot be
-trusted, nothing is released until the party resets it by hand::
+Releases from the same records add up. The ledger, a folder of the party's own, keeps
+every answered request with its release. The same request again gets the same release,
+which discloses nothing new; a new request counts against the policy. A request is
+charged on disk before its samples are looked at, and its release is there before it is
+sent: a process that dies in between has spent all the same, and the request again is a
+new one. While a ledger cannot be trusted, nothing is released until the party resets it
+by hand::
 
     python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
     python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
 
-Costs add up by the account that the policy names when the ledger is made (`privacy.release_policy`). Beside the folder
-lie ``<path>.exists``, the marker, ``<path>.lock`` and ``<path>.secret``; their folder must last as long. By the marker,
-a ledger that is lost, altered, or an older copy is detected.
+Costs add up by the account that the policy names when the ledger is made
+(`privacy.release_policy`). Beside the folder lie ``<path>.exists``, the marker,
+``<path>.lock`` and ``<path>.secret``; their folder must last as long. By the marker, a
+ledger that is lost, altered, or an older copy is detected.
 
-Two things are not detected: older copies of the folder *and* of the marker together (so do not restore a backup: reset
-the ledger and lower the policy), and two ledgers for one data file, each of which allows all of its policy.
+Two things are not detected: older copies of the folder *and* of the marker together (so
+do not restore a backup: reset the ledger and lower the policy), and two ledgers for one
+data file, each of which allows all of its policy.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -71,19 +75,26 @@ class Budget(LedgerFolder):
     Parameters
     ----------
     path : path-like
-        The party's own folder, made at the first release. A folder from before counts as a lost ledger.
+        The party's own folder, made at the first release. A folder from before counts
+        as a lost ledger.
     policy : Policy
     data_path : path-like, optional
-        The data file of the releases. A ledger that is made with a data file serves no other; one that is made without
-        serves any. Two ledgers for one file spend twice, which is not detected.
+        The data file of the releases. A ledger that is made with a data file serves no
+        other; one that is made without serves any. Two ledgers for one file spend
+        twice, which is not detected.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], policy: Policy, data_path: str | os.PathLike[str] | None = None
+        self,
+        path: str | os.PathLike[str],
+        policy: Policy,
+        data_path: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(path)
         self.policy = policy
-        self.data_path = None if data_path is None else os.path.realpath(os.fspath(data_path))
+        self.data_path = (
+            None if data_path is None else os.path.realpath(os.fspath(data_path))
+        )
 
     def release(
         self,
@@ -94,16 +105,17 @@ class Budget(LedgerFolder):
         terms: str = "",
         prepare: Callable[[], object] = lambda: None,
     ) -> Released:
-        """Release for a request: the earlier one if there is one, else a new one, charged first.
+        """Release for a request: the earlier one if there is one, else a new one,
+        charged first.
 
-        Request, policy, ledger and `prepare`, which looks at no sample, decide about a refusal; `count` is called after
-        the charge. An earlier answer needs neither.
+        Request, policy, ledger and `prepare`, which looks at no sample, decide about a
+        refusal; `count` is called after the charge. An earlier answer needs neither.
         """
         request = _request(mechanism, spec_fingerprint, terms)
         with self._opened(self._new) as ledger:
             self._check_use(ledger)
-            # A share of noise is drawn anew for each sum: the difference of two sums of different parties would not
-            # have enough noise if both had the same share.
+            # A share of noise is drawn anew for each sum: the difference of two sums of
+            # different parties would not have enough noise if both had the same share.
             entry = None if mechanism.is_share else ledger.find(request)
             if entry is not None:
                 return Released(self._received(entry, mechanism), True)
@@ -113,7 +125,11 @@ class Budget(LedgerFolder):
             def measure() -> npt.NDArray[np.int64]:
                 counts = count()
                 if counts.spec_fingerprint != spec_fingerprint:
-                    raise CountsError("spec_fingerprint", "that of the hash asked for", counts.spec_fingerprint)
+                    raise CountsError(
+                        "spec_fingerprint",
+                        "that of the hash asked for",
+                        counts.spec_fingerprint,
+                    )
                 return mechanism.release(counts).array
 
             mechanism.require_noise()
@@ -121,11 +137,19 @@ class Budget(LedgerFolder):
             array = self._new_release(ledger, request, cost, measure)
             return Released(mechanism.received(array, spec_fingerprint), False)
 
-    def recall(self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = "") -> ClassCounts:
-        """Earlier release for a request, which a party withdraws from a sum; never a new one."""
+    def recall(
+        self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = ""
+    ) -> ClassCounts:
+        """Earlier release for a request, which a party withdraws from a sum; never a
+        new one.
+        """
         if mechanism.is_share:
-            # Two sums, one with the share and one without, would differ by little more than the exact counts.
-            text = "a share of the noise leaves in one secure sum only: it cannot be taken out of it"
+            # Two sums, one with the share and one without, would differ by little more
+            # than the exact counts.
+            text = (
+                "a share of the noise leaves in one secure sum only: it cannot be "
+                "taken out of it"
+            )
             raise PrivacyError("share", text=text)
         with self._opened(self._new) as ledger:
             self._check_use(ledger)
@@ -142,7 +166,11 @@ class Budget(LedgerFolder):
     def account(self) -> tuple[float, float, LedgerFile]:
         """The same, and the content of the ledger."""
         with self._opened(self._new) as ledger:
-            delta = self.policy.max_delta if self.policy.composition == "zcdp" else ledger.delta
+            delta = (
+                self.policy.max_delta
+                if self.policy.composition == "zcdp"
+                else ledger.delta
+            )
             return *Account(ledger.composition, delta).total(ledger.costs), ledger
 
     @property
@@ -154,21 +182,35 @@ class Budget(LedgerFolder):
         """Refuse a ledger that was made for a different account or data file."""
         if ledger.composition != self.policy.composition:
             mine, asked = ledger.composition, self.policy.composition
-            text = f"ledger {self.path.name}: its composition is {mine} until a reset; the policy's is {asked}"
+            text = (
+                f"ledger {self.path.name}: its composition is {mine} until a "
+                f"reset; the policy's is {asked}"
+            )
             raise PrivacyError("policy composition", mine, asked, text=text)
         if ledger.data_path is not None and ledger.data_path != self.data_path:
             text = f"ledger {self.path.name}: belongs to another data file"
             error = PrivacyError("ledger", got="another data file", text=text)
-            error.add_note(f"it was made for {ledger.data_path}; this is {self.data_path or 'not said'}")
+            error.add_note(
+                f"it was made for {ledger.data_path}; this is "
+                f"{self.data_path or 'not said'}"
+            )
             raise error
         for entry in ledger.entries:
             try:
-                self.policy.check_strength(mechanism_from_dict(entry["request"]["mechanism"]))
+                self.policy.check_strength(
+                    mechanism_from_dict(entry["request"]["mechanism"])
+                )
             except (KeyError, ConfigError):
-                why = ": an earlier release has a mechanism unknown to this version; nothing is released until a reset"
+                why = (
+                    ": an earlier release has a mechanism unknown to this version; "
+                    "nothing is released until a reset"
+                )
                 raise self._trouble("mechanism", why) from None
             except PrivacyError as error:  # it was paid for by the weaker guarantee
-                why = f": an earlier release protects less; nothing is released until it is reset ({error})"
+                why = (
+                    ": an earlier release protects less; nothing is released until "
+                    f"it is reset ({error})"
+                )
                 raise self._trouble("weaker", why) from None
 
     def _received(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
@@ -184,9 +226,14 @@ def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[st
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show or reset a ledger, by the arguments of `python -m flwr_flynn.privacy.ledger`."""
+    """Show or reset a ledger, by the arguments of
+    `python -m flwr_flynn.privacy.ledger`.
+    """
     if len(arguments) != 2 or arguments[0] not in ("show", "reset"):
-        print("usage: python -m flwr_flynn.privacy.ledger show|reset PATH", file=sys.stderr)
+        print(
+            "usage: python -m flwr_flynn.privacy.ledger show|reset PATH",
+            file=sys.stderr,
+        )
         return 2
     command, path = arguments[0], Path(arguments[1])
     budget = Budget(path, Policy(max_epsilon=0.0))
@@ -205,7 +252,10 @@ def main(arguments: Sequence[str]) -> int:
     costs = ledger.costs
     closed = ", closed" if costs and costs[0].closes else ""
     spent = f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
-    print(f"{path}: composition {ledger.composition}, releases {len(costs)}{closed}, {spent}")
+    print(
+        f"{path}: composition {ledger.composition}, releases {len(costs)}{closed}, "
+        f"{spent}"
+    )
     return 0
 
 

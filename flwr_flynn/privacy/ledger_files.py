@@ -1,9 +1,12 @@
-"""Files of a party's ledger: what is in them, and access to them, for one process at a time.
+"""Files of a party's ledger: what is in them, and access to them, for one process at a
+time.
 
-The entries of the ledger form a hash chain; the marker beside its folder has their number and the head of the chain. A
-request is an entry before its samples are looked at, and the last one gets the SHA-256 of its release afterwards. The
-ledger is written before the marker, so that it may be one of these steps ahead of it. Any other difference means that
-one of them is an older copy. Beside them lie a lock, and a secret of the party.
+The entries of the ledger form a hash chain; the marker beside its folder has their
+number and the head of the chain. A request is an entry before its samples are looked
+at, and the last one gets the SHA-256 of its release afterwards. The ledger is written
+before the marker, so that it may be one of these steps ahead of it. Any other
+difference means that one of them is an older copy. Beside them lie a lock, and a secret
+of the party.
 """
 
 from __future__ import annotations
@@ -59,17 +62,35 @@ class LedgerFile:
         return [Cost(**{name: entry[name] for name in _COST}) for entry in self.entries]
 
     def find(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The entry of an answered request; None for one that is new, or whose process died before its release."""
-        return next((entry for entry in self.entries if entry["request"] == request and entry["sha256"]), None)
+        """The entry of an answered request; None for one that is new, or whose process
+        died before its release.
+        """
+        return next(
+            (
+                entry
+                for entry in self.entries
+                if entry["request"] == request and entry["sha256"]
+            ),
+            None,
+        )
 
     def with_entry(self, request: dict[str, Any], cost: Cost) -> LedgerFile:
         """This ledger with one more request, without its release."""
-        entry = {"request": request, **asdict(cost), "file": f"{uuid4().hex}.npz", "sha256": ""}
+        entry = {
+            "request": request,
+            **asdict(cost),
+            "file": f"{uuid4().hex}.npz",
+            "sha256": "",
+        }
         return replace(self, entries=[*self.entries, entry])
 
     def answered(self, sha256: str) -> LedgerFile:
-        """This ledger with the SHA-256 of the release of the last request; "" takes it away."""
-        return replace(self, entries=[*self.entries[:-1], {**self.entries[-1], "sha256": sha256}])
+        """This ledger with the SHA-256 of the release of the last request; "" takes it
+        away.
+        """
+        return replace(
+            self, entries=[*self.entries[:-1], {**self.entries[-1], "sha256": sha256}]
+        )
 
     def head(self, n_entries: int | None = None) -> str:
         """The head of the hash chain over the first entries, or over all of them."""
@@ -80,31 +101,51 @@ class LedgerFile:
 
     def to_bytes(self) -> bytes:
         """Content of the ledger's file, with a digest against alterations."""
-        about = {"composition": self.composition, "delta": self.delta, "data_path": self.data_path}
+        about = {
+            "composition": self.composition,
+            "delta": self.delta,
+            "data_path": self.data_path,
+        }
         content = {"format": _FORMAT, **about, "entries": [*self.entries]}
         return json.dumps({**content, "sha256": digest_of(content)}).encode()
 
     def marker(self) -> bytes:
         """Content of the marker's file."""
-        return json.dumps({"format": _FORMAT, "entries": len(self.entries), "head": self.head()}).encode()
+        return json.dumps(
+            {"format": _FORMAT, "entries": len(self.entries), "head": self.head()}
+        ).encode()
 
     @classmethod
     def read(cls, raw: bytes, marker: bytes) -> tuple[LedgerFile, bool]:
-        """A ledger from both files, and True if a process died before it wrote the last marker."""
+        """A ledger from both files, and True if a process died before it wrote the last
+        marker.
+        """
         content = json.loads(raw)
-        ledger = cls(content["composition"], content["delta"], content["data_path"], content["entries"])
+        ledger = cls(
+            content["composition"],
+            content["delta"],
+            content["data_path"],
+            content["entries"],
+        )
         # The form first: one malformed entry ends the check, however many there are.
         if not ledger._is_sound() or ledger.to_bytes() != json.dumps(content).encode():
             raise ValueError
         marked = json.loads(marker)
-        if marked.keys() != {"format", "entries", "head"} or marked["format"] != _FORMAT:
+        if (
+            marked.keys() != {"format", "entries", "head"}
+            or marked["format"] != _FORMAT
+        ):
             raise ValueError
         n_entries = marked["entries"]
         if type(n_entries) is not int or not 0 <= len(ledger.entries) - n_entries <= 1:
             raise ValueError
         if ledger.head(n_entries) == marked["head"]:
             return ledger, len(ledger.entries) > n_entries
-        if n_entries != len(ledger.entries) or not n_entries or ledger.answered("").head() != marked["head"]:
+        if (
+            n_entries != len(ledger.entries)
+            or not n_entries
+            or ledger.answered("").head() != marked["head"]
+        ):
             raise ValueError
         return ledger, True
 
@@ -117,7 +158,9 @@ class LedgerFile:
             and (self.data_path is None or isinstance(self.data_path, str))
             and isinstance(self.entries, list)
             and all(_is_entry(entry, self.composition) for entry in self.entries)
-            and not (any(entry["closes"] for entry in self.entries) and len(self.entries) > 1)
+            and not (
+                any(entry["closes"] for entry in self.entries) and len(self.entries) > 1
+            )
         )
 
 
@@ -129,7 +172,9 @@ def _is_entry(entry: Any, composition: str) -> bool:
         and isinstance(entry["request"], dict)
         and isinstance(entry["request"].get("spec"), str)
         and all(_is_amount(entry[name]) for name in ("epsilon", "delta"))
-        and (_is_amount(entry["rho"]) if composition == "zcdp" else entry["rho"] is None)
+        and (
+            _is_amount(entry["rho"]) if composition == "zcdp" else entry["rho"] is None
+        )
         and isinstance(entry["closes"], bool)
         and (composition == "zcdp" or not entry["closes"])
         and all(isinstance(entry[name], str) for name in ("file", "sha256"))
@@ -147,25 +192,38 @@ def digest_of(value: Any) -> str:
 
 
 LEDGER = "ledger.json"
-OWN = re.compile(r"ledger\.json|[0-9a-f]{32}\.npz|\.(ledger\.json|[0-9a-f]{32}\.npz)\.partial(\.[0-9a-f]+)?")
+OWN = re.compile(
+    r"ledger\.json|[0-9a-f]{32}\.npz|\.(ledger\.json|[0-9a-f]{32}\.npz)\.partial(\.[0-9a-f]+)?"
+)
 
 
 class LedgerFolder:
     """The files of a ledger at a path, for one process at a time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # By one name only: through two names, such as links, two processes would not wait for each other.
+        # By one name only: through two names, such as links, two processes would not
+        # wait for each other.
         self.path = Path(os.path.realpath(path))
         self._marker = self.path.with_name(self.path.name + ".exists")
-        self._lock, self._secret = self._marker.with_suffix(".lock"), self._marker.with_suffix(".secret")
+        self._lock, self._secret = (
+            self._marker.with_suffix(".lock"),
+            self._marker.with_suffix(".secret"),
+        )
 
     def has(self, path: str | os.PathLike[str]) -> bool:
-        """True if this path is the ledger's folder, in it, or its marker, lock or secret."""
+        """True if this path is the ledger's folder, in it, or its marker, lock or
+        secret.
+        """
         found = Path(os.path.realpath(path))
-        return found in (self.path, self._marker, self._lock, self._secret) or self.path in found.parents
+        return (
+            found in (self.path, self._marker, self._lock, self._secret)
+            or self.path in found.parents
+        )
 
     def secret(self) -> bytes:
-        """A secret of the party, 32 bytes beside the ledger, made at first; a reset of the ledger leaves it."""
+        """A secret of the party, 32 bytes beside the ledger, made at first; a reset of
+        the ledger leaves it.
+        """
         with self._alone():
             try:
                 found = self._secret.read_bytes()
@@ -174,7 +232,9 @@ class LedgerFolder:
                 with self._writing():
                     write(self._secret, found)
             except OSError as error:
-                raise self._trouble("not read", f": its secret cannot be read ({error.strerror})") from None
+                raise self._trouble(
+                    "not read", f": its secret cannot be read ({error.strerror})"
+                ) from None
         if len(found) != 32:
             raise self._trouble("secret", ": its secret was altered")
         return found
@@ -187,7 +247,8 @@ class LedgerFolder:
     def reset(self) -> None:
         """Delete the ledger and start anew; what was released stays released.
 
-        Only the party itself can decide that its records have changed, so that earlier releases no longer matter.
+        Only the party itself can decide that its records have changed, so that earlier
+        releases no longer matter.
         """
         self._own_files()  # before anything is made beside a folder that is no ledger
         with self._alone(), self._writing("removed"):
@@ -198,9 +259,12 @@ class LedgerFolder:
             file.unlink()
         if self.path.exists():
             self.path.rmdir()
-        for partial in self._marker.parent.glob(f".{glob.escape(self._marker.name)}.partial*"):
+        for partial in self._marker.parent.glob(
+            f".{glob.escape(self._marker.name)}.partial*"
+        ):
             partial.unlink()
-        self._marker.unlink(missing_ok=True)  # last: until then the ledger counts as lost
+        # last: until then the ledger counts as lost
+        self._marker.unlink(missing_ok=True)
 
     def _own_files(self) -> list[Path]:
         """The files in the ledger's folder, all of which must be its own."""
@@ -209,7 +273,9 @@ class LedgerFolder:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise self._trouble("not read", f": cannot be read ({error.strerror})") from None
+            raise self._trouble(
+                "not read", f": cannot be read ({error.strerror})"
+            ) from None
         if others := sum(OWN.fullmatch(file.name) is None for file in files):
             what = f"{others} of the files there are not a ledger's; none is removed"
             text = f"ledger {self.path.name}: {what}"
@@ -224,28 +290,45 @@ class LedgerFolder:
             held = FileLock(self._lock, mode=0o600).acquire()
             self._held = os.lstat(self._lock)
         except OSError as error:
-            raise self._trouble("not opened", f": cannot be opened ({error.strerror})") from None
+            raise self._trouble(
+                "not opened", f": cannot be opened ({error.strerror})"
+            ) from None
         with held:
             yield
 
     @contextmanager
     def _opened(self, new: LedgerFile) -> Iterator[LedgerFile]:
-        """The ledger, for one process at a time; before the first release the new one, not on the disk yet."""
+        """The ledger, for one process at a time; before the first release the new one,
+        not on the disk yet.
+        """
         with self._alone():
             yield self._read() if self.is_begun else new
 
     def _read(self) -> LedgerFile:
         try:
-            ledger, died = LedgerFile.read((self.path / LEDGER).read_bytes(), self._marker.read_bytes())
+            ledger, died = LedgerFile.read(
+                (self.path / LEDGER).read_bytes(), self._marker.read_bytes()
+            )
         except FileNotFoundError:
-            raise self._trouble("lost", " is lost; nothing is released until it is reset") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise self._trouble(
+                "lost", " is lost; nothing is released until it is reset"
+            ) from None
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ):
             what = " was rolled back or altered; nothing is released until it is reset"
             raise self._trouble("altered", what) from None
         if died:
             with self._writing():
                 write(self._marker, ledger.marker())
-        # Files that a killed process left. Only now: they may be the releases of a ledger newer than an older copy.
+        # Files that a killed process left. Only now: they may be the releases of a
+        # ledger newer than an older copy.
         known = {LEDGER, *(entry["file"] for entry in ledger.entries)}
         with suppress(OSError):
             for file in self.path.iterdir():
@@ -259,27 +342,39 @@ class LedgerFolder:
             return
         with self._writing():
             try:
-                # The marker first: of a folder without one nobody knows what was released.
+                # The marker first: of a folder without one nobody knows what was
+                # released.
                 write(self._marker, ledger.marker())
                 self.path.mkdir(mode=0o700)
                 write(self.path / LEDGER, ledger.to_bytes())
                 settle(self.path.parent)
-            except OSError:  # such as a full disk; a process that is killed leaves a ledger that counts as lost
+            except OSError:
+                # such as a full disk; a process that is killed leaves a ledger that
+                # counts as lost
                 self._remove()
                 raise
 
     def _write(self, ledger: LedgerFile) -> None:
-        """Write the ledger, and then its marker, which may be a step behind where a process dies in between."""
+        """Write the ledger, and then its marker, which may be a step behind where a
+        process dies in between.
+        """
         with self._writing():
-            if not os.path.samestat(self._held, os.lstat(self._lock)):  # another may write meanwhile
+            # another may write meanwhile
+            if not os.path.samestat(self._held, os.lstat(self._lock)):
                 raise self._trouble("lock", ": its lock was replaced meanwhile")
             write(self.path / LEDGER, ledger.to_bytes())
             write(self._marker, ledger.marker())
 
     def _new_release(
-        self, ledger: LedgerFile, request: dict[str, Any], cost: Cost, measure: Callable[[], Array]
+        self,
+        ledger: LedgerFile,
+        request: dict[str, Any],
+        cost: Cost,
+        measure: Callable[[], Array],
     ) -> Array:
-        """A release that `measure` gives: the request is on the disk before, and the release before it is sent."""
+        """A release that `measure` gives: the request is on the disk before, and the
+        release before it is sent.
+        """
         self._make(ledger)
         charged = ledger.with_entry(request, cost)
         self._write(charged)
@@ -300,7 +395,8 @@ class LedgerFolder:
             with np.load(io.BytesIO(raw), allow_pickle=False) as file:
                 array: Array = file["counts"]
                 return array
-        except Exception:  # noqa: BLE001 - zipfile, its decompressors and NumPy's parser raise a dozen kinds
+        except Exception:  # noqa: BLE001
+            # Zipfile, its decompressors and NumPy's parser raise a dozen kinds.
             raise self._lost() from None
 
     @contextmanager
@@ -309,15 +405,23 @@ class LedgerFolder:
             yield
         except OSError as error:
             reason = error.got if isinstance(error, WriteError) else error.strerror
-            raise self._trouble(f"not {what}", f": cannot be {what} ({reason})") from None
+            raise self._trouble(
+                f"not {what}", f": cannot be {what} ({reason})"
+            ) from None
 
     def _lost(self) -> PrivacyError:
-        return self._trouble("release", ": the stored release for this request is lost or altered")
+        return self._trouble(
+            "release", ": the stored release for this request is lost or altered"
+        )
 
     def _trouble(self, what: str, text: str) -> PrivacyError:
-        """An error without the ledger's folder, because errors travel to the server; a note has the folder."""
+        """An error without the ledger's folder, because errors travel to the server; a
+        note has the folder.
+        """
         error = PrivacyError("ledger", got=what, text=f"ledger {self.path.name}{text}")
-        error.add_note(f"python -m flwr_flynn.privacy.ledger reset {shlex.quote(str(self.path))}")
+        error.add_note(
+            f"python -m flwr_flynn.privacy.ledger reset {shlex.quote(str(self.path))}"
+        )
         return error
 
 
@@ -327,7 +431,9 @@ def write(path: Path, content: bytes) -> None:
 
 
 def _make_folders(folder: Path) -> None:
-    """Make a folder and its parents, and sync them to the disk: a ledger must not vanish with a new folder."""
+    """Make a folder and its parents, and sync them to the disk: a ledger must not
+    vanish with a new folder.
+    """
     if not folder.exists():
         _make_folders(folder.parent)
         folder.mkdir(exist_ok=True)

@@ -1,7 +1,9 @@
-"""Integer noise, and the base class of mechanisms, with the simulated one; `noise_mechanisms` has the kinds of noise.
+"""Integer noise, and the base class of mechanisms, with the simulated one;
+`noise_mechanisms` has the kinds of noise.
 
-OpenDP's samplers draw exactly, from the operating system's randomness, some 100 000 numbers a second. They need the
-extra `privacy`: ``pip install "flwr-flynn[privacy]"``; `SeededNoise` does not.
+OpenDP's samplers draw exactly, from the operating system's randomness, some 100 000
+numbers a second. They need the extra `privacy`: ``pip install "flwr-flynn[privacy]"``;
+`SeededNoise` does not.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ class Sampler(Protocol):
         """Draw `size` integers with P(x) proportional to exp(-abs(x) / scale)."""
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
-        """The indices of the largest of score + Gumbel noise: in law the exponential mechanism, again and again.
+        """The indices of the largest of score + Gumbel noise: in law the exponential
+        mechanism, again and again.
 
-        That is drawing without replacement by exp(score / scale) (Durfee and Rogers 2019, Lemma 4.2).
+        That is drawing without replacement by exp(score / scale) (Durfee and Rogers
+        2019, Lemma 4.2).
         """
 
 
@@ -56,7 +60,9 @@ class OpenDPNoise:
 
 
 class SeededNoise:
-    """Noise of the same distributions from NumPy, from a seed: anyone who knows the seed can take it away again."""
+    """Noise of the same distributions from NumPy, from a seed: anyone who knows the
+    seed can take it away again.
+    """
 
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
@@ -67,7 +73,9 @@ class SeededNoise:
 
     def laplace(self, size: int, scale: float) -> Integers:
         stop = -math.expm1(-1 / scale)
-        difference: Integers = self._generator.geometric(stop, size) - self._generator.geometric(stop, size)
+        difference: Integers = self._generator.geometric(
+            stop, size
+        ) - self._generator.geometric(stop, size)
         return difference
 
     def top(self, scores: Integers, n_drawn: int, scale: float) -> Integers:
@@ -84,16 +92,20 @@ def _opendp() -> tuple[Any, Any]:
 
 @lru_cache(maxsize=8)
 def _noisy_top(n_drawn: int, scale: float) -> Any:
-    # Under zero-concentrated divergence OpenDP's noisy top k adds Gumbel noise; under max-divergence exponential noise,
-    # of a different distribution (permute-and-flip).
+    # Under zero-concentrated divergence OpenDP's noisy top k adds Gumbel noise; under
+    # max-divergence exponential noise, of a different distribution (permute-and-flip).
     dp, domain = _opendp()
     divergence = dp.zero_concentrated_divergence()
-    return dp.m.make_noisy_top_k(domain, dp.linf_distance(T="i64"), divergence, k=n_drawn, scale=scale)
+    return dp.m.make_noisy_top_k(
+        domain, dp.linf_distance(T="i64"), divergence, k=n_drawn, scale=scale
+    )
 
 
 def _draw(make: str, distance: str, size: int, scale: float) -> Integers:
     dp, domain = _opendp()
-    add = getattr(dp.m, make)(domain, getattr(dp, distance)(T="i64"), scale=float(scale))
+    add = getattr(dp.m, make)(
+        domain, getattr(dp, distance)(T="i64"), scale=float(scale)
+    )
     drawn = np.empty(size, np.int64)
     for first in range(0, size, _CHUNK):
         part: Any = drawn[first : first + _CHUNK]
@@ -111,10 +123,12 @@ COMMON = ("hash_nnz", "n_classes", "neighbours", "records_per_person")
 
 
 class Mechanism(ABC):
-    """Base class of the mechanisms. Immutable by convention; mechanisms of equal descriptions are equal.
+    """Base class of the mechanisms.
 
-    Mechanisms that have them set `delta`, the probability with which the guarantee may fail, and `n_honest`, parties
-    that share the noise of one in a secure sum.
+    Immutable by convention; mechanisms of equal descriptions are equal.
+
+    Mechanisms that have them set `delta`, the probability with which the guarantee may
+    fail, and `n_honest`, parties that share the noise of one in a secure sum.
 
     Parameters
     ----------
@@ -124,14 +138,16 @@ class Mechanism(ABC):
         rho of the counts' hash.
     n_classes : int
     neighbours : {"add-remove", "replace-one"}, default="add-remove"
-        Data sets that must be hard to distinguish: with or without one record, or with one record replaced.
+        Data sets that must be hard to distinguish: with or without one record, or with
+        one record replaced.
     records_per_person : int, default=1
         Most records of one person; the guarantee covers them together.
     """
 
     kind: ClassVar[str]
     own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
-    optional: ClassVar[tuple[str, ...]] = ()  # fields of a description that may be left out
+    # fields of a description that may be left out
+    optional: ClassVar[tuple[str, ...]] = ()
     selects: bool = False  # True: a release has some of the entries only
     sampler: Sampler = OpenDPNoise()
     delta: float = 0.0
@@ -146,20 +162,28 @@ class Mechanism(ABC):
         neighbours: str = "add-remove",
         records_per_person: int = 1,
     ) -> None:
-        self.target_epsilon = number("epsilon", epsilon, least=_LEAST_EPSILON, most=100.0)
+        self.target_epsilon = number(
+            "epsilon", epsilon, least=_LEAST_EPSILON, most=100.0
+        )
         self.hash_nnz = integer("hash_nnz", hash_nnz, most=LARGEST_SIZE)
         self.n_classes = integer("n_classes", n_classes, most=LARGEST_SIZE)
         self.neighbours = one_of("neighbours", neighbours, NEIGHBOURS)
-        self.records_per_person = integer("records_per_person", records_per_person, most=10**6)
+        self.records_per_person = integer(
+            "records_per_person", records_per_person, most=10**6
+        )
 
     @classmethod
-    def for_spec(cls, spec: HashSpec, n_classes: int, epsilon: float, **parameters: Any) -> Mechanism:
+    def for_spec(
+        cls, spec: HashSpec, n_classes: int, epsilon: float, **parameters: Any
+    ) -> Mechanism:
         """The mechanism for counts of this hash; `parameters` are those of the class."""
         return cls(epsilon, hash_nnz=spec.hash_nnz, n_classes=n_classes, **parameters)
 
     @property
     def n_changed(self) -> int:
-        """Entries that one record changes by one, at most: rho, or 2 rho where it is replaced."""
+        """Entries that one record changes by one, at most: rho, or 2 rho where it is
+        replaced.
+        """
         return self.hash_nnz * (1 if self.neighbours == "add-remove" else 2)
 
     @property
@@ -173,16 +197,23 @@ class Mechanism(ABC):
         """Standard deviation of the noise in a released entry."""
 
     def unit_noise(self, n_releases: float) -> float:
-        """Standard deviation of the noise of so many releases together, for an L2 norm of 1 of a sample's counts."""
+        """Standard deviation of the noise of so many releases together, for an L2 norm
+        of 1 of a sample's counts.
+        """
         return self.noise_sd * math.sqrt(n_releases / self.hash_nnz)
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
-        """Epsilon of one release at this delta (its privacy map); infinite where there is no bound."""
+        """Epsilon of one release at this delta (its privacy map); infinite where there
+        is no bound.
+        """
 
     @property
     def zcdp_rho(self) -> float:
-        """Upper bound of the zCDP parameter of one release. The rho of a hash is another figure."""
+        """Upper bound of the zCDP parameter of one release.
+
+        The rho of a hash is another figure.
+        """
         return accounting.pure_rho(self.epsilon())
 
     @abstractmethod
@@ -193,85 +224,144 @@ class Mechanism(ABC):
     def _draw(self, array: Integers, sampler: Sampler) -> Integers:
         """(L, m) noisy counts."""
 
-    def release(self, counts: ClassCounts, *, sampler: Sampler | None = None) -> ClassCounts:
+    def release(
+        self, counts: ClassCounts, *, sampler: Sampler | None = None
+    ) -> ClassCounts:
         """Noisy counts that may leave their party. Every call spends epsilon anew."""
         if counts.noise:
             raise CountsError("release", "counts without noise", "noisy ones")
         for name in ("hash_nnz", "n_classes"):
             if getattr(counts, name) != getattr(self, name):
-                raise CountsError(f"release {name}", str(getattr(self, name)), getattr(counts, name))
+                raise CountsError(
+                    f"release {name}", str(getattr(self, name)), getattr(counts, name)
+                )
         self.require_feasible()
-        # With these bounds no sum overflows. Clipping does not increase the sensitivity.
+        # With these bounds no sum overflows. Clipping does not increase the
+        # sensitivity.
         limit = (2**63 - 1) // counts.hash_dim // 4
-        noisy = np.clip(self._draw(np.minimum(counts.array, limit), sampler or self.sampler), -limit, limit)
+        noisy = np.clip(
+            self._draw(np.minimum(counts.array, limit), sampler or self.sampler),
+            -limit,
+            limit,
+        )
         return self.received(noisy, counts.spec_fingerprint)
 
     @property
     def is_share(self) -> bool:
-        """True if a release carries a share of the noise only, and must not be seen outside a secure sum."""
+        """True if a release carries a share of the noise only, and must not be seen
+        outside a secure sum.
+        """
         return self.n_honest is not None
 
     def require_feasible(self) -> None:
         """Raise a `ConfigError` where the noise would be larger than any count."""
         if not self.noise_sd <= _LARGEST_SD:
-            raise ConfigError("epsilon", f"a larger number for hash_nnz {self.hash_nnz}", f"{self.target_epsilon:g}")
+            raise ConfigError(
+                "epsilon",
+                f"a larger number for hash_nnz {self.hash_nnz}",
+                f"{self.target_epsilon:g}",
+            )
 
     def require_noise(self) -> None:
-        """Raise where noise cannot be drawn, for want of a package for example, before anything is spent on it."""
+        """Raise where noise cannot be drawn, for want of a package for example, before
+        anything is spent on it.
+        """
         self._draw(np.zeros((1, 1), np.int64), self.sampler)
 
-    def received(self, array: Integers, spec_fingerprint: str, n_releases: int = 1) -> ClassCounts:
+    def received(
+        self, array: Integers, spec_fingerprint: str, n_releases: int = 1
+    ) -> ClassCounts:
         """Noisy counts of a release from its array."""
-        variance = self.noise_sd**2 * integer("n_releases", n_releases, most=LARGEST_SIZE)
-        release = Release(release_name(array, spec_fingerprint), variance, selected=self.selects)
-        counts = ClassCounts(array, hash_nnz=self.hash_nnz, spec_fingerprint=spec_fingerprint, noise=(release,))
+        variance = self.noise_sd**2 * integer(
+            "n_releases", n_releases, most=LARGEST_SIZE
+        )
+        release = Release(
+            release_name(array, spec_fingerprint), variance, selected=self.selects
+        )
+        counts = ClassCounts(
+            array,
+            hash_nnz=self.hash_nnz,
+            spec_fingerprint=spec_fingerprint,
+            noise=(release,),
+        )
         if counts.n_classes != self.n_classes:
-            raise CountsError("release n_classes", str(self.n_classes), counts.n_classes)
+            raise CountsError(
+                "release n_classes", str(self.n_classes), counts.n_classes
+            )
         return counts
 
     def guarantee(self) -> str:
         """Privacy guarantee and its limits, in words."""
         people = "one record"
         if self.records_per_person > 1:
-            people = f"all records of one person, who has at most {self.records_per_person} at all parties together,"
-        what = "added or removed" if self.neighbours == "add-remove" else "replaced by others"
+            people = (
+                "all records of one person, who has at most "
+                f"{self.records_per_person} at all parties together,"
+            )
+        what = (
+            "added or removed"
+            if self.neighbours == "add-remove"
+            else "replaced by others"
+        )
         epsilon = self.epsilon(self.delta)
-        factor = shown_bound(math.exp(epsilon), 3) if epsilon < 50 else f"exp({shown_bound(epsilon)})"
-        bounds = f"epsilon {shown_bound(epsilon)}" + (f" and delta {shown_bound(self.delta)}" if self.delta else "")
+        factor = (
+            shown_bound(math.exp(epsilon), 3)
+            if epsilon < 50
+            else f"exp({shown_bound(epsilon)})"
+        )
+        bounds = f"epsilon {shown_bound(epsilon)}" + (
+            f" and delta {shown_bound(self.delta)}" if self.delta else ""
+        )
         return (
-            f"Differential privacy with {bounds}: {self._noise()}. Whether {people} had been {what} changes the "
+            f"Differential privacy with {bounds}: {self._noise()}. Whether {people} "
+            f"had been {what} changes the "
             f"probability of any outcome of one release by at most a factor of {factor}"
             + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
-            + ". Not covered: what else a party discloses (that it participates, a centre or scale learned from its "
-            "data, logs, results on its own samples), and facts about people in general, which show without any one "
-            "record. Further releases from the same records add their epsilon and delta to these."
+            + ". Not covered: what else a party discloses (that it participates, a "
+            "centre or scale learned from its "
+            "data, logs, results on its own samples), and facts about people in "
+            "general, which show without any one "
+            "record. Further releases from the same records add their epsilon and "
+            "delta to these."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """The description for `mechanism_from_dict`, as values that JSON can hold."""
-        values = {name: getattr(self, name) for name in (*COMMON, *self.own, *self.optional)}
+        values = {
+            name: getattr(self, name) for name in (*COMMON, *self.own, *self.optional)
+        }
         given = {name: value for name, value in values.items() if value is not None}
         return {"mechanism": self.kind, "epsilon": self.target_epsilon, **given}
 
     def __eq__(self, other: object) -> bool:
-        return self.to_dict() == other.to_dict() if isinstance(other, Mechanism) else NotImplemented
+        return (
+            self.to_dict() == other.to_dict()
+            if isinstance(other, Mechanism)
+            else NotImplemented
+        )
 
     def __hash__(self) -> int:
         return hash(tuple((name, str(value)) for name, value in self.to_dict().items()))
 
     def __repr__(self) -> str:
-        given = [f"{name}={value!r}" for name, value in self.to_dict().items() if name != "mechanism"]
+        given = [
+            f"{name}={value!r}"
+            for name, value in self.to_dict().items()
+            if name != "mechanism"
+        ]
         return f"{type(self).__name__}({', '.join(given)})"
 
 
 class SimulatedRelease(Mechanism):
-    """A mechanism with noise from a seed, for repeatable simulations: it protects nobody.
+    """A mechanism with noise from a seed, for repeatable simulations: it protects
+    nobody.
 
     Parameters
     ----------
     mechanism : Mechanism
     seed : int
-        0 <= seed < 2**64. Successive releases differ; the same seed and order give the same ones.
+        0 <= seed < 2**64. Successive releases differ; the same seed and order give the
+        same ones.
 
     Examples
     --------
@@ -284,12 +374,24 @@ class SimulatedRelease(Mechanism):
     kind = "simulated"
 
     def __init__(self, mechanism: Mechanism, seed: int) -> None:
-        if not isinstance(mechanism, Mechanism) or isinstance(mechanism, SimulatedRelease):
-            raise ConfigError("mechanism", "a Mechanism that is not simulated", type(mechanism).__name__)
-        super().__init__(mechanism.target_epsilon, **{name: getattr(mechanism, name) for name in COMMON})
+        if not isinstance(mechanism, Mechanism) or isinstance(
+            mechanism, SimulatedRelease
+        ):
+            raise ConfigError(
+                "mechanism",
+                "a Mechanism that is not simulated",
+                type(mechanism).__name__,
+            )
+        super().__init__(
+            mechanism.target_epsilon,
+            **{name: getattr(mechanism, name) for name in COMMON},
+        )
         self.target_epsilon, self.selects = math.inf, mechanism.selects
         self.n_honest = mechanism.n_honest
-        self.mechanism, self.seed = mechanism, integer("seed", seed, least=0, most=2**64 - 1)
+        self.mechanism, self.seed = (
+            mechanism,
+            integer("seed", seed, least=0, most=2**64 - 1),
+        )
         self.sampler = SeededNoise(self.seed)
 
     @property
@@ -304,7 +406,8 @@ class SimulatedRelease(Mechanism):
 
     def guarantee(self) -> str:
         return (
-            f"No privacy: noise from seed {self.seed}, which anyone can draw again, for simulations only. "
+            f"No privacy: noise from seed {self.seed}, which anyone can draw again, "
+            "for simulations only. "
             f"With noise that nobody knows this would be: {self.mechanism.guarantee()}"
         )
 
@@ -318,4 +421,8 @@ class SimulatedRelease(Mechanism):
         return  # a draw would change those that follow
 
     def to_dict(self) -> dict[str, Any]:
-        return {"mechanism": self.kind, "seed": self.seed, "of": self.mechanism.to_dict()}
+        return {
+            "mechanism": self.kind,
+            "seed": self.seed,
+            "of": self.mechanism.to_dict(),
+        }

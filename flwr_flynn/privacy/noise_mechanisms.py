@@ -1,4 +1,6 @@
-"""Kinds of noise on counts, mechanisms from descriptions, and sizes of a hash that go with the noise."""
+"""Kinds of noise on counts, mechanisms from descriptions, and sizes of a hash that go
+with the noise.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,20 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import laplace_sd, rounded_up
-from flwr_flynn.privacy.mechanism import COMMON, LARGEST_SIZE, Mechanism, Sampler, SimulatedRelease
+from flwr_flynn.privacy.mechanism import (
+    COMMON,
+    LARGEST_SIZE,
+    Mechanism,
+    Sampler,
+    SimulatedRelease,
+)
 
 MOST_HONEST = 10**6
 
 
 class GaussianCounts(Mechanism):
-    """Discrete Gaussian noise on every count, with the smallest sigma for the guarantee (`privacy.accounting`).
+    """Discrete Gaussian noise on every count, with the smallest sigma for the guarantee
+    (`privacy.accounting`).
 
     Parameters
     ----------
@@ -28,16 +37,20 @@ class GaussianCounts(Mechanism):
     delta : float
         1e-12 <= delta <= .5; it should be much below one over the number of people.
     n_honest : int, optional
-        For a secure sum: each party adds a share of the noise, and the shares of any `n_honest` parties add up to all
-        of it. The guarantee is about the sum. It holds while `n_honest` parties add their share and keep it secret.
+        For a secure sum: each party adds a share of the noise, and the shares of any
+        `n_honest` parties add up to all of it. The guarantee is about the sum. It holds
+        while `n_honest` parties add their share and keep it secret.
     **common
-        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for `Mechanism`.
+        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for
+        `Mechanism`.
 
     Examples
     --------
     >>> mechanism = GaussianCounts(epsilon=1.0, delta=1e-5, hash_nnz=16, n_classes=10)
-    >>> round(mechanism.sigma, 1), round(mechanism.epsilon(1e-5), 3), round(mechanism.epsilon(1e-7), 2)
-    (14.9, 1.0, 1.27)
+    >>> round(mechanism.sigma, 1)
+    14.9
+    >>> round(mechanism.epsilon(1e-5), 3), round(mechanism.epsilon(1e-7), 2)
+    (1.0, 1.27)
     >>> round(GaussianCounts(1.0, 1e-5, hash_nnz=16, n_classes=10, n_honest=4).sigma, 2)
     7.46
     """
@@ -46,10 +59,21 @@ class GaussianCounts(Mechanism):
     own = ("delta",)
     optional = ("n_honest",)
 
-    def __init__(self, epsilon: float, delta: float, *, n_honest: int | None = None, **common: Any) -> None:
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        *,
+        n_honest: int | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(epsilon, **common)
         self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        self.n_honest = None if n_honest is None else integer("n_honest", n_honest, most=MOST_HONEST)
+        self.n_honest = (
+            None
+            if n_honest is None
+            else integer("n_honest", n_honest, most=MOST_HONEST)
+        )
 
     @property
     def noise_sd(self) -> float:
@@ -57,12 +81,17 @@ class GaussianCounts(Mechanism):
 
     @property
     def sigma(self) -> float:
-        """Sigma of the discrete Gaussian noise of one party; above 1 this is its standard deviation, too."""
-        sigma = accounting.gaussian_sigma(self.target_epsilon, self.delta, self.n_changed, self.records_per_person)
+        """Sigma of the discrete Gaussian noise of one party; above 1 this is its
+        standard deviation, too.
+        """
+        sigma = accounting.gaussian_sigma(
+            self.target_epsilon, self.delta, self.n_changed, self.records_per_person
+        )
         if self.n_honest is None:
             return sigma
         share = max(sigma / math.sqrt(self.n_honest), 3.0)
-        while self._sum_epsilon(share, self.delta) > self.target_epsilon:  # the gap of a sum is next to nothing
+        # the gap of a sum is next to nothing
+        while self._sum_epsilon(share, self.delta) > self.target_epsilon:
             share *= 1.0005
         return share
 
@@ -71,33 +100,52 @@ class GaussianCounts(Mechanism):
 
     @property
     def zcdp_rho(self) -> float:
-        return accounting.gaussian_rho(self.sigma, self.n_changed, self.records_per_person, self.n_honest or 1)
+        return accounting.gaussian_rho(
+            self.sigma, self.n_changed, self.records_per_person, self.n_honest or 1
+        )
 
     def _sum_epsilon(self, share: float, delta: float) -> float:
         n_honest = self.n_honest or 1
-        # Probabilities of the sum are within exp(+-gap) of those of one discrete Gaussian, in the entries that change.
-        gap = accounting.sum_of_gaussians_gap(share, n_honest) * self.n_changed * self.records_per_person
+        # Probabilities of the sum are within exp(+-gap) of those of one discrete
+        # Gaussian, in the entries that change.
+        gap = (
+            accounting.sum_of_gaussians_gap(share, n_honest)
+            * self.n_changed
+            * self.records_per_person
+        )
         whole = share * math.sqrt(n_honest)
         within = delta * math.exp(-gap)
         if within < accounting.SMALLEST_DELTA:
             return math.inf
-        return accounting.gaussian_epsilon(whole, within, self.n_changed, self.records_per_person) + 2 * gap
+        return (
+            accounting.gaussian_epsilon(
+                whole, within, self.n_changed, self.records_per_person
+            )
+            + 2 * gap
+        )
 
     def _noise(self) -> str:
-        noise = f"discrete Gaussian noise of standard deviation {self.sigma:.5g} on every count"
+        noise = (
+            f"discrete Gaussian noise of standard deviation {self.sigma:.5g} on "
+            "every count"
+        )
         if self.n_honest is None:
             return f"{noise} of one party's release"
         return (
-            f"{noise} of every party, of which nobody learns more than the securely computed sum, while at least "
+            f"{noise} of every party, of which nobody learns more than the securely "
+            "computed sum, while at least "
             f"{self.n_honest} parties added theirs and keep it to themselves"
         )
 
-    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
+    def _draw(
+        self, array: npt.NDArray[np.int64], sampler: Sampler
+    ) -> npt.NDArray[np.int64]:
         return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
 
 
 class LaplaceCounts(Mechanism):
-    """Discrete Laplace noise on every count, of scale L1 sensitivity / epsilon; delta is 0.
+    """Discrete Laplace noise on every count, of scale L1 sensitivity / epsilon; delta
+    is 0.
 
     The parameters are those of `Mechanism`.
 
@@ -122,20 +170,27 @@ class LaplaceCounts(Mechanism):
         return self.l1_sensitivity / self.scale
 
     def _noise(self) -> str:
-        return f"discrete Laplace noise of scale {self.scale:.5g} on every count of one party's release"
+        return (
+            f"discrete Laplace noise of scale {self.scale:.5g} on every count of "
+            "one party's release"
+        )
 
-    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
+    def _draw(
+        self, array: npt.NDArray[np.int64], sampler: Sampler
+    ) -> npt.NDArray[np.int64]:
         return array + sampler.laplace(array.size, self.scale).reshape(array.shape)
 
 
 class TopTLaplace(Mechanism):
-    """T counts drawn by size, with Laplace noise; the others are 0: the paper's Algorithm 2, lines 12-24.
+    """T counts drawn by size, with Laplace noise; the others are 0: the paper's
+    Algorithm 2, lines 12-24.
 
-    T entries are drawn without replacement, each with probability proportional to exp(a * count). In law these are the
-    T largest of the counts with Gumbel noise of scale 1 / a. They get discrete Laplace noise of scale b. Each step
-    takes half of epsilon. Under "add-remove" a record changes all counts in the same direction, so that one draw costs
-    a, not 2 a. A record changes at most min(T, rho) of the T counts. `simulations.paper_privacy` has the paper's own
-    accounting.
+    T entries are drawn without replacement, each with probability proportional to exp(a
+    * count). In law these are the T largest of the counts with Gumbel noise of scale 1
+    / a. They get discrete Laplace noise of scale b. Each step takes half of epsilon.
+    Under "add-remove" a record changes all counts in the same direction, so that one
+    draw costs a, not 2 a. A record changes at most min(T, rho) of the T counts.
+    `simulations.paper_privacy` has the paper's own accounting.
 
     Parameters
     ----------
@@ -143,7 +198,8 @@ class TopTLaplace(Mechanism):
     n_released : int
         T.
     **common
-        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for `Mechanism`.
+        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for
+        `Mechanism`.
 
     Examples
     --------
@@ -162,7 +218,9 @@ class TopTLaplace(Mechanism):
 
     @property
     def exponent(self) -> float:
-        """Exponent a: an entry is drawn with probability proportional to exp(a * count)."""
+        """Exponent a: an entry is drawn with probability proportional to exp(a *
+        count).
+        """
         return 1 / self.gumbel_scale
 
     @property
@@ -177,7 +235,9 @@ class TopTLaplace(Mechanism):
 
     @property
     def _selection_loss(self) -> int:
-        """Privacy loss of T draws in units of a: for each draw the range of the changes by one person."""
+        """Privacy loss of T draws in units of a: for each draw the range of the changes
+        by one person.
+        """
         both_ways = 1 if self.neighbours == "add-remove" else 2
         return self.n_released * self.records_per_person * both_ways
 
@@ -191,35 +251,53 @@ class TopTLaplace(Mechanism):
         return laplace_sd(self.scale)
 
     def epsilon(self, delta: float = 0.0) -> float:
-        return self._selection_loss / self.gumbel_scale + self._released_change / self.scale
+        return (
+            self._selection_loss / self.gumbel_scale
+            + self._released_change / self.scale
+        )
 
     def _noise(self) -> str:
         return (
-            f"{self.n_released} counts of one party, drawn with odds exp({self.exponent:.4g}) for each sample, with "
+            f"{self.n_released} counts of one party, drawn with odds "
+            f"exp({self.exponent:.4g}) for each sample, with "
             f"discrete Laplace noise of scale {self.scale:.5g}, no others"
         )
 
-    def _draw(self, array: npt.NDArray[np.int64], sampler: Sampler) -> npt.NDArray[np.int64]:
+    def _draw(
+        self, array: npt.NDArray[np.int64], sampler: Sampler
+    ) -> npt.NDArray[np.int64]:
         flat = array.ravel()
         n_drawn = min(self.n_released, flat.size)
-        entries = np.arange(flat.size) if n_drawn == flat.size else sampler.top(flat, n_drawn, self.gumbel_scale)
+        entries = (
+            np.arange(flat.size)
+            if n_drawn == flat.size
+            else sampler.top(flat, n_drawn, self.gumbel_scale)
+        )
         released = np.zeros_like(flat)
         released[entries] = flat[entries] + sampler.laplace(n_drawn, self.scale)
         return released.reshape(array.shape)
 
 
-MECHANISMS: dict[str, type[Mechanism]] = {each.kind: each for each in (GaussianCounts, LaplaceCounts, TopTLaplace)}
+MECHANISMS: dict[str, type[Mechanism]] = {
+    each.kind: each for each in (GaussianCounts, LaplaceCounts, TopTLaplace)
+}
 
 
 def mechanism_from_dict(values: Any) -> Mechanism:
     """Mechanism of an untrusted description, in the form of `Mechanism.to_dict`."""
-    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+    if not isinstance(values, Mapping) or not all(
+        isinstance(name, str) for name in values
+    ):
         raise ConfigError("mechanism", "a mapping", type(values).__name__)
     given = dict(values)
     kind = given.pop("mechanism", None)
     if kind == SimulatedRelease.kind:
         if set(given) != {"seed", "of"} or not isinstance(given["of"], Mapping):
-            raise ConfigError("mechanism", "the fields seed and of for a simulated one", ", ".join(sorted(given)))
+            raise ConfigError(
+                "mechanism",
+                "the fields seed and of for a simulated one",
+                ", ".join(sorted(given)),
+            )
         if given["of"].get("mechanism") == SimulatedRelease.kind:
             raise ConfigError("mechanism", "one that is not simulated", kind)
         return SimulatedRelease(mechanism_from_dict(given["of"]), given["seed"])
@@ -227,9 +305,17 @@ def mechanism_from_dict(values: Any) -> Mechanism:
     made = MECHANISMS[kind]
     needed = {"epsilon", *COMMON, *made.own}
     if missing := sorted(needed - set(given)):
-        raise ConfigError(f"mechanism {kind}", f"the fields {', '.join(sorted(needed))}", f"none named {missing[0]}")
+        raise ConfigError(
+            f"mechanism {kind}",
+            f"the fields {', '.join(sorted(needed))}",
+            f"none named {missing[0]}",
+        )
     if unknown := sorted(set(given) - needed - {*made.optional}):
-        raise ConfigError(f"mechanism {kind}", f"the fields {', '.join(sorted(needed))}", f"also {unknown[0][:40]}")
+        raise ConfigError(
+            f"mechanism {kind}",
+            f"the fields {', '.join(sorted(needed))}",
+            f"also {unknown[0][:40]}",
+        )
     return made(**given)
 
 
@@ -248,11 +334,13 @@ def suggest_spec(
     records_per_person: int = 1,
     **sizes: Any,
 ) -> HashSpec:
-    """Sizes of a hash for counts with the noise of `GaussianCounts`, or of `LaplaceCounts` where delta is 0.
+    """Sizes of a hash for counts with the noise of `GaussianCounts`, or of
+    `LaplaceCounts` where delta is 0.
 
-    The sizes are those of `HashSpec.suggest` with the amount of noise: m falls with the number of samples. Laplace
-    noise grows with rho, and not with its square root. There rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L
-    for two parties, at least 64.
+    The sizes are those of `HashSpec.suggest` with the amount of noise: m falls with the
+    number of samples. Laplace noise grows with rho, and not with its square root. There
+    rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L for two parties, at least
+    64.
 
     Parameters
     ----------
@@ -268,21 +356,29 @@ def suggest_spec(
 
     Examples
     --------
-    >>> suggest_spec(1.0, 1e-5, n_features=30, n_examples=10000, n_classes=2, n_parties=2, hash_dim=9600).hash_nnz
+    >>> sizes = dict(n_features=30, n_examples=10000, n_classes=2, hash_dim=9600)
+    >>> suggest_spec(1.0, 1e-5, n_parties=2, **sizes).hash_nnz
     103
     """
     n_parties = integer("n_parties", n_parties, most=LARGEST_SIZE)
-    common: dict[str, Any] = {"neighbours": neighbours, "records_per_person": records_per_person}
+    common: dict[str, Any] = {
+        "neighbours": neighbours,
+        "records_per_person": records_per_person,
+    }
     common["n_classes"] = n_classes
     given = {name: value for name, value in sizes.items() if value is not None}
     per_unit = None
     if delta:
-        per_unit = GaussianCounts(epsilon, delta, hash_nnz=16, **common).unit_noise(n_parties)
+        per_unit = GaussianCounts(epsilon, delta, hash_nnz=16, **common).unit_noise(
+            n_parties
+        )
     else:
         if "hash_dim" not in given:
             n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
             per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
-            ideal = n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
+            ideal = (
+                n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
+            )
             given["hash_dim"] = int(min(max(ideal, 64), 2**14))
         given.setdefault("hash_nnz", min(math.isqrt(given["hash_dim"]), 24))
     return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **given)

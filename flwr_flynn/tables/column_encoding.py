@@ -27,8 +27,15 @@ _DATE_PARTS = ("month", "weekday", "hour")
 
 
 def is_nameable(text: Any) -> bool:
-    """True for a text that may be a name or a level: short, printable, and without blanks around it."""
-    return isinstance(text, str) and 0 < len(text) <= LONGEST and text.isprintable() and text == text.strip()
+    """True for a text that may be a name or a level: short, printable, and without
+    blanks around it.
+    """
+    return (
+        isinstance(text, str)
+        and 0 < len(text) <= LONGEST
+        and text.isprintable()
+        and text == text.strip()
+    )
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,8 @@ class Column:
     levels : sequence of str
         Of a category, all different; values that are none of these are "other".
     gaps : bool, default=True
-        One more 0/1 column tells where the value is missing. A gap is allowed without, too.
+        One more 0/1 column tells where the value is missing. A gap is allowed without,
+        too.
     low, high : float, optional
         Of a number: public range. Values beyond are refused.
     unit : str
@@ -52,7 +60,8 @@ class Column:
     required : bool, default=False
         Refuse a table without the column, in which all values would be gaps.
     synonyms : mapping of str to str
-        Of a category: other texts of a level, such as ``{"ja": "yes"}``; kept as sorted pairs.
+        Of a category: other texts of a level, such as ``{"ja": "yes"}``; kept as sorted
+        pairs.
     """
 
     name: str
@@ -70,28 +79,62 @@ class Column:
         if isinstance(self.name, str):
             object.__setattr__(self, "name", as_name(self.name))
         if not is_nameable(self.name):
-            raise SchemaError("name", f"1 to {LONGEST} printable characters", shown(self.name))
+            raise SchemaError(
+                "name", f"1 to {LONGEST} printable characters", shown(self.name)
+            )
         one_of(f"column {self.name!r} kind", self.kind, KINDS, error=SchemaError)
         for name in ("gaps", "required"):
             boolean(f"column {self.name!r} {name}", getattr(self, name), SchemaError)
         levels = _checked_texts(f"column {self.name!r} levels", self.levels)
         levels = tuple(as_level(level) or "" for level in levels)
-        if levels and (self.kind != "category" or len({*levels}) < len(levels) or not all(map(is_nameable, levels))):
-            expected = f"different texts of 1 to {LONGEST} characters, of a category alone"
-            raise SchemaError(f"column {self.name!r} levels", expected, f"{len(levels)} of a {self.kind}")
+        if levels and (
+            self.kind != "category"
+            or len({*levels}) < len(levels)
+            or not all(map(is_nameable, levels))
+        ):
+            expected = (
+                f"different texts of 1 to {LONGEST} characters, of a category alone"
+            )
+            raise SchemaError(
+                f"column {self.name!r} levels",
+                expected,
+                f"{len(levels)} of a {self.kind}",
+            )
         object.__setattr__(self, "levels", levels)
-        object.__setattr__(self, "synonyms", _checked_synonyms(f"column {self.name!r} synonyms", self.synonyms, levels))
-        object.__setattr__(self, "gap_texts", _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts))
+        object.__setattr__(
+            self,
+            "synonyms",
+            _checked_synonyms(f"column {self.name!r} synonyms", self.synonyms, levels),
+        )
+        object.__setattr__(
+            self,
+            "gap_texts",
+            _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts),
+        )
         for end in ("low", "high"):
             if getattr(self, end) is not None:
                 if self.kind != "number":
-                    raise SchemaError(f"column {self.name!r} {end}", "none but for a number", f"a {self.kind}")
-                value = number(f"column {self.name!r} {end}", getattr(self, end), error=SchemaError)
+                    raise SchemaError(
+                        f"column {self.name!r} {end}",
+                        "none but for a number",
+                        f"a {self.kind}",
+                    )
+                value = number(
+                    f"column {self.name!r} {end}", getattr(self, end), error=SchemaError
+                )
                 object.__setattr__(self, end, value)
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise SchemaError(f"column {self.name!r} low", "at most high", f"{self.low:g} above {self.high:g}")
+            raise SchemaError(
+                f"column {self.name!r} low",
+                "at most high",
+                f"{self.low:g} above {self.high:g}",
+            )
         if not isinstance(self.unit, str) or len(self.unit) > LONGEST:
-            raise SchemaError(f"column {self.name!r} unit", f"at most {LONGEST} characters", shown(self.unit))
+            raise SchemaError(
+                f"column {self.name!r} unit",
+                f"at most {LONGEST} characters",
+                shown(self.unit),
+            )
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -99,7 +142,10 @@ class Column:
         if self.kind == "category":
             names = tuple(f"{self.name}={level}" for level in self.levels)
         elif self.kind == "date":
-            names = (f"{self.name} days", *(f"{self.name} {part}" for part in _DATE_PARTS))
+            names = (
+                f"{self.name} days",
+                *(f"{self.name} {part}" for part in _DATE_PARTS),
+            )
         else:
             names = (self.name,)
         return (*names, f"{self.name} missing") if self.gaps else names
@@ -107,7 +153,11 @@ class Column:
     @property
     def width(self) -> int:
         """Number of the numbers that a value becomes."""
-        n = len(self.levels) if self.kind == "category" else 1 + len(_DATE_PARTS) * (self.kind == "date")
+        n = (
+            len(self.levels)
+            if self.kind == "category"
+            else 1 + len(_DATE_PARTS) * (self.kind == "date")
+        )
         return n + self.gaps
 
     @property
@@ -117,12 +167,16 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields that differ from their defaults, as plain Python values."""
-        return unusual(self) | ({"synonyms": dict(self.synonyms)} if self.synonyms else {})
+        return unusual(self) | (
+            {"synonyms": dict(self.synonyms)} if self.synonyms else {}
+        )
 
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
         if self.kind == "category":
-            codes = np.fromiter(map(LevelCodes(self), values.tolist()), np.int64, len(values))
+            codes = np.fromiter(
+                map(LevelCodes(self), values.tolist()), np.int64, len(values)
+            )
             known = np.flatnonzero(codes >= 0)
             out[:] = 0.0
             out[known, codes[known]] = 1.0
@@ -140,64 +194,123 @@ class Column:
             out[:, -1] = missing
 
     def refused(self, values: Array) -> npt.NDArray[np.bool_]:
-        """Mask of the values that are no samples of this column: infinite, or beyond the range."""
+        """Mask of the values that are no samples of this column: infinite, or beyond
+        the range.
+        """
         if self.kind != "number":
             return np.zeros(len(values), np.bool_)
-        low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
+        low, high = (
+            (-math.inf if self.low is None else self.low),
+            (math.inf if self.high is None else self.high),
+        )
         with np.errstate(invalid="ignore"):
             return np.asarray(np.isinf(values) | (values < low) | (values > high))
 
 
 class LevelCodes(dict[Any, int]):
-    """Index of each level of a column and of its synonyms; -1 for an unknown one, -2 for a gap. Called with a value.
+    """Index of each level of a column and of its synonyms; -1 for an unknown one, -2
+    for a gap. Called with a value.
 
-    A value that is no level is looked up in the forms that levels may have elsewhere (`forms_of_level`), unless two
-    levels have the form: what a file writes as Heart, True or 01 another one writes as heart, 1 or 1.
+    A value that is no level is looked up in the forms that levels may have elsewhere
+    (`forms_of_level`), unless two levels have the form: what a file writes as Heart,
+    True or 01 another one writes as heart, 1 or 1.
     """
 
     def __init__(self, column: Column) -> None:
-        codes, forms = {level: index for index, level in enumerate(column.levels)}, dict[str, set[int]]()
+        codes, forms = (
+            {level: index for index, level in enumerate(column.levels)},
+            dict[str, set[int]](),
+        )
         codes |= {text: codes[level] for text, level in dict(column.synonyms).items()}
         for text, index in codes.items():
             for form in forms_of_level(text):
                 forms.setdefault(form, set()).add(index)
         super().__init__(codes)
         self[None] = -2
-        self._forms = {form: min(indices) for form, indices in forms.items() if len(indices) == 1}
+        self._forms = {
+            form: min(indices) for form, indices in forms.items() if len(indices) == 1
+        }
 
     def __call__(self, value: Any) -> int:
         if value not in self:
             # Each value is looked at once, but not so many that they fill the memory.
-            code = next((self._forms[form] for form in forms_of_level(value) if form in self._forms), -1)
+            code = next(
+                (
+                    self._forms[form]
+                    for form in forms_of_level(value)
+                    if form in self._forms
+                ),
+                -1,
+            )
             if len(self) > 2**16:
                 return code
             self[value] = code
         return self[value]
 
 
-def _checked_synonyms(what: str, given: Any, levels: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _checked_synonyms(
+    what: str, given: Any, levels: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
     pairs = dict(given) if isinstance(given, Mapping | tuple) else None
-    if pairs is None or len(pairs) > MOST_LEVELS or not all(map(is_nameable, [*pairs, *pairs.values()])):
-        raise SchemaError(what, f"a table of at most {MOST_LEVELS} short printable texts", type(given).__name__)
-    named = {as_level(text) or "": as_level(level) or "" for text, level in pairs.items()}
-    if bad := sum(text in levels or level not in levels for text, level in named.items()) + len(pairs) - len(named):
-        raise SchemaError(what, "different texts that are no levels, each for one of the levels", f"{bad} others")
+    if (
+        pairs is None
+        or len(pairs) > MOST_LEVELS
+        or not all(map(is_nameable, [*pairs, *pairs.values()]))
+    ):
+        raise SchemaError(
+            what,
+            f"a table of at most {MOST_LEVELS} short printable texts",
+            type(given).__name__,
+        )
+    named = {
+        as_level(text) or "": as_level(level) or "" for text, level in pairs.items()
+    }
+    if (
+        bad := sum(
+            text in levels or level not in levels for text, level in named.items()
+        )
+        + len(pairs)
+        - len(named)
+    ):
+        raise SchemaError(
+            what,
+            "different texts that are no levels, each for one of the levels",
+            f"{bad} others",
+        )
     return tuple(sorted(named.items()))
 
 
 def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
-    if isinstance(texts, str) or not isinstance(texts, Sequence) or len(texts) > MOST_LEVELS:
-        raise SchemaError(what, f"a list of at most {MOST_LEVELS} texts", type(texts).__name__)
-    if bad := sum(not (isinstance(text, str) and text.isprintable() and len(text) <= LONGEST) for text in texts):
-        raise SchemaError(what, f"printable texts of at most {LONGEST} characters", f"{bad} others")
+    if (
+        isinstance(texts, str)
+        or not isinstance(texts, Sequence)
+        or len(texts) > MOST_LEVELS
+    ):
+        raise SchemaError(
+            what, f"a list of at most {MOST_LEVELS} texts", type(texts).__name__
+        )
+    if bad := sum(
+        not (isinstance(text, str) and text.isprintable() and len(text) <= LONGEST)
+        for text in texts
+    ):
+        raise SchemaError(
+            what, f"printable texts of at most {LONGEST} characters", f"{bad} others"
+        )
     return tuple(texts)
 
 
 def unusual(record: Any, but: str = "") -> dict[str, Any]:
     """Fields of a record but one that differ from their defaults, tuples as lists."""
-    values = {field.name: (getattr(record, field.name), field.default) for field in fields(record) if field.name != but}
+    values = {
+        field.name: (getattr(record, field.name), field.default)
+        for field in fields(record)
+        if field.name != but
+    }
     unlike = {name: value for name, (value, usual) in values.items() if value != usual}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in unlike.items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in unlike.items()
+    }
 
 
 def shown(value: Any) -> str:

@@ -1,7 +1,9 @@
-"""Summary of tables: kinds, levels and gaps of the columns as numbers of rows, which add over parties.
+"""Summary of tables: kinds, levels and gaps of the columns as numbers of rows, which
+add over parties.
 
-The schema that follows from the sum is the one that follows from all rows together. A party names no level, and tells
-of no gaps, that fewer than `min_examples` of its rows have.
+The schema that follows from the sum is the one that follows from all rows together. A
+party names no level, and tells of no gaps, that fewer than `min_examples` of its rows
+have.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import MOST_LEVELS, Column, is_nameable
 from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_COLUMNS, MOST_NUMBERS, Schema
-from flwr_flynn.tables.table import KINDS, Table, form_of, forms_of_level, is_frame, names_of, needs_table
+from flwr_flynn.tables.table import (
+    KINDS,
+    Table,
+    form_of,
+    forms_of_level,
+    is_frame,
+    names_of,
+    needs_table,
+)
 from flwr_flynn.tables.texts import BESIDE, as_level, as_name, is_beside
 
 MOST_ROWS = 2**53
@@ -34,8 +44,9 @@ class ColumnSummary:
     n_rows : int
         Rows of the parties that have the column.
     rows : mapping of str to int
-        Rows of the parties at which the column is of each kind, those with gaps included. A column of gaps alone is
-        of none, and one whose values nearly all differ is of a kind of its own: "id" or "text".
+        Rows of the parties at which the column is of each kind, those with gaps
+        included. A column of gaps alone is of none, and one whose values nearly all
+        differ is of a kind of its own: "id" or "text".
     gaps : int
         Rows without a value.
     levels : mapping of str to int
@@ -49,27 +60,57 @@ class ColumnSummary:
 
     def __post_init__(self) -> None:
         sizes = {"n_rows": self.n_rows, "gaps": self.gaps}
-        for what, values in (("rows", self.rows), ("levels", self.levels), ("sizes", sizes)):
-            if not isinstance(values, Mapping) or not all(_is_number(value) for value in values.values()):
-                raise SchemaError(f"summary {what}", "numbers of rows", type(values).__name__)
+        for what, values in (
+            ("rows", self.rows),
+            ("levels", self.levels),
+            ("sizes", sizes),
+        ):
+            if not isinstance(values, Mapping) or not all(
+                _is_number(value) for value in values.values()
+            ):
+                raise SchemaError(
+                    f"summary {what}", "numbers of rows", type(values).__name__
+                )
         if set(self.rows) - {*KINDS, *_PERSONAL}:
-            raise SchemaError("summary rows", f"kinds among {', '.join(KINDS)}", f"{len(self.rows)} others")
-        # Two forms of one level, or below of one name, would make a schema that nobody can use.
-        if bad := sum(not is_nameable(level) or as_level(level) != level for level in self.levels):
-            raise SchemaError("summary levels", "short printable texts", f"{bad} others")
-        if (n := sum(self.levels.values())) > (most := self.rows.get("category", 0) + self.rows.get("text", 0)):
+            raise SchemaError(
+                "summary rows",
+                f"kinds among {', '.join(KINDS)}",
+                f"{len(self.rows)} others",
+            )
+        # Two forms of one level, or below of one name, would make a schema that nobody
+        # can use.
+        if bad := sum(
+            not is_nameable(level) or as_level(level) != level for level in self.levels
+        ):
+            raise SchemaError(
+                "summary levels", "short printable texts", f"{bad} others"
+            )
+        if (n := sum(self.levels.values())) > (
+            most := self.rows.get("category", 0) + self.rows.get("text", 0)
+        ):
             raise SchemaError("summary levels", f"levels of at most {most} rows", n)
         if (n := max(sum(self.rows.values()), self.gaps)) > self.n_rows:
             raise SchemaError("summary rows", f"at most {self.n_rows}", n)
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
-        rows, levels = (_added(a, b) for a, b in ((self.rows, other.rows), (self.levels, other.levels)))
-        return ColumnSummary(self.n_rows + other.n_rows, rows, self.gaps + other.gaps, levels)
+        rows, levels = (
+            _added(a, b)
+            for a, b in ((self.rows, other.rows), (self.levels, other.levels))
+        )
+        return ColumnSummary(
+            self.n_rows + other.n_rows, rows, self.gaps + other.gaps, levels
+        )
 
     @property
     def kind(self) -> str | None:
-        """The kind at most rows, the first by name among equals; None where all values are missing."""
-        return min(self.rows, key=lambda kind: (-self.rows[kind], kind)) if self.rows else None
+        """The kind at most rows, the first by name among equals; None where all values
+        are missing.
+        """
+        return (
+            min(self.rows, key=lambda kind: (-self.rows[kind], kind))
+            if self.rows
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -108,70 +149,123 @@ class TableSummary:
         return cls(columns, len(table), table.is_named)
 
     def told(self, min_examples: int, most: int = MOST_LEVELS) -> TableSummary:
-        """The summary without gaps and levels of fewer rows, in multiples of these, and with the most frequent levels.
+        """The summary without gaps and levels of fewer rows, in multiples of these, and
+        with the most frequent levels.
 
-        So above 1, or with more than `MOST_LEVELS` levels at a party, the sum may differ from the pool's.
+        So above 1, or with more than `MOST_LEVELS` levels at a party, the sum may
+        differ from the pool's.
         """
-        return replace(self, columns={name: _told(each, min_examples, most) for name, each in self.columns.items()})
+        return replace(
+            self,
+            columns={
+                name: _told(each, min_examples, most)
+                for name, each in self.columns.items()
+            },
+        )
 
     def only(self, keep: Callable[[str, str | None], bool]) -> TableSummary:
-        """The summary with the levels, and for None the gaps, to keep: by the name of the column and the level."""
+        """The summary with the levels, and for None the gaps, to keep: by the name of
+        the column and the level.
+        """
         columns = {}
         for name, each in self.columns.items():
             levels = {level: n for level, n in each.levels.items() if keep(name, level)}
-            columns[name] = replace(each, gaps=each.gaps if keep(name, None) else 0, levels=levels)
+            columns[name] = replace(
+                each, gaps=each.gaps if keep(name, None) else 0, levels=levels
+            )
         return replace(self, columns=columns)
 
     def __add__(self, other: TableSummary) -> TableSummary:
         if self.columns and other.columns and self.is_named != other.is_named:
-            # Columns without names cannot be told which they are: their party declines, whoever answers first.
+            # Columns without names cannot be told which they are: their party declines,
+            # whoever answers first.
             return self if self.is_named else other
         names = dict.fromkeys((*self.columns, *other.columns))
         empty = ColumnSummary(0, {})
-        columns = {name: self.columns.get(name, empty) + other.columns.get(name, empty) for name in names}
+        columns = {
+            name: self.columns.get(name, empty) + other.columns.get(name, empty)
+            for name in names
+        }
         is_named = self.is_named if self.columns else other.is_named
         return TableSummary(columns, self.n_rows + other.n_rows, is_named)
 
-    def schema(self, ignore: Sequence[str] = (), keep: Sequence[str] = ()) -> tuple[Schema, dict[str, str]]:
+    def schema(
+        self, ignore: Sequence[str] = (), keep: Sequence[str] = ()
+    ) -> tuple[Schema, dict[str, str]]:
         """The schema of these tables, and columns that are left out, with the reasons.
 
-        It has the columns that more than half of the rows have, in the order of their names, the most frequent
-        `LEARNED_LEVELS` of each category in the order of their texts, and bits for gaps where there are any. Left out
-        are columns to `ignore`, columns without values, and, but for those to `keep`, columns in which nearly all
-        values differ: texts, and integers that are no measurements. Names that differ in capitals are one.
+        It has the columns that more than half of the rows have, in the order of their
+        names, the most frequent `LEARNED_LEVELS` of each category in the order of their
+        texts, and bits for gaps where there are any. Left out are columns to `ignore`,
+        columns without values, and, but for those to `keep`, columns in which nearly
+        all values differ: texts, and integers that are no measurements. Names that
+        differ in capitals are one.
         """
         kept: list[Column] = []
         left_out, width = {}, 0
         columns = self._by_form() if self.is_named else self.columns
-        ignored, forced = ({form_of(as_name(name)) for name in names} for names in (ignore, keep))
+        ignored, forced = (
+            {form_of(as_name(name)) for name in names} for names in (ignore, keep)
+        )
         there = {*map(form_of, columns)}
-        if unknown := [repr(name[:60]) for name in (*ignore, *keep) if form_of(as_name(name)) not in there]:
-            raise SchemaError("ignore, keep", "names of columns", f"others: {listed(unknown)}")
+        if unknown := [
+            repr(name[:60])
+            for name in (*ignore, *keep)
+            if form_of(as_name(name)) not in there
+        ]:
+            raise SchemaError(
+                "ignore, keep", "names of columns", f"others: {listed(unknown)}"
+            )
         # Parties have their columns in orders of their own.
-        for name, summary in sorted(columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])):
+        for name, summary in sorted(
+            columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])
+        ):
             form = form_of(name)
             reason = _reason(name, summary, self.n_rows, columns, form in forced)
             if form in ignored:
                 left_out[name] = "ignored"
             elif self.is_named and reason:
                 left_out[name] = reason
-            elif (width := width + (column := _column_of(name, summary)).width) > MOST_NUMBERS and self.is_named:
+            elif (
+                width := width + (column := _column_of(name, summary)).width
+            ) > MOST_NUMBERS and self.is_named:
                 left_out[name] = f"beyond {MOST_NUMBERS} numbers a row"
             else:  # without names all columns are needed
                 kept.append(column)
-        if not kept and (alone := [name for name in left_out if columns[name].kind == "id" and name not in ignore]):
-            return self.schema(ignore, alone)  # a table of ids alone is rather one of measurements
+        if not kept and (
+            alone := [
+                name
+                for name in left_out
+                if columns[name].kind == "id" and name not in ignore
+            ]
+        ):
+            # a table of ids alone is rather one of measurements
+            return self.schema(ignore, alone)
         if not kept:
-            reasons = listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
-            expected = "at least one that can be used (keep names columns to use all the same)"
-            raise SchemaError("columns", expected, f"{len(left_out)} that cannot: {reasons}")
-        known = [name for name in left_out if 2 * columns[name].n_rows > self.n_rows and is_nameable(name)]
+            reasons = listed(
+                [f"{name[:60]!r} ({reason})" for name, reason in left_out.items()]
+            )
+            expected = (
+                "at least one that can be used (keep names columns to use all the same)"
+            )
+            raise SchemaError(
+                "columns", expected, f"{len(left_out)} that cannot: {reasons}"
+            )
+        known = [
+            name
+            for name in left_out
+            if 2 * columns[name].n_rows > self.n_rows and is_nameable(name)
+        ]
         return Schema(kept, self.is_named, ignore=known), left_out
 
     def _by_form(self) -> dict[str, ColumnSummary]:
-        """The columns, with names that differ in capitals as one, under that of most rows."""
+        """The columns, with names that differ in capitals as one, under that of most
+        rows.
+        """
         columns: dict[str, ColumnSummary] = {}
-        for names in _alike({name: each.n_rows for name, each in self.columns.items()}, form_of):
+        for names in _alike(
+            {name: each.n_rows for name, each in self.columns.items()}, form_of
+        ):
             total = ColumnSummary(0, {})
             for name in names:
                 total += self.columns[name]
@@ -184,41 +278,70 @@ class TableSummary:
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
         found = self.columns.items()
-        columns = [[name, each.n_rows, dict(each.rows), each.gaps, dict(each.levels)] for name, each in found]
+        columns = [
+            [name, each.n_rows, dict(each.rows), each.gaps, dict(each.levels)]
+            for name, each in found
+        ]
         return {"columns": columns, "n_rows": self.n_rows, "is_named": self.is_named}
 
     @classmethod
     def from_dict(cls, values: Any) -> TableSummary:
-        """The summary of such values, which may come from anybody; a `SchemaError` for anything else."""
+        """The summary of such values, which may come from anybody; a `SchemaError` for
+        anything else.
+        """
         try:
-            entries, n_rows, is_named = values["columns"], values["n_rows"], values["is_named"]
+            entries, n_rows, is_named = (
+                values["columns"],
+                values["n_rows"],
+                values["is_named"],
+            )
             columns = {name: ColumnSummary(*rest) for name, *rest in entries}
             if not is_named:
-                columns = {name: columns[name] for name in map(str, range(len(columns)))}
-            right = len(columns) == len(entries) <= MOST_COLUMNS and _is_number(n_rows) and isinstance(is_named, bool)
-            right &= all(isinstance(name, str) and len(name) <= 10 * MOST_LEVELS for name in columns)
+                columns = {
+                    name: columns[name] for name in map(str, range(len(columns)))
+                }
+            right = (
+                len(columns) == len(entries) <= MOST_COLUMNS
+                and _is_number(n_rows)
+                and isinstance(is_named, bool)
+            )
+            right &= all(
+                isinstance(name, str) and len(name) <= 10 * MOST_LEVELS
+                for name in columns
+            )
             right = right and all(as_name(name) == name for name in columns)
             right &= all(each.n_rows <= n_rows for each in columns.values())
         except (KeyError, TypeError, ValueError) as error:
-            raise SchemaError("summary", "columns, n_rows and is_named", type(error).__name__) from None
+            raise SchemaError(
+                "summary", "columns, n_rows and is_named", type(error).__name__
+            ) from None
         if not right:
-            raise SchemaError("summary", "different names, each with numbers of rows", "others")
+            raise SchemaError(
+                "summary", "different names, each with numbers of rows", "others"
+            )
         return cls(columns, n_rows, is_named)
 
 
-def learned(X: Any, min_examples: int, ignore: Sequence[str] = (), keep: Sequence[str] = ()) -> tuple[Any, Any]:
+def learned(
+    X: Any, min_examples: int, ignore: Sequence[str] = (), keep: Sequence[str] = ()
+) -> tuple[Any, Any]:
     """X as it is and None, if it is of plain numbers; else as a table, with its schema.
 
-    A warning names the columns that are left out, a `SchemaError` is raised where all are.
+    A warning names the columns that are left out, a `SchemaError` is raised where all
+    are.
     """
     is_plain = not needs_table(X)
     if is_plain and not (is_frame(X) and names_of(X)):
         if ignore or keep:
-            raise SchemaError("ignore, keep", "none for samples whose columns have no names", "names")
+            raise SchemaError(
+                "ignore, keep", "none for samples whose columns have no names", "names"
+            )
         return X, None
     table = Table.of(X)
     schema, left_out = TableSummary.of(X, min_examples).schema(ignore, keep)
-    if chosen := {name: reason for name, reason in left_out.items() if reason != "ignored"}:
+    if chosen := {
+        name: reason for name, reason in left_out.items() if reason != "ignored"
+    }:
         named = listed([f"{name[:60]!r} ({reason})" for name, reason in chosen.items()])
         warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=4)
     return (X, None) if is_plain and not left_out else (table, schema)
@@ -232,22 +355,35 @@ def _counted(values: Any, kind: str) -> ColumnSummary:
     if kind == "category" and n - n_gaps >= _FEW:
         length = sum(len(text) * k for text, k in found.items()) / (n - n_gaps)
         if len(found) > (_NEARLY_ALL if length <= _LONG else _SOME) * (n - n_gaps):
-            kind, found = "text", Counter({text: k for text, k in found.items() if k >= _OFTEN})
+            kind, found = (
+                "text",
+                Counter({text: k for text, k in found.items() if k >= _OFTEN}),
+            )
     elif kind == "number" and _are_ids(values[~np.isnan(values)]):
         kind = "id"
-    return ColumnSummary(n, {kind: n}, n_gaps, {text: k for text, k in found.items() if is_nameable(text)})
+    return ColumnSummary(
+        n,
+        {kind: n},
+        n_gaps,
+        {text: k for text, k in found.items() if is_nameable(text)},
+    )
 
 
-_PERSONAL = {"id": "integers that nearly all differ, as ids do", "text": "texts that nearly all differ"}
-_FEW, _NEARLY_ALL, _SOME, _LONG = 30, 0.8, 0.2, 40  # values; shares of different texts, longer ones with the second
+_PERSONAL = {
+    "id": "integers that nearly all differ, as ids do",
+    "text": "texts that nearly all differ",
+}
+# values; shares of different texts, longer ones with the second
+_FEW, _NEARLY_ALL, _SOME, _LONG = 30, 0.8, 0.2, 40
 _OFTEN = 5  # rows that share a text of a column whose texts nearly all differ
 
 
 def _are_ids(values: Any) -> bool:
     """True for integers that nearly all differ, and are no measurements.
 
-    Of a small range ids are more different than integers drawn by chance, and of a large one they are spread evenly;
-    measurements are negative, round, or nearer to the middle. A few ids may stand twice.
+    Of a small range ids are more different than integers drawn by chance, and of a
+    large one they are spread evenly; measurements are negative, round, or nearer to the
+    middle. A few ids may stand twice.
     """
     n = len(values)
     if n < _FEW or (values < 0).any() or (values % 1 != 0).any():
@@ -262,11 +398,18 @@ def _are_ids(values: Any) -> bool:
     if size < 10 * n:
         return False
     shares = (np.sort(values) - values.min()) / (size - 1)
-    is_even = np.abs(shares - np.linspace(0, 1, n)).max() < 1.6 / np.sqrt(n)  # as Kolmogorov and Smirnov test it
+    # as Kolmogorov and Smirnov test it
+    is_even = np.abs(shares - np.linspace(0, 1, n)).max() < 1.6 / np.sqrt(n)
     return bool((values % 10 == 0).mean() < 0.25 and is_even)
 
 
-def _reason(name: str, summary: ColumnSummary, n_rows: int, names: Iterable[str], is_forced: bool) -> str:
+def _reason(
+    name: str,
+    summary: ColumnSummary,
+    n_rows: int,
+    names: Iterable[str],
+    is_forced: bool,
+) -> str:
     """Why a column is left out; "" where it is not."""
     if not is_beside(name, names) and 2 * summary.n_rows <= n_rows:
         return f"only {summary.n_rows} of {n_rows} rows have it"
@@ -274,19 +417,32 @@ def _reason(name: str, summary: ColumnSummary, n_rows: int, names: Iterable[str]
         return "no values"
     if summary.kind in _PERSONAL and not is_forced:
         return _PERSONAL[summary.kind]
-    if summary.kind in ("category", "text") and max(summary.levels.values(), default=0) < 2:
+    if (
+        summary.kind in ("category", "text")
+        and max(summary.levels.values(), default=0) < 2
+    ):
         return "no text occurs twice, or often enough to be told"
     return "" if is_nameable(name) else "a name that is long or not printable"
 
 
 def _column_of(name: str, summary: ColumnSummary) -> Column:
-    kind = {"id": "number", "text": "category", None: "number"}.get(summary.kind, summary.kind)
-    levels = sorted(_most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS)) if kind == "category" else ()
-    return Column(name, kind or "number", levels, summary.gaps > 0 and not name.endswith(BESIDE))
+    kind = {"id": "number", "text": "category", None: "number"}.get(
+        summary.kind, summary.kind
+    )
+    levels = (
+        sorted(_most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS))
+        if kind == "category"
+        else ()
+    )
+    return Column(
+        name, kind or "number", levels, summary.gaps > 0 and not name.endswith(BESIDE)
+    )
 
 
 def _of_one_form(levels: Mapping[str, int]) -> dict[str, int]:
-    """The levels, of those that differ in form alone the most frequent with the rows of all."""
+    """The levels, of those that differ in form alone the most frequent with the rows of
+    all.
+    """
     alike = _alike(levels, lambda level: forms_of_level(level)[-1])
     return {names[0]: sum(levels[name] for name in names) for names in alike}
 
@@ -305,18 +461,28 @@ def _by_rows(n_rows: Mapping[str, int]) -> list[str]:
 
 
 def _told(each: ColumnSummary, least: int, most: int) -> ColumnSummary:
-    """A summary as it may be told; numbers of rows are rounded down to multiples, so that no rest is exact."""
-    levels = {level: n // least * least for level, n in each.levels.items() if n >= least}
-    return replace(each, gaps=each.gaps // least * least, levels=_most_frequent(levels, most))
+    """A summary as it may be told; numbers of rows are rounded down to multiples, so
+    that no rest is exact.
+    """
+    levels = {
+        level: n // least * least for level, n in each.levels.items() if n >= least
+    }
+    return replace(
+        each, gaps=each.gaps // least * least, levels=_most_frequent(levels, most)
+    )
 
 
 def _most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:
-    """At most so many levels, the most frequent and of these the first by their texts, in the order of their texts."""
+    """At most so many levels, the most frequent and of these the first by their texts,
+    in the order of their texts.
+    """
     return {level: levels[level] for level in sorted(_by_rows(levels)[:most])}
 
 
 def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
+    return {
+        name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})
+    }
 
 
 def _is_number(value: Any) -> bool:

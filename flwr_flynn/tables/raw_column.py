@@ -1,9 +1,10 @@
 """Columns of files and frames as numbers, dates and levels.
 
-The kind of a column of texts follows from all its values that are no gaps: dates if nearly all are of one form, numbers
-if most are numbers (see `tables.texts`; true and false are 1 and 0), texts otherwise. Neither the order of the rows nor
-how many are read at a time has an effect. A file with types, or a frame, has the kinds of these; its texts are read as
-others are, but for codes, such as 01, which stay texts.
+The kind of a column of texts follows from all its values that are no gaps: dates if
+nearly all are of one form, numbers if most are numbers (see `tables.texts`; true and
+false are 1 and 0), texts otherwise. Neither the order of the rows nor how many are read
+at a time has an effect. A file with types, or a frame, has the kinds of these; its
+texts are read as others are, but for codes, such as 01, which stay texts.
 """
 
 from __future__ import annotations
@@ -17,27 +18,42 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, Numerals, as_level, date_of, proves
+from flwr_flynn.tables.texts import (
+    DATE_FORMATS,
+    GAP_TEXTS,
+    Numerals,
+    as_level,
+    date_of,
+    proves,
+)
 
 Array = npt.NDArray[Any]
 
 _DAY_FIRST = {"mm/dd/yyyy": "dd/mm/yyyy", "mm-dd-yyyy": "dd-mm-yyyy"}
 
 Raw = Array | list[Any]
-"""Values of a column as a file has them: an array of numbers or dates, or texts, with None for a missing one."""
+"""Values of a column as a file has them: an array of numbers or dates, or texts, with
+None for a missing one."""
 
 
-def plain_numbers(texts: Sequence[Any], gaps: frozenset[str] = frozenset()) -> Array | None:
-    """Float64 of texts that all are numbers with a decimal point, NaN for `gaps`; None says nothing."""
+def plain_numbers(
+    texts: Sequence[Any], gaps: frozenset[str] = frozenset()
+) -> Array | None:
+    """Float64 of texts that all are numbers with a decimal point, NaN for `gaps`; None
+    says nothing.
+    """
     try:
         if "_" in "".join(texts):  # which Python allows between digits
             return None
         n_gaps = 0 if gaps.isdisjoint(texts) else sum(text in gaps for text in texts)
-        filled = ["nan" if text in gaps else text for text in texts] if n_gaps else texts
+        filled = (
+            ["nan" if text in gaps else text for text in texts] if n_gaps else texts
+        )
         numbers = np.array(filled, object).astype(np.float64)
     except (TypeError, ValueError):
         return None
-    return numbers if int(np.isnan(numbers).sum()) == n_gaps else None  # another NaN is looked at by itself
+    # another NaN is looked at by itself
+    return numbers if int(np.isnan(numbers).sum()) == n_gaps else None
 
 
 def int64_of(texts: Sequence[str]) -> Array | None:
@@ -51,7 +67,9 @@ def int64_of(texts: Sequence[str]) -> Array | None:
 def distinct(values: Raw) -> tuple[list[Any], npt.NDArray[np.int64]]:
     """The different values, and the index of each one's among them."""
     index: dict[Any, int] = {}
-    codes = np.fromiter((index.setdefault(value, len(index)) for value in values), np.int64, len(values))
+    codes = np.fromiter(
+        (index.setdefault(value, len(index)) for value in values), np.int64, len(values)
+    )
     return list(index), codes
 
 
@@ -59,27 +77,36 @@ def missing(values: Array) -> Array:
     """Mask of the gaps of a column, (n,) of any kind."""
     if values.dtype.kind == "O":
         return np.array([value is None for value in values.tolist()], np.bool_)
-    return np.asarray(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
+    return np.asarray(
+        np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
+    )
 
 
 def of_gaps(kind: str, n: int) -> Array:
     """A column of this kind without values."""
-    value, dtype = {"number": (np.nan, "f8"), "category": (None, "O"), "date": (np.datetime64("NaT"), "M8[us]")}[kind]
+    value, dtype = {
+        "number": (np.nan, "f8"),
+        "category": (None, "O"),
+        "date": (np.datetime64("NaT"), "M8[us]"),
+    }[kind]
     return np.full(n, value, dtype)
 
 
 @dataclass
 class RawColumn:
-    """A column as a file or a frame has it: facts from a first pass, the kind that follows from them, and its values.
+    """A column as a file or a frame has it: facts from a first pass, the kind that
+    follows from them, and its values.
 
     Parameters
     ----------
     typed : str, optional
-        Its kind by the types of the file, "" for one that is not read; None in a file of texts alone.
+        Its kind by the types of the file, "" for one that is not read; None in a file
+        of texts alone.
     wanted : str, optional
         Its kind in a schema, which decides how texts are read.
     decimal, date_format : str
-        Mark of decimals and form of dates; "" is detected, the mark by the texts that prove one, a point else.
+        Mark of decimals and form of dates; "" is detected, the mark by the texts that
+        prove one, a point else.
     gap_texts : frozenset of str
         Texts of missing values, in lower case.
     """
@@ -96,9 +123,11 @@ class RawColumn:
     n_empty: int = 0
     n_infinite: int = 0
     types: set[Any] = field(default_factory=set)
-    fits: Counter[str] = field(default_factory=Counter)  # texts that are dates of each form
+    # texts that are dates of each form
+    fits: Counter[str] = field(default_factory=Counter)
     numerals: Numerals = field(default_factory=Numerals)
-    proofs: Counter[str] = field(default_factory=Counter)  # different texts that prove each mark of decimals
+    # different texts that prove each mark of decimals
+    proofs: Counter[str] = field(default_factory=Counter)
 
     @property
     def mark(self) -> str:
@@ -107,17 +136,33 @@ class RawColumn:
 
     @property
     def forms(self) -> list[str]:
-        """Forms of dates that most values have, if these are nearly all: a tenth of words at most."""
+        """Forms of dates that most values have, if these are nearly all: a tenth of
+        words at most.
+        """
         n_values, most = self.n - self.n_empty, max(self.fits.values(), default=0)
-        return [form for form in DATE_FORMATS if 10 * most >= 9 * n_values > 0 and self.fits[form] == most]
+        return [
+            form
+            for form in DATE_FORMATS
+            if 10 * most >= 9 * n_values > 0 and self.fits[form] == most
+        ]
 
     @property
     def form(self) -> str:
         """The form of its dates, "" for no dates."""
         forms = self.forms if self.kind == "date" else [""]
         # A schema may say that it is of dates: values that are none are counted.
-        forms = forms or sorted(self.fits, key=lambda each: (-self.fits[each], DATE_FORMATS.index(each))) or [""]
-        months = [month for month, day in _DAY_FIRST.items() if day == forms[0] and month in forms]
+        forms = (
+            forms
+            or sorted(
+                self.fits, key=lambda each: (-self.fits[each], DATE_FORMATS.index(each))
+            )
+            or [""]
+        )
+        months = [
+            month
+            for month, day in _DAY_FIRST.items()
+            if day == forms[0] and month in forms
+        ]
         return months[0] if months and self.month_first else forms[0]
 
     @property
@@ -127,12 +172,16 @@ class RawColumn:
             return self.typed or ""
         if self.wanted is not None:
             return self.wanted
-        are_numbers = self.numerals.are_numbers and not (self.typed and self.numerals.are_codes)
+        are_numbers = self.numerals.are_numbers and not (
+            self.typed and self.numerals.are_codes
+        )
         return "date" if self.forms else "number" if are_numbers else "category"
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its numbers, for texts the narrowest; float64 where there are gaps, or several."""
+        """The type of its numbers, for texts the narrowest; float64 where there are
+        gaps, or several.
+        """
         if self.kind != "number" or self.gaps or len(self.types) > 1:
             return np.dtype(np.float64)
         return np.dtype(next(iter(self.types), np.bool_))
@@ -149,22 +198,33 @@ class RawColumn:
 
     @property
     def texts(self) -> int:
-        """Values of a column of numbers or dates that are none of these, and count as gaps."""
+        """Values of a column of numbers or dates that are none of these, and count as
+        gaps.
+        """
         if self.kind == "date" and self.typed != "date":
             return self.n - self.n_empty - max(self.fits.values(), default=0)
         return self.numerals.n_others if self.kind == "number" else 0
 
     @property
     def unfit(self) -> int:
-        """All values, where none is of the kind that a schema wants; texts that would be lost."""
-        return self.texts if self.is_strict or (self.texts == self.n - self.n_empty and not self.has_beside) else 0
+        """All values, where none is of the kind that a schema wants; texts that would
+        be lost.
+        """
+        return (
+            self.texts
+            if self.is_strict
+            or (self.texts == self.n - self.n_empty and not self.has_beside)
+            else 0
+        )
 
     def add(self, values: Raw) -> None:
         """Look at more rows."""
         self.n += len(values)
         if isinstance(values, np.ndarray):
             self.n_empty += int(missing(values).sum())
-            self.n_infinite += int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
+            self.n_infinite += (
+                int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
+            )
             self.types.add(values.dtype)
         elif self.wanted is None or self.kind != "category":
             numbers = self._plain(values)
@@ -176,32 +236,52 @@ class RawColumn:
             self.n_infinite += int(np.isinf(some).sum())
             self.numerals.add_numbers(some, len(some))
             if len(some) and np.float64 not in self.types:
-                self.types.add(np.float64 if len(some) < len(numbers) or int64_of(values) is None else np.int64)
+                self.types.add(
+                    np.float64
+                    if len(some) < len(numbers) or int64_of(values) is None
+                    else np.int64
+                )
 
     def _add_distinct(self, texts: list[Any]) -> None:
         different, codes = distinct(texts)
         forms = [self.date_format] if self.date_format else DATE_FORMATS
-        for text, n_rows in zip(different, np.bincount(codes, minlength=len(different)).tolist(), strict=True):
+        for text, n_rows in zip(
+            different,
+            np.bincount(codes, minlength=len(different)).tolist(),
+            strict=True,
+        ):
             if is_gap_text(text, self.gap_texts):
                 self.n_empty += n_rows
             elif kind := self.numerals.add(text.strip(), n_rows, self.decimal):
-                self.proofs.update(mark for mark in ",." if not self.decimal and proves(text.strip(), mark))
+                self.proofs.update(
+                    mark
+                    for mark in ",."
+                    if not self.decimal and proves(text.strip(), mark)
+                )
                 self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
-                self.n_infinite += n_rows if math.isinf(self.numerals.value(text, self.decimal) or 0) else 0
+                self.n_infinite += (
+                    n_rows
+                    if math.isinf(self.numerals.value(text, self.decimal) or 0)
+                    else 0
+                )
             else:
                 for form in forms if text.strip()[:1].isdigit() else ():
                     if date_of(text, form) is not None:
                         self.fits[form] += n_rows
 
     def _plain(self, texts: Sequence[Any]) -> Array | None:
-        if self.gap_texts != GAP_TEXTS or (self.mark == "," and any("." in text for text in texts if text)):
+        if self.gap_texts != GAP_TEXTS or (
+            self.mark == "," and any("." in text for text in texts if text)
+        ):
             return None  # gaps may look like numbers
         if self.mark == ",":
             texts = [text and text.replace(",", ".") for text in texts]
         return plain_numbers(texts, self.gap_texts)
 
     def values(self, raw: Raw) -> Array:
-        """The values of some rows: numbers of `dtype`, texts or None, or datetime64[us]."""
+        """The values of some rows: numbers of `dtype`, texts or None, or
+        datetime64[us].
+        """
         if isinstance(raw, np.ndarray):
             return raw
         kind, dtype = self.kind, self.dtype
@@ -209,13 +289,25 @@ class RawColumn:
             return self._each(raw, self._level, object)
         if kind == "date":
             form = self.form
-            return self._each(raw, lambda text: self._moment(text, form), "datetime64[us]")
-        numbers = int64_of(raw) if dtype == np.int64 else self._plain(raw) if dtype == np.float64 else None
+            return self._each(
+                raw, lambda text: self._moment(text, form), "datetime64[us]"
+            )
+        numbers = (
+            int64_of(raw)
+            if dtype == np.int64
+            else self._plain(raw)
+            if dtype == np.float64
+            else None
+        )
         return self._each(raw, self._number, dtype) if numbers is None else numbers
 
     def beside(self, raw: Raw) -> Array:
         """The texts of some rows that are neither numbers nor gaps, None for others."""
-        return self._each(raw, lambda text: self._level(text) if math.isnan(self._number(text)) else None, object)
+        return self._each(
+            raw,
+            lambda text: self._level(text) if math.isnan(self._number(text)) else None,
+            object,
+        )
 
     def _each(self, raw: Raw, value_of: Callable[[Any], Any], dtype: Any) -> Array:
         different, codes = distinct(raw)
@@ -230,7 +322,11 @@ class RawColumn:
         return math.nan if value is None else value
 
     def _moment(self, text: str, form: str) -> np.datetime64:
-        moment = None if not form or is_gap_text(text, self.gap_texts) else date_of(text, form)
+        moment = (
+            None
+            if not form or is_gap_text(text, self.gap_texts)
+            else date_of(text, form)
+        )
         return np.datetime64("NaT" if moment is None else moment, "us")
 
     def _level(self, text: str) -> str | None:
@@ -243,6 +339,12 @@ def is_gap_text(text: str | None, gaps: Set[str]) -> bool:
 
 
 def months_come_first(columns: Sequence[RawColumn]) -> bool:
-    """True if some column has dates with the month first, and none with the day first alone."""
-    pairs = [(month in each.forms, day in each.forms) for each in columns for month, day in _DAY_FIRST.items()]
+    """True if some column has dates with the month first, and none with the day first
+    alone.
+    """
+    pairs = [
+        (month in each.forms, day in each.forms)
+        for each in columns
+        for month, day in _DAY_FIRST.items()
+    ]
     return (True, False) in pairs and (False, True) not in pairs

@@ -1,7 +1,9 @@
-"""Rows read one by one, for private parties: no row decides about the kind of a column, or about others.
+"""Rows read one by one, for private parties: no row decides about the kind of a column,
+or about others.
 
-A value that is no value of its column, or beyond the range, is a fault of its row alone. Dates are 2024-01-31 or
-31.01.2024: of 03/04/2024 other rows would have to tell the order.
+A value that is no value of its column, or beyond the range, is a fault of its row
+alone. Dates are 2024-01-31 or 31.01.2024: of 03/04/2024 other rows would have to tell
+the order.
 """
 
 from __future__ import annotations
@@ -16,15 +18,33 @@ import numpy.typing as npt
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.raw_column import is_gap_text, of_gaps, plain_numbers
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, is_frame, is_gap, level_of, moment_of, names_of, places, series_values
-from flwr_flynn.tables.texts import BESIDE, GAP_TEXTS, gaps_with, is_beside, number_of, plain_date
+from flwr_flynn.tables.table import (
+    Table,
+    is_frame,
+    is_gap,
+    level_of,
+    moment_of,
+    names_of,
+    places,
+    series_values,
+)
+from flwr_flynn.tables.texts import (
+    BESIDE,
+    GAP_TEXTS,
+    gaps_with,
+    is_beside,
+    number_of,
+    plain_date,
+)
 
 
-def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+def encode_rows(
+    schema: Schema, X: Any
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
     """The numbers of rows, (n, width), and a mask of the rows without a fault, (n,).
 
-    X is a data frame, a `Table`, or an array of the schema's columns. A `DataError` refuses one without a column of the
-    schema, which no row decides.
+    X is a data frame, a `Table`, or an array of the schema's columns. A `DataError`
+    refuses one without a column of the schema, which no row decides.
     """
     columns = _schema_columns(schema, X)
     n = len(columns[0])
@@ -37,7 +57,9 @@ def encode_rows(schema: Schema, X: Any) -> tuple[npt.NDArray[Any], npt.NDArray[n
 
 
 def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[npt.NDArray[Any]]]:
-    """Names of the columns of a data frame, a `Table` or an array, None without any, and their values as they are."""
+    """Names of the columns of a data frame, a `Table` or an array, None without any,
+    and their values as they are.
+    """
     if isinstance(X, Table):
         return X.names if X.is_named else None, [*X.columns]
     if is_frame(X):
@@ -50,16 +72,29 @@ def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[npt.NDArray[Any]]]:
 
 def _schema_columns(schema: Schema, X: Any) -> list[Any]:
     names, columns = raw_columns(X)
-    if schema.is_named != (names is not None) or (names is None and len(columns) != len(schema.columns)):
-        expected = "a table with the names of its columns" if schema.is_named else f"{len(schema.columns)} columns"
-        raise DataError("X", expected, f"{len(columns)} columns{' with names' if names else ''}")
+    if schema.is_named != (names is not None) or (
+        names is None and len(columns) != len(schema.columns)
+    ):
+        expected = (
+            "a table with the names of its columns"
+            if schema.is_named
+            else f"{len(schema.columns)} columns"
+        )
+        raise DataError(
+            "X", expected, f"{len(columns)} columns{' with names' if names else ''}"
+        )
     if names is None:
         return columns
     there, known = {*names}, {*schema.names}
-    wanted = [name for name in schema.names if name in there or not is_beside(name, known)]
+    wanted = [
+        name for name in schema.names if name in there or not is_beside(name, known)
+    ]
     indices = places("columns", names, wanted, "those of the schema")
-    found: dict[str, Any] = {name: columns[index] for name, index in zip(wanted, indices, strict=True)}
-    for name in (name for name in schema.names if name not in found):  # texts beside the numbers of a column
+    found: dict[str, Any] = {
+        name: columns[index] for name, index in zip(wanted, indices, strict=True)
+    }
+    # texts beside the numbers of a column
+    for name in (name for name in schema.names if name not in found):
         numbers = _values(found[own := name.removesuffix(BESIDE)])
         found[name] = [value if _is_text(value) else None for value in numbers]
         found[own] = [None if _is_text(value) else value for value in numbers]
@@ -71,33 +106,53 @@ def _is_text(value: Any) -> bool:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column as Python's; complex numbers, which one makes of all in an array, as real if they are."""
+    """The values of a column as Python's; complex numbers, which one makes of all in an
+    array, as real if they are.
+    """
     if isinstance(column, np.ndarray):
-        column = (column.astype(f"{column.dtype.kind}8[us]") if column.dtype.kind in "mM" else column).tolist()
+        column = (
+            column.astype(f"{column.dtype.kind}8[us]")
+            if column.dtype.kind in "mM"
+            else column
+        ).tolist()
     return [*map(real_of, column)]
 
 
 def real_of(value: Any) -> Any:
     """The real number that a complex one is; any other value as it is."""
-    return value.real if isinstance(value, complex | np.complexfloating) and not value.imag else value
+    return (
+        value.real
+        if isinstance(value, complex | np.complexfloating) and not value.imag
+        else value
+    )
 
 
-def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Values in the dtype of a kind, each by itself, and a mask of those that are values of it, or gaps.
+def as_kind(
+    kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Values in the dtype of a kind, each by itself, and a mask of those that are
+    values of it, or gaps.
 
     A value that is none is a gap in the array.
     """
-    if kind == "number" and isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
+    if (
+        kind == "number"
+        and isinstance(column, np.ndarray)
+        and column.dtype.kind in "biuf"
+    ):
         return column.astype(np.float64), np.ones(len(column), np.bool_)
     values = _values(column)
-    if kind == "number" and (numbers := plain_numbers(values, gaps)) is not None:  # the same, much faster
+    # the same, much faster
+    if kind == "number" and (numbers := plain_numbers(values, gaps)) is not None:
         return numbers, np.ones(len(numbers), np.bool_)
     out, good = of_gaps(kind, len(values)), np.ones(len(values), np.bool_)
     for index, value in enumerate(values):
         try:
             text = value.decode() if isinstance(value, bytes) else value
             text = text.strip() if isinstance(text, str) else text
-            if not is_gap(text) and not (isinstance(text, str) and is_gap_text(text, gaps)):
+            if not is_gap(text) and not (
+                isinstance(text, str) and is_gap_text(text, gaps)
+            ):
                 out[index] = _PARSERS[kind](text)
         except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
             good[index] = False
@@ -105,7 +160,8 @@ def as_kind(kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS) -> tuple[n
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, str) and value[:1] == "(":  # a complex number, as NumPy writes it beside a text
+    # a complex number, as NumPy writes it beside a text
+    if isinstance(value, str) and value[:1] == "(":
         value = real_of(complex(value))
     if isinstance(value, timedelta):
         return value / timedelta(days=1)
@@ -129,4 +185,8 @@ def _date(value: Any) -> Any:
     return moment_of(value)
 
 
-_PARSERS: dict[str, Callable[[Any], Any]] = {"number": _number, "category": level_of, "date": _date}
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "number": _number,
+    "category": level_of,
+    "date": _date,
+}

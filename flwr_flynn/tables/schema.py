@@ -1,9 +1,11 @@
-"""Schema of a table: what its columns are called, which kind they are of, and how they become numbers; in a file, TOML.
+"""Schema of a table: what its columns are called, which kind they are of, and how they
+become numbers; in a file, TOML.
 
-Everybody with the same schema makes the same numbers of the same rows. A number stays as it is; NaN stands for a gap,
-and the hash then sees nothing of the column. A category becomes a 0/1 column for each level, so that an unknown level
-is all zeros. A date becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have gaps, one
-more 0/1 column tells them.
+Everybody with the same schema makes the same numbers of the same rows. A number stays
+as it is; NaN stands for a gap, and the hash then sees nothing of the column. A category
+becomes a 0/1 column for each level, so that an unknown level is all zeros. A date
+becomes days since 1970, month, weekday (Monday is 0) and hour. Where a column may have
+gaps, one more 0/1 column tells them.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ class Schema:
 
     Examples
     --------
-    >>> schema = Schema([Column("sex", "category", ["f", "m"], gaps=False), Column("age", "number")])
+    >>> sex = Column("sex", "category", ["f", "m"], gaps=False)
+    >>> schema = Schema([sex, Column("age", "number")])
     >>> schema.inputs
     ('sex=f', 'sex=m', 'age', 'age missing')
     >>> table = Table(["age", "sex"], [np.array([50.0, np.nan]), np.array(["m", "x"], object)])
@@ -71,23 +74,46 @@ class Schema:
 
     def __post_init__(self) -> None:
         for name in ("columns", "classes", "ignore"):
-            values, most = getattr(self, name), 2**16 if name == "classes" else MOST_COLUMNS
+            values, most = (
+                getattr(self, name),
+                2**16 if name == "classes" else MOST_COLUMNS,
+            )
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             if not is_list or len(values) > most or len(values) < (name == "columns"):
-                raise SchemaError(name, f"a list of at most {most}", len(values) if is_list else type(values).__name__)
+                raise SchemaError(
+                    name,
+                    f"a list of at most {most}",
+                    len(values) if is_list else type(values).__name__,
+                )
             object.__setattr__(self, name, tuple(values))
-        if not all(isinstance(name, str) for name in self.ignore) or {*self.ignore} & {*self.names}:
-            raise SchemaError("ignore", "names of other columns than the schema's", f"{len(self.ignore)} entries")
-        if {*map(type, self.classes)} not in ({str}, {int}, set()) or len({*self.classes}) < len(self.classes):
-            raise SchemaError("classes", "different texts or integers", f"{len(self.classes)} entries")
+        if not all(isinstance(name, str) for name in self.ignore) or {*self.ignore} & {
+            *self.names
+        }:
+            raise SchemaError(
+                "ignore",
+                "names of other columns than the schema's",
+                f"{len(self.ignore)} entries",
+            )
+        if {*map(type, self.classes)} not in ({str}, {int}, set()) or len(
+            {*self.classes}
+        ) < len(self.classes):
+            raise SchemaError(
+                "classes", "different texts or integers", f"{len(self.classes)} entries"
+            )
         boolean("is_named", self.is_named, SchemaError)
         if n_same := len(self.columns) - len(set(self.names)):
-            raise SchemaError("columns", "columns of different names", f"{n_same} named again")
+            raise SchemaError(
+                "columns", "columns of different names", f"{n_same} named again"
+            )
         if not 1 <= self.width <= MOST_NUMBERS:
-            raise SchemaError("columns", f"1 to {MOST_NUMBERS} numbers a row", self.width)
+            raise SchemaError(
+                "columns", f"1 to {MOST_NUMBERS} numbers a row", self.width
+            )
         if (n := sum(len(column.synonyms) for column in self.columns)) > MOST_NUMBERS:
             raise SchemaError("columns", f"at most {MOST_NUMBERS} synonyms in all", n)
-        if self.label != "" and (not is_nameable(self.label) or self.label in self.names):
+        if self.label != "" and (
+            not is_nameable(self.label) or self.label in self.names
+        ):
             raise SchemaError("label", "the name of no other column", shown(self.label))
 
     @property
@@ -112,12 +138,17 @@ class Schema:
 
     @property
     def ranges(self) -> tuple[list[float], list[float]] | None:
-        """Public ranges of the numbers of a row; None unless every number has one. Dates have none."""
+        """Public ranges of the numbers of a row; None unless every number has one.
+
+        Dates have none.
+        """
         low: list[float] = []
         high: list[float] = []
         for column in self.columns:
             n = column.width
-            if column.kind == "date" or (column.kind == "number" and (column.low is None or column.high is None)):
+            if column.kind == "date" or (
+                column.kind == "number" and (column.low is None or column.high is None)
+            ):
                 return None
             first = [(column.low, column.high)] if column.kind == "number" else []
             for bottom, top in [*first, *[(0.0, 1.0)] * (n - len(first))]:
@@ -128,14 +159,21 @@ class Schema:
     def encode(self, X: Any) -> Array:
         """The numbers of rows, (n, width) float64 with NaN for gaps.
 
-        X is a table or what `Table.of` takes. A `DataError` names a column that is missing or of another kind, or
-        that has values which are refused, and how many.
+        X is a table or what `Table.of` takes. A `DataError` names a column that is
+        missing or of another kind, or that has values which are refused, and how many.
         """
         table = self.checked(X)
         for column, values in zip(self.columns, table.columns, strict=True):
             if n_refused := int(column.refused(values).sum()):
-                low, high = (f"{end:g}" if end is not None else "any" for end in (column.low, column.high))
-                expected = "finite numbers" if low == high == "any" else f"numbers in {low} to {high}"
+                low, high = (
+                    f"{end:g}" if end is not None else "any"
+                    for end in (column.low, column.high)
+                )
+                expected = (
+                    "finite numbers"
+                    if low == high == "any"
+                    else f"numbers in {low} to {high}"
+                )
                 error = DataError(f"column {column.name!r}", expected, "others")
                 raise with_rows(error, f"{n_refused} of {len(values)} rows")
         return self.numbers(table)
@@ -151,100 +189,173 @@ class Schema:
         return out
 
     def complete(self, numbers: Array) -> npt.NDArray[np.bool_]:
-        """Mask of the rows without gaps, for a hash that takes none; a `DataError` where a column has no value."""
+        """Mask of the rows without gaps, for a hash that takes none; a `DataError`
+        where a column has no value.
+        """
         is_gap: Array = np.isnan(numbers)
-        empty = [name for name, has_none in zip(self.inputs, is_gap.T, strict=True) if has_none.all()]
+        empty = [
+            name
+            for name, has_none in zip(self.inputs, is_gap.T, strict=True)
+            if has_none.all()
+        ]
         if empty and len(numbers):
             expected = "values in each, since this hash (scaling) takes no gaps"
-            raise with_names(DataError("columns", expected, f"{len(empty)} without any"), empty, most=20)
+            raise with_names(
+                DataError("columns", expected, f"{len(empty)} without any"),
+                empty,
+                most=20,
+            )
         return np.asarray(~is_gap.any(axis=1))
 
     def checked(self, X: Any) -> Table:
-        """The columns of this schema, by name, each of its kind; a column that is not there is one of gaps."""
+        """The columns of this schema, by name, each of its kind; a column that is not
+        there is one of gaps.
+        """
         table = Table.of(X)
         if self.is_named and not table.is_named:
-            raise DataError("X", "a table with the names of its columns", "an array without")
+            raise DataError(
+                "X", "a table with the names of its columns", "an array without"
+            )
         if not self.is_named and table.shape[1] != len(self.columns):
             raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
         indices = self.found(table.names) if self.is_named else range(len(self.columns))
         columns = [of_gaps(column.kind, len(table)) for column in self.columns]
-        kinds, places = table.kinds, {name: index for index, name in enumerate(self.names)}
+        kinds, places = (
+            table.kinds,
+            {name: index for index, name in enumerate(self.names)},
+        )
         for index, (column, at) in enumerate(zip(self.columns, indices, strict=True)):
             if at is None:
                 continue
             beside = places.get(f"{column.name}{BESIDE}")
-            columns[index], words = _as_kind(column, table.columns[at], kinds[at], beside is not None)
+            columns[index], words = _as_kind(
+                column, table.columns[at], kinds[at], beside is not None
+            )
             if words is not None and beside is not None:
                 columns[beside] = words
         return Table(self.names, columns)
 
     def found(self, names: Sequence[str]) -> list[int | None]:
-        """Index of each column among the names of a table, None for one that is not there.
+        """Index of each column among the names of a table, None for one that is not
+        there.
 
-        A `DataError` refuses a table without a required column, and one that has a name that nobody knows in the place
-        of one that all know: probably another spelling.
+        A `DataError` refuses a table without a required column, and one that has a name
+        that nobody knows in the place of one that all know: probably another spelling.
         """
         indices = by_name(names, self.names)
         pairs = zip(self.columns, indices, strict=True)
         known = {*self.names}
-        lacking = [column for column, at in pairs if at is None and not is_beside(column.name, known)]
+        lacking = [
+            column
+            for column, at in pairs
+            if at is None and not is_beside(column.name, known)
+        ]
         used = {form_of(name) for name in (*self.ignore, self.label)}
         used |= {form_of(names[index]) for index in indices if index is not None}
         there = {*names}
-        own = [name for name in names if form_of(name) not in used and not is_beside(name, there)]
-        if bad := [column.name for column in lacking if own or column.required or len(lacking) == len(self.names)]:
-            expected = "the columns of the schema (a table that lacks one has no others, or names them in ignore)"
-            got = f"{len(bad)} of {len(self.names)} missing: {listed([shown(name) for name in bad])}"
+        own = [
+            name
+            for name in names
+            if form_of(name) not in used and not is_beside(name, there)
+        ]
+        if bad := [
+            column.name
+            for column in lacking
+            if own or column.required or len(lacking) == len(self.names)
+        ]:
+            expected = (
+                "the columns of the schema (a table that lacks one has no "
+                "others, or names them in ignore)"
+            )
+            got = (
+                f"{len(bad)} of {len(self.names)} missing: "
+                f"{listed([shown(name) for name in bad])}"
+            )
             error = DataError("columns", expected, f"{got}; {len(own)} others")
             raise with_names(error, own or names, most=20)
         return indices
 
     def remarks(self, table: Table, numbers: Array) -> list[str]:
-        """Warnings about a table and its numbers: columns that are not there, categories in which nothing is known."""
+        """Warnings about a table and its numbers: columns that are not there,
+        categories in which nothing is known.
+        """
         remarks, first, known = [], 0, {*self.names}
         indices = self.found(table.names) if self.is_named else range(len(self.columns))
         for column, index in zip(self.columns, indices, strict=True):
             end = first + len(column.levels)
             if index is None and not is_beside(column.name, known):
-                remarks.append(f"column {column.name!r} is not there: all of its values are gaps")
-            elif index is not None and column.levels and not numbers[:, first:end].any():
+                remarks.append(
+                    f"column {column.name!r} is not there: all of its values are gaps"
+                )
+            elif (
+                index is not None and column.levels and not numbers[:, first:end].any()
+            ):
                 has_values = not missing(table.columns[index]).all()
-                remarks += [f"column {column.name!r}: no value is one of its levels"] * has_values
+                remarks += [
+                    f"column {column.name!r}: no value is one of its levels"
+                ] * has_values
             first += column.width
         return remarks
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
-        return {"columns": [column.to_dict() for column in self.columns], **unusual(self, "columns")}
+        return {
+            "columns": [column.to_dict() for column in self.columns],
+            **unusual(self, "columns"),
+        }
 
     @classmethod
     def from_dict(cls, values: Any) -> Schema:
-        """The schema of such values, which may come from anybody; a `SchemaError` for anything else."""
+        """The schema of such values, which may come from anybody; a `SchemaError` for
+        anything else.
+        """
         if isinstance(values, Mapping) and values.get("images"):
-            raise SchemaError("images", "features that parties make of images before the run", "a schema of 0.8")
-        _check_keys("schema", values, {"columns", "is_named", "label", "classes", "ignore"}, {"columns"})
+            raise SchemaError(
+                "images",
+                "features that parties make of images before the run",
+                "a schema of 0.8",
+            )
+        _check_keys(
+            "schema",
+            values,
+            {"columns", "is_named", "label", "classes", "ignore"},
+            {"columns"},
+        )
         entries = values["columns"]
         if not isinstance(entries, list) or len(entries) > MOST_COLUMNS:
-            raise SchemaError("columns", f"a list of at most {MOST_COLUMNS}", type(entries).__name__)
+            raise SchemaError(
+                "columns", f"a list of at most {MOST_COLUMNS}", type(entries).__name__
+            )
         known = {field.name for field in fields(Column)}
         for entry in entries:
             _check_keys("column", entry, known, {"name", "kind"})
         return cls(**{**values, "columns": [Column(**entry) for entry in entries]})
 
 
-def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tuple[Array, Array | None]:
-    """The values in the dtype of a column's kind, refused if they are of another, and the texts beside numbers."""
+def _as_kind(
+    column: Column, values: Array, kind: str, has_beside: bool
+) -> tuple[Array, Array | None]:
+    """The values in the dtype of a column's kind, refused if they are of another, and
+    the texts beside numbers.
+    """
     if kind == "category" and column.gap_texts:
         gaps = gaps_with(column.gap_texts)
-        values = np.array([None if is_gap_text(value, gaps) else value for value in values.tolist()], object)
+        values = np.array(
+            [None if is_gap_text(value, gaps) else value for value in values.tolist()],
+            object,
+        )
     if kind == column.kind:
         return values, None
     if missing(values).all():
         return of_gaps(column.kind, len(values)), None
-    if column.kind == "category" and kind == "number":  # levels such as 1 and 2, which a file shows as numbers
+    # levels such as 1 and 2, which a file shows as numbers
+    if column.kind == "category" and kind == "number":
         return np.array([level_of(value) for value in values.tolist()], object), None
-    if kind == "category" and column.kind == "date":  # no row decides about the form of others
-        moments = np.array([np.datetime64(text and plain_date(text), "us") for text in values.tolist()])
+    # no row decides about the form of others
+    if kind == "category" and column.kind == "date":
+        moments = np.array(
+            [np.datetime64(text and plain_date(text), "us") for text in values.tolist()]
+        )
         if not np.isnat(moments).all():
             return moments, None
     elif kind == "category":
@@ -252,26 +363,36 @@ def _as_kind(column: Column, values: Array, kind: str, has_beside: bool) -> tupl
         raw.add(texts)
         if has_beside or not raw.unfit:
             return raw.values(texts).astype(np.float64), raw.beside(texts)
-    raise DataError(f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}")
+    raise DataError(
+        f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}"
+    )
 
 
 def _check_keys(what: str, values: Any, known: set[str], required: set[str]) -> None:
     if not isinstance(values, Mapping):
         raise SchemaError(what, "a table of keys", type(values).__name__)
     if unknown := sorted(shown(key) for key in set(values) - known):
-        raise SchemaError(what, f"some of {', '.join(sorted(known))}", f"unknown {listed(unknown)}")
+        raise SchemaError(
+            what, f"some of {', '.join(sorted(known))}", f"unknown {listed(unknown)}"
+        )
     if missing := sorted(required - set(values)):
-        raise SchemaError(what, ", ".join(sorted(required)), f"none named {', '.join(missing)}")
+        raise SchemaError(
+            what, ", ".join(sorted(required)), f"none named {', '.join(missing)}"
+        )
 
 
 LARGEST = 2**23
-"""Bytes of a schema file, at most: room for the drafts of files with thousands of columns."""
+"""Bytes of a schema file, at most: room for the drafts of files with thousands of
+columns."""
 
 _TOP = ("label", "classes", "is-named", "ignore", "gap-texts", "column")
 
 
-def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = None) -> str:
-    """The text of the file; `comments` stand in front of an entry, by column (or "") and key.
+def to_toml(
+    schema: Schema, comments: Mapping[tuple[str, str], str] | None = None
+) -> str:
+    """The text of the file; `comments` stand in front of an entry, by column (or "")
+    and key.
 
     >>> from flwr_flynn.tables.column_encoding import Column
     >>> print(to_toml(Schema([Column("age", "number", low=0.0)]), {("age", "low"): "public"}))
@@ -285,15 +406,30 @@ def to_toml(schema: Schema, comments: Mapping[tuple[str, str], str] | None = Non
     """
     notes = dict(comments or {})
     top = schema.to_dict()
-    lines = _entries("", {key: top.get(key) for key in ("label", "classes", "is_named", "ignore")}, notes)
+    lines = _entries(
+        "",
+        {key: top.get(key) for key in ("label", "classes", "is_named", "ignore")},
+        notes,
+    )
     for column in schema.columns:
-        values = {"name": column.name, "kind": column.kind, "gaps": column.gaps, **column.to_dict()}
-        lines += [*([""] if lines else []), "[[column]]", *_entries(column.name, values, notes)]
+        values = {
+            "name": column.name,
+            "kind": column.kind,
+            "gaps": column.gaps,
+            **column.to_dict(),
+        }
+        lines += [
+            *([""] if lines else []),
+            "[[column]]",
+            *_entries(column.name, values, notes),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
-    """The schema in a file; a `SchemaError` with the file's name for anything else, an `OSError` without a file."""
+    """The schema in a file; a `SchemaError` with the file's name for anything else, an
+    `OSError` without a file.
+    """
     name = Path(path).name
     with open(path, "rb") as stream:
         text = stream.read(LARGEST + 1)
@@ -305,26 +441,52 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
         raise SchemaError(f"{name}: {error.field}", error.expected, error.got) from None
     except (ValueError, RecursionError) as error:
         # The text of a parser's error may hold a part of the file.
-        where = f" ({str(error).rpartition('(')[2].rstrip(')')})" if isinstance(error, tomllib.TOMLDecodeError) else ""
-        raise SchemaError(name, "a schema in TOML", f"{type(error).__name__}{where}"[:120]) from None
+        where = (
+            f" ({str(error).rpartition('(')[2].rstrip(')')})"
+            if isinstance(error, tomllib.TOMLDecodeError)
+            else ""
+        )
+        raise SchemaError(
+            name, "a schema in TOML", f"{type(error).__name__}{where}"[:120]
+        ) from None
 
 
 def parsed(text: str) -> Schema:
-    """The schema in a text; a `SchemaError`, a `ValueError` or a `RecursionError` for anything else."""
+    """The schema in a text; a `SchemaError`, a `ValueError` or a `RecursionError` for
+    anything else.
+    """
     values = tomllib.loads(text.removeprefix("\ufeff"))
     if unknown := sorted(set(values) - set(_TOP)):
-        raise SchemaError(f"key {unknown[0][:60]!r}", f"one of {', '.join(_TOP)}", "an unknown key")
+        raise SchemaError(
+            f"key {unknown[0][:60]!r}", f"one of {', '.join(_TOP)}", "an unknown key"
+        )
     columns, gap_texts = values.pop("column", None), values.pop("gap-texts", [])
-    if not isinstance(columns, list) or not all(isinstance(column, dict) for column in columns):
+    if not isinstance(columns, list) or not all(
+        isinstance(column, dict) for column in columns
+    ):
         raise SchemaError("column", "tables [[column]]", type(columns).__name__)
-    columns = [{key.replace("-", "_"): value for key, value in column.items()} for column in columns]
+    columns = [
+        {key.replace("-", "_"): value for key, value in column.items()}
+        for column in columns
+    ]
     for column in columns if gap_texts else ():  # of all columns
         own = column.get("gap_texts", [])
-        column["gap_texts"] = [*gap_texts, *own] if isinstance(gap_texts, list) and isinstance(own, list) else gap_texts
-    return Schema.from_dict({"columns": columns, **{key.replace("-", "_"): value for key, value in values.items()}})
+        column["gap_texts"] = (
+            [*gap_texts, *own]
+            if isinstance(gap_texts, list) and isinstance(own, list)
+            else gap_texts
+        )
+    return Schema.from_dict(
+        {
+            "columns": columns,
+            **{key.replace("-", "_"): value for key, value in values.items()},
+        }
+    )
 
 
-def _entries(column: str, values: Mapping[str, Any], notes: Mapping[tuple[str, str], str]) -> list[str]:
+def _entries(
+    column: str, values: Mapping[str, Any], notes: Mapping[tuple[str, str], str]
+) -> list[str]:
     """Lines of the values that are not None, and of all comments."""
     lines = []
     for key, value in values.items():
@@ -339,8 +501,10 @@ def _in_toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_in_toml, value))}]"
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{_in_toml(key)} = {_in_toml(each)}' for key, each in value.items())} }}"
+        pairs = [f"{_in_toml(key)} = {_in_toml(each)}" for key, each in value.items()]
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, str):
-        # TOML takes JSON's escapes, but no pairs of surrogates, and the last control character of ASCII not as it is.
+        # TOML takes JSON's escapes, but no pairs of surrogates, and the last control
+        # character of ASCII not as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value).lower() if isinstance(value, bool) else repr(value)

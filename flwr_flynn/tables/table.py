@@ -1,8 +1,9 @@
 """A table of raw columns: numbers, texts and dates, each with gaps.
 
-A data frame, an array or a file has columns of three kinds: "number" (float64, NaN for a gap), "category" (texts, None
-for a gap) and "date" (datetime64[us], NaT for a gap). Booleans and durations are numbers (of days), and texts lose
-blanks around them, so that an empty one is a gap.
+A data frame, an array or a file has columns of three kinds: "number" (float64, NaN for
+a gap), "category" (texts, None for a gap) and "date" (datetime64[us], NaT for a gap).
+Booleans and durations are numbers (of days), and texts lose blanks around them, so that
+an empty one is a gap.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Table:
     columns : sequence of (n,) arrays
         float64, object (str or None) or datetime64[us]; see the kinds above.
     is_named : bool, default=True
-        False if the names stand for the columns of an array, which are found by their positions.
+        False if the names stand for the columns of an array, which are found by their
+        positions.
 
     Examples
     --------
@@ -68,24 +70,40 @@ class Table:
     def of(cls, X: Any, *, is_learned: bool = False) -> Table:
         """The table of a data frame (pandas, polars), an array, or a table.
 
-        Where a schema `is_learned` of it, a column of texts that are numbers mostly is one of numbers, and one of texts
-        beside it; else a schema knows. A `DataError` names the columns with values that are no numbers, texts or dates.
+        Where a schema `is_learned` of it, a column of texts that are numbers mostly is
+        one of numbers, and one of texts beside it; else a schema knows. A `DataError`
+        names the columns with values that are no numbers, texts or dates.
         """
         if isinstance(X, cls):
             return X
         if is_frame(X):
             names = names_of(X)
             columns: dict[str, Array] = {}
-            for name, own in zip(names or map(str, range(len(X.columns))), X.columns, strict=True):
+            for name, own in zip(
+                names or map(str, range(len(X.columns))), X.columns, strict=True
+            ):
                 columns[name] = values = _of_series(X[own], name)
-                if is_learned and names and values.dtype.kind == "O" and not _is_category(X[own]):
-                    columns |= {} if f"{name}{BESIDE}" in names else _split(name, values)
+                if (
+                    is_learned
+                    and names
+                    and values.dtype.kind == "O"
+                    and not _is_category(X[own])
+                ):
+                    columns |= (
+                        {} if f"{name}{BESIDE}" in names else _split(name, values)
+                    )
             return cls([*columns], [*columns.values()], names is not None)
         array = X if isinstance(X, np.ndarray) else _array_of(X)
         if array.ndim != 2:
-            raise DataError("X", "shape (samples, features)", f"{array.ndim} dimension(s)")
+            raise DataError(
+                "X", "shape (samples, features)", f"{array.ndim} dimension(s)"
+            )
         names = [str(index) for index in range(array.shape[1])]
-        return cls(names, [_of_values(array[:, j], f"column {j}") for j in range(array.shape[1])], is_named=False)
+        return cls(
+            names,
+            [_of_values(array[:, j], f"column {j}") for j in range(array.shape[1])],
+            is_named=False,
+        )
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -102,16 +120,21 @@ class Table:
 
     def __getitem__(self, rows: Any) -> Table:
         """The table of some rows: a slice, indices or a mask."""
-        return Table(self.names, [column[rows] for column in self.columns], self.is_named)
+        return Table(
+            self.names, [column[rows] for column in self.columns], self.is_named
+        )
 
 
 def is_frame(X: Any) -> bool:
     """True for a data frame: an object with named columns that can be taken one by one."""
-    return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_column"))  # pandas, polars
+    # pandas, polars
+    return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_column"))
 
 
 def names_of(frame: Any) -> list[str] | None:
-    """Names of the columns of a data frame; None where pandas numbered them, so that they have positions alone."""
+    """Names of the columns of a data frame; None where pandas numbered them, so that
+    they have positions alone.
+    """
     if not any(isinstance(name, str) for name in frame.columns):
         return None
     names = [as_name(name) for name in frame.columns]
@@ -122,51 +145,85 @@ def names_of(frame: Any) -> list[str] | None:
 def by_name(columns: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
     """Index of the column of each wanted name, None without one.
 
-    Where no column has exactly the name, it is the one whose name differs in capitals, blanks or forms of Unicode.
+    Where no column has exactly the name, it is the one whose name differs in capitals,
+    blanks or forms of Unicode.
     """
     exact = {name: index for index, name in enumerate(columns)}
     open_forms = Counter(form_of(name) for name in wanted if name not in exact)
     forms = Counter(form_of(name) for name in columns)
-    alike = {form_of(name): index for index, name in enumerate(columns) if forms[form_of(name)] == 1}
+    alike = {
+        form_of(name): index
+        for index, name in enumerate(columns)
+        if forms[form_of(name)] == 1
+    }
     known = {*wanted}
-    alike = {form: index for form, index in alike.items() if open_forms[form] == 1 and columns[index] not in known}
+    alike = {
+        form: index
+        for form, index in alike.items()
+        if open_forms[form] == 1 and columns[index] not in known
+    }
     return [exact.get(name, alike.get(form_of(name))) for name in wanted]
 
 
 def places(
-    source: str, columns: Sequence[str], names: Sequence[str], expected: str, *, announced: bool = False
+    source: str,
+    columns: Sequence[str],
+    names: Sequence[str],
+    expected: str,
+    *,
+    announced: bool = False,
 ) -> list[int]:
-    """Index of the column of each name, see `by_name`; a `DataError` where one is missing, which notes the columns.
+    """Index of the column of each name, see `by_name`; a `DataError` where one is
+    missing, which notes the columns.
 
     Names are told if they were `announced` by a run.
     """
     indices = by_name(columns, [*map(as_name, names)])
-    if missing := [str(name)[:60] for name, index in zip(names, indices, strict=True) if index is None]:
-        got = f"{len(missing)} of {len(names)} missing" if len(names) > 1 else f"{len(columns)} others"
+    if missing := [
+        str(name)[:60]
+        for name, index in zip(names, indices, strict=True)
+        if index is None
+    ]:
+        got = (
+            f"{len(missing)} of {len(names)} missing"
+            if len(names) > 1
+            else f"{len(columns)} others"
+        )
         got += f": {listed(missing)}" if announced and len(names) > 1 else ""
         raise with_names(DataError(source, expected, got), columns, most=20)
     return [index for index in indices if index is not None]
 
 
 def form_of(name: str) -> str:
-    """A name without what people write differently: capitals, blanks and forms of Unicode."""
+    """A name without what people write differently: capitals, blanks and forms of
+    Unicode.
+    """
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def _check_different(names: Sequence[str]) -> None:
     if n_same := len(names) - len(set(names)):
-        raise DataError("columns", "columns of different names", f"{len(names)} columns, {n_same} of them named again")
+        raise DataError(
+            "columns",
+            "columns of different names",
+            f"{len(names)} columns, {n_same} of them named again",
+        )
 
 
 def needs_table(X: Any) -> bool:
-    """True unless X is an array or a frame of plain numbers without gaps, which is hashed as it stands."""
+    """True unless X is an array or a frame of plain numbers without gaps, which is
+    hashed as it stands.
+    """
     if isinstance(X, Table):
         return True
     if is_frame(X):
         names_of(X)
         dtypes = {X[name].dtype for name in X.columns}
-        # Booleans beside numbers, and pandas' own types beside others, become objects in an array.
-        mixes = len(dtypes) > 1 and not all(isinstance(each, np.dtype) and each.kind != "b" for each in dtypes)
+        # Booleans beside numbers, and pandas' own types beside others, become objects
+        # in an array.
+        mixes = len(dtypes) > 1 and not all(
+            isinstance(each, np.dtype) and each.kind != "b" for each in dtypes
+        )
         return mixes or any(_needs_table(X[name]) for name in X.columns)
     array = X if isinstance(X, np.ndarray) else _array_of(X)
     if array.ndim != 2:
@@ -174,12 +231,17 @@ def needs_table(X: Any) -> bool:
     if array.dtype.kind == "f":
         return bool(np.isnan(np.sum(array)) and np.isnan(array).any())
     if array.dtype.kind == "O":
-        return any(is_gap(value) or isinstance(value, str | date) for value in array.ravel().tolist())
+        return any(
+            is_gap(value) or isinstance(value, str | date)
+            for value in array.ravel().tolist()
+        )
     return array.dtype.kind in "UTM"
 
 
 def _array_of(X: Any) -> Array:
-    """An array of lists: of objects where these are not all numbers, which would make texts of one another."""
+    """An array of lists: of objects where these are not all numbers, which would make
+    texts of one another.
+    """
     try:
         array = np.asarray(X)
         return np.asarray(X, object) if array.dtype.kind in "UTM" else array
@@ -200,16 +262,20 @@ def is_gap(value: Any) -> bool:
         return True
     try:
         return bool(value != value)
-    except (TypeError, ValueError, InvalidOperation):  # pandas' NA is neither equal nor unequal to anything
+    except (TypeError, ValueError, InvalidOperation):
+        # pandas' NA is neither equal nor unequal to anything
         return type(value).__name__ == "NAType"
 
 
 def series_values(series: Any) -> Array:
-    """The values of a column of a data frame, in a form that its type decides and no value: slices are read alike."""
+    """The values of a column of a data frame, in a form that its type decides and no
+    value: slices are read alike.
+    """
     if isinstance(series.dtype, np.dtype):
         values: Array = series.to_numpy()
         return values
-    # Nullable, categorical and Arrow columns become floats or objects where a slice of them has a gap.
+    # Nullable, categorical and Arrow columns become floats or objects where a slice of
+    # them has a gap.
     objects = series.to_list()
     out = np.empty(len(objects), object)
     out[:] = objects
@@ -217,35 +283,54 @@ def series_values(series: Any) -> Array:
 
 
 def forms_of_level(level: str) -> tuple[str, ...]:
-    """Forms that a level may have elsewhere: in other capitals, as a number, as a boolean or its number.
+    """Forms that a level may have elsewhere: in other capitals, as a number, as a
+    boolean or its number.
 
     >>> forms_of_level("Heart"), forms_of_level("01"), forms_of_level("True")
     (('heart',), ('01', '1'), ('true', '1'))
     """
     folded = level.casefold()
-    number = f"{float(folded):.15g}" if _NUMBER.fullmatch(folded) else _TRUTHS.get(folded, folded)
+    number = (
+        f"{float(folded):.15g}"
+        if _NUMBER.fullmatch(folded)
+        else _TRUTHS.get(folded, folded)
+    )
     return (folded, number) if number != folded else (folded,)
 
 
 def level_of(value: Any) -> str | None:
-    """The level that a value of any type is, None for a gap; True is 1, as where a column is of booleans alone."""
+    """The level that a value of any type is, None for a gap; True is 1, as where a
+    column is of booleans alone.
+    """
     if is_gap(value):
         return None
-    return str(int(value)) if isinstance(value, bool | np.bool_) else as_level(str(value))
+    return (
+        str(int(value)) if isinstance(value, bool | np.bool_) else as_level(str(value))
+    )
 
 
 def _is_category(series: Any) -> bool:
-    return str(series.dtype).split("(")[0].lower() in ("category", "categorical", "enum")
+    return str(series.dtype).split("(")[0].lower() in (
+        "category",
+        "categorical",
+        "enum",
+    )
 
 
 def _of_series(series: Any, name: str) -> Array:
     """The values of a column of a data frame."""
     values = series.to_numpy()
-    return _texts(values.tolist(), True) if _is_category(series) else _of_values(values, name)
+    return (
+        _texts(values.tolist(), True)
+        if _is_category(series)
+        else _of_values(values, name)
+    )
 
 
 def _split(name: str, values: Array) -> dict[str, Array]:
-    """A column of texts as numbers, with what is none in a column beside it; {} where most texts are none, or codes."""
+    """A column of texts as numbers, with what is none in a column beside it; {} where
+    most texts are none, or codes.
+    """
     raw, texts = RawColumn("category"), values.tolist()
     raw.add(texts)
     if raw.kind != "number":
@@ -271,12 +356,17 @@ def _of_values(values: Array, name: str) -> Array:
 
 
 def _of_objects(values: Array, name: str) -> Array:
-    """The values of a column of Python objects: the kind that all of them have; numbers beside texts are texts."""
+    """The values of a column of Python objects: the kind that all of them have; numbers
+    beside texts are texts.
+    """
     objects = [None if is_gap(value) else value for value in values.tolist()]
     known = {type(value) for value in objects} - {type(None)}
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
         try:
-            return np.array([np.nan if value is None else float(value) for value in objects], np.float64)
+            return np.array(
+                [np.nan if value is None else float(value) for value in objects],
+                np.float64,
+            )
         except (OverflowError, ValueError, InvalidOperation):
             raise DataError(name, "numbers that float64 holds", "others") from None
     if all(issubclass(kind, date | np.datetime64) for kind in known):
@@ -285,17 +375,33 @@ def _of_objects(values: Array, name: str) -> Array:
         return _days(np.array(objects, "timedelta64[us]"))
     if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):
         return _texts(objects)
-    others = sorted({kind.__name__ for kind in known if not issubclass(kind, str | Real | Decimal | date)})
-    raise DataError(name, "numbers, texts or dates", f"values of type {listed(others or ['a mixture'])}")
+    others = sorted(
+        {
+            kind.__name__
+            for kind in known
+            if not issubclass(kind, str | Real | Decimal | date)
+        }
+    )
+    raise DataError(
+        name,
+        "numbers, texts or dates",
+        f"values of type {listed(others or ['a mixture'])}",
+    )
 
 
 def _texts(values: Sequence[Any], is_category: bool = False) -> Array:
-    """Texts as levels, and as gaps where they are gaps in files, but for categories; each is looked at once."""
+    """Texts as levels, and as gaps where they are gaps in files, but for categories;
+    each is looked at once.
+    """
     out = np.empty(len(values), object)
     known: dict[Any, str | None] = {}
     for index, value in enumerate(values):
         if value not in known:
-            is_gap_of_files = not is_category and isinstance(value, str) and is_gap_text(value, GAP_TEXTS)
+            is_gap_of_files = (
+                not is_category
+                and isinstance(value, str)
+                and is_gap_text(value, GAP_TEXTS)
+            )
             known[value] = None if is_gap_of_files else level_of(value)
         out[index] = known[value]
     return out
@@ -307,7 +413,9 @@ def moment_of(value: Any) -> Any:
         return np.datetime64("NaT")
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
-    return np.datetime64(value.to_datetime64() if hasattr(value, "to_datetime64") else value, "us")
+    return np.datetime64(
+        value.to_datetime64() if hasattr(value, "to_datetime64") else value, "us"
+    )
 
 
 def _days(values: Array) -> Array:
@@ -322,7 +430,9 @@ def days_of(moments: Array) -> Array:
 
 
 def parts_of(moments: Array) -> tuple[Array, Callable[[str], Array]]:
-    """Mask of the dates that are none, and a function for a part of the others by its name, 0 where there is none."""
+    """Mask of the dates that are none, and a function for a part of the others by its
+    name, 0 where there is none.
+    """
     is_gap = np.isnat(moments)
     filled = np.where(is_gap, np.datetime64(0, "us"), moments)
     days = filled.astype("datetime64[D]")
@@ -333,7 +443,9 @@ def parts_of(moments: Array) -> tuple[Array, Callable[[str], Array]]:
         elif name == "weekday":  # 1970-01-01 was a Thursday; Monday is 0
             found = (days.astype(np.int64) + 3) % 7
         else:  # the hour
-            found = (filled - days).astype("timedelta64[us]").astype(np.int64) / (_DAY / 24)
+            found = (filled - days).astype("timedelta64[us]").astype(np.int64) / (
+                _DAY / 24
+            )
         return np.asarray(found, np.float64)
 
     return is_gap, part

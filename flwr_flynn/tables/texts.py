@@ -1,7 +1,9 @@
-"""Texts as values: the one parser of numbers and dates, for files, frames, parties and the console.
+"""Texts as values: the one parser of numbers and dates, for files, frames, parties and
+the console.
 
-A column is of numbers if most of its values are. A unit behind them is taken off where all values with one have the
-same. What else stands in such a column, `<5` or `n.d.`, is a gap of the number and a level of a column beside it.
+A column is of numbers if most of its values are. A unit behind them is taken off where
+all values with one have the same. What else stands in such a column, `<5` or `n.d.`, is
+a gap of the number and a level of a column beside it.
 """
 
 from __future__ import annotations
@@ -15,24 +17,42 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-GAP_TEXTS = frozenset({"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"})
+GAP_TEXTS = frozenset(
+    {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"}
+)
 """Texts of missing values, in lower case."""
 
 TRUTHS = {"false": 0.0, "true": 1.0}
 """Texts of booleans, in lower case."""
 
-DATE_FORMATS = ("yyyy-mm-dd", "yyyy/mm/dd", "dd.mm.yyyy", "dd/mm/yyyy", "mm/dd/yyyy", "dd-mm-yyyy", "mm-dd-yyyy")
-"""Forms of dates, each with or without a time behind it. In front is what a column means where several forms fit."""
+DATE_FORMATS = (
+    "yyyy-mm-dd",
+    "yyyy/mm/dd",
+    "dd.mm.yyyy",
+    "dd/mm/yyyy",
+    "mm/dd/yyyy",
+    "dd-mm-yyyy",
+    "mm-dd-yyyy",
+)
+"""Forms of dates, each with or without a time behind it. In front is what a column
+means where several forms fit."""
 
 BESIDE = " text"
 """End of the name of the column that has the texts of a column of numbers."""
 
-GROUPS = {mark: re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{re.escape(other)}[0-9]+)?")
-          for mark, other in (",.", ".,")}  # fmt: skip
-"""Numbers with a mark between groups of three digits, by the mark; the other one is that of decimals."""
+GROUPS = {
+    mark: re.compile(
+        rf"[+-]?[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+(?:{re.escape(other)}[0-9]+)?"
+    )
+    for mark, other in (",.", ".,")
+}
+"""Numbers with a mark between groups of three digits, by the mark; the other one is
+that of decimals."""
 
 _DECIMAL = {mark: re.compile(rf"[+-]?[0-9]+{re.escape(mark)}[0-9]+") for mark in ".,"}
-_SPACED = re.compile("[+-]?[0-9]{1,3}(?:[ \u00a0\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?")
+_SPACED = re.compile(
+    "[+-]?[0-9]{1,3}(?:[ \u00a0\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?"
+)
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
@@ -43,13 +63,15 @@ _MOST_WORDS = 2**12  # that are counted
 _LONGEST_DATE = 60  # characters
 _MOMENT = re.compile(
     r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})"
-    r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?: ?([AaPp])[Mm])?(?: ?(Z|[+-]\d{2}:?\d{2}))?)?",
+    r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?: ?([AaPp])[Mm])?(?: "
+    r"?(Z|[+-]\d{2}:?\d{2}))?)?",
     re.ASCII,
 )
 
 
 def as_name(name: Any) -> str:
-    """The name of a column: in Unicode's composed form, with one blank for each gap between words.
+    """The name of a column: in Unicode's composed form, with one blank for each gap
+    between words.
 
     >>> as_name(" age\\n(years)")
     'age (years)'
@@ -60,7 +82,8 @@ def as_name(name: Any) -> str:
 def as_level(text: str) -> str | None:
     """A text as a level: in the form of a name (see `as_name`); None for an empty one.
 
-    An integer is the same in all its forms: files and arrays turn 1 into 1.0 where another value is no integer.
+    An integer is the same in all its forms: files and arrays turn 1 into 1.0 where
+    another value is no integer.
 
     >>> as_level(" m "), as_level(" "), as_level("1.0"), as_level("day\\ncare")
     ('m', None, '1', 'day care')
@@ -93,7 +116,9 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
         if GROUPS[other].fullmatch(text.strip()):
             text = text.replace(other, "")
         elif decimal == "," and "," not in text:  # a point, but no groups
-            return (None, "") if not _POINT.fullmatch(text.strip()) else (float(text), "f")
+            return (
+                (None, "") if not _POINT.fullmatch(text.strip()) else (float(text), "f")
+            )
         text = text.replace(",", ".")
     try:
         value = float(text)
@@ -108,7 +133,8 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
 
 
 def proves(text: str, mark: str) -> bool:
-    """True for a number with a mark of decimals: one that is no group of three digits, or groups of the other one.
+    """True for a number with a mark of decimals: one that is no group of three digits,
+    or groups of the other one.
 
     >>> proves("1.5", "."), proves("1,234", ","), proves("0,234", ","), proves("1.234.567", ",")
     (True, False, True, True)
@@ -116,19 +142,28 @@ def proves(text: str, mark: str) -> bool:
     other = "." if mark == "," else ","
     if text.count(other) > 1:
         return GROUPS[other].fullmatch(text) is not None
-    is_group = GROUPS[mark].fullmatch(text) is not None and text[0] != "0" and text.count(mark) == 1
+    is_group = (
+        GROUPS[mark].fullmatch(text) is not None
+        and text[0] != "0"
+        and text.count(mark) == 1
+    )
     return _DECIMAL[mark].fullmatch(text) is not None and not is_group
 
 
 def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
-    """The number in front of a unit, and the unit in small letters; (None, "") for anything else.
+    """The number in front of a unit, and the unit in small letters; (None, "") for
+    anything else.
 
     >>> quantity_of("1.55 mg/dl"), quantity_of("45 %"), quantity_of("<5"), quantity_of("2024-01-31")
     ((1.55, 'mg/dl'), (45.0, '%'), (None, ''), (None, ''))
     """
     found = _QUANTITY.fullmatch(text.strip()) if len(text) < 60 else None
     value = None if found is None else number_of(found[1], decimal)[0]
-    if found is None or value is None or (found[2].isalpha() and len(found[2]) == 1 and " " not in text.strip()):
+    if (
+        found is None
+        or value is None
+        or (found[2].isalpha() and len(found[2]) == 1 and " " not in text.strip())
+    ):
         return None, ""  # such as 12A
     return value, found[2].lower()
 
@@ -151,7 +186,9 @@ def date_of(text: str, form: str) -> datetime | None:
         hour = hour % 12 + 12 * (found[9] in "Pp") if 1 <= hour <= 12 else 99
     try:
         microsecond = int((found[8] or "0")[:6].ljust(6, "0"))
-        moment = datetime(int(year), int(month), int(day), hour, minute, second, microsecond)
+        moment = datetime(
+            int(year), int(month), int(day), hour, minute, second, microsecond
+        )
         zone = found[10] or "Z"
         if zone != "Z":
             ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
@@ -162,7 +199,8 @@ def date_of(text: str, form: str) -> datetime | None:
 
 
 def plain_date(text: str) -> datetime | None:
-    """The moment of a text whose form is unmistakable, whatever others are; None for none.
+    """The moment of a text whose form is unmistakable, whatever others are; None for
+    none.
 
     >>> plain_date("31.01.2024"), plain_date("01/02/2024")
     (datetime.datetime(2024, 1, 31, 0, 0), None)
@@ -171,17 +209,23 @@ def plain_date(text: str) -> datetime | None:
 
 
 def gaps_with(texts: Iterable[str]) -> frozenset[str]:
-    """Texts of missing values, the usual ones too, in small letters and without blanks around them."""
+    """Texts of missing values, the usual ones too, in small letters and without blanks
+    around them.
+    """
     return GAP_TEXTS | {text.strip().lower() for text in texts}
 
 
 @dataclass
 class Numerals:
-    """Facts about the values of a column that are no gaps, from which follows if it is one of numbers."""
+    """Facts about the values of a column that are no gaps, from which follows if it is
+    one of numbers.
+    """
 
     n_numbers: int = 0
-    units: Counter[str] = field(default_factory=Counter)  # rows with a number in front of each
-    words: Counter[str] = field(default_factory=Counter)  # rows with each other text, of the first so many
+    # rows with a number in front of each
+    units: Counter[str] = field(default_factory=Counter)
+    # rows with each other text, of the first so many
+    words: Counter[str] = field(default_factory=Counter)
     n_words: int = 0
     some: set[float] = field(default_factory=set)  # different numbers
 
@@ -194,7 +238,9 @@ class Numerals:
                 return
 
     def add(self, text: str, n_rows: int, decimal: str = ".") -> str:
-        """Add rows with a text, and return the type of the number that it is; "" for none, "q" for one with a unit."""
+        """Add rows with a text, and return the type of the number that it is; "" for
+        none, "q" for one with a unit.
+        """
         value, kind = number_of(text, decimal)
         if value is None:
             value, unit = quantity_of(text, decimal)
@@ -223,7 +269,10 @@ class Numerals:
         """True where all values are numbers, or most of them, and these are no codes."""
         if not self.n_others and not self.units:
             return True
-        return self.n_numbers + self.units.total() * bool(self.unit) > self.n_others and not self.are_codes
+        return (
+            self.n_numbers + self.units.total() * bool(self.unit) > self.n_others
+            and not self.are_codes
+        )
 
     @property
     def are_codes(self) -> bool:
@@ -241,12 +290,16 @@ class Numerals:
     def described(self) -> str:
         """The column in a line, for the log of the machine that has it."""
         n = self.n_numbers + self.units.total() * bool(self.unit)
-        recurring = ", ".join(repr(text[:20]) for text, rows in self.words.most_common(3) if rows > 1)
+        recurring = ", ".join(
+            repr(text[:20]) for text, rows in self.words.most_common(3) if rows > 1
+        )
         unit = f" ({self.unit} taken off)" if self.unit else ""
         others = f", {self.n_others} others{f' ({recurring})' if recurring else ''}"
         return f"{n} numbers{unit}{others if self.n_others else ''}"
 
 
 def is_beside(name: str, names: Iterable[str]) -> bool:
-    """True for the name of a column that has the texts of one of the others, of numbers."""
+    """True for the name of a column that has the texts of one of the others, of
+    numbers.
+    """
     return name.endswith(BESIDE) and name.removesuffix(BESIDE) in names

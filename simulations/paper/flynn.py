@@ -1,8 +1,9 @@
 """The paper's FlyNN, cross-validated at the price of one pass of hashing.
 
-Its hash knows nothing of the data, so that no fold needs one of its own: samples are hashed once, and the counts of a
-training fold are those of all samples less those of the fold held out. The predictions are those of a `FlyNNClassifier`
-trained on each fold.
+Its hash knows nothing of the data, so that no fold needs one of its own: samples are
+hashed once, and the counts of a training fold are those of all samples less those of
+the fold held out. The predictions are those of a `FlyNNClassifier` trained on each
+fold.
 """
 
 from __future__ import annotations
@@ -48,8 +49,12 @@ def cross_validated(
     whole = ClassCounts.from_active(hasher, active, y, n_classes)
     scores: list[list[float]] = [[] for _ in decays]
     for _, test in data.splits:
-        counts = whole - ClassCounts.from_active(hasher, active[test], y[test], n_classes)
+        counts = whole - ClassCounts.from_active(
+            hasher, active[test], y[test], n_classes
+        )
         for mine, decay in zip(scores, decays, strict=True):
-            predicted = class_scores(counts, active[test], ScoringRule("novelty", decay)).argmax(axis=1)
+            predicted = class_scores(
+                counts, active[test], ScoringRule("novelty", decay)
+            ).argmax(axis=1)
             mine.append(float(score(y[test], predicted, n_classes)))
     return np.array(scores)

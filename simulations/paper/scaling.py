@@ -1,25 +1,30 @@
-"""The paper's Figure 2 and its table: training with 1 to 16 parties, the data split evenly, hashes as in the paper.
+"""The paper's Figure 2 and its table: training with 1 to 16 parties, the data split
+evenly, hashes as in the paper.
 
 Two different times:
 
-- the critical path: parties train one after the other, each alone on one thread, and the time is that of the slowest
-  party plus that of adding up all counts. This is what parties with a machine each would wait for, without a network.
-  It is measured in CPU seconds, which do not depend on what else the machine does.
-- the wall time: parties train at the same time on the available cores, as tasks on Ray. It cannot fall below one
-  party's time divided by the number of cores; it includes what Ray needs to move samples to its workers.
+- the critical path: parties train one after the other, each alone on one thread, and
+  the time is that of the slowest party plus that of adding up all counts. This is what
+  parties with a machine each would wait for, without a network. It is measured in CPU
+  seconds, which do not depend on what else the machine does.
+- the wall time: parties train at the same time on the available cores, as tasks on Ray.
+  It cannot fall below one party's time divided by the number of cores; it includes what
+  Ray needs to move samples to its workers.
 
-A party draws its lifting matrix from the seed, counts, and packs; the server unpacks, checks and adds
-(`simulations.runner`). All federations of a data set lead to the same counts, bit for bit, and their SHA-256 is in the
-CSV.
+A party draws its lifting matrix from the seed, counts, and packs; the server unpacks,
+checks and adds (`simulations.runner`). All federations of a data set lead to the same
+counts, bit for bit, and their SHA-256 is in the CSV.
 
-The table has seconds, the best of the repetitions, and in brackets how many times as fast as one party. The paper's
-parties are threads of one machine with 16 cores, which share the lifting matrix; its times are means of 10. Counting is
-faster here, by a fused kernel in place of a sparse product, so that what does not shrink with the number of parties
-weighs more: each party draws the lifting matrix anew, and the server unpacks, checks and adds one reply after the
-other. Wall times suffer from whatever else the machine does.
+The table has seconds, the best of the repetitions, and in brackets how many times as
+fast as one party. The paper's parties are threads of one machine with 16 cores, which
+share the lifting matrix; its times are means of 10. Counting is faster here, by a fused
+kernel in place of a sparse product, so that what does not shrink with the number of
+parties weighs more: each party draws the lifting matrix anew, and the server unpacks,
+checks and adds one reply after the other. Wall times suffer from whatever else the
+machine does.
 
-Data sets are those of `python -m simulations bench`: files of `--data`, Digits bundled, stand-ins of the same shape for
-what is not there. Time hardly depends on the values.
+Data sets are those of `python -m simulations bench`: files of `--data`, Digits bundled,
+stand-ins of the same shape for what is not there. Time hardly depends on the values.
 """
 
 from __future__ import annotations
@@ -41,13 +46,24 @@ from simulations.bench import SHAPES, Shape, points
 from simulations.plots import Line, Panel
 from simulations.results import Array, Row, chosen, markdown_table
 from simulations.runner import Federation, run
-from simulations.study import FEDERATED, SETS, Cells, Option, Study, at_least, code_digest, n_cores
+from simulations.study import (
+    FEDERATED,
+    SETS,
+    Cells,
+    Option,
+    Study,
+    at_least,
+    code_digest,
+    n_cores,
+)
 from simulations.workers import Workers, workers
 
 PARTIES = (1, 2, 4, 8, 16)
 PAPER, PATH, WALL = "the paper", "critical path", "wall"
 _STAND_INS = 2000  # different samples of a stand-in; more are repetitions of these
-_CODE = code_digest(*FEDERATED, "simulations.runner", "simulations.bench", "simulations.paper.scaling")
+_CODE = code_digest(
+    *FEDERATED, "simulations.runner", "simulations.bench", "simulations.paper.scaling"
+)
 
 PRINTED: dict[str, tuple[float, ...]] = {
     "Digits": (3.63, 3.26, 1.84, 1.36, 1.16),
@@ -57,7 +73,8 @@ PRINTED: dict[str, tuple[float, ...]] = {
     "CIFAR-10": (1300.90, 644.99, 330.35, 207.57, 151.67),
     "CIFAR-100": (1268.86, 649.20, 333.33, 211.20, 162.80),
 }
-"""Seconds for 1, 2, 4, 8 and 16 parties in the paper's table "Raw runtimes and speedups", on 16 cores."""
+"""Seconds for 1, 2, 4, 8 and 16 parties in the paper's table "Raw runtimes and
+speedups", on 16 cores."""
 
 SIZES = dict(zip(PRINTED, (1797, 20000, 60000, 60000, 50000, 50000), strict=True))
 """Samples of each set in the paper."""
@@ -85,7 +102,9 @@ class LoneParty(Party):
 
 @dataclass(frozen=True)
 class Plan:
-    """Samples of each set at most (0: the paper's), repetitions, and how many of the sets."""
+    """Samples of each set at most (0: the paper's), repetitions, and how many of the
+    sets.
+    """
 
     examples: int = 20000
     repetitions: int = 2
@@ -116,19 +135,35 @@ def parties(X: Array, y: Array, tau: int) -> list[LoneParty]:
     return [party(i) for i in range(tau)]
 
 
-def federation(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> Federation:
+def federation(
+    shape: Shape, asked: Sequence[LoneParty], where: str | Workers
+) -> Federation:
     """Train a federation."""
     classes = list(range(shape.n_classes))
-    return run(asked, where, spec=shape.spec, classes=classes, rule="novelty", decay=0.5, show_progress=False)
+    return run(
+        asked,
+        where,
+        spec=shape.spec,
+        classes=classes,
+        rule="novelty",
+        decay=0.5,
+        show_progress=False,
+    )
 
 
-def timed(shape: Shape, asked: Sequence[LoneParty], where: str | Workers) -> tuple[float, Federation]:
-    """Train; wall time on workers, else the seconds of the critical path: the slowest party and the server."""
+def timed(
+    shape: Shape, asked: Sequence[LoneParty], where: str | Workers
+) -> tuple[float, Federation]:
+    """Train; wall time on workers, else the seconds of the critical path: the slowest
+    party and the server.
+    """
     start = time.process_time()
     done = federation(shape, asked, where)
     if isinstance(where, Workers):
         return done.seconds, done
-    return critical_path(time.process_time() - start, [party.cpu_seconds for party in asked]), done
+    return critical_path(
+        time.process_time() - start, [party.cpu_seconds for party in asked]
+    ), done
 
 
 def critical_path(everything: float, each: Sequence[float]) -> float:
@@ -137,7 +172,12 @@ def critical_path(everything: float, each: Sequence[float]) -> float:
 
 
 def measure(
-    shape: Shape, folder: Path | None, plan: Plan, cells: Cells, on_ray: Workers | None, cores: int
+    shape: Shape,
+    folder: Path | None,
+    plan: Plan,
+    cells: Cells,
+    on_ray: Workers | None,
+    cores: int,
 ) -> list[Row]:
     """A row for each number of parties and way of measuring."""
     X, y, source = data(shape, folder, plan)
@@ -147,16 +187,36 @@ def measure(
         for tau in PARTIES if where is not None else ():
 
             def work(where: str | Workers = where or "", tau: int = tau) -> Row:
-                done = [timed(shape, parties(X, y, tau), where) for _ in range(plan.repetitions)]
-                (digest,) = {federation.model.counts_.sha256() for _, federation in done}  # of all the same
+                done = [
+                    timed(shape, parties(X, y, tau), where)
+                    for _ in range(plan.repetitions)
+                ]
+                # of all the same
+                (digest,) = {
+                    federation.model.counts_.sha256() for _, federation in done
+                }
                 times, traffic = [seconds for seconds, _ in done], done[-1][1].traffic
-                figures = {"seconds": min(times), "sd": float(np.std(times)), "repetitions": len(times)}
-                return figures | {"sha256": digest, "bytes up": traffic.up, "bytes down": traffic.down}
+                figures = {
+                    "seconds": min(times),
+                    "sd": float(np.std(times)),
+                    "repetitions": len(times),
+                }
+                return figures | {
+                    "sha256": digest,
+                    "bytes up": traffic.up,
+                    "bytes down": traffic.down,
+                }
 
             used = cores if what == WALL else 1
             inputs = (len(X), source, plan.repetitions, used, _CODE)
             found = cells.finish(f"{shape.name}: {what} {tau}", inputs, work)
-            row: Row = {"set": shape.name, "data": source, "n": len(X), "measured": what, "cores": used}
+            row: Row = {
+                "set": shape.name,
+                "data": source,
+                "n": len(X),
+                "measured": what,
+                "cores": used,
+            }
             rows.append(row | {"parties": tau, "seed": shape.spec.seed} | found)
     return rows
 
@@ -165,7 +225,10 @@ def speed_ups(rows: Sequence[Row], what: str) -> dict[str, list[tuple[int, float
     """Speed-ups over one party, by data set and number of parties."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for name in dict.fromkeys(row["set"] for row in rows):
-        times = {row["parties"]: row["seconds"] for row in chosen(rows, set=name, measured=what)}
+        times = {
+            row["parties"]: row["seconds"]
+            for row in chosen(rows, set=name, measured=what)
+        }
         if times:
             lines[name] = [(tau, times[1] / seconds) for tau, seconds in times.items()]
     return lines
@@ -174,7 +237,15 @@ def speed_ups(rows: Sequence[Row], what: str) -> dict[str, list[tuple[int, float
 def printed(names: Sequence[str]) -> list[Row]:
     """The paper's rows of these sets."""
     return [
-        {"set": name, "measured": PAPER, "n": SIZES[name], "data": "", "cores": 16, "parties": tau, "seconds": seconds}
+        {
+            "set": name,
+            "measured": PAPER,
+            "n": SIZES[name],
+            "data": "",
+            "cores": 16,
+            "parties": tau,
+            "seconds": seconds,
+        }
         for name in names
         for tau, seconds in zip(PARTIES, PRINTED[name], strict=True)
     ]
@@ -183,24 +254,50 @@ def printed(names: Sequence[str]) -> list[Row]:
 def table(rows: Sequence[Row]) -> list[Row]:
     """Seconds, and speed-ups in brackets: a line for each set and way of measuring."""
     lines = []
-    for name, what in product(dict.fromkeys(row["set"] for row in rows), (PAPER, PATH, WALL)):
+    for name, what in product(
+        dict.fromkeys(row["set"] for row in rows), (PAPER, PATH, WALL)
+    ):
         if mine := chosen(rows, set=name, measured=what):
-            source, cores = " (stand-in)" * (mine[0]["data"] == "stand-in"), f"{what}, {mine[0]['cores']} cores"
-            line = {"set": name + source, "points": mine[0]["n"], "measured": PATH if what == PATH else cores}
-            times = {row["parties"]: (row["seconds"], mine[0]["seconds"] / row["seconds"]) for row in mine}
-            lines.append(line | {f"tau={tau}": f"{s:.2f} s ({ratio:.2f})" for tau, (s, ratio) in times.items()})
+            source, cores = (
+                " (stand-in)" * (mine[0]["data"] == "stand-in"),
+                f"{what}, {mine[0]['cores']} cores",
+            )
+            line = {
+                "set": name + source,
+                "points": mine[0]["n"],
+                "measured": PATH if what == PATH else cores,
+            }
+            times = {
+                row["parties"]: (row["seconds"], mine[0]["seconds"] / row["seconds"])
+                for row in mine
+            }
+            lines.append(
+                line
+                | {
+                    f"tau={tau}": f"{s:.2f} s ({ratio:.2f})"
+                    for tau, (s, ratio) in times.items()
+                }
+            )
     return lines
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     study = Study(
-        "scaling", "Figure 2 and its table: scaling", __doc__, arguments,
+        "scaling",
+        "Figure 2 and its table: scaling",
+        __doc__,
+        arguments,
         "all samples of each set, 10 repetitions: about two hours on two cores",
-        sets=SETS._replace(what="names of data sets, with commas between (default: the first four, quick: three)"),
-        examples=Option("samples of each set, 0 for all (default: 20000, quick: 1000)", at_least(0)),
+        sets=SETS._replace(
+            what="names of data sets, with commas between (default: the first four, "
+            "quick: three)"
+        ),
+        examples=Option(
+            "samples of each set, 0 for all (default: 20000, quick: 1000)", at_least(0)
+        ),
         no_wall=Option("the critical path alone, without Ray", bool),
-    )  # fmt: skip
+    )
     folder, no_wall = study.chosen.data, study.chosen.no_wall
     plan = study.sized(Plan(), QUICK, FULL, examples=study.chosen.examples)
     wanted = study.wanted(SIZES)[: None if study.chosen.sets else plan.sets]
@@ -210,19 +307,42 @@ def main(arguments: list[str]) -> None:
             X, y, _ = data(SHAPES[0], folder, Plan(64, 1))
             federation(SHAPES[0], parties(X, y, 2 * cores), place)
         for shape in (shape for shape in SHAPES if shape.name in wanted):
-            rows += measure(shape, folder, plan, study.cells, None if no_wall else place, cores)
+            rows += measure(
+                shape, folder, plan, study.cells, None if no_wall else place, cores
+            )
             study.write("scaling", rows)
-    titles = {PAPER: "the paper, 16 cores", PATH: "ours, critical path (parties one by one)"}
+    titles = {
+        PAPER: "the paper, 16 cores",
+        PATH: "ours, critical path (parties one by one)",
+    }
     titles |= {} if no_wall else {WALL: f"ours, wall time on {cores} cores"}
     sources = {title: speed_ups(rows, what) for what, title in titles.items()}
-    axes = {"xlabel": "parties", "ylabel": "times as fast as one party", "xscale": "log2", "yscale": "log2"}
+    axes = {
+        "xlabel": "parties",
+        "ylabel": "times as fast as one party",
+        "xscale": "log2",
+        "yscale": "log2",
+    }
     linear = Line("linear", PARTIES, PARTIES, look={"color": "grey", "marker": None})
     panels = [
-        Panel(title, [linear, *(Line(name, *zip(*line, strict=True)) for name, line in of.items())], axes)
+        Panel(
+            title,
+            [
+                linear,
+                *(Line(name, *zip(*line, strict=True)) for name, line in of.items()),
+            ],
+            axes,
+        )
         for title, of in sources.items()
     ]
     figure = plots.lines(panels, study.folder / "scaling.png", (4.2, 4.0), legend=7)
-    same = all(len({row["sha256"] for row in chosen(rows, set=name) if "sha256" in row}) == 1 for name in wanted)
-    counts = f"All federations of a set {'led' if same else 'did NOT all lead'} to the same counts, by SHA-256."
+    same = all(
+        len({row["sha256"] for row in chosen(rows, set=name) if "sha256" in row}) == 1
+        for name in wanted
+    )
+    counts = (
+        f"All federations of a set {'led' if same else 'did NOT all lead'} to "
+        "the same counts, by SHA-256."
+    )
     study.finish([study.about, markdown_table(table(rows)), figure, counts])
     print("\n" + markdown_table(table(rows)))

@@ -1,20 +1,27 @@
-"""The paper's Tables 1 and 6: FlyNN and its baselines on data that suit nearest neighbours.
+"""The paper's Tables 1 and 6: FlyNN and its baselines on data that suit nearest
+neighbours.
 
-Normalised accuracy 1 - a / a_k, a_k being that of tuned kNN on the same data set: lower is better, kNN has 0. Mean and
-standard deviation over data sets drawn anew. kNN is on samples as they are, with which the paper's figures come out;
-with rows of unit length it is far better on the continuous data, and the table says what FlyNN is beside that one. As
-in the paper, kNN, SBFC, FlyNN, logistic regression and the perceptron are given their best score over the very folds
-that are reported; "FlyNN, defaults" is this package as it comes, with nothing tuned. Settings, baselines and folds are
-those of `python -m simulations accuracy`.
+Normalised accuracy 1 - a / a_k, a_k being that of tuned kNN on the same data set: lower
+is better, kNN has 0. Mean and standard deviation over data sets drawn anew. kNN is on
+samples as they are, with which the paper's figures come out; with rows of unit length
+it is far better on the continuous data, and the table says what FlyNN is beside that
+one. As in the paper, kNN, SBFC, FlyNN, logistic regression and the perceptron are given
+their best score over the very folds that are reported; "FlyNN, defaults" is this
+package as it comes, with nothing tuned. Settings, baselines and folds are those of
+`python -m simulations accuracy`.
 
 What is done otherwise than in the paper:
 
-- The paper searches 60 configurations with a Gaussian process, m up to 2048 d; here they are drawn at random.
-- Seeds and data sets are not the paper's, which do not repeat; ours are numbered from 0.
-- Ties between equal sums are broken by a rule; the authors' hash leaves them to NumPy's argpartition.
+- The paper searches 60 configurations with a Gaussian process, m up to 2048 d; here
+  they are drawn at random.
+- Seeds and data sets are not the paper's, which do not repeat; ours are numbered from
+  0.
+- Ties between equal sums are broken by a rule; the authors' hash leaves them to NumPy's
+  argpartition.
 - The best kNN is the better of rows of unit length and standardised columns.
 - Table 1 does not say how many bits are ones where d = 50: 20 are assumed here.
-- Logistic regression and the perceptron see each sample once. The paper does not show them on these data.
+- Logistic regression and the perceptron see each sample once. The paper does not show
+  them on these data.
 """
 
 from __future__ import annotations
@@ -32,9 +39,13 @@ from simulations.results import Row, chosen, markdown_table, summarised
 from simulations.study import JOBS, Cells, Option, Study, at_least
 
 SHOWN = {
-    PAPER: "FlyNN (paper)", FLYNN: "FlyNN, defaults", ONE_NN_AS_IS: "1-NN", "SBFC": "SBFC", "LR, one epoch": "LR",
+    PAPER: "FlyNN (paper)",
+    FLYNN: "FlyNN, defaults",
+    ONE_NN_AS_IS: "1-NN",
+    "SBFC": "SBFC",
+    "LR, one epoch": "LR",
     "MLP, one epoch": "MLP",
-}  # fmt: skip
+}
 """Methods of the table, by their name among the rows of `simulations.methods`."""
 
 _PRINTED = (ONE_NN_AS_IS, "SBFC", PAPER)  # the order of `Case.printed`
@@ -50,8 +61,8 @@ class Case:
     ----------
     n, d : int
     ones : int or None
-        Ones in each sample, for binary data. Table 1 does not say how many; at d = 100 its line is that of 20 in
-        Table 6, so 20 are taken at d = 50 too.
+        Ones in each sample, for binary data. Table 1 does not say how many; at d = 100
+        its line is that of 20 in Table 6, so 20 are taken at d = 50 too.
     printed : tuple of (float, float), three of them
         Mean and spread of 1-NN, SBFC and FlyNN in the paper; nan where it gives none.
     tables : str
@@ -65,12 +76,20 @@ class Case:
 
     @property
     def name(self) -> str:
-        space = f"R^{self.d}" if self.ones is None else f"bits, d={self.d}, ones={self.ones}"
+        space = (
+            f"R^{self.d}"
+            if self.ones is None
+            else f"bits, d={self.d}, ones={self.ones}"
+        )
         return f"{space}, n=1e{len(str(self.n)) - 1}"
 
     def data_set(self, number: int, folds: int) -> DataSet:
         """Data set `number` of this line, with its folds."""
-        made = real(self.n, self.d, number) if self.ones is None else binary(self.n, self.d, self.ones, number)
+        made = (
+            real(self.n, self.d, number)
+            if self.ones is None
+            else binary(self.n, self.d, self.ones, number)
+        )
         return folded(f"{self.name} #{number}", *made, folds=folds, seed=number)
 
 
@@ -90,7 +109,9 @@ CASES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """Extent of a run: data sets of each line with n = 1000 and with n = 10000; configurations and largest m."""
+    """Extent of a run: data sets of each line with n = 1000 and with n = 10000;
+    configurations and largest m.
+    """
 
     sets: int = 3
     large_sets: int = 1
@@ -109,32 +130,60 @@ def measure(plan: Plan, cells: Cells, workers: int) -> list[Row]:
     rows: list[Row] = []
     for number in range(max(plan.sets, plan.large_sets)):
         settings = replace(plan.settings, seed=number)
-        cases = [case for case in CASES if number < (plan.sets if case.n <= 1000 else plan.large_sets)]
+        cases = [
+            case
+            for case in CASES
+            if number < (plan.sets if case.n <= 1000 else plan.large_sets)
+        ]
         sets = {case.name: case.data_set(number, settings.folds) for case in cases}
         todo = [(data, job) for data in sets.values() for job in METHODS]
         done = summarised(run(todo, settings, cells, workers), seed=number)
         for case in cases:
-            mine = {row["method"]: row for row in chosen(done, set=sets[case.name].name)}
+            mine = {
+                row["method"]: row for row in chosen(done, set=sets[case.name].name)
+            }
             for name in (KNN_AS_IS, KNN, *SHOWN):
-                of = [1 - mine[name]["mean"] / mine[knn]["mean"] for knn in (KNN_AS_IS, KNN)]
-                rows.append({"case": case.name} | mine[name] | {"normalised": of[0], "by best kNN": of[1]})
+                of = [
+                    1 - mine[name]["mean"] / mine[knn]["mean"]
+                    for knn in (KNN_AS_IS, KNN)
+                ]
+                rows.append(
+                    {"case": case.name}
+                    | mine[name]
+                    | {"normalised": of[0], "by best kNN": of[1]}
+                )
     return rows
 
 
 def table(rows: Sequence[Row]) -> list[Row]:
-    """The paper's lines beside ours: mean and standard deviation of normalised accuracy over the data sets."""
+    """The paper's lines beside ours: mean and standard deviation of normalised accuracy
+    over the data sets.
+    """
     lines = []
     for case in CASES:
         mine = chosen(rows, case=case.name)
         if not mine:
             continue
-        line: Row = {"table": case.tables, "data": case.name, "sets": sum(row["method"] == KNN for row in mine)}
-        for name, label in ((KNN_AS_IS, "kNN's accuracy"), (KNN, "that of the best kNN")):
-            line[label] = f"{np.mean([row['mean'] for row in chosen(mine, method=name)]):.3f}"
+        line: Row = {
+            "table": case.tables,
+            "data": case.name,
+            "sets": sum(row["method"] == KNN for row in mine),
+        }
+        for name, label in (
+            (KNN_AS_IS, "kNN's accuracy"),
+            (KNN, "that of the best kNN"),
+        ):
+            line[label] = (
+                f"{np.mean([row['mean'] for row in chosen(mine, method=name)]):.3f}"
+            )
         for name, label in SHOWN.items():
             if name in _PRINTED:
                 printed = case.printed[_PRINTED.index(name)]
-                line[f"{label}, printed"] = "" if np.isnan(printed[0]) else f"{printed[0]:+.2f} ± {printed[1]:.2f}"
+                line[f"{label}, printed"] = (
+                    ""
+                    if np.isnan(printed[0])
+                    else f"{printed[0]:+.2f} ± {printed[1]:.2f}"
+                )
             line[f"{label}, ours"] = _spread(mine, name, "normalised")
         for name in (PAPER, FLYNN):
             line[f"{SHOWN[name]}, by the best kNN"] = _spread(mine, name, "by best kNN")
@@ -144,16 +193,23 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 def _spread(rows: Sequence[Row], method: str, column: str) -> str:
     values = np.array([row[column] for row in chosen(rows, method=method)])
-    return f"{values.mean():+.2f}" + (f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else "")
+    return f"{values.mean():+.2f}" + (
+        f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
+    )
 
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     what = "data sets a line (default: 3, n = 1e4: 1; quick: 1 and 0; full: 30)"
     study = Study(
-        "synthetic", "Tables 1 and 6: synthetic data", __doc__, arguments,
-        "30 data sets a line, 60 configurations, m up to 2048 d: hours", sets=Option(what, at_least(1)), jobs=JOBS,
-    )  # fmt: skip
+        "synthetic",
+        "Tables 1 and 6: synthetic data",
+        __doc__,
+        arguments,
+        "30 data sets a line, 60 configurations, m up to 2048 d: hours",
+        sets=Option(what, at_least(1)),
+        jobs=JOBS,
+    )
     plan = study.sized(Plan(), QUICK, FULL)
     if (n := study.chosen.sets) is not None:
         plan = replace(plan, sets=n, large_sets=min(plan.large_sets, n))
@@ -163,14 +219,25 @@ def main(arguments: list[str]) -> None:
     panels, printed = [], {}
     for case in (case for case in CASES if chosen(rows, case=case.name)):
         mine = chosen(rows, case=case.name)
-        bars = {label: [row["normalised"] for row in chosen(mine, method=name)] for name, label in SHOWN.items()}
+        bars = {
+            label: [row["normalised"] for row in chosen(mine, method=name)]
+            for name, label in SHOWN.items()
+        }
         panels.append((case.name, bars))
         figures = zip(_PRINTED, case.printed, strict=True)
-        printed |= {(case.name, SHOWN[name]): pair for name, pair in figures if not np.isnan(pair[0])}
-    figure = plots.bars(panels, study.folder / "synthetic.png", "1 - a / a(kNN)", printed)
+        printed |= {
+            (case.name, SHOWN[name]): pair
+            for name, pair in figures
+            if not np.isnan(pair[0])
+        }
+    figure = plots.bars(
+        panels, study.folder / "synthetic.png", "1 - a / a(kNN)", printed
+    )
     extent = (
-        f"{plan.sets} data sets a line ({plan.large_sets} with n = 1e4), {plan.settings.folds} folds, "
-        f"{plan.settings.draws} random configurations of the paper's FlyNN, m at most {plan.settings.largest_dim}."
+        f"{plan.sets} data sets a line ({plan.large_sets} with n = 1e4), "
+        f"{plan.settings.folds} folds, "
+        f"{plan.settings.draws} random configurations of the paper's FlyNN, m at most "
+        f"{plan.settings.largest_dim}."
     )
     study.finish([study.about, extent, markdown_table(lines), figure])
     print("\n" + markdown_table(lines))

@@ -1,15 +1,18 @@
 """The paper's Theorem 2, measured: agreement with kNN beside its bound.
 
-Theorem 2 speaks of two classes, gamma = 0, the distance L-infinity, test samples from a permutation-invariant
-distribution, and of neighbours nearer than half the margin between the classes. So test samples are drawn evenly from
-the unit cube, each gets three training samples around it within a given distance, all of one class, and classes are
-dealt out at random. The test sample must not be mistaken for the training samples of the other clusters. The bound is
-that of the theorem's proof, with its constants: FlyNN agrees with kNN with probability at least 1 - (4 rho n_0 / m +
-exp(-rho / 150) + exp(-rho / 96)), n_0 being the samples of the other class. It holds where neighbours are no further
-than Delta / s, Delta = (tau_x(rho / 2m) - tau_x(rho / m)) / 2, which is measured too. It says something only where rho
-is in the hundreds and m in the hundred thousands, for a few dozen samples; there FlyNN never errs. So everything is
-measured twice: around a setting where the theorem speaks, and around one that is hard, picked after trying ten so that
-agreement is neither whole nor a coin's.
+Theorem 2 speaks of two classes, gamma = 0, the distance L-infinity, test samples from a
+permutation-invariant distribution, and of neighbours nearer than half the margin
+between the classes. So test samples are drawn evenly from the unit cube, each gets
+three training samples around it within a given distance, all of one class, and classes
+are dealt out at random. The test sample must not be mistaken for the training samples
+of the other clusters. The bound is that of the theorem's proof, with its constants:
+FlyNN agrees with kNN with probability at least 1 - (4 rho n_0 / m + exp(-rho / 150) +
+exp(-rho / 96)), n_0 being the samples of the other class. It holds where neighbours are
+no further than Delta / s, Delta = (tau_x(rho / 2m) - tau_x(rho / m)) / 2, which is
+measured too. It says something only where rho is in the hundreds and m in the hundred
+thousands, for a few dozen samples; there FlyNN never errs. So everything is measured
+twice: around a setting where the theorem speaks, and around one that is hard, picked
+after trying ten so that agreement is neither whole nor a coin's.
 """
 
 from __future__ import annotations
@@ -57,25 +60,43 @@ class Setting:
     def bound(self) -> float:
         """Bound of Theorem 2, by the constants of its proof; 0 where it is negative."""
         other_class = K * self.clusters / 2
-        failure = 4 * self.rho * other_class / self.m + math.exp(-self.rho / 150) + math.exp(-self.rho / 96)
+        failure = (
+            4 * self.rho * other_class / self.m
+            + math.exp(-self.rho / 150)
+            + math.exp(-self.rho / 96)
+        )
         return max(0.0, 1 - failure)
 
 
-def clusters(setting: Setting, generator: np.random.Generator) -> tuple[Array, Array, Array]:
-    """Training samples, their classes, and test samples, one at the middle of each cluster."""
+def clusters(
+    setting: Setting, generator: np.random.Generator
+) -> tuple[Array, Array, Array]:
+    """Training samples, their classes, and test samples, one at the middle of each
+    cluster.
+    """
     middles = generator.random((setting.clusters, N_FEATURES))
-    around = generator.uniform(-setting.distance, setting.distance, (setting.clusters, K, N_FEATURES))
+    around = generator.uniform(
+        -setting.distance, setting.distance, (setting.clusters, K, N_FEATURES)
+    )
     labels = generator.permutation(np.arange(setting.clusters) % 2)
-    return (middles[:, None] + around).reshape(-1, N_FEATURES), np.repeat(labels, K), middles
+    return (
+        (middles[:, None] + around).reshape(-1, N_FEATURES),
+        np.repeat(labels, K),
+        middles,
+    )
 
 
 def agreement(setting: Setting, draws: int, seed: int) -> Row:
-    """Shares of test samples on which FlyNN and kNN agree, over several data sets, each with its own hash."""
+    """Shares of test samples on which FlyNN and kNN agree, over several data sets, each
+    with its own hash.
+    """
     agreed: dict[float, list[float]] = {0.0: [], 0.5: []}
     margins, reaches = [], []
     for draw in range(draws):
         X, y, tests = clusters(setting, np.random.default_rng([seed, draw]))
-        hasher = FlyHash(HashSpec(N_FEATURES, setting.m, setting.s, setting.rho, seed=seed + draw))
+        hasher = FlyHash(
+            HashSpec(N_FEATURES, setting.m, setting.s, setting.rho, seed=seed + draw)
+        )
         counts = ClassCounts.from_data(hasher, X, y, 2)
         active = hasher.active(tests)
         distances = cdist(tests, X, "chebyshev")
@@ -83,8 +104,12 @@ def agreement(setting: Setting, draws: int, seed: int) -> Row:
         knn = np.round(y[nearest].mean(axis=1)).astype(int)
         for gamma, shares in agreed.items():
             scores = class_scores(counts, active, ScoringRule("novelty", gamma))
-            # Between classes that score alike FlyNN would take the first, and be right by chance: half each.
-            own = scores[np.arange(len(tests)), knn] - scores[np.arange(len(tests)), 1 - knn]
+            # Between classes that score alike FlyNN would take the first, and be right
+            # by chance: half each.
+            own = (
+                scores[np.arange(len(tests)), knn]
+                - scores[np.arange(len(tests)), 1 - knn]
+            )
             shares.append(float(((own > 0) + 0.5 * (own == 0)).mean()))
         margins.append(float(cdist(X[y == 0], X[y == 1], "chebyshev").min()))
         sums = np.sort(tests[0][hasher.rows].sum(axis=1))[::-1]
@@ -96,7 +121,9 @@ def agreement(setting: Setting, draws: int, seed: int) -> Row:
         "agreement, gamma=0.5": np.mean(agreed[0.5]),
     }
     figures |= {"margin": np.mean(margins), "Delta / s": np.mean(reaches)}
-    return {"test points": draws * setting.clusters} | {name: float(value) for name, value in figures.items()}
+    return {"test points": draws * setting.clusters} | {
+        name: float(value) for name, value in figures.items()
+    }
 
 
 _CODE = code_digest(*MODEL, "simulations.paper.theory")
@@ -141,7 +168,9 @@ FULL = Plan(tests=10000, points=15)
 def sweeps(plan: Plan) -> Iterator[tuple[str, str, Setting]]:
     """Base setting, the size that grows, and the setting, curve by curve."""
     for (base, name), (low, high) in RANGES.items():
-        for value in np.geomspace(low, high / (plan.scale if name in ("m", "clusters") else 1), plan.points):
+        for value in np.geomspace(
+            low, high / (plan.scale if name in ("m", "clusters") else 1), plan.points
+        ):
             number = float(value) if name == "distance" else round(value)
             yield base, name, replace(BASES[base], **{name: number})  # type: ignore[arg-type]
 
@@ -152,15 +181,31 @@ def measure(plan: Plan, cells: Cells) -> list[Row]:
     for base, name, setting in sweeps(plan):
         draws = max(2, plan.tests // setting.clusters // (5 if base == SPEAKS else 1))
         label, n = f"{base}: {name} {getattr(setting, name):.4g}", K * setting.clusters
-        found = cells.finish(label, (setting, draws, plan.seed, _CODE), partial(agreement, setting, draws, plan.seed))
+        found = cells.finish(
+            label,
+            (setting, draws, plan.seed, _CODE),
+            partial(agreement, setting, draws, plan.seed),
+        )
         grows, value = name, getattr(setting, name)
         if name == "clusters":
             grows, value = "n", n
         elif name == "distance":
             grows, value = "margin", found["margin"] / (2 * setting.distance)
-        about = {"m": setting.m, "rho": setting.rho, "s": setting.s, "d": N_FEATURES, "n": n, "k": K}
+        about = {
+            "m": setting.m,
+            "rho": setting.rho,
+            "s": setting.s,
+            "d": N_FEATURES,
+            "n": n,
+            "k": K,
+        }
         about |= {"distance": setting.distance, "draws": draws, "seed": plan.seed}
-        rows.append({"base": base, "grows": grows, "value": value} | about | found | {"bound": setting.bound})
+        rows.append(
+            {"base": base, "grows": grows, "value": value}
+            | about
+            | found
+            | {"bound": setting.bound}
+        )
     return rows
 
 
@@ -187,9 +232,12 @@ def remarks(rows: Sequence[Row]) -> str:
     silent = [row for row in rows if row["bound"] == 0 and row["agreement"] >= 0.99]
     within = sum(row["distance"] <= row["Delta / s"] for row in rows)
     return (
-        f"The bound says something (is above 0) at {len(said)} of {len(rows)} settings; at {kept} of these agreement "
-        f"is at least as high ({promised} of them meet its condition on the distance, too). At {len(silent)} others, "
-        f"where the bound says nothing, agreement is .99 or more. The condition on the distance holds at {within}."
+        f"The bound says something (is above 0) at {len(said)} of {len(rows)} "
+        f"settings; at {kept} of these agreement "
+        f"is at least as high ({promised} of them meet its condition on the distance, "
+        f"too). At {len(silent)} others, "
+        "where the bound says nothing, agreement is .99 or more. The condition on "
+        f"the distance holds at {within}."
     )
 
 
@@ -215,15 +263,40 @@ def main(arguments: list[str]) -> None:
 
 
 def _draw(rows: Sequence[Row], path: Path) -> str:
-    labels = {"m": "m", "rho": "rho", "n": "training points n", "margin": "margin / (2 x neighbours' distance)"}
+    labels = {
+        "m": "m",
+        "rho": "rho",
+        "n": "training points n",
+        "margin": "margin / (2 x neighbours' distance)",
+    }
     panels = []
     for base in BASES:
         for name, label in labels.items():
-            mine = sorted(chosen(rows, base=base, grows=name), key=lambda row: row["value"])
+            mine = sorted(
+                chosen(rows, base=base, grows=name), key=lambda row: row["value"]
+            )
             x = [row["value"] for row in mine]
-            shown = {"agreement": "FlyNN, gamma = 0", "agreement, gamma=0.5": "FlyNN, gamma = 0.5"}
-            lines = [Line(label, x, [row[key] for row in mine]) for key, label in shown.items()]
-            lines.append(Line("Theorem 2: at least", x, [row["bound"] for row in mine], look={"color": "black"}))
-            axes = {"xlabel": label, "ylabel": "share of test points", "ylim": (-0.04, 1.06), "xscale": "log2"}
+            shown = {
+                "agreement": "FlyNN, gamma = 0",
+                "agreement, gamma=0.5": "FlyNN, gamma = 0.5",
+            }
+            lines = [
+                Line(label, x, [row[key] for row in mine])
+                for key, label in shown.items()
+            ]
+            lines.append(
+                Line(
+                    "Theorem 2: at least",
+                    x,
+                    [row["bound"] for row in mine],
+                    look={"color": "black"},
+                )
+            )
+            axes = {
+                "xlabel": label,
+                "ylabel": "share of test points",
+                "ylim": (-0.04, 1.06),
+                "xscale": "log2",
+            }
             panels.append(Panel(base, lines, axes, [("by chance", 0.5)]))
     return plots.lines(panels, path, (3.6, 3.2), 4, "Agreement of FlyNN with 3-NN")

@@ -1,4 +1,6 @@
-"""The command `flwr-flynn`: each verb in this process, and the whole of it as a process."""
+"""The command `flwr-flynn`: each verb in this process, and the whole of it as a
+process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    brier_score_loss,
+    log_loss,
+    roc_auc_score,
+)
 
 from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
@@ -35,8 +43,14 @@ OWN: dict[str, list[str]] = {
     "since": [f"2024-01-{i % 28 + 1:02}" for i in range(90)],
     "label": ["ny"[i % 2] for i in range(90)],
 }
-COLUMNS = [Column("age", "number", low=0, high=120), Column("ward", "category", list("ABC")), Column("since", "date")]
-NAMELESS = pytest.mark.filterwarnings("ignore:X does not have valid feature names:UserWarning")
+COLUMNS = [
+    Column("age", "number", low=0, high=120),
+    Column("ward", "category", list("ABC")),
+    Column("since", "date"),
+]
+NAMELESS = pytest.mark.filterwarnings(
+    "ignore:X does not have valid feature names:UserWarning"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -44,20 +58,31 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with a file and its schema."""
     monkeypatch.chdir(tmp_path)
     written(tmp_path / "own.csv", OWN, sep=";")
-    written(tmp_path / "schema.toml", to_toml(Schema(COLUMNS, label="label", classes=["n", "y"])))
+    written(
+        tmp_path / "schema.toml",
+        to_toml(Schema(COLUMNS, label="label", classes=["n", "y"])),
+    )
     return tmp_path
 
 
 def samples(y: Any) -> Any:
     """Two numbers, the greater the higher the class."""
-    return (np.random.default_rng(0).normal(size=(len(y), 2)) + 1.5 * np.asarray(y)[:, None]).round(3)
+    return (
+        np.random.default_rng(0).normal(size=(len(y), 2)) + 1.5 * np.asarray(y)[:, None]
+    ).round(3)
 
 
-def saved_model(y: Any, classes: Sequence[str] = ("no", "=yes"), names: Any = ("a", "b")) -> FlyNNClassifier:
+def saved_model(
+    y: Any, classes: Sequence[str] = ("no", "=yes"), names: Any = ("a", "b")
+) -> FlyNNClassifier:
     """A model of two numbers, in model.npz."""
-    spec = HashSpec(n_features=2, hash_dim=256, row_nnz=1, hash_nnz=8, seed=1, signed=True)
+    spec = HashSpec(
+        n_features=2, hash_dim=256, row_nnz=1, hash_nnz=8, seed=1, signed=True
+    )
     counted = FlyNNClassifier(spec).fit(samples(y), np.array(classes)[y])
-    model = FlyNNClassifier.from_counts(spec, counted.counts_, counted.classes_, feature_names=names)
+    model = FlyNNClassifier.from_counts(
+        spec, counted.counts_, counted.classes_, feature_names=names
+    )
     model.save("model.npz")
     return model
 
@@ -65,7 +90,9 @@ def saved_model(y: Any, classes: Sequence[str] = ("no", "=yes"), names: Any = ("
 HALF = np.arange(80) % 2
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> tuple[str, str]:
+def run(
+    capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0
+) -> tuple[str, str]:
     """Output of a command on its two streams."""
     assert main(list(arguments)) == status
     printed = capsys.readouterr()
@@ -79,7 +106,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) ->
 
 
 def test_schema_check_and_refused_predictions_print_what_is_on_record(capsys, folder):
-    """A session in which `cat` shows a file beforehand; no rows are told but what stands in a refusal."""
+    """A session in which `cat` shows a file beforehand; no rows are told but what
+    stands in a refusal.
+    """
     saved_model(HALF, names=None)
     Path("model.npz").rename("nameless.npz")
     saved_model(HALF)
@@ -89,7 +118,10 @@ def test_schema_check_and_refused_predictions_print_what_is_on_record(capsys, fo
         verb, *arguments = shlex.split(command)
         if verb == "cat":
             (name,) = arguments
-            written(folder / name, content[:-1].encode("latin-1" if name == "latin.csv" else "utf-8"))
+            written(
+                folder / name,
+                content[:-1].encode("latin-1" if name == "latin.csv" else "utf-8"),
+            )
         else:
             status = main(arguments)
             printed = capsys.readouterr()
@@ -107,14 +139,25 @@ def test_show_tells_what_a_model_holds(capsys, folder):
     assert "\x1b" not in shown
     facts = json.loads(shown)
     assert [column["name"] for column in facts["columns"]] == ["a", "b\x1b[31m"]
-    assert facts["classes"] == [{"class": label, "samples": 40, "prior": 0.5} for label in ("=yes", "no")]
-    assert facts["file sha256"] == hashlib.sha256((folder / "model.npz").read_bytes()).hexdigest()
-    assert (facts["members"][0]["hash_dim"], facts["members"][0]["hash_nnz"], facts["guarantee"]) == (256, 8, None)
+    assert facts["classes"] == [
+        {"class": label, "samples": 40, "prior": 0.5} for label in ("=yes", "no")
+    ]
+    assert (
+        facts["file sha256"]
+        == hashlib.sha256((folder / "model.npz").read_bytes()).hexdigest()
+    )
+    assert (
+        facts["members"][0]["hash_dim"],
+        facts["members"][0]["hash_nnz"],
+        facts["guarantee"],
+    ) == (256, 8, None)
 
 
 def predictions(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[list[str]]:
     """The rows that `predict` prints, the head included."""
-    return list(csv.reader(io.StringIO(run(capsys, "predict", "model.npz", *arguments)[0])))
+    return list(
+        csv.reader(io.StringIO(run(capsys, "predict", "model.npz", *arguments)[0]))
+    )
 
 
 @NAMELESS
@@ -142,19 +185,34 @@ def test_predict_reads_a_table_by_the_model_s_schema(capsys, folder):
     X, y, *_ = opened(folder / "own.csv").whole()
     model = FlyNNClassifier(effort="quick").fit(X, y)
     model.save("model.npz")
-    told = {column["name"]: column for column in json.loads(run(capsys, "show", "model.npz")[0])["columns"]}
-    assert {column["kind"] for column in told.values()} == {"number", "category", "date"}
+    told = {
+        column["name"]: column
+        for column in json.loads(run(capsys, "show", "model.npz")[0])["columns"]
+    }
+    assert {column["kind"] for column in told.values()} == {
+        "number",
+        "category",
+        "date",
+    }
     assert told["ward"]["levels"] == ["A", "B", "C"]
     low, high = told["age"]["edges"]
     assert 20 <= low < high <= 69
-    assert [row[0] for row in predictions(capsys, "own.csv")[1:]] == model.predict(X).tolist()
+    assert [row[0] for row in predictions(capsys, "own.csv")[1:]] == model.predict(
+        X
+    ).tolist()
 
 
 TYPED = {"id": ["007", "008"], "b": [1.5, 2.5], "a": [2, 3], "two words": ["=A1", None]}
 COPIED: dict[str, tuple[Any, list[list[str]]]] = {
-    ".csv": ("id;b;a; two  words\n007;1,50;2;=A1\n\n008;2,5;3;\n", [["007", "1,50", "=A1"], ["008", "2,5", ""]]),
+    ".csv": (
+        "id;b;a; two  words\n007;1,50;2;=A1\n\n008;2,5;3;\n",
+        [["007", "1,50", "=A1"], ["008", "2,5", ""]],
+    ),
     ".parquet": (TYPED, [["007", "1.5", "=A1"], ["008", "2.5", ""]]),
-    ".npz": (TYPED | {"id": [7.0, 8.0], "two words": [0.0, 1.0]}, [["7.0", "1.5", "0.0"], ["8.0", "2.5", "1.0"]]),
+    ".npz": (
+        TYPED | {"id": [7.0, 8.0], "two words": [0.0, 1.0]},
+        [["7.0", "1.5", "0.0"], ["8.0", "2.5", "1.0"]],
+    ),
 }
 
 
@@ -175,19 +233,29 @@ def test_predict_copies_columns_as_they_stand(ending, capsys, folder):
 
 
 def figures(path: str = "scores.csv") -> dict[str, float]:
-    return {row["figure"]: float(row["value"]) for row in csv.DictReader(io.StringIO(Path(path).read_text()))}
+    return {
+        row["figure"]: float(row["value"])
+        for row in csv.DictReader(io.StringIO(Path(path).read_text()))
+    }
 
 
 @NAMELESS
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_figures_of_a_model_are_those_of_scikit_learn(n_classes, capsys, folder, monkeypatch):
+def test_figures_of_a_model_are_those_of_scikit_learn(
+    n_classes, capsys, folder, monkeypatch
+):
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     y = np.random.default_rng(0).integers(n_classes, size=100)
     classes = np.array(["ash", "birch", "cedar"])
     model, X, true = saved_model(y, classes), samples(y[::-1]), classes[y[::-1]]
     rows = [f"{a},{b},{label}" for (a, b), label in zip(X, true, strict=True)]
-    written(folder / "new.csv", "\n".join(["a,b,kind", *rows, "1,2,", "1,2,elm", "3,2,elm", "1,1,fir"]))
-    shown, _ = run(capsys, "score", "model.npz", "new.csv", "--label", "kind", "--out", "own.csv")
+    written(
+        folder / "new.csv",
+        "\n".join(["a,b,kind", *rows, "1,2,", "1,2,elm", "3,2,elm", "1,1,fir"]),
+    )
+    shown, _ = run(
+        capsys, "score", "model.npz", "new.csv", "--label", "kind", "--out", "own.csv"
+    )
     assert shown.splitlines()[-1] == "own.csv"
     found, p = figures("own.csv"), model.predict_proba(X)
     best, scores = model.classes_[p.argmax(axis=1)], p[:, 1] if n_classes == 2 else p
@@ -200,7 +268,9 @@ def test_figures_of_a_model_are_those_of_scikit_learn(n_classes, capsys, folder,
         "accuracy": accuracy_score(true, best),
         "balanced accuracy": balanced_accuracy_score(true, best),
         "log-loss": log_loss(true, p, labels=model.classes_),
-        "Brier score": brier_score_loss(true == "birch", p[:, 1]) if n_classes == 2 else brier,
+        "Brier score": brier_score_loss(true == "birch", p[:, 1])
+        if n_classes == 2
+        else brier,
         "AUROC": roc_auc_score(true, scores, multi_class="ovr", average="macro"),
     }
     assert found.keys() == expected.keys()
@@ -214,14 +284,21 @@ def test_figures_of_a_model_are_those_of_scikit_learn(n_classes, capsys, folder,
 def test_a_threshold_takes_the_rarer_of_two_classes(n_first, rarer, capsys, folder):
     y = (np.arange(80) >= n_first).astype(int)
     model, X = saved_model(y, ("no", "yes")), samples(y)
-    written(folder / "new.csv", {"a": X[:, 0], "b": X[:, 1], "label": model.classes_[y]})
+    written(
+        folder / "new.csv", {"a": X[:, 0], "b": X[:, 1], "label": model.classes_[y]}
+    )
     flagged, positive = model.predict_proba(X)[:, rarer] >= 0.2, y == rarer
     assert 0 < flagged.sum() < 80
-    predicted = [row[0] for row in predictions(capsys, "new.csv", "--threshold", "0.2")[1:]]
+    predicted = [
+        row[0] for row in predictions(capsys, "new.csv", "--threshold", "0.2")[1:]
+    ]
     assert predicted == model.classes_[np.where(flagged, rarer, 1 - rarer)].tolist()
     run(capsys, "score", "model.npz", "new.csv", "--threshold", "0.2")
     counts = flagged.sum(), (flagged & positive).sum(), (positive & ~flagged).sum()
-    assert tuple(figures()[name] for name in ("flagged", "flagged rightly", "missed")) == counts
+    assert (
+        tuple(figures()[name] for name in ("flagged", "flagged rightly", "missed"))
+        == counts
+    )
     expected = (0.2, pytest.approx((flagged == positive).mean()))
     assert (figures()["threshold"], figures()["accuracy"]) == expected
 
@@ -245,27 +322,60 @@ def test_score_needs_a_label_that_the_model_knows(capsys, folder, monkeypatch):
     monkeypatch.setenv("HOME", str(folder))
     for name in before:
         for file in ("new.csv", "~/new.csv"):
-            assert "--out" in run(capsys, "score", "model.npz", file, "--out", name, status=1)[1]
+            assert (
+                "--out"
+                in run(capsys, "score", "model.npz", file, "--out", name, status=1)[1]
+            )
     assert {name: (folder / name).read_bytes() for name in before} == before
 
 
 def test_a_draft_tells_no_text_of_few_persons(capsys, folder):
-    rows = [f"p{i // 6},Meier {i // 6},{'Ulm' if i < 60 else 'Bern'},{i % 2}" for i in range(120)]
+    rows = [
+        f"p{i // 6},Meier {i // 6},{'Ulm' if i < 60 else 'Bern'},{i % 2}"
+        for i in range(120)
+    ]
     written(folder / "new.csv", "\n".join(["pid,name,town,label", *rows]))
     drafted, _ = run(capsys, "schema", "new.csv", "--held-out-key", "pid")
-    assert ("Ulm" in drafted, "Meier 3" in drafted, "p3" in drafted) == (True, False, False)
+    assert ("Ulm" in drafted, "Meier 3" in drafted, "p3" in drafted) == (
+        True,
+        False,
+        False,
+    )
     assert "Meier 3" in run(capsys, "schema", "new.csv")[0]
 
 
 # -------- the command line
 
 
-USAGE = ["", "bake", "schema", "check own.csv", "predict model.npz", "try", "score model.npz"]
+USAGE = [
+    "",
+    "bake",
+    "schema",
+    "check own.csv",
+    "predict model.npz",
+    "try",
+    "score model.npz",
+]
 USAGE += ["predict m f --abstain 2", "predict m f --abstain nan"]
 USAGE += ["schema own.csv --separator #", "schema own.csv --min-examples few"]
-REFUSED = ["schema gone.csv", "schema schema.toml", "schema own.csv --label gone", "schema own.csv --min-examples 0"]
-REFUSED += ["check own.csv gone.toml", "check own.csv own.csv", "show gone.npz", "show own.csv"]
-REFUSED += ["predict own.csv own.csv", "score own.csv own.csv", "try own.csv --by gone", "try own.csv --set gone=1"]
+REFUSED = [
+    "schema gone.csv",
+    "schema schema.toml",
+    "schema own.csv --label gone",
+    "schema own.csv --min-examples 0",
+]
+REFUSED += [
+    "check own.csv gone.toml",
+    "check own.csv own.csv",
+    "show gone.npz",
+    "show own.csv",
+]
+REFUSED += [
+    "predict own.csv own.csv",
+    "score own.csv own.csv",
+    "try own.csv --by gone",
+    "try own.csv --set gone=1",
+]
 
 
 @pytest.mark.parametrize("line", USAGE)
@@ -292,12 +402,23 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys, folder):
     FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
     written(folder / "new.csv", OWN)
     written(folder / "metrics.json", json.dumps(metrics()))
-    outcome = {("outcome" if name == "label" else name): values for name, values in OWN.items()}
+    outcome = {
+        ("outcome" if name == "label" else name): values for name, values in OWN.items()
+    }
     for name, separator in (("basel", ","), ("bern", ","), ("chur", ";")):
         written(folder / f"{name}.csv", outcome, sep=separator)
-    listed = re.findall(r"^- `(flwr-flynn [^`]+)`", text_of("docs/reference/commands.md"), re.MULTILINE)
+    listed = re.findall(
+        r"^- `(flwr-flynn [^`]+)`", text_of("docs/reference/commands.md"), re.MULTILINE
+    )
     lines = [*"".join(blocks("docs/how_to/files.md", "bash")).splitlines(), *listed]
-    assert {line.split()[1] for line in lines} == {"schema", "check", "try", "show", "predict", "score"}
+    assert {line.split()[1] for line in lines} == {
+        "schema",
+        "check",
+        "try",
+        "show",
+        "predict",
+        "score",
+    }
     for line in lines:
         command, _, target = line.partition(" > ")
         out, _ = run(capsys, *shlex.split(command)[1:])
@@ -309,19 +430,36 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys, folder):
 
 @pytest.mark.slow
 def test_the_command_as_a_process(folder):
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "FLWR_TELEMETRY_ENABLED": "0"}
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "PATH": "/usr/bin:/bin",
+        "FLWR_TELEMETRY_ENABLED": "0",
+    }
 
     def command(line: str) -> subprocess.CompletedProcess[str]:
-        start = f"{sys.executable} -c 'import sys; from flwr_flynn.app.cli import main; sys.exit(main())'"
+        start = (
+            f"{sys.executable} -c 'import sys; from flwr_flynn.app.cli import "
+            "main; sys.exit(main())'"
+        )
         arguments = ["bash", "-c", f"{start} {line}"]
-        return subprocess.run(arguments, env=environment, capture_output=True, encoding="utf-8", check=False)
+        return subprocess.run(
+            arguments,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
 
     done = command("schema own.csv > draft.toml")
     assert done.returncode == 0, done.stderr
     assert command("check own.csv draft.toml").returncode == 0
     saved_model(HALF, names=["age", "weight"])
     failed = command("predict model.npz own.csv")
-    assert (failed.returncode, failed.stdout, len(failed.stderr.splitlines())) == (1, "", 1)
+    assert (failed.returncode, failed.stdout, len(failed.stderr.splitlines())) == (
+        1,
+        "",
+        1,
+    )
     # Whoever reads the output may stop.
     written(folder / "many.csv", "age,weight\n" + "1,2\n" * 20_000)
     piped = command("predict model.npz many.csv | head -n 1")

@@ -14,7 +14,13 @@ from flwr.client import Client
 from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
-from flwr_flynn.app.client_app import client_fn, deployed_client, in_message_api, simulated_budget, simulated_client
+from flwr_flynn.app.client_app import (
+    client_fn,
+    deployed_client,
+    in_message_api,
+    simulated_budget,
+    simulated_client,
+)
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.columns import ColumnsRequest
@@ -32,7 +38,10 @@ from tests.app.data.files import written
 from tests.fakes import FakeGrid, counting, decode_release, evaluation_of
 from tests.snapshots import assert_refused_as_on_record
 
-RUN = RunSpec(HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1), tuple(range(10)))
+RUN = RunSpec(
+    HashSpec(n_features=64, hash_dim=128, row_nnz=8, hash_nnz=4, seed=1),
+    tuple(range(10)),
+)
 NAMES = tuple(f"x{i}" for i in range(64))
 NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 EMPTY = ClassCounts.zeros(RUN.hasher, 10)
@@ -40,15 +49,25 @@ X, Y = np.eye(64), np.arange(64) % 10
 
 
 def asking(request: Request[Any]) -> FitIns:
-    return FitIns(ndarrays_to_parameters([]), {PHASE: request.phase, **request.to_config()})
+    return FitIns(
+        ndarrays_to_parameters([]), {PHASE: request.phase, **request.to_config()}
+    )
 
 
 def context(node: dict[str, Any], **run: Any) -> Context:
     settings = {row.key: row.default for row in RunConfig.rows()}
-    return Context(run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config=settings | run)
+    return Context(
+        run_id=1,
+        node_id=2,
+        node_config=node,
+        state=RecordDict(),
+        run_config=settings | run,
+    )
 
 
-def counted(where: Context, run: RunSpec = RUN, made: Callable[[Context], Client] = client_fn) -> Any:
+def counted(
+    where: Context, run: RunSpec = RUN, made: Callable[[Context], Client] = client_fn
+) -> Any:
     """The reply to a request for counts."""
     reply = made(where).fit(FitIns(ndarrays_to_parameters([]), counting(run)))
     assert reply.status.code == Code.OK
@@ -67,12 +86,19 @@ def fit(
 def own(tmp_path: Path) -> dict[str, Any]:
     """The node config of a party with a file of 64 samples."""
     np.savez(tmp_path / "mine.npz", X=X, y=Y)
-    return {"data-path": str(tmp_path / "mine.npz"), "party-id": "Basel", "test-fraction": 0}
+    return {
+        "data-path": str(tmp_path / "mine.npz"),
+        "party-id": "Basel",
+        "test-fraction": 0,
+    }
 
 
 def test_simulated_parties_hold_shares_of_one_data_set():
     pytest.importorskip("flwr_datasets")
-    replies = [fit(context({"partition-id": i, "num-partitions": 3}), simulated_client) for i in range(3)]
+    replies = [
+        fit(context({"partition-id": i, "num-partitions": 3}), simulated_client)
+        for i in range(3)
+    ]
     assert [reply[2][PARTY] for reply in replies] == ["party-0", "party-1", "party-2"]
     assert sum(reply[1] for reply in replies) == 1444
 
@@ -81,14 +107,22 @@ def test_requests_of_both_apis_get_the_same_counts(monkeypatch):
     FakeGrid({})  # without any, no message can be made
     party = FlyNNClient(X, Y, name="Basel").to_client()
     monkeypatch.setattr(client_app, "client_fn", lambda _: party)
-    asked = Message(records.request([], counting(RUN)), dst_node_id=2, message_type=MessageType.TRAIN)
-    reply = in_message_api(asked, context({}), lambda *_: pytest.fail("not Flower's to answer"))
+    asked = Message(
+        records.request([], counting(RUN)),
+        dst_node_id=2,
+        message_type=MessageType.TRAIN,
+    )
+    reply = in_message_api(
+        asked, context({}), lambda *_: pytest.fail("not Flower's to answer")
+    )
     legacy = party.fit(FitIns(ndarrays_to_parameters([]), counting(RUN)))
     assert records.tensors_of(reply.content) == legacy.parameters.tensors
     assert records.config_of(reply.content)[PARTY] == legacy.metrics[PARTY] == "Basel"
 
 
-@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])
+@pytest.mark.parametrize(
+    "kind", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY]
+)
 def test_other_requests_are_left_to_flower(kind):
     FakeGrid({})
     asked = Message(RecordDict(), dst_node_id=2, message_type=kind)
@@ -103,8 +137,12 @@ def test_a_deployed_party_reads_its_own_file_whatever_tutorials_give_to_every_no
 # ---- parties that refuse
 
 
-def test_a_party_that_cannot_take_part_says_so_as_it_is_on_record_and_writes_nothing(own, tmp_path, monkeypatch):
-    """Settings, files that no record spoils, places for the model and the record: by name, none by its folder."""
+def test_a_party_that_cannot_take_part_says_so_as_it_is_on_record_and_writes_nothing(
+    own, tmp_path, monkeypatch
+):
+    """Settings, files that no record spoils, places for the model and the record: by
+    name, none by its folder.
+    """
     monkeypatch.chdir(tmp_path)
     for name, text in {"a.txt": "?", "bad.npz": "?", "other.csv": "a,b\n1,2\n"}.items():
         written(tmp_path / name, text)
@@ -114,22 +152,38 @@ def test_a_party_that_cannot_take_part_says_so_as_it_is_on_record_and_writes_not
     Path("data.jsonl").symlink_to(tmp_path / "mine.npz")
 
     def files() -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+        return {
+            path.name: path.read_bytes()
+            for path in tmp_path.iterdir()
+            if path.is_file()
+        }
 
     def reason(settings: dict[str, Any]) -> str:
-        given = {key: value.format(tmp_path) if isinstance(value, str) else value for key, value in settings.items()}
+        given = {
+            key: value.format(tmp_path) if isinstance(value, str) else value
+            for key, value in settings.items()
+        }
         node = {key: value for key, value in (own | given).items() if value is not None}
         before = files()
         tensors, examples, metrics = fit(context(node), deployed_client)
-        assert (tensors, examples, metrics.keys(), metrics[PARTY]) == (0, 0, {REFUSED, PARTY}, "Basel")
+        assert (tensors, examples, metrics.keys(), metrics[PARTY]) == (
+            0,
+            0,
+            {REFUSED, PARTY},
+            "Basel",
+        )
         assert files() == before
         return metrics[REFUSED]
 
-    assert_refused_as_on_record(Path(__file__).parent / "unready.txt", {"party": reason})
+    assert_refused_as_on_record(
+        Path(__file__).parent / "unready.txt", {"party": reason}
+    )
 
 
 def test_an_error_that_nobody_thought_of_comes_with_a_name_and_without_its_text():
-    metrics = fit(context({"partition-id": "x", "num-partitions": 2}), simulated_client)[2]
+    metrics = fit(
+        context({"partition-id": "x", "num-partitions": 2}), simulated_client
+    )[2]
     assert metrics == {REFUSED: "failed with ValueError", PARTY: "party-x"}
 
 
@@ -144,8 +198,12 @@ def test_a_file_without_a_header_tells_the_server_nothing(tmp_path, caplog):
     assert "HIV+" in caplog.text  # the party's own log
 
 
-@pytest.mark.parametrize(("key", "value", "default"), [("memory-limit", 1.0, 4.0), ("min-examples", 2, 5)])
-def test_some_settings_are_those_of_the_node_or_of_the_simulation(key, value, default, own):
+@pytest.mark.parametrize(
+    ("key", "value", "default"), [("memory-limit", 1.0, 4.0), ("min-examples", 2, 5)]
+)
+def test_some_settings_are_those_of_the_node_or_of_the_simulation(
+    key, value, default, own
+):
     pytest.importorskip("flwr_datasets")
 
     def found(client: Any) -> Any:
@@ -154,13 +212,17 @@ def test_some_settings_are_those_of_the_node_or_of_the_simulation(key, value, de
 
     simulated = {"partition-id": 0, "num-partitions": 1}
     assert found(client_fn(context(own | {key: value}))) == value
-    assert found(client_fn(context(own, **{key: value}))) == default  # the run's is not the party's
+    # the run's is not the party's
+    assert found(client_fn(context(own, **{key: value}))) == default
     assert found(simulated_client(context(simulated, **{key: value}))) == value
 
 
 def test_a_party_below_its_floor_tells_the_columns_of_fewer_samples(own):
     request = asking(ColumnsRequest(64, tuple(range(10))))
-    assert [client_fn(context(own | {"min-examples": n})).fit(request).num_examples for n in (6, 7)] == [64, 28]
+    assert [
+        client_fn(context(own | {"min-examples": n})).fit(request).num_examples
+        for n in (6, 7)
+    ] == [64, 28]
 
 
 # ---- private counts
@@ -168,7 +230,9 @@ def test_a_party_below_its_floor_tells_the_columns_of_fewer_samples(own):
 LAPLACE = LaplaceCounts(1.0, hash_nnz=4, n_classes=10)
 
 
-def noisy(mechanism: Mechanism = LAPLACE, names: tuple[str, ...] | None = NAMES) -> RunSpec:
+def noisy(
+    mechanism: Mechanism = LAPLACE, names: tuple[str, ...] | None = NAMES
+) -> RunSpec:
     pytest.importorskip("opendp")
     return RunSpec(RUN.spec, RUN.classes, mechanism, feature_names=names)
 
@@ -195,28 +259,47 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
     node |= {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
     assert fit(context(node), run=noisy()) == (2, 1, {PARTY: "Basel"})
     assert refused(RUN).startswith("policy max-epsilon set: ")
-    assert "policy max-epsilon" in refused(noisy(LaplaceCounts(0.5, hash_nnz=4, n_classes=10)))
+    assert "policy max-epsilon" in refused(
+        noisy(LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
+    )
     unnamed = refused(noisy(names=None), **allowed | {"max_epsilon": 9.0})
-    assert unnamed.startswith("feature_names: ")  # the columns of the file have names: positions may differ elsewhere
-    assert refused(noisy(SimulatedRelease(LAPLACE, 1))).startswith("policy mechanisms: expected ")
+    # the columns of the file have names: positions may differ elsewhere
+    assert unnamed.startswith("feature_names: ")
+    assert refused(noisy(SimulatedRelease(LAPLACE, 1))).startswith(
+        "policy mechanisms: expected "
+    )
 
 
-@pytest.mark.parametrize("rows", [[], ROWS[:1], [*ROWS, "1,2"]], ids=["none", "one", "a short one"])
+@pytest.mark.parametrize(
+    "rows", [[], ROWS[:1], [*ROWS, "1,2"]], ids=["none", "one", "a short one"]
+)
 def test_no_row_of_a_file_shows_in_the_form_of_a_private_reply(rows, tmp_path):
-    node = csv_file(tmp_path / "mine.csv", rows) | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}
+    node = csv_file(tmp_path / "mine.csv", rows) | {
+        "max-epsilon": 1.0,
+        "state-path": str(tmp_path / "state"),
+    }
     assert fit(context(node), run=noisy()) == (2, 1, {PARTY: "Basel"})
 
 
-def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path, monkeypatch):
+def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
     budget = simulated_budget(RunConfig.parse({"epsilon": 1, "noise": "seeded"}), 7, 2)
     assert budget is not None
     assert budget.path == tmp_path / "home" / "flynn" / "7" / "state" / "7" / "party-2"
-    assert (budget.policy.max_epsilon, budget.policy.mechanisms) == (1.0, ("simulated",))
+    assert (budget.policy.max_epsilon, budget.policy.mechanisms) == (
+        1.0,
+        ("simulated",),
+    )
     assert simulated_budget(RunConfig(), 7, 2) is None
     pytest.importorskip("flwr_datasets")
     for i in range(2):
-        where = context({"partition-id": i, "num-partitions": 2}, epsilon=1.0, **{"output-dir": str(tmp_path)})
+        where = context(
+            {"partition-id": i, "num-partitions": 2},
+            epsilon=1.0,
+            **{"output-dir": str(tmp_path)},
+        )
         assert fit(where, simulated_client, noisy())[1] == 1
         assert (tmp_path / "state" / "1" / f"party-{i}" / "ledger.json").exists()
     other = noisy(LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
@@ -226,57 +309,107 @@ def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(tmp_path
 # ---- columns by name, and the party's own copy of the model
 
 
-def evaluation(run: RunSpec, counts: ClassCounts, n_releases: int = 0, tries: bool = False) -> EvaluateIns:
-    request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), n_releases, tries=tries)
-    return EvaluateIns(ndarrays_to_parameters(request.arrays()), {PHASE: request.phase, **request.to_config()})
+def evaluation(
+    run: RunSpec, counts: ClassCounts, n_releases: int = 0, tries: bool = False
+) -> EvaluateIns:
+    request = evaluation_of(
+        run,
+        (counts,),
+        (ScoringRule("balanced", 0.5, 1.0),),
+        (1.0,),
+        n_releases,
+        tries=tries,
+    )
+    return EvaluateIns(
+        ndarrays_to_parameters(request.arrays()),
+        {PHASE: request.phase, **request.to_config()},
+    )
 
 
 @pytest.fixture
 def shuffled(tmp_path: Path) -> dict[str, Any]:
-    """A party whose file has the run's columns backwards, and two more; one of them is no number."""
+    """A party whose file has the run's columns backwards, and two more; one of them is
+    no number.
+    """
     rows = [[f"Anna{i}", 7, *row[::-1], i % 10] for i, row in enumerate(X)]
     lines = [["who", "extra", *NAMES[::-1], "label"], *rows]
-    written(tmp_path / "mine.csv", "".join(",".join(map(str, line)) + "\n" for line in lines))
-    return {"data-path": str(tmp_path / "mine.csv"), "party-id": "Basel", "test-fraction": 0}
+    written(
+        tmp_path / "mine.csv",
+        "".join(",".join(map(str, line)) + "\n" for line in lines),
+    )
+    return {
+        "data-path": str(tmp_path / "mine.csv"),
+        "party-id": "Basel",
+        "test-fraction": 0,
+    }
 
 
 @pytest.mark.parametrize("private", [False, True])
-def test_counts_and_sums_are_of_the_announced_columns(shuffled, private, tmp_path, caplog):
+def test_counts_and_sums_are_of_the_announced_columns(
+    shuffled, private, tmp_path, caplog
+):
     expected = ClassCounts.from_data(RUN.hasher, X, Y, 10).array
     if private:
         mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=10)  # next to no noise
         node = shuffled | {"max-epsilon": 100, "state-path": str(tmp_path / "state")}
-        arrays = codec.read_tensors(counted(context(node), noisy(mechanism)).parameters.tensors)
-        assert (decode_release(arrays, RUN.hasher, mechanism, 1000).array == expected).mean() > 0.99
+        arrays = codec.read_tensors(
+            counted(context(node), noisy(mechanism)).parameters.tensors
+        )
+        assert (
+            decode_release(arrays, RUN.hasher, mechanism, 1000).array == expected
+        ).mean() > 0.99
         return
     with caplog.at_level("INFO", "flwr"):
-        arrays = codec.read_tensors(counted(context(shuffled), NAMED).parameters.tensors)
+        arrays = codec.read_tensors(
+            counted(context(shuffled), NAMED).parameters.tensors
+        )
     assert (codec.decode_all(arrays, [RUN.hasher], 10)[0].array == expected).all()
     assert (2, "'who', 'extra'") in [record.args for record in caplog.records]
-    assert client_fn(context(shuffled)).fit(asking(ColumnsRequest(64, RUN.classes, NAMES))).num_examples == 64
+    assert (
+        client_fn(context(shuffled))
+        .fit(asking(ColumnsRequest(64, RUN.classes, NAMES)))
+        .num_examples
+        == 64
+    )
 
 
 def test_the_model_is_written_to_the_partys_own_place(shuffled, tmp_path):
     counts, place = ClassCounts.from_data(RUN.hasher, X, Y, 10), tmp_path / "model.npz"
-    assert client_fn(context(shuffled | {"model-path": "  "})).client.party.options.on_model is None
+    assert (
+        client_fn(
+            context(shuffled | {"model-path": "  "})
+        ).client.party.options.on_model
+        is None
+    )
     for sent in (EMPTY, counts):
-        reply = client_fn(context(shuffled | {"model-path": f" {place} "})).evaluate(evaluation(NAMED, sent))
+        reply = client_fn(context(shuffled | {"model-path": f" {place} "})).evaluate(
+            evaluation(NAMED, sent)
+        )
         assert (reply.num_examples, reply.metrics) == (0, {PARTY: "Basel"})
         model = FlyNNClassifier.load(place)
         assert (model.counts_, tuple(model.feature_names_in_)) == (sent, NAMES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
 
 
-@pytest.mark.parametrize("cell", [("x5", ""), ("x5", "NA"), ("x5", "word"), ("label", "z"), ("x5", None)])
+@pytest.mark.parametrize(
+    "cell", [("x5", ""), ("x5", "NA"), ("x5", "word"), ("label", "z"), ("x5", None)]
+)
 @pytest.mark.parametrize("more", [{}, {"secure": True}], ids=str)
-def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(cell, more, tmp_path):
-    columns = {**dict(zip(NAMES, X.T.astype(object), strict=True)), "label": Y.astype(object)}
+def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
+    cell, more, tmp_path
+):
+    columns = {
+        **dict(zip(NAMES, X.T.astype(object), strict=True)),
+        "label": Y.astype(object),
+    }
     if cell[1] is None:
         columns["other"] = columns.pop(cell[0])
     else:
         columns[cell[0]][3] = cell[1]
     path, place = written(tmp_path / "mine.csv", columns), tmp_path / "model.npz"
-    where = context({"data-path": str(path), "model-path": str(place), "test-fraction": 0} | more)
+    where = context(
+        {"data-path": str(path), "model-path": str(place), "test-fraction": 0} | more
+    )
     assert fit(where, run=NAMED)[2][REFUSED]
     for tries in (True, False):
         client_fn(where).evaluate(evaluation(NAMED, EMPTY, tries=tries))
@@ -287,13 +420,22 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(cell, more, t
 def test_a_refused_file_has_one_reason_in_all_phases(tmp_path):
     where = context(csv_file(tmp_path / "mine.csv", ["inf," * 64 + "1"]))
     metrics = fit(where, run=NAMED)[2]
-    assert client_fn(where).evaluate(evaluation(NAMED, EMPTY, tries=True)).metrics == metrics
-    assert metrics[REFUSED].startswith("mine.csv: expected finite numbers that float64 holds")
+    assert (
+        client_fn(where).evaluate(evaluation(NAMED, EMPTY, tries=True)).metrics
+        == metrics
+    )
+    assert metrics[REFUSED].startswith(
+        "mine.csv: expected finite numbers that float64 holds"
+    )
 
 
 def test_a_private_party_gets_the_model_and_answers_nothing(shuffled, tmp_path):
     place = tmp_path / "m.npz"
-    node = shuffled | {"max-epsilon": 1.0, "state-path": str(tmp_path / "state"), "model-path": str(place)}
+    node = shuffled | {
+        "max-epsilon": 1.0,
+        "state-path": str(tmp_path / "state"),
+        "model-path": str(place),
+    }
     arrays = codec.read_tensors(counted(context(node), noisy()).parameters.tensors)
     counts = decode_release(arrays, RUN.hasher, LAPLACE, 1000)
     reply = client_fn(context(node)).evaluate(evaluation(noisy(), counts, n_releases=1))
@@ -301,15 +443,22 @@ def test_a_private_party_gets_the_model_and_answers_nothing(shuffled, tmp_path):
     assert FlyNNClassifier.load(place).guarantee_ == LAPLACE.guarantee()
 
 
-def test_a_model_that_cannot_be_written_is_told_without_a_path(shuffled, tmp_path, monkeypatch, caplog):
+def test_a_model_that_cannot_be_written_is_told_without_a_path(
+    shuffled, tmp_path, monkeypatch, caplog
+):
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device", str(tmp_path))
 
     place = written(tmp_path / "model.npz", "the one before")
     monkeypatch.setattr("flwr_flynn.model.model_file.os.fsync", full)
     with caplog.at_level("ERROR", "flwr"):
-        reply = client_fn(context(shuffled | {"model-path": str(place)})).evaluate(evaluation(NAMED, EMPTY))
-    assert reply.metrics == {PARTY: "Basel", UNKEPT: "failed with WriteError: No space left on device"}
+        reply = client_fn(context(shuffled | {"model-path": str(place)})).evaluate(
+            evaluation(NAMED, EMPTY)
+        )
+    assert reply.metrics == {
+        PARTY: "Basel",
+        UNKEPT: "failed with WriteError: No space left on device",
+    }
     assert str(tmp_path) in caplog.text
     assert place.read_text() == "the one before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]

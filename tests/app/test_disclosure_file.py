@@ -1,4 +1,6 @@
-"""The file and the page of a party's record: on the disk before a message leaves, and whole after a crash."""
+"""The file and the page of a party's record: on the disk before a message leaves, and
+whole after a crash.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,18 @@ from tests.app.test_client_app import RUN, asking, context, fit, own
 __all__ = ["own"]
 
 HOSTILE = "<script>alert(1)</script>"
-PLAIN = Disclosure("2026-11-24T10:00:00+00:00", HOSTILE, "train", "nothing", HOSTILE, 0, (), {HOSTILE: 9}, 9, None)
+PLAIN = Disclosure(
+    "2026-11-24T10:00:00+00:00",
+    HOSTILE,
+    "train",
+    "nothing",
+    HOSTILE,
+    0,
+    (),
+    {HOSTILE: 9},
+    9,
+    None,
+)
 
 
 @pytest.fixture
@@ -43,25 +56,48 @@ def test_each_message_is_a_line_and_a_row_of_the_page(recorded, tmp_path):
     ]  # fmt: skip
     assert "none.npz" in found[1]["refused"]
     assert found[2]["refused"].startswith("node-config no-such-key")
-    assert sum(array["bytes"] for array in found[0]["arrays"]) + sum(found[0]["entries"].values()) == found[0]["bytes"]
+    assert (
+        sum(array["bytes"] for array in found[0]["arrays"])
+        + sum(found[0]["entries"].values())
+        == found[0]["bytes"]
+    )
     shown = (tmp_path / "left.html").read_text()
     assert f"3 messages, {in_bytes(sum(each['bytes'] for each in found))}" in shown
     assert "number of samples sent along: 64</div><div>fingerprint: 32 uint8" in shown
-    assert [shown.count(CountsRequest.sentence), shown.count("<details>")] == [2, 3]  # at the top, and in its row
-    assert shown.index(CountsRequest.sentence) < shown.index("<table") < shown.index("<details>")
-    assert shown.index("none.npz") < shown.index("number of samples sent along: 64")  # the latest first
+    # at the top, and in its row
+    assert [shown.count(CountsRequest.sentence), shown.count("<details>")] == [2, 3]
+    assert (
+        shown.index(CountsRequest.sentence)
+        < shown.index("<table")
+        < shown.index("<details>")
+    )
+    # the latest first
+    assert shown.index("none.npz") < shown.index("number of samples sent along: 64")
     if os.name != "nt":
-        assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("left.jsonl", "left.html")} == {0o600}
+        assert {
+            (tmp_path / name).stat().st_mode & 0o777
+            for name in ("left.jsonl", "left.html")
+        } == {0o600}
 
 
 def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
-    options = RunOptions(HashPlan(4, 2, scaling="auto", effort="thorough"), ("a", "b"), 2, learn_schema=True)
+    options = RunOptions(
+        HashPlan(4, 2, scaling="auto", effort="thorough"),
+        ("a", "b"),
+        2,
+        learn_schema=True,
+    )
     names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
     assert {"schema", "columns", "counts", "selection", "gram"} == set(names)
     plain = {"refused": None, "kind": EXACT}
-    assert SENTENCES[EXACT] not in {sentence_of(plain | {"phase": name}) for name in names}
+    assert SENTENCES[EXACT] not in {
+        sentence_of(plain | {"phase": name}) for name in names
+    }
     for kind in KINDS:
-        assert sentence_of({"refused": None, "phase": "an own phase", "kind": kind}) == SENTENCES[kind]
+        assert (
+            sentence_of({"refused": None, "phase": "an own phase", "kind": kind})
+            == SENTENCES[kind]
+        )
     assert sentence_of({"refused": "why"}) not in SENTENCES.values()
 
 
@@ -74,7 +110,8 @@ def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path):
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert "The latest 1,000 messages" in text
-    assert len(lines(path, 300)) == 1  # the cost of the page does not grow with the file
+    # the cost of the page does not grow with the file
+    assert len(lines(path, 300)) == 1
     assert text.count("<tr>") == 1001
 
 
@@ -91,4 +128,7 @@ def test_without_the_line_nothing_leaves_and_without_the_page_all(recorded, tmp_
     (tmp_path / "left.jsonl").mkdir()
     answer = client.fit(asking(CountsRequest(RUN)))
     assert (answer.parameters.tensors, answer.num_examples) == ([], 0)
-    assert answer.metrics[REFUSED] == "the record of what leaves this party cannot be written"
+    assert (
+        answer.metrics[REFUSED]
+        == "the record of what leaves this party cannot be written"
+    )

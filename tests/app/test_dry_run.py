@@ -26,7 +26,9 @@ class Unasked(Loopback):
     def get_node_ids(self) -> list[int]:
         raise AssertionError("looked for parties")
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         raise AssertionError("asked")
 
 
@@ -48,14 +50,19 @@ def files(run: Runner) -> dict[Path, bytes]:
 def agrees(plan: dict[str, Any], report: dict[str, Any]) -> None:
     """The phases and kinds of a plan are those that the run then had."""
     phases = {phase["name"]: phase for phase in plan["phases"]}
-    assert list(phases)[: len(report["messages"])] == list(report["messages"])  # of a withdrawal others may be away
+    # of a withdrawal others may be away
+    assert list(phases)[: len(report["messages"])] == list(report["messages"])
     for name, found in report["messages"].items():
         assert (phases[name]["kind"], name) == (found["kind"], name)
         assert bool(phases[name]["content"]) == (found["kind"] != "nothing")
 
 
 PLAIN = {"hash_dim": 128, "scaling": "none"}
-RUNS = [{"n_examples": 40}, {"n_examples": 40, "hash_dim": 512, "effort": "thorough"}, PLAIN | {"decay": "0.5"}]
+RUNS = [
+    {"n_examples": 40},
+    {"n_examples": 40, "hash_dim": 512, "effort": "thorough"},
+    PLAIN | {"decay": "0.5"},
+]
 RUNS += [PLAIN | {"evaluate": "false"}, PLAIN | {"rule": "novelty", "decay": "0.5"}]
 
 
@@ -69,7 +76,9 @@ def test_a_run_does_what_its_dry_run_told(settings, run, capsys):
     assert report["class_sizes"].keys() == {"Ulm", "Mallory"}
     assert sum(map(sum, report["class_sizes"].values())) == report["examples"] == 40
     assert all(
-        f"{phase['name']}: {KINDS[phase['kind']]}" in shown and phase["content"] in shown for phase in plan["phases"]
+        f"{phase['name']}: {KINDS[phase['kind']]}" in shown
+        and phase["content"] in shown
+        for phase in plan["phases"]
     )
     assert plan["rounds"] == plan["phases"][-1]["round"]
     assert plan["memory"]["server"]
@@ -81,12 +90,20 @@ def test_a_run_does_what_its_dry_run_told(settings, run, capsys):
 
 def test_a_private_dry_run_names_the_policy_that_admits_it(run):
     run.make_private()
-    settings = {"epsilon": 1.0, "delta": 1e-5, "scale": "1", "n_examples": 40, "evaluate": "true", "any_noise": True}
+    settings = {
+        "epsilon": 1.0,
+        "delta": 1e-5,
+        "scale": "1",
+        "n_examples": 40,
+        "evaluate": "true",
+        "any_noise": True,
+    }
     plan = planned(run, **settings)
     needs = {each["key"]: each["value"] for each in plan["sites"]}
     assert (needs["max-epsilon"], needs["max-delta"]) == (1.0, 1e-5)
     assert needs["evaluate"] is True
-    assert len(plan["privacy"]) == 1  # noise of its own at each party: nothing is assumed of the others
+    # noise of its own at each party: nothing is assumed of the others
+    assert len(plan["privacy"]) == 1
     run.party["evaluates"] = True
     report = run(**settings)
     assert report["privacy"]["notes"] == plan["privacy"]
@@ -95,10 +112,17 @@ def test_a_private_dry_run_names_the_policy_that_admits_it(run):
 
 
 def test_a_secure_dry_run_knows_the_memory_of_its_sums(run):
-    settings = {"secure": True, "max_examples": 20, "min_available": 3, "min_parties": 3, "n_examples": 60}
+    settings = {
+        "secure": True,
+        "max_examples": 20,
+        "min_available": 3,
+        "min_parties": 3,
+        "n_examples": 60,
+    }
     plan = planned(run, **settings, hash_dim=64, nodes=(1, 2, 3))
     kinds = {phase["name"]: phase["kind"] for phase in plan["phases"]}
-    assert kinds.pop("evaluation") == "nothing"  # the model alone: results are a secure sum, too
+    # the model alone: results are a secure sum, too
+    assert kinds.pop("evaluation") == "nothing"
     assert set(kinds.values()) == {"secure"}
     assert plan["memory"]["party"]["the secure sum of counts"] == 64 * 6 * 3 * 64
 
@@ -107,7 +131,10 @@ def test_a_dry_run_of_each_action_leaves_the_federation_as_it_is(run):
     given = {"federation": str(run.folder / "kept.npz")}
     assert planned(run, **given)["action"] == "train"
     run(**given)
-    for action, phases in {"join": ["counts", "selection", "evaluation"], "evaluate": ["evaluation"]}.items():
+    for action, phases in {
+        "join": ["counts", "selection", "evaluation"],
+        "evaluate": ["evaluation"],
+    }.items():
         plan = planned(run, action=action, **given)
         assert [phase["name"] for phase in plan["phases"]] == phases
         agrees(plan, run(action=action, **given, nodes=(3,)))

@@ -1,4 +1,6 @@
-"""Files and frames as people have them: columns by name, types, ids and notes, cells, headers; smallest inputs."""
+"""Files and frames as people have them: columns by name, types, ids and notes, cells,
+headers; smallest inputs.
+"""
 
 from __future__ import annotations
 
@@ -42,17 +44,26 @@ from tests.snapshots import assert_on_record
 
 pd = pytest.importorskip("pandas")
 RAW = Path(__file__).parents[3] / "shared" / "data" / "raw"
-HEART = [RAW / f"heart_{name}.csv" for name in ("cleveland", "hungarian", "switzerland", "va")]
+HEART = [
+    RAW / f"heart_{name}.csv"
+    for name in ("cleveland", "hungarian", "switzerland", "va")
+]
 
 
-def party(source: Path | tuple[Any, Any], name: str = "", label: str = "", **options: Any) -> Party:
+def party(
+    source: Path | tuple[Any, Any], name: str = "", label: str = "", **options: Any
+) -> Party:
     """A party with a file, read as a deployed one reads it, or with samples."""
     if not isinstance(source, Path):
         return Party(Samples(*source), PartyOptions(name or None, **options))
     own = node(source, label=label)
 
     def load(features: Any) -> Samples:
-        return encoded_share(own, features) if isinstance(features, Schema) else own_share(own, features)
+        return (
+            encoded_share(own, features)
+            if isinstance(features, Schema)
+            else own_share(own, features)
+        )
 
     return Party(load, PartyOptions(name or source.stem, **options))
 
@@ -62,18 +73,31 @@ def parties(parts: Iterable[tuple[Any, Any]], names: str = "0123") -> list[Party
 
 
 def plan_of(n_features: int, scaling: Any = "auto", n_classes: int = 2) -> HashPlan:
-    return HashPlan(n_features, n_classes, 200, scaling, hash_dim=256, hash_nnz=8, effort="quick")
+    return HashPlan(
+        n_features, n_classes, 200, scaling, hash_dim=256, hash_nnz=8, effort="quick"
+    )
 
 
-def run_of(parties: Sequence[Party], classes: Any = ("no", "yes"), **options: Any) -> Run:
+def run_of(
+    parties: Sequence[Party], classes: Any = ("no", "yes"), **options: Any
+) -> Run:
     """A run that learns the schema of its parties, unless it has names."""
-    given = {"min_parties": len(parties), "learn_schema": "feature_names" not in options, "fraction_evaluate": 0.0}
+    given = {
+        "min_parties": len(parties),
+        "learn_schema": "feature_names" not in options,
+        "fraction_evaluate": 0.0,
+    }
     names = options.get("feature_names")
     width = names.width if isinstance(names, Schema) else len(names or "1")
-    return federate(RunOptions(**{"spec": plan_of(width), "classes": classes} | given | options), parties)
+    return federate(
+        RunOptions(**{"spec": plan_of(width), "classes": classes} | given | options),
+        parties,
+    )
 
 
-def assert_one_model(parties: list[Party], n_samples: int, classes: Any = ("no", "yes")) -> Run:
+def assert_one_model(
+    parties: list[Party], n_samples: int, classes: Any = ("no", "yes")
+) -> Run:
     """The order in which parties reply decides nothing."""
     runs = [run_of(order, classes) for order in itertools.permutations(parties)]
     assert {run.counts.n_per_class.sum() for run in runs} == {n_samples}
@@ -82,9 +106,13 @@ def assert_one_model(parties: list[Party], n_samples: int, classes: Any = ("no",
 
 
 def frame_of(n: int, seed: int = 0) -> tuple[Any, Any]:
-    """Two measurements, in which somebody is ill if the second one is the greater, and labels."""
+    """Two measurements, in which somebody is ill if the second one is the greater, and
+    labels.
+    """
     values = np.random.default_rng(seed).normal(size=(n, 2)).round(2)
-    return pd.DataFrame(values, columns=["before", "after"]), np.where(values[:, 0] > values[:, 1], "no", "yes")
+    return pd.DataFrame(values, columns=["before", "after"]), np.where(
+        values[:, 0] > values[:, 1], "no", "yes"
+    )
 
 
 # -------- columns
@@ -92,12 +120,22 @@ def frame_of(n: int, seed: int = 0) -> tuple[Any, Any]:
 
 @ENDINGS
 @pytest.mark.parametrize("names", [("before", "after"), ("BEFORE", "After")])
-def test_columns_are_matched_by_name_in_whatever_order_they_stand(ending, names, tmp_path):
+def test_columns_are_matched_by_name_in_whatever_order_they_stand(
+    ending, names, tmp_path
+):
     X, y = frame_of(300)
     sites = []
-    for index, order in enumerate((["before", "after"], ["after", "before"], ["after", "before"])):
-        part = X[order][index::3].rename(columns=dict(zip(X.columns, names, strict=True)) if index == 1 else {})
-        sites.append(party(written(tmp_path / f"h{index}.{ending}", part.assign(label=y[index::3]))))
+    for index, order in enumerate(
+        (["before", "after"], ["after", "before"], ["after", "before"])
+    ):
+        part = X[order][index::3].rename(
+            columns=dict(zip(X.columns, names, strict=True)) if index == 1 else {}
+        )
+        sites.append(
+            party(
+                written(tmp_path / f"h{index}.{ending}", part.assign(label=y[index::3]))
+            )
+        )
     run = assert_one_model(sites, 300)
     assert (run.model.predict(X[["after", "before"]]) == y).mean() > 0.9
 
@@ -116,18 +154,27 @@ def test_arrays_without_names_are_no_company_for_columns_with_names():
 
 
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
-def test_gaps_and_columns_that_a_site_lacks_exclude_nobody_but_a_column_that_is_spelt_otherwise_does():
+def test_gaps_and_lacking_columns_exclude_nobody_but_a_column_spelt_otherwise_does():
     whole, (X, y) = [frame_of(80, seed) for seed in range(2)], frame_of(80, 2)
     gaps = [X.assign(after=X["after"].where(X.index >= n)) for n in (1, 4, 30)]
     for part in (*gaps, X[["before"]]):
         assert_one_model(parties([*whole, (part, y)]), 240)
     with pytest.warns(UserWarning, match="^phase columns: no answer of 2 "):
-        run = run_of(parties([*whole, (X[["before"]].assign(afterwards=1.0), y)]), min_parties=2)
+        run = run_of(
+            parties([*whole, (X[["before"]].assign(afterwards=1.0), y)]), min_parties=2
+        )
     assert "'after'; 1 others" in run.state.absent("columns")["2"]
 
 
-# The column is not there, or gaps are many, or few; as many are ill as elsewhere; few samples.
-GAPS = [(120, 80, 120, True), (120, 80, 100, True), (120, 80, 50, False), (120, 20, 120, False), (90, 80, 90, False)]
+# The column is not there, or gaps are many, or few; as many are ill as elsewhere; few
+# samples.
+GAPS = [
+    (120, 80, 120, True),
+    (120, 80, 100, True),
+    (120, 80, 50, False),
+    (120, 20, 120, False),
+    (90, 80, 90, False),
+]
 
 
 @pytest.mark.parametrize(("n", "n_ill", "gaps", "warns"), GAPS)
@@ -148,17 +195,36 @@ def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n, n_ill, gaps, w
 
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")
 def test_the_four_hospitals_of_the_heart_files_are_one_model_in_every_order():
-    assert_one_model([party(path, label="num") for path in HEART], 920, ("'not_present'", "'present'"))
+    assert_one_model(
+        [party(path, label="num") for path in HEART],
+        920,
+        ("'not_present'", "'present'"),
+    )
 
 
 def test_a_run_of_too_few_parties_ends_after_its_first_exchange(tmp_path):
     with raises(AggregationError) as caught:
-        run_of([party(frame_of(40), "good"), party(written(tmp_path / "bad.csv", "a,b\n1,2\n"))])
+        run_of(
+            [
+                party(frame_of(40), "good"),
+                party(written(tmp_path / "bad.csv", "a,b\n1,2\n")),
+            ]
+        )
     assert set(caught.value.missing) == {"bad"}
 
 
-FIXED = [(scaling, names) for scaling in ("auto", None) for names in (("before", "after"), None)]
-OPTIONS = [{}, *({"spec": plan_of(2, scaling), "feature_names": names} for scaling, names in FIXED)]
+FIXED = [
+    (scaling, names)
+    for scaling in ("auto", None)
+    for names in (("before", "after"), None)
+]
+OPTIONS = [
+    {},
+    *(
+        {"spec": plan_of(2, scaling), "feature_names": names}
+        for scaling, names in FIXED
+    ),
+]
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -173,9 +239,17 @@ def test_a_run_of_no_samples_has_no_model_with_a_learned_schema_or_without(optio
 
 @pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
 def test_a_deployed_run_of_no_samples_ends_with_one_error(settings, tmp_path):
-    path, out = written(tmp_path / "empty.csv", "before,after,label\n"), tmp_path / "out"
+    path, out = (
+        written(tmp_path / "empty.csv", "before,after,label\n"),
+        tmp_path / "out",
+    )
     grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
-    settings |= {"classes": "no,yes", "min-available": 3, "output-dir": str(out), "nodes-at-a-time": 3}
+    settings |= {
+        "classes": "no,yes",
+        "min-available": 3,
+        "output-dir": str(out),
+        "nodes-at-a-time": 3,
+    }
     with raises(AggregationError, counted=0, min_parties=3, missing={}):
         server_app.main(grid, Context(1, 0, {}, RecordDict(), settings))
     assert not [*out.glob("*.npz")]
@@ -198,7 +272,9 @@ TYPES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("columns", [{"own": TYPES[name], "crp": [0.5] * 100} for name in TYPES], ids=TYPES)
+@pytest.mark.parametrize(
+    "columns", [{"own": TYPES[name], "crp": [0.5] * 100} for name in TYPES], ids=TYPES
+)
 def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
     X, y = pd.DataFrame(columns), np.array(["no", "yes"] * 50)
     assert FlyNNClassifier(effort="quick").fit(X, y).score(X, y) == 1.0
@@ -208,8 +284,13 @@ def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
 
 
 def test_levels_that_sites_write_in_other_forms_are_learned_as_one():
-    frames = [pd.DataFrame({"d": levels * 20}) for levels in (["Heart", "Lung"], ["heart", "lung"], ["heart", "LUNG"])]
-    for one, two, three in itertools.permutations(TableSummary.of(frame, 5) for frame in frames):
+    frames = [
+        pd.DataFrame({"d": levels * 20})
+        for levels in (["Heart", "Lung"], ["heart", "lung"], ["heart", "LUNG"])
+    ]
+    for one, two, three in itertools.permutations(
+        TableSummary.of(frame, 5) for frame in frames
+    ):
         schema = (one + two + three).schema()[0]
         assert schema.columns[0].levels == ("LUNG", "heart")
         assert all(schema.encode(frame).any(axis=1).all() for frame in frames)
@@ -217,7 +298,9 @@ def test_levels_that_sites_write_in_other_forms_are_learned_as_one():
 
 def test_two_levels_of_one_form_stay_two():
     schema = Schema([Column("c", "category", ["a", "A", "1", "01"], gaps=False)])
-    assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(axis=1).tolist() == [1, 0, 3]
+    assert schema.encode(pd.DataFrame({"c": ["A", "a", "01"]})).argmax(
+        axis=1
+    ).tolist() == [1, 0, 3]
     assert not schema.encode(pd.DataFrame({"c": ["001"]})).any()
 
 
@@ -237,13 +320,23 @@ MEASURED: dict[str, Any] = {
     "ck": np.exp(np.random.default_rng(4).normal(6, 1, 200)).round(),
     "weight": np.random.default_rng(5).normal(3300, 500, 200).round(),
     "ratio": np.random.default_rng(6).random(200),
-    "two groups": np.random.default_rng(7).normal([[5000], [12000]], [[1000], [1440]], (2, 100)).ravel().round(),
+    "two groups": np.random.default_rng(7)
+    .normal([[5000], [12000]], [[1000], [1440]], (2, 100))
+    .ravel()
+    .round(),
 }
 
 
 @pytest.mark.parametrize("kind", PERSONAL)
-def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(kind, tmp_path):
-    X = pd.DataFrame({"crp": np.random.default_rng(0).normal(size=200).round(2), "own": PERSONAL[kind]})
+def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(
+    kind, tmp_path
+):
+    X = pd.DataFrame(
+        {
+            "crp": np.random.default_rng(0).normal(size=200).round(2),
+            "own": PERSONAL[kind],
+        }
+    )
     X = pd.concat([X, X[:15]], ignore_index=True)  # some patients came twice
     y = np.where(X["crp"] > 0, "no", "yes")
     with pytest.warns(UserWarning, match="'own'"):
@@ -251,33 +344,48 @@ def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(
     assert list(model.feature_names_in_) == ["crp"]
     model.save(tmp_path / "model.npz")
     content = (tmp_path / "model.npz").read_bytes()
-    assert not [value for value in X["own"] if str(value).encode() in content and len(str(value)) > 4]
+    assert not [
+        value
+        for value in X["own"]
+        if str(value).encode() in content and len(str(value)) > 4
+    ]
     sites = parties((X[index::2], y[index::2]) for index in range(2))
     run = run_of(sites)
     assert run.state.run_spec.feature_names.names == ("crp",)
     assert set(run.state.results["schema"].left_out) == {"own"}
-    assert (run.model.predict(X) == y).mean() > 0.9  # though the column stands in the frame
+    # though the column stands in the frame
+    assert (run.model.predict(X) == y).mean() > 0.9
     if kind in ("sequence", "numbers"):
-        assert run_of(sites, keep=("own",)).state.run_spec.feature_names.names == ("crp", "own")
-        assert list(FlyNNClassifier(effort="quick", keep=["own"]).fit(X, y).feature_names_in_) == ["crp", "own"]
+        assert run_of(sites, keep=("own",)).state.run_spec.feature_names.names == (
+            "crp",
+            "own",
+        )
+        assert list(
+            FlyNNClassifier(effort="quick", keep=["own"]).fit(X, y).feature_names_in_
+        ) == ["crp", "own"]
 
 
 @pytest.mark.parametrize("kind", MEASURED)
 def test_measurements_are_no_ids(kind):
-    schema, left_out = TableSummary.of(Table.of(pd.DataFrame({"own": MEASURED[kind]})), 5).schema()
+    schema, left_out = TableSummary.of(
+        Table.of(pd.DataFrame({"own": MEASURED[kind]})), 5
+    ).schema()
     assert (schema.names, left_out) == (("own",), {})
 
 
 def test_columns_to_ignore_are_no_features_in_any_place(tmp_path):
     X, y = frame_of(60)
-    assert list(FlyNNClassifier(effort="quick", ignore=["after"]).fit(X, y).feature_names_in_) == ["before"]
+    assert list(
+        FlyNNClassifier(effort="quick", ignore=["after"]).fit(X, y).feature_names_in_
+    ) == ["before"]
     run = run_of([party((X, y))], ignore=("After",))
     assert run.state.run_spec.feature_names.names == ("before",)
     for name in ("own.csv", "own.npz"):
         path = written(tmp_path / name, X.assign(label=y))
         assert own_share(node(path, ignore="after")).names == ("before",)
         assert private_rows(node(path, ignore="after"), bytes).names == ("before",)
-        with raises(DataError, field=name, expected="the columns to ignore"):  # misspelt, it would be used
+        # misspelt, it would be used
+        with raises(DataError, field=name, expected="the columns to ignore"):
             own_share(node(path, ignore="aftr"))
     with raises(FlyNNError, field="ignore, keep"):
         FlyNNClassifier(ignore=["afterwards"]).fit(X, y)
@@ -291,9 +399,20 @@ def test_a_level_needs_five_rows_in_a_model_of_one():
 
 
 def test_edges_have_no_more_digits_than_they_need():
-    X = pd.DataFrame({"own": IDS.astype(float) + 0.5, "shared": np.repeat([0.1, 0.7, 123.4, 999.9], 50)})
+    X = pd.DataFrame(
+        {
+            "own": IDS.astype(float) + 0.5,
+            "shared": np.repeat([0.1, 0.7, 123.4, 999.9], 50),
+        }
+    )
     model = FlyNNClassifier().fit(X, IDS > 500_000)
-    edges = np.array(next(member.spec.edges for member in model.model_.members if member.spec.edges is not None))
+    edges = np.array(
+        next(
+            member.spec.edges
+            for member in model.model_.members
+            if member.spec.edges is not None
+        )
+    )
     assert not np.isin(edges[0], X["own"]).any()
     assert (edges[0] % 256 == 0).all()  # of a spread of some 800,000
     np.testing.assert_allclose(np.unique(edges[1]), [0.1, 0.7, 123.4, 999.9], rtol=1e-5)
@@ -302,38 +421,65 @@ def test_edges_have_no_more_digits_than_they_need():
 # -------- cells
 
 
-def test_texts_beside_numbers_are_encoded_alike_where_a_site_has_one_of_them_alone(tmp_path):
+def test_texts_beside_numbers_are_encoded_alike_where_a_site_has_one_of_them_alone(
+    tmp_path,
+):
     cells = [f"{i / 10} mg/dl" for i in range(30)] + ["<5"] * 6 + ["n.d."] + ["", "?"]
-    path = written(tmp_path / "a.csv", "crp,label\n" + "".join(f"{cell},x\n" for cell in cells))
+    path = written(
+        tmp_path / "a.csv", "crp,label\n" + "".join(f"{cell},x\n" for cell in cells)
+    )
     table = table_of(path)
     schema = TableSummary.of(table, 5).schema()[0]
     assert schema.inputs == ("crp", "crp missing", "crp text=<5")
-    np.testing.assert_array_equal(schema.encode(pd.read_csv(path)[["crp"]]), schema.encode(table))
+    np.testing.assert_array_equal(
+        schema.encode(pd.read_csv(path)[["crp"]]), schema.encode(table)
+    )
     alone = table_of(written(tmp_path / "b.csv", "crp,label\n<5,x\n"), schema=schema)
     for X in (table[30:31], pd.DataFrame({"crp": ["<5"]}), alone):
         np.testing.assert_array_equal(schema.encode(X), [[np.nan, 1, 1]])
-    np.testing.assert_array_equal(schema.encode(pd.DataFrame({"crp": [1.5]})), [[1.5, 0, 0]])
+    np.testing.assert_array_equal(
+        schema.encode(pd.DataFrame({"crp": [1.5]})), [[1.5, 0, 0]]
+    )
 
 
 def test_labels_can_be_mapped_at_one_site(tmp_path):
-    own = node(written(tmp_path / "a.csv", "a,label\n1,ja\n2,nein\n3,other\n"), label_map="ja=yes, nein=no")
-    assert own_share(own).y.tolist() == private_share(own).y.tolist() == ["yes", "no", "other"]
+    own = node(
+        written(tmp_path / "a.csv", "a,label\n1,ja\n2,nein\n3,other\n"),
+        label_map="ja=yes, nein=no",
+    )
+    assert (
+        own_share(own).y.tolist()
+        == private_share(own).y.tolist()
+        == ["yes", "no", "other"]
+    )
 
 
 def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path, capsys):
     synonyms = 'synonyms = { ja = "yes", Y = "yes", "0" = "no" }'
-    text = f'[[column]]\nname = "smoker"\nkind = "category"\nlevels = ["no", "yes"]\n{synonyms}\n'
+    text = (
+        '[[column]]\nname = "smoker"\nkind = "category"\nlevels = ["no", "yes"]\n'
+        f"{synonyms}\n"
+    )
     schema = read_schema(written(tmp_path / "schema.toml", text))
-    path = written(tmp_path / "a.csv", "smoker,label\nyes,x\nJa,x\nY,x\n0,x\nno,x\nvielleicht,x\n,x\n")
+    path = written(
+        tmp_path / "a.csv",
+        "smoker,label\nyes,x\nJa,x\nY,x\n0,x\nno,x\nvielleicht,x\n,x\n",
+    )
     right = [[0, 1, 0]] * 3 + [[1, 0, 0]] * 2 + [[0, 0, 0], [0, 0, 1]]
     assert encoded_share(node(path), schema).X.tolist() == right
     assert schema.encode(pd.read_csv(path)[["smoker"]]).tolist() == right
-    rows, fits = encode_rows(schema, pd.read_csv(path)[["smoker"]])  # those of a private party
+    # those of a private party
+    rows, fits = encode_rows(schema, pd.read_csv(path)[["smoker"]])
     assert (rows.tolist(), fits.all()) == (right, True)
     numbers = node(written(tmp_path / "b.csv", "smoker,label\n0,x\n0,x\n"))
     assert encoded_share(numbers, schema).X.tolist() == [[1, 0, 0]] * 2
     assert main(["check", str(path), str(tmp_path / "schema.toml")]) == 0
-    assert "1" in next(line for line in capsys.readouterr().out.splitlines() if "smoker" in line).split()
+    assert (
+        "1"
+        in next(
+            line for line in capsys.readouterr().out.splitlines() if "smoker" in line
+        ).split()
+    )
     X, y = pd.DataFrame({"smoker": ["ja", "0"] * 20}), np.array(["a", "b"] * 20)
     sites = parties([(X, y), (X.replace({"ja": "Y", "0": "no"}), y)])
     run_of(sites, ("a", "b"), feature_names=schema).model.save(tmp_path / "model.npz")
@@ -344,7 +490,9 @@ def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path, capsys):
 def test_the_console_takes_gaps_as_python_does(tmp_path, capsys):
     X, y = frame_of(100)
     FlyNNClassifier().fit(X, y).save(tmp_path / "model.npz")
-    path = written(tmp_path / "new.csv", "after,before\n1.5,\n2,n.d.\n" + "0.5,1.5\n" * 4)
+    path = written(
+        tmp_path / "new.csv", "after,before\n1.5,\n2,n.d.\n" + "0.5,1.5\n" * 4
+    )
     assert main(["predict", str(tmp_path / "model.npz"), str(path)]) == 0
     told = capsys.readouterr()
     assert len(told.out.splitlines()) == 7
@@ -354,9 +502,13 @@ def test_the_console_takes_gaps_as_python_does(tmp_path, capsys):
         FlyNNClassifier.load(tmp_path / "model.npz").predict(X[:1].assign(after=np.nan))
 
 
-@pytest.mark.filterwarnings("ignore:this hash takes no gaps:UserWarning", "ignore:phase counts:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:this hash takes no gaps:UserWarning", "ignore:phase counts:UserWarning"
+)
 def test_rows_with_gaps_are_left_out_where_the_hash_takes_none():
-    """A model by the paper's hash is that of the rows without gaps, alone and in a federation with a learned schema."""
+    """A model by the paper's hash is that of the rows without gaps, alone and in a
+    federation with a learned schema.
+    """
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X[:, 0] > 0).astype(int)
     X[::7, 1] = np.nan
@@ -364,48 +516,85 @@ def test_rows_with_gaps_are_left_out_where_the_hash_takes_none():
     with pytest.warns(UserWarning, match=f"{has_gap.sum()} of 300"):
         model = FlyNNClassifier.paper().fit(frame, y)
     schema, spec = model.model_.schema, model.spec_
-    expected = ClassCounts.from_data(flynn_hash(spec), schema.encode(frame)[~has_gap], y[~has_gap], 2)
+    expected = ClassCounts.from_data(
+        flynn_hash(spec), schema.encode(frame)[~has_gap], y[~has_gap], 2
+    )
     assert model.counts_ == expected
     model.forget(frame[:50], y[:50])
     assert model.counts_.n_per_class.sum() == (~has_gap[50:]).sum()
     parts = [(frame[rows], y[rows]) for rows in (slice(0, 120), slice(120, 300))]
-    options = {"spec": spec, "classes": [0, 1], "feature_names": schema, "min_parties": 1}
+    options = {
+        "spec": spec,
+        "classes": [0, 1],
+        "feature_names": schema,
+        "min_parties": 1,
+    }
     assert run_of(parties(parts), **options).model.counts_ == expected
-    run = run_of(parties([parts[0], (parts[1][0].assign(b=np.nan), parts[1][1])]), **options)
+    run = run_of(
+        parties([parts[0], (parts[1][0].assign(b=np.nan), parts[1][1])]), **options
+    )
     assert "1 without any" in run.rosters["counts"].missing["1"]
 
 
 # -------- private parties
 
-STAGED = Schema([Column("crp", "number", gaps=False), Column("stage", "category", ["1", "2"], gaps=False)])
+STAGED = Schema(
+    [
+        Column("crp", "number", gaps=False),
+        Column("stage", "category", ["1", "2"], gaps=False),
+    ]
+)
 
 
 def private_rows_of(path: Path, text: str, settings: dict[str, Any]) -> list[str]:
-    """The rows of a file as a private party reads them by a schema, or why it is refused; a row may be dropped."""
+    """The rows of a file as a private party reads them by a schema, or why it is
+    refused; a row may be dropped.
+    """
     try:
-        share = private_share(node(written(path, text.encode("latin-1")), **settings), STAGED)
+        share = private_share(
+            node(written(path, text.encode("latin-1")), **settings), STAGED
+        )
     except DataError as error:
         return [f"REFUSED: {error}"]
-    return ["dropped" if y is None else f"{X}: {y}" for X, y in zip(share.X.tolist(), share.y, strict=True)]
+    return [
+        "dropped" if y is None else f"{X}: {y}"
+        for X, y in zip(share.X.tolist(), share.y, strict=True)
+    ]
 
 
 def test_at_a_private_party_no_rule_looks_at_other_rows(tmp_path):
-    """All comes from schema and settings; what is no value drops its row, whatever the others are, and one by one."""
-    record, path, made = Path(__file__).parent / "private_rows.txt", tmp_path / "own.csv", ""
-    cases = re.findall(r"^## (.*?) (\{.*\})\n((?s:.*?))^=>$", record.read_text("utf-8"), re.MULTILINE)
+    """All comes from schema and settings; what is no value drops its row, whatever the
+    others are, and one by one.
+    """
+    record, path, made = (
+        Path(__file__).parent / "private_rows.txt",
+        tmp_path / "own.csv",
+        "",
+    )
+    cases = re.findall(
+        r"^## (.*?) (\{.*\})\n((?s:.*?))^=>$", record.read_text("utf-8"), re.MULTILINE
+    )
     for name, settings, text in cases:
         rows = private_rows_of(path, text, json.loads(settings))
         head, *lines = text.splitlines(keepends=True)
-        assert [private_rows_of(path, head + line, json.loads(settings))[0] for line in lines] == rows
+        assert [
+            private_rows_of(path, head + line, json.loads(settings))[0]
+            for line in lines
+        ] == rows
         made += "\n".join([f"## {name} {settings}", f"{text}=>", *rows, "", ""])
     assert_on_record(record, made)
 
 
 def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
     path = written(tmp_path / "own.csv", "crp,label\n1.5,x\n<5,x\nNA,x\n1.5 mg,x\n")
-    schema = Schema([Column("crp", "number"), Column("crp text", "category", ["<5"], gaps=False)])
+    schema = Schema(
+        [Column("crp", "number"), Column("crp text", "category", ["<5"], gaps=False)]
+    )
     share, gap = private_share(node(path), schema), np.nan
-    np.testing.assert_array_equal(share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]])  # a gap bit, the level
+    # a gap bit, the level
+    np.testing.assert_array_equal(
+        share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]]
+    )
     assert share.y.tolist() == ["x"] * 4
 
 
@@ -413,24 +602,38 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
 
 
 def test_no_row_of_a_frame_decides_how_another_is_read():
-    """More different numbers in a batch make no numbers of a category; the form of a date is by each text alone."""
+    """More different numbers in a batch make no numbers of a category; the form of a
+    date is by each text alone.
+    """
     wards = ["1", "2", "3", "4A"] * 20
-    model = FlyNNClassifier(effort="quick").fit(pd.DataFrame({"ward": wards}), [ward == "4A" for ward in wards])
+    model = FlyNNClassifier(effort="quick").fit(
+        pd.DataFrame({"ward": wards}), [ward == "4A" for ward in wards]
+    )
     batch = pd.DataFrame({"ward": ["4A", *map(str, range(1, 13))]})
     assert model.predict(batch)[0] == model.predict(batch[:1])[0] == np.True_
     schema = Schema([Column("day", "date", gaps=False)])
-    days = pd.DataFrame({"day": ["2024-01-05", "09/03/2023", "31.12.2023", "12/31/2023"]})
+    days = pd.DataFrame(
+        {"day": ["2024-01-05", "09/03/2023", "31.12.2023", "12/31/2023"]}
+    )
     together = schema.encode(days)[:, 0]
     assert np.isnan(together).tolist() == [False, True, False, True]
-    assert [schema.encode(days[i : i + 1])[0, 0] for i in (0, 2)] == together[[0, 2]].tolist()
+    assert [schema.encode(days[i : i + 1])[0, 0] for i in (0, 2)] == together[
+        [0, 2]
+    ].tolist()
 
 
 @pytest.mark.parametrize("cell", ["-99,9", " 999", "Unk"])
 def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
-    path = written(tmp_path / "a.csv", "dose;label\n" + "1,5;x\n2,25;x\n" * 20 + f"{cell};x\n" * 3)
+    path = written(
+        tmp_path / "a.csv", "dose;label\n" + "1,5;x\n2,25;x\n" * 20 + f"{cell};x\n" * 3
+    )
     file = opened(path, Reading(dialect=Dialect(gap_texts=(cell.strip().lower(),))))
     values = next(iter(file.tables()))[0].columns[0]
-    assert (file.reports[0].kind, int(np.isnan(values).sum()), np.nanmax(values)) == ("number", 3, 2.25)
+    assert (file.reports[0].kind, int(np.isnan(values).sum()), np.nanmax(values)) == (
+        "number",
+        3,
+        2.25,
+    )
     schema = Schema([Column("dose", "number", gap_texts=[cell.strip()])])
     frame = pd.DataFrame({"dose": ["1.5", cell.strip(), cell.strip().upper()]})
     assert np.isnan(schema.encode(frame)[:, 0]).tolist() == [False, True, True]
@@ -443,34 +646,50 @@ def test_one_column_has_one_decimal_mark(ending, tmp_path):
     if ending == "frame":
         table = Table.of(frame[["dose"]].assign(more=range(36)), is_learned=True)
     else:
-        path = written(tmp_path / f"a.{ending}", frame, **({"sep": ";"} if ending == "csv" else {}))
+        path = written(
+            tmp_path / f"a.{ending}", frame, **({"sep": ";"} if ending == "csv" else {})
+        )
         table = next(iter(opened(path).tables()))[0]
-    assert table.kinds[0] == "number"  # few different integers would be codes; these are numbers
+    # few different integers would be codes; these are numbers
+    assert table.kinds[0] == "number"
     assert table.columns[0].tolist() == [1.234, 12.34, 0.567, 2.5] * 9
 
 
 def test_texts_that_have_no_column_of_their_own_are_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", X=[[f"{i / 4}"] for i in range(40)] + [["<5"]] * 5, y=[0] * 45)
+    np.savez(
+        tmp_path / "a.npz",
+        X=[[f"{i / 4}"] for i in range(40)] + [["<5"]] * 5,
+        y=[0] * 45,
+    )
     with raises(DataError, field="a.npz", expected="numbers"):
         opened(tmp_path / "a.npz").check()
 
 
 def test_categories_of_parquet_stay_categories(tmp_path):
-    frame = pd.DataFrame({"dose": pd.Categorical([f"{i / 2}" for i in range(40)]), "label": "x"})
+    frame = pd.DataFrame(
+        {"dose": pd.Categorical([f"{i / 2}" for i in range(40)]), "label": "x"}
+    )
     path = written(tmp_path / "a.parquet", frame)
-    assert opened(path).reports[0].kind == "category" == Table.of(frame[["dose"]]).kinds[0]
+    assert (
+        opened(path).reports[0].kind == "category" == Table.of(frame[["dose"]]).kinds[0]
+    )
 
 
 def test_dates_of_private_arrays_are_dates(tmp_path):
     days = np.array(["2024-01-05", "2024-01-06"], "datetime64[ns]")
     np.savez(tmp_path / "a.npz", X=days[:, None], y=[0, 1], feature_names=["day"])
-    share = private_share(node(tmp_path / "a.npz"), Schema([Column("day", "date", gaps=False)]))
+    share = private_share(
+        node(tmp_path / "a.npz"), Schema([Column("day", "date", gaps=False)])
+    )
     assert (share.X[:, 0].tolist(), share.y.tolist()) == ([19727.0, 19728.0], [0, 1])
 
 
 def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path, caplog):
     path = written(tmp_path / "a.csv", "sex,age,label\nweiblich,1,x\nmaennlich,2,y\n")
-    encoded_share(node(path), Schema([Column("sex", "category", ["f", "m"]), Column("age", "number")]))
+    encoded_share(
+        node(path),
+        Schema([Column("sex", "category", ["f", "m"]), Column("age", "number")]),
+    )
     assert "column 'sex': no value is one of its levels" in caplog.text
 
 

@@ -1,4 +1,6 @@
-"""The report of a run: rows of its table, and the comparison with a model of the pooled samples."""
+"""The report of a run: rows of its table, and the comparison with a model of the pooled
+samples.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,14 @@ from tests.snapshots import assert_on_record
 
 
 def test_the_tables_of_reports_are_those_on_record():
-    made = {name: log_table(REPORT | changes, Path("/out")) for name, changes in KNOWN["cases"].items()}
-    assert_on_record(FOLDER / "tables.txt", "".join(f"# {name}\n{text}\n" for name, text in made.items()))
+    made = {
+        name: log_table(REPORT | changes, Path("/out"))
+        for name, changes in KNOWN["cases"].items()
+    }
+    assert_on_record(
+        FOLDER / "tables.txt",
+        "".join(f"# {name}\n{text}\n" for name, text in made.items()),
+    )
 
 
 SILENT = {"b": "no reply"}
@@ -33,39 +41,81 @@ SILENT = {"b": "no reply"}
 
 
 def run_of(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pooled: Any = lambda X: X, spec: HashSpec | None = None
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    pooled: Any = lambda X: X,
+    spec: HashSpec | None = None,
 ) -> tuple[bool, bool | None]:
-    """True where the counts, and the model, of three parties equal the pool's; `pooled` maps the pool's samples."""
+    """True where the counts, and the model, of three parties equal the pool's; `pooled`
+    maps the pool's samples.
+    """
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
     config = RunConfig.parse({"hash-dim": 64, "min-examples": 1} | settings)
     plan = config.plan(4, 180, 3)
     more = {"decay": 0.5 if spec else "auto", "gram": config.gram_value()}
-    strategy = FlyNNStrategy(spec=spec or plan, classes=CLASSES, min_available_clients=3, min_parties=3, **more)
-    parties = [FlyNNClient(X[i::3], y[i::3], min_examples=config.min_examples, gram=True) for i in range(3)]
+    strategy = FlyNNStrategy(
+        spec=spec or plan,
+        classes=CLASSES,
+        min_available_clients=3,
+        min_parties=3,
+        **more,
+    )
+    parties = [
+        FlyNNClient(X[i::3], y[i::3], min_examples=config.min_examples, gram=True)
+        for i in range(3)
+    ]
     clients = manager(*(Proxy(str(i), party) for i, party in enumerate(parties)))
-    Server(client_manager=clients, strategy=strategy).fit(strategy.num_rounds, timeout=None)
-    monkeypatch.setattr(datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes))
-    found = reports.compared(RunPlan(config, 3, plan, strategy), 3, strategy.federation("1"))
+    Server(client_manager=clients, strategy=strategy).fit(
+        strategy.num_rounds, timeout=None
+    )
+    monkeypatch.setattr(
+        datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes)
+    )
+    found = reports.compared(
+        RunPlan(config, 3, plan, strategy), 3, strategy.federation("1")
+    )
     if config.gram_value():
         n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.specs)
-        assert reports.gram(strategy.run) == {"rows": n_rows, "examples": 180, "used": True}
+        assert reports.gram(strategy.run) == {
+            "rows": n_rows,
+            "examples": 180,
+            "used": True,
+        }
     return found["equal"], found["model_equal"]
 
 
 GRAM, FLOOR = {"gram": 32}, {"min-examples": 4}
-RUNS = [({}, None), (GRAM, None), (GRAM | FLOOR, None), (GRAM, HashSpec(4, 64, 2, 6, 0, signed=True))]
-RUNS += [({"effort": "thorough"} | FLOOR, None), ({"effort": "quick", "min-examples": 8}, None)]
+RUNS = [
+    ({}, None),
+    (GRAM, None),
+    (GRAM | FLOOR, None),
+    (GRAM, HashSpec(4, 64, 2, 6, 0, signed=True)),
+]
+RUNS += [
+    ({"effort": "thorough"} | FLOOR, None),
+    ({"effort": "quick", "min-examples": 8}, None),
+]
 
 
 @pytest.mark.parametrize(("settings", "spec"), RUNS, ids=str)
-def test_a_run_is_compared_with_a_run_over_the_pooled_samples(settings, spec, monkeypatch):
+def test_a_run_is_compared_with_a_run_over_the_pooled_samples(
+    settings, spec, monkeypatch
+):
     assert run_of(settings, monkeypatch, spec=spec) == (True, True)
-    assert run_of(settings, monkeypatch, lambda X: X[::-1].copy(), spec) == (False, False)
+    assert run_of(settings, monkeypatch, lambda X: X[::-1].copy(), spec) == (
+        False,
+        False,
+    )
 
 
-@pytest.mark.parametrize(("absent", "model_equal"), [({"selection": SILENT}, None), ({"evaluation": SILENT}, True)])
-def test_a_model_without_a_party_s_part_of_a_phase_is_not_compared(absent, model_equal, monkeypatch):
+@pytest.mark.parametrize(
+    ("absent", "model_equal"),
+    [({"selection": SILENT}, None), ({"evaluation": SILENT}, True)],
+)
+def test_a_model_without_a_party_s_part_of_a_phase_is_not_compared(
+    absent, model_equal, monkeypatch
+):
     monkeypatch.setattr(reports, "absences", lambda run: {"evaluation": {}} | absent)
     assert run_of({}, monkeypatch) == (True, model_equal)
 

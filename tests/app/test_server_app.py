@@ -39,12 +39,17 @@ from tests.fakes import CLASSES, SPEC, FakeGrid, Node, points
 from tests.raising import raises
 
 TOO_MANY = "refused: counts: expected at most 19 examples, got 20"
-EXIT_PAGE = "Exit Code: 700\n\nAn unhandled exception occurred.\n\nFor more information, visit: <https://x>"
+EXIT_PAGE = (
+    "Exit Code: 700\n\nAn unhandled exception occurred.\n\nFor more "
+    "information, visit: <https://x>"
+)
 
 
 @pytest.fixture(autouse=True)
 def a_logger_without_the_app_s_filter() -> Iterator[None]:
-    """Undo the app's filters of Flower's logger, which end with the process of the app, at the end of a test."""
+    """Undo the app's filters of Flower's logger, which end with the process of the app,
+    at the end of a test.
+    """
     flower = logging.getLogger("flwr")
     before = list(flower.filters)
     yield
@@ -54,8 +59,12 @@ def a_logger_without_the_app_s_filter() -> Iterator[None]:
 # -------- failures
 
 
-def streamed(settings: dict[str, Any], error: type[Exception], capfd: pytest.CaptureFixture[str]) -> list[str]:
-    """The lines of a failed run: those of the app, then those that Flower's process logs about it."""
+def streamed(
+    settings: dict[str, Any], error: type[Exception], capfd: pytest.CaptureFixture[str]
+) -> list[str]:
+    """The lines of a failed run: those of the app, then those that Flower's process
+    logs about it.
+    """
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s :      %(message)s"))
@@ -65,7 +74,9 @@ def streamed(settings: dict[str, Any], error: type[Exception], capfd: pytest.Cap
         with pytest.raises(error) as raised:
             server_app.main(FakeGrid({}), Context(7, 0, {}, RecordDict(), settings))
         printed = capfd.readouterr().out
-        flower.log(logging.ERROR, "%s raised an exception", "Simulation", exc_info=raised.value)
+        flower.log(
+            logging.ERROR, "%s raised an exception", "Simulation", exc_info=raised.value
+        )
         flower.log(logging.ERROR, EXIT_PAGE)
     finally:
         flower.removeHandler(handler)
@@ -83,17 +94,29 @@ def fail(error: BaseException) -> Callable[..., Any]:
 
 def test_a_wrong_setting_is_told_at_once_and_in_the_last_line(capfd):
     line = "FAILED: ConfigError: run-config alpha: expected a number above 0, got -1.0"
-    assert streamed({"alpha": -1.0}, ConfigError, capfd) == [line, "ERROR :      Exit Code: 700", line]
-    record = logging.LogRecord("flwr", logging.INFO, "", 0, "a line of %s", ("another",), None)
+    assert streamed({"alpha": -1.0}, ConfigError, capfd) == [
+        line,
+        "ERROR :      Exit Code: 700",
+        line,
+    ]
+    record = logging.LogRecord(
+        "flwr", logging.INFO, "", 0, "a line of %s", ("another",), None
+    )
     assert logging.getLogger("flwr").filter(record)  # later lines stay as they are
     assert record.getMessage() == "a line of another"
 
 
-def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(capfd, monkeypatch, tmp_path):
+def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
+    capfd, monkeypatch, tmp_path
+):
     path = written(tmp_path / "text.csv", "a,town,label\n" + 9 * "1,inf,0\n2,inf,1\n")
     monkeypatch.setattr(run_plan, "is_simulated", lambda _: True)
-    monkeypatch.setattr(run_plan, "_simulated_parties", fail(AssertionError("waited for the parties")))
-    found = streamed({"dataset": str(path), "output-dir": str(tmp_path)}, DataError, capfd)
+    monkeypatch.setattr(
+        run_plan, "_simulated_parties", fail(AssertionError("waited for the parties"))
+    )
+    found = streamed(
+        {"dataset": str(path), "output-dir": str(tmp_path)}, DataError, capfd
+    )
     assert found[0] == found[-1]
     assert found[0].startswith("FAILED: DataError: text.csv: ")
     assert found[0].endswith("18 of 18 samples; in this file: 'town'")
@@ -102,10 +125,22 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(capfd, 
 @pytest.mark.parametrize(
     ("error", "line", "is_ours"),
     [
-        (AggregationError("1 of 2 parties counted"), "AggregationError: 1 of 2 parties counted; it has 'a'", True),
+        (
+            AggregationError("1 of 2 parties counted"),
+            "AggregationError: 1 of 2 parties counted; it has 'a'",
+            True,
+        ),
         (MemoryError("8 TiB"), "MemoryError: 8 TiB; it has 'a'", True),
-        (AggregationError("no column " + "x" * 5000), f"AggregationError: no column {'x' * 1971}…", True),
-        (ZeroDivisionError("two\nlines"), "ZeroDivisionError: two lines; it has 'a'", False),
+        (
+            AggregationError("no column " + "x" * 5000),
+            f"AggregationError: no column {'x' * 1971}…",
+            True,
+        ),
+        (
+            ZeroDivisionError("two\nlines"),
+            "ZeroDivisionError: two lines; it has 'a'",
+            False,
+        ),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -117,7 +152,11 @@ def test_an_error_is_told_in_one_line_and_not_ours_with_its_traceback(
     first, *rest, last = streamed({"output-dir": str(tmp_path)}, type(error), capfd)
     assert first == last == f"FAILED: {line}"
     assert (rest == ["ERROR :      Exit Code: 700"]) == is_ours
-    for text in ("ERROR :      Simulation raised", "Traceback", "For more information, visit: <https://x>"):
+    for text in (
+        "ERROR :      Simulation raised",
+        "Traceback",
+        "For more information, visit: <https://x>",
+    ):
         assert any(each.startswith(text) for each in rest) != is_ours
 
 
@@ -125,24 +164,40 @@ def test_the_output_folder_is_made_before_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     assert server_app.output_folder(RunConfig(), 7) == tmp_path / "flynn" / "7"
     (tmp_path / "file").touch()
-    for odd in ("~nosuchuser/x", "a\0b", f"{tmp_path}/{'a' * 300}", str(tmp_path / "file" / "x")):
+    for odd in (
+        "~nosuchuser/x",
+        "a\0b",
+        f"{tmp_path}/{'a' * 300}",
+        str(tmp_path / "file" / "x"),
+    ):
         with raises(ConfigError, field="run-config output-dir"):
             server_app.output_folder(RunConfig(output_dir=odd), 7)
 
 
 @pytest.mark.parametrize("failing", [TRAIN, EVALUATE])
 def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failing):
-    nodes = {n: Node(FlyNNClient(*points(9, n), X_test=np.eye(4), y_test=np.arange(4) % 3)) for n in (1, 2)}
+    nodes = {
+        n: Node(FlyNNClient(*points(9, n), X_test=np.eye(4), y_test=np.arange(4) % 3))
+        for n in (1, 2)
+    }
 
     def fail(messages: list[Message]) -> list[Message]:
         if messages[0].metadata.message_type == failing:
             raise OSError("no connection")
         return []
 
-    strategy = message.FlyNNStrategy(spec=SPEC, classes=CLASSES, min_parties=2, decay=0.5, min_available_nodes=2)
+    strategy = message.FlyNNStrategy(
+        spec=SPEC, classes=CLASSES, min_parties=2, decay=0.5, min_available_nodes=2
+    )
     plan = RunPlan(RunConfig(), None, None, strategy)
-    with nullcontext() if failing == EVALUATE else pytest.raises(OSError, match="no connection"):
-        found = server_app._run(plan, FakeGrid(nodes, between=fail), Context(1, 0, {}, RecordDict(), {}))
+    with (
+        nullcontext()
+        if failing == EVALUATE
+        else pytest.raises(OSError, match="no connection")
+    ):
+        found = server_app._run(
+            plan, FakeGrid(nodes, between=fail), Context(1, 0, {}, RecordDict(), {})
+        )
         assert found == ["OSError"]
     assert len(strategy.parties) == 2 * (failing == EVALUATE)
 
@@ -153,7 +208,9 @@ Spoil = Callable[[RecordDict, str], RecordDict]
 
 
 class Loopback:
-    """A grid of parties; what the second one, Mallory, sends goes through `spoil` first."""
+    """A grid of parties; what the second one, Mallory, sends goes through `spoil`
+    first.
+    """
 
     def __init__(self, nodes: Iterable[int], spoil: Spoil, **more: Any) -> None:
         self.run = SimpleNamespace(run_id=1)
@@ -161,31 +218,48 @@ class Loopback:
         X, y = points(20)
         names = {1: "Ulm", 2: "Mallory", 3: "Bonn"}
         self.clients = {
-            node: FlyNNClient(X, y, X_test=X, y_test=y, name=names[node], **more).to_client() for node in nodes
+            node: FlyNNClient(
+                X, y, X_test=X, y_test=y, name=names[node], **more
+            ).to_client()
+            for node in nodes
         }
 
     def get_node_ids(self) -> list[int]:
         return list(self.clients)
 
     def get_nodes(self) -> list[NodeInfo]:
-        return [NodeInfo(node_id=node, public_key=b"key %d" % node) for node in self.clients]
+        return [
+            NodeInfo(node_id=node, public_key=b"key %d" % node) for node in self.clients
+        ]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         return [self.reply(message) for message in messages]
 
     def reply(self, message: Message) -> Message:
-        client, kind = self.clients[message.metadata.dst_node_id], message.metadata.message_type
+        client, kind = (
+            self.clients[message.metadata.dst_node_id],
+            message.metadata.message_type,
+        )
         if kind == MessageType.TRAIN:
             fitres = client.fit(compat.recorddict_to_fitins(message.content, True))
             content = compat.fitres_to_recorddict(fitres, False)
         else:
-            evaluateres = client.evaluate(compat.recorddict_to_evaluateins(message.content, True))
+            evaluateres = client.evaluate(
+                compat.recorddict_to_evaluateins(message.content, True)
+            )
             content = compat.evaluateres_to_recorddict(evaluateres)
-        return Message(self.spoil(content, kind) if message.metadata.dst_node_id == 2 else content, reply_to=message)
+        return Message(
+            self.spoil(content, kind) if message.metadata.dst_node_id == 2 else content,
+            reply_to=message,
+        )
 
 
 class Runner:
-    """Runs of the app against parties in this process, with one output folder; a run returns its metrics.json."""
+    """Runs of the app against parties in this process, with one output folder; a run
+    returns its metrics.json.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.out = folder, folder / "out"
@@ -193,21 +267,39 @@ class Runner:
         self.party: dict[str, Any] = {}  # further settings of all parties
 
     def __call__(
-        self, *, nodes: Iterable[int] = (1, 2), spoil: Spoil = lambda content, kind: content, **settings: Any
+        self,
+        *,
+        nodes: Iterable[int] = (1, 2),
+        spoil: Spoil = lambda content, kind: content,
+        **settings: Any,
     ) -> dict[str, Any]:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
-        public: dict[str, Any] = {"n-features": 4, "classes": ",".join(CLASSES), "hash-dim": 64}
+        public: dict[str, Any] = {
+            "n-features": 4,
+            "classes": ",".join(CLASSES),
+            "hash-dim": 64,
+        }
         public = {} if given.get("action", "train") != "train" else public
         defaults = public | {"min-available": len(list(nodes)), "min-parties": 1}
-        context = Context(1, 0, {}, RecordDict(), defaults | {"output-dir": str(self.out), "timeout": 2} | given)
+        context = Context(
+            1,
+            0,
+            {},
+            RecordDict(),
+            defaults | {"output-dir": str(self.out), "timeout": 2} | given,
+        )
         server_app.main(self.grid(nodes, spoil, **self.party), context)
         is_dry = bool(given.get("dry-run"))
-        report: dict[str, Any] = json.loads((self.out / ("plan.json" if is_dry else "metrics.json")).read_text())
+        report: dict[str, Any] = json.loads(
+            (self.out / ("plan.json" if is_dry else "metrics.json")).read_text()
+        )
         assert is_dry or (self.out / "report.html").read_text() == page(report)
         return report
 
     def make_private(self) -> None:
-        """Give the parties a policy; both have one ledger, which gives the two the same answer."""
+        """Give the parties a policy; both have one ledger, which gives the two the same
+        answer.
+        """
         pytest.importorskip("opendp")
         self.party["budget"] = Budget(self.folder / "state", Policy(1.0, 1e-5))
 
@@ -242,39 +334,62 @@ def names(report: dict[str, Any]) -> list[str]:
     return [party["name"] for party in report["parties"]]
 
 
-def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(run, monkeypatch):
+def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(
+    run, monkeypatch
+):
     whole, unfinished = run(**PLAIN), run.out / "federation.unfinished.npz"
     report = run(spoil=lost_once(), **PLAIN)
     assert (report["missing"], report["absent"]) == ({}, {})
-    assert all(report[part] == whole[part] for part in ("selection", "evaluation", "sha256"))
+    assert all(
+        report[part] == whole[part] for part in ("selection", "evaluation", "sha256")
+    )
     assert not unfinished.exists()
-    with monkeypatch.context() as patch:  # a run that ends before its last phase can be resumed
+    # a run that ends before its last phase can be resumed
+    with monkeypatch.context() as patch:
         patch.setattr(Run, "rounds_left", 0)
         assert run(spoil=lost_once(), **PLAIN)["selection"] is None
     assert unfinished.exists()
-    assert run(action="resume", federation=str(run.out / "federation.npz"))["sha256"] == whole["sha256"]
+    assert (
+        run(action="resume", federation=str(run.out / "federation.npz"))["sha256"]
+        == whole["sha256"]
+    )
 
 
 class Failing(Loopback):
-    """A grid on which Ulm's reply cannot be read, Mallory's app fails, and Bonn's works."""
+    """A grid on which Ulm's reply cannot be read, Mallory's app fails, and Bonn's
+    works.
+    """
 
     is_named = True  # as the party tells its failure; else as the SuperLink does
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         for each in messages:
-            each.metadata.__dict__["_message_id"] = f"to {each.metadata.dst_node_id}"  # as the SuperLink does
+            # as the SuperLink does
+            each.metadata.__dict__["_message_id"] = f"to {each.metadata.dst_node_id}"
         stranger = Message(RecordDict(), dst_node_id=9, message_type=MessageType.TRAIN)
-        return [*super().send_and_receive(messages), Message(RecordDict(), reply_to=stranger)]
+        return [
+            *super().send_and_receive(messages),
+            Message(RecordDict(), reply_to=stranger),
+        ]
 
     def reply(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         if node != 2:
             made = super().reply(message)
-            (metrics,) = (name for name in made.content.config_records if name.endswith("res.metrics"))
+            (metrics,) = (
+                name
+                for name in made.content.config_records
+                if name.endswith("res.metrics")
+            )
             if node == 1:
                 made.content.config_records[metrics] = ConfigRecord({"a": [1, 2]})
             return made
-        made = Message(Error(3, f"Traceback: {'a line, ' * 50} ZeroDivisionError: by none"), reply_to=message)
+        made = Message(
+            Error(3, f"Traceback: {'a line, ' * 50} ZeroDivisionError: by none"),
+            reply_to=message,
+        )
         if not self.is_named:
             made.metadata.__dict__["_src_node_id"] = 1
         return made
@@ -284,18 +399,24 @@ class Failing(Loopback):
 def test_each_failure_is_told_of_its_own_party(is_named, run):
     run.grid = type("Failing", (Failing,), {"is_named": is_named})
     report = run(nodes=(1, 2, 3))
-    assert (names(report), report["evaluation"]["examples"]) == (["Bonn"], 20)  # all are asked again for it
+    # all are asked again for it
+    assert (names(report), report["evaluation"]["examples"]) == (["Bonn"], 20)
     for missing in (report["missing"], report["absent"]["evaluation"]):
         text = missing["node 2"]
         assert missing == {"node 1": f"{UNREAD} (TypeError)", "node 2": text}
         assert text.startswith("failed: Traceback: ")
-        assert text.endswith("ZeroDivisionError: by none")  # the cause, which comes last
+        # the cause, which comes last
+        assert text.endswith("ZeroDivisionError: by none")
         assert len(text) <= 200
 
 
 def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     report = run(hash_dim=256)
-    assert (report["format"], report["scaling"], report["columns"]["examples"] <= 40) == (3, "auto", True)
+    assert (
+        report["format"],
+        report["scaling"],
+        report["columns"]["examples"] <= 40,
+    ) == (3, "auto", True)
     selection, members = report["selection"], report["members"]
     assert len(report["specs"]) == len(selection["accuracies"]) == 6 > len(members) > 1
     assert max(map(max, selection["accuracies"])) == selection["accuracy"]
@@ -304,7 +425,9 @@ def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     assert report["evaluation"]["examples"] == 40
     model = FlyNNClassifier.load(run.out / "model.npz").model_
     assert model.sha256() == report["sha256"]["model"]
-    rows = zip(selection["choices"], selection["scorings"], members, model.members, strict=True)
+    rows = zip(
+        selection["choices"], selection["scorings"], members, model.members, strict=True
+    )
     for (spec, _, weight), scoring, each, member in rows:
         assert (each["weight"], member.weight) == (weight, weight)
         assert [report["rule"], each["decay"], each["temperature"]] == scoring
@@ -360,9 +483,16 @@ def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private, run):
     report = run(ranges="-1:5", **(NOISY | {"delta": 1e-5} if private else {}))
     assert (report["columns"], "columns" in report["traffic"]) == (None, False)
     (member,) = report["members"]
-    assert (member["coding"], member["edges"], member["spec"]["row_nnz"]) == ("bumps", True, 6)
+    assert (member["coding"], member["edges"], member["spec"]["row_nnz"]) == (
+        "bumps",
+        True,
+        6,
+    )
     assert {len(edges) for edges in member["spec"]["edges"]} == {32}
-    assert (report["privacy"] is not None, report["selection"] is None) == (private, private)
+    assert (report["privacy"] is not None, report["selection"] is None) == (
+        private,
+        private,
+    )
 
 
 # -------- federations that grow
@@ -372,7 +502,11 @@ def test_a_federation_goes_through_train_join_and_evaluate(run):
     kept = run.folder / "kept.npz"
 
     def refused(expected: str | None = None, **settings: Any) -> None:
-        with raises(ConfigError, field="run-config federation", **({"expected": expected} if expected else {})):
+        with raises(
+            ConfigError,
+            field="run-config federation",
+            **({"expected": expected} if expected else {}),
+        ):
             run(nodes={1}, **{"federation": str(kept)} | settings)
 
     for action in ("join", "withdraw", "evaluate"):
@@ -383,7 +517,9 @@ def test_a_federation_goes_through_train_join_and_evaluate(run):
     first = run(nodes={1}, hash_dim=256, federation=str(kept), rule="novelty")
     assert len(first["members"]) > 1
     again = run(nodes={1}, action="evaluate", federation=str(kept))
-    assert [again[name] for name in ("members", "sha256")] == [first[name] for name in ("members", "sha256")]
+    assert [again[name] for name in ("members", "sha256")] == [
+        first[name] for name in ("members", "sha256")
+    ]
     before = kept.read_bytes()
     refused("none yet")
     with raises(AggregationError, counted=0, missing={"Mallory": TOO_MANY}):
@@ -391,8 +527,13 @@ def test_a_federation_goes_through_train_join_and_evaluate(run):
     assert kept.read_bytes() == before
     joined = run(nodes={2}, action="join", federation=str(kept), max_examples=20)
     assert (joined["rule"], joined["examples"]) == ("novelty", 40)
-    assert {each["fingerprint"] for each in joined["members"]} <= {each["fingerprint"] for each in first["members"]}
-    assert [member.name for member in Federation.load(kept).members] == ["Mallory", "Ulm"]
+    assert {each["fingerprint"] for each in joined["members"]} <= {
+        each["fingerprint"] for each in first["members"]
+    }
+    assert [member.name for member in Federation.load(kept).members] == [
+        "Mallory",
+        "Ulm",
+    ]
     before = kept.read_bytes()
     assert run(action="evaluate", federation=str(kept))["evaluation"]["examples"] == 40
     assert kept.read_bytes() == before
@@ -404,20 +545,32 @@ def test_a_federation_goes_through_train_join_and_evaluate(run):
 def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(run):
     kept = str(run.folder / "kept.npz")
     run(nodes={2}, federation=kept)
-    report = run(action="join", federation=kept, spoil=empty)  # Mallory's, who is in the file
+    # Mallory's, who is in the file
+    report = run(action="join", federation=kept, spoil=empty)
     assert names(report) == ["Ulm"]
-    assert report["absent"]["evaluation"].keys() == report["absent"]["selection"].keys() == {"Mallory"}
+    assert (
+        report["absent"]["evaluation"].keys()
+        == report["absent"]["selection"].keys()
+        == {"Mallory"}
+    )
     report = run(action="evaluate", federation=kept, spoil=empty)
     assert report["absent"]["evaluation"].keys() == {"Mallory"}
 
 
 ONE_HASH = {"scaling": "none", "rule": "novelty", "decay": "0.5"}
-RUNS = [{}, ONE_HASH, {"scaling": "none", "decay": "0.5"}, {"scaling": "none", "rule": "novelty"}]
+RUNS = [
+    {},
+    ONE_HASH,
+    {"scaling": "none", "decay": "0.5"},
+    {"scaling": "none", "rule": "novelty"},
+]
 RUNS += [{"ranges": "-1:5"}, {"action": "join"}, {"action": "evaluate"}]
 
 
 @pytest.mark.parametrize("settings", RUNS, ids=str)
-def test_server_and_parties_without_anything_of_their_own_have_the_same_file(settings, run):
+def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
+    settings, run
+):
     copy, kept = run.folder / "party.npz", str(run.folder / "kept.npz")
     if "action" in settings:
         run(nodes={1}, federation=kept, **ONE_HASH)
@@ -436,10 +589,16 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(r
     run.make_private()
     run.party["on_model"] = lambda model: model.save(copy)
     run(**NOISY, delta=1e-5, scale="1")
-    (server,), (party,) = (FlyNNClassifier.load(path).model_.members for path in (run.out / "model.npz", copy))
+    (server,), (party,) = (
+        FlyNNClassifier.load(path).model_.members
+        for path in (run.out / "model.npz", copy)
+    )
     assert (server.spec, server.scoring) == (party.spec, party.scoring)
     assert (server.counts.array == party.counts.array).all()
-    assert sum(each.variance * each.times for each in server.counts.noise) == party.counts.noise[0].variance
+    assert (
+        sum(each.variance * each.times for each in server.counts.noise)
+        == party.counts.noise[0].variance
+    )
     assert len(party.counts.noise) == 1
 
 
@@ -448,9 +607,18 @@ def test_a_private_run_reports_its_guarantee(more, run, capsys):
     run.make_private()
     report = run(**NOISY, scale="1", **more)
     privacy, model = report["privacy"], FlyNNClassifier.load(run.out / "model.npz")
-    assert model.guarantee_ == privacy["guarantee"] == mechanism_from_dict(privacy["mechanism"]).guarantee()
-    assert (privacy["epsilon"], privacy["delta"]) == (pytest.approx(1.0, rel=0.01), more.get("delta", 0.0))
-    assert [report[name] for name in ("examples", "evaluation", "selection", "columns")] == [None] * 4
+    assert (
+        model.guarantee_
+        == privacy["guarantee"]
+        == mechanism_from_dict(privacy["mechanism"]).guarantee()
+    )
+    assert (privacy["epsilon"], privacy["delta"]) == (
+        pytest.approx(1.0, rel=0.01),
+        more.get("delta", 0.0),
+    )
+    assert [
+        report[name] for name in ("examples", "evaluation", "selection", "columns")
+    ] == [None] * 4
     assert [party["examples"] for party in report["parties"]] == [None, None]
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
     printed = " ".join(capsys.readouterr().out.split())
@@ -465,14 +633,21 @@ def test_parties_that_keep_their_results_are_named_where_they_are_asked(run):
     with raises(AggregationError, counted=0) as caught:
         run(**NOISY | {"epsilon": 0.5}, scale="1", evaluate=True)
     assert caught.value.missing.keys() == {"Ulm", "Mallory"}
-    assert all(reason.startswith("declined: policy max-epsilon:") for reason in caught.value.missing.values())
+    assert all(
+        reason.startswith("declined: policy max-epsilon:")
+        for reason in caught.value.missing.values()
+    )
 
 
 # -------- results that are spoiled, or cannot be written
 
 
 def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
-    report = run(spoil=lambda content, kind: content if kind == MessageType.TRAIN else RecordDict())
+    report = run(
+        spoil=lambda content, kind: (
+            content if kind == MessageType.TRAIN else RecordDict()
+        )
+    )
     assert (report["missing"], report["examples"]) == ({}, 40)
     assert report["absent"]["evaluation"] == {"Mallory": f"{UNREAD} (KeyError)"}
     with monkeypatch.context() as patch:
@@ -483,34 +658,55 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
     monkeypatch.setattr(reports, "compiled", fail(KeyError("x")))
     with pytest.raises(KeyError):
         run()
-    assert FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples == 40
+    assert (
+        FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples
+        == 40
+    )
 
 
 ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"}
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_counts_that_are_not_the_pooled_ones_fail_the_run(is_full, run, monkeypatch, capsys):
+def test_counts_that_are_not_the_pooled_ones_fail_the_run(
+    is_full, run, monkeypatch, capsys
+):
     whole = reports.compiled
 
     def unequal(*args: Any) -> dict[str, Any]:
         report = whole(*args)
-        return report | {"sha256": report["sha256"] | {"pooled": "34cd", "equal": False}}
+        return report | {
+            "sha256": report["sha256"] | {"pooled": "34cd", "equal": False}
+        }
 
     monkeypatch.setattr(reports, "compiled", unequal)
     if is_full:
         monkeypatch.setattr(os, "fsync", fail(OSError(errno.ENOSPC, "x")))
-    unwritten = "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
+    unwritten = (
+        "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
+    )
     with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
         run()
     assert "NO" in capsys.readouterr().out
-    assert is_full or {path.name for path in run.out.iterdir()} == ALL | {".federation.npz.lock"}
+    assert is_full or {path.name for path in run.out.iterdir()} == ALL | {
+        ".federation.npz.lock"
+    }
 
 
 @pytest.mark.parametrize(
-    "full", [ALL, {"model.npz"}, {"report.html"}, {"metrics.json"}, {"federation.npz", "metrics.json"}], ids=sorted
+    "full",
+    [
+        ALL,
+        {"model.npz"},
+        {"report.html"},
+        {"metrics.json"},
+        {"federation.npz", "metrics.json"},
+    ],
+    ids=sorted,
 )
-def test_results_that_cannot_be_written_are_told_after_the_report(full, run, monkeypatch, capsys, caplog):
+def test_results_that_cannot_be_written_are_told_after_the_report(
+    full, run, monkeypatch, capsys, caplog
+):
     replace = os.replace
 
     def fails(source: Any, target: Any) -> None:
@@ -519,21 +715,31 @@ def test_results_that_cannot_be_written_are_told_after_the_report(full, run, mon
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fails)
-    with caplog.at_level(logging.ERROR, logger="flwr"), raises(FlyNNError, field="results") as error:
+    with (
+        caplog.at_level(logging.ERROR, logger="flwr"),
+        raises(FlyNNError, field="results") as error,
+    ):
         run()
     assert set(error.value.got.split(", ")) == full
     assert str(error.value).count(os.strerror(errno.EROFS)) == len(full)
     assert str(run.folder) not in str(error.value)
     assert all(str(run.folder) in record.getMessage() for record in caplog.records)
     out = capsys.readouterr().out
-    kept = {"federation.unfinished.npz"} if "federation.npz" in full else set()  # from which the run can go on
-    assert {path.name for path in run.out.iterdir()} == (ALL - full) | {".federation.npz.lock"} | kept
+    # from which the run can go on
+    kept = {"federation.unfinished.npz"} if "federation.npz" in full else set()
+    assert {path.name for path in run.out.iterdir()} == (ALL - full) | {
+        ".federation.npz.lock"
+    } | kept
     # The whole of a report that cannot be written stands in the log.
     report = json.JSONDecoder().raw_decode(
-        out[out.index("{") :] if "metrics.json" in full else (run.out / "metrics.json").read_text()
+        out[out.index("{") :]
+        if "metrics.json" in full
+        else (run.out / "metrics.json").read_text()
     )[0]
     assert report["examples"] == 40
-    assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(str.split, out.splitlines())
+    assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(
+        str.split, out.splitlines()
+    )
     assert f"{report['evaluation']['accuracy']:.4f}" in out
     for name in {"model.npz", "federation.npz"} - full:
         members = FlyNNClassifier.load(run.out / name).model_.members
@@ -546,7 +752,9 @@ def test_an_update_is_in_the_report_with_its_digests(run, capsys):
     run.party["previous"] = Samples(X, y)
     same = run(action="update", federation=kept)
     assert same["sha256"]["federated"] == first["sha256"]["federated"]
-    updates = [(each["party"], each["before"] == each["now"]) for each in same["updates"]]
+    updates = [
+        (each["party"], each["before"] == each["now"]) for each in same["updates"]
+    ]
     assert updates == [("Ulm", True), ("Mallory", True)]
     assert "parties updated" in capsys.readouterr().out
     run.party["previous"] = Samples(X[1:], y[1:])  # not what was counted

@@ -1,4 +1,6 @@
-"""The verb `try`: a federation of files in this process, and the faults that it tells before."""
+"""The verb `try`: a federation of files in this process, and the faults that it tells
+before.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +31,38 @@ QUICK = ("--label", "outcome", "--set", "effort=quick")
 
 
 def hospital(
-    path: str, n: int, seed: int, columns: Sequence[str] = COLUMNS, separator: str = ",", **renamed: str
+    path: str,
+    n: int,
+    seed: int,
+    columns: Sequence[str] = COLUMNS,
+    separator: str = ",",
+    **renamed: str,
 ) -> list[dict[str, str]]:
-    """Write a file of patients, with other names for some columns or labels, and return its rows."""
+    """Write a file of patients, with other names for some columns or labels, and return
+    its rows.
+    """
     random = np.random.default_rng(seed)
     rows = []
     for i in range(n):
         ill = int(random.integers(2))
         pressure = f"{120 + 15 * ill + random.normal() * 9:.1f}" if i % 10 else ""
-        values = str(int(40 + 20 * ill + random.normal() * 8)), pressure, "fm"[i % 2], "ABC"[i % 3], ("no", "yes")[ill]
+        values = (
+            str(int(40 + 20 * ill + random.normal() * 8)),
+            pressure,
+            "fm"[i % 2],
+            "ABC"[i % 3],
+            ("no", "yes")[ill],
+        )
         rows.append(dict(zip(COLUMNS, values, strict=True)))
     with open(path, "w", newline="") as stream:
         out = csv.writer(stream, delimiter=separator)
         for row in [{name: name for name in columns}, *rows]:
             cells = [renamed.get(row[name], row[name]) for name in columns]
-            out.writerow([text.replace(".", ",") for text in cells] if separator == ";" else cells)
+            out.writerow(
+                [text.replace(".", ",") for text in cells]
+                if separator == ";"
+                else cells
+            )
     return rows
 
 
@@ -76,9 +95,13 @@ def features(report: dict[str, Any]) -> list[str]:
 
 
 def test_the_command_that_readme_opens_with_leads_to_a_report(folder):
-    command = shlex.split(re.findall(r"^`(flwr-flynn [^`]+)`$", text_of("README.md"), re.MULTILINE)[0])
+    command = shlex.split(
+        re.findall(r"^`(flwr-flynn [^`]+)`$", text_of("README.md"), re.MULTILINE)[0]
+    )
     assert main(command[1:]) == 0
-    assert {"report.html", "model.npz"} <= {path.name for path in (folder / "flwr-flynn-try").iterdir()}
+    assert {"report.html", "model.npz"} <= {
+        path.name for path in (folder / "flwr-flynn-try").iterdir()
+    }
 
 
 def test_gaps_that_tell_the_site_are_in_table_and_report(folder, capsys):
@@ -86,7 +109,11 @@ def test_gaps_that_tell_the_site_are_in_table_and_report(folder, capsys):
     hospital("bern.csv", 160, 1)
     hospital("chur.csv", 300, 1, ("age", "sex", "ward", "outcome"))
     lines = (folder / "chur.csv").read_text().splitlines(keepends=True)
-    (folder / "chur.csv").write_text("".join(line for line in lines if not line.startswith("no", line.rindex(",") + 1)))
+    (folder / "chur.csv").write_text(
+        "".join(
+            line for line in lines if not line.startswith("no", line.rindex(",") + 1)
+        )
+    )
     report = tried("basel.csv", "bern.csv", "chur.csv", out="made")
     ((column, text),) = report["schema"]["coinciding"].items()
     assert column == "pressure"
@@ -97,23 +124,36 @@ def test_gaps_that_tell_the_site_are_in_table_and_report(folder, capsys):
 def test_three_files_are_a_deployment_of_three_parties(folder, capsys):
     level = logging.getLogger("flwr").level
     report = tried("basel.csv", "bern.csv", "chur.csv", out="made")
-    assert (names(report), report["missing"], report["classes"]) == (["basel", "bern", "chur"], {}, ["no", "yes"])
+    assert (names(report), report["missing"], report["classes"]) == (
+        ["basel", "bern", "chur"],
+        {},
+        ["no", "yes"],
+    )
     assert "simulation" not in report
     assert features(report) == ["age", "pressure", "sex", "ward"]
     assert 0 < report["evaluation"]["examples"] == 210 - report["examples"]
     written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
     assert {path.name for path in (folder / "made").iterdir()} == {*written}
-    assert capsys.readouterr().out.splitlines()[-4:] == [str(folder / "made" / name) for name in written]
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        str(folder / "made" / name) for name in written
+    ]
     assert logging.getLogger("flwr").level == level
     assert tried("chur.csv", "basel.csv", "bern.csv")["sha256"] == report["sha256"]
 
     # The counts are those of the rows that a deployed party would count.
     model = FlyNNClassifier.load(folder / "made" / "model.npz").model_
-    nodes = [NodeConfig(data_path=f"{name}.csv", label="outcome") for name in names(report)]
+    nodes = [
+        NodeConfig(data_path=f"{name}.csv", label="outcome") for name in names(report)
+    ]
     shares = [encoded_share(node, model.schema) for node in nodes]  # type: ignore[arg-type]
-    X, y = (np.concatenate([getattr(share, name) for share in shares]) for name in ("X", "y"))
+    X, y = (
+        np.concatenate([getattr(share, name) for share in shares])
+        for name in ("X", "y")
+    )
     (member,) = model.members
-    counts = ClassCounts.from_data(member.hash, X, codes_of(model.classes.tolist(), y), 2)
+    counts = ClassCounts.from_data(
+        member.hash, X, codes_of(model.classes.tolist(), y), 2
+    )
     assert counts.sha256() == member.counts.sha256()
     assert counts_sha256(model.members) == report["sha256"]["federated"]
 
@@ -147,20 +187,27 @@ def test_a_column_splits_a_file_into_parties(capsys):
     rows = hospital("own.csv", 120, 4, separator=";", A="Bâle", B="B/2", C="")
     report = tried("own.csv", "--by", "ward")
     assert names(report) == ["B_2", "Bâle"]
-    assert report["examples"] + report["evaluation"]["examples"] == sum(row["ward"] != "C" for row in rows)
+    assert report["examples"] + report["evaluation"]["examples"] == sum(
+        row["ward"] != "C" for row in rows
+    )
     assert features(report) == ["age", "pressure", "sex"]
     assert " 40 rows" in capsys.readouterr().out
 
 
 def test_the_parts_of_a_file_are_read_as_the_whole_one(folder, capsys):
-    """One part has groups of three digits alone, of which its own rows would not tell the decimal mark."""
+    """One part has groups of three digits alone, of which its own rows would not tell
+    the decimal mark.
+    """
     rows = [f"a;1,{i % 10}5;{'no' if i % 2 else 'yes'}" for i in range(40)]
     rows += [f"b;{i + 1},250;{'no' if i % 2 else 'yes'}" for i in range(40)]
     (folder / "whole.csv").write_text("site;dose;label\n" + "\n".join(rows) + "\n")
     parts, dialect = try_files._split([str(folder / "whole.csv")], "site", {}, folder)
     assert dialect == {"separator": ";", "decimal": ",", "encoding": "utf-8"}
     assert [part.stem for part in parts] == ["a", "b"]
-    assert try_files.run_files([str(folder / "whole.csv")], {"test-fraction": 0.0}, "site") == 0
+    assert (
+        try_files.run_files([str(folder / "whole.csv")], {"test-fraction": 0.0}, "site")
+        == 0
+    )
     assert "REFUSED" not in capsys.readouterr().out
 
 
@@ -187,7 +234,9 @@ def faulty(folder: Path) -> None:
 def test_the_faults_of_all_files_are_told_at_once(capsys):
     """Each with the setting that mends it, in the words on record; nothing is written."""
     record, shown = Path(__file__).parent / "faults.txt", ""
-    for line in re.findall(r"^\$ flwr-flynn try (.*)$", record.read_text("utf-8"), re.MULTILINE):
+    for line in re.findall(
+        r"^\$ flwr-flynn try (.*)$", record.read_text("utf-8"), re.MULTILINE
+    ):
         assert main(["try", *line.split(), *QUICK]) == 1
         shown += f"$ flwr-flynn try {line}\n{capsys.readouterr().out}\n"
     assert not Path("flwr-flynn-try").exists()
@@ -196,7 +245,9 @@ def test_the_faults_of_all_files_are_told_at_once(capsys):
 
 @pytest.mark.usefixtures("faulty")
 def test_the_settings_mend_the_faults_as_it_is_on_record(capsys):
-    """Parties and classes of a run with these files and settings; a note about a label of few, and a party alone."""
+    """Parties and classes of a run with these files and settings; a note about a label
+    of few, and a party alone.
+    """
 
     def mended(case: list[str]) -> str:
         files, settings = case
@@ -212,14 +263,25 @@ def test_the_settings_mend_the_faults_as_it_is_on_record(capsys):
 def test_a_column_that_tells_many_texts_is_named(folder, capsys):
     """Names of patients who came often are levels like others: a trial says so."""
     head, *rows = (folder / "basel.csv").read_text().splitlines()
-    named = [f"{row},Meier {index % 25}, Hans,{index % 25}" for index, row in enumerate(rows * 3)]
+    named = [
+        f"{row},Meier {index % 25}, Hans,{index % 25}"
+        for index, row in enumerate(rows * 3)
+    ]
     (folder / "named.csv").write_text("\n".join([f"{head},patient,first,id", *named]))
     tried("named.csv", "--set", "ignore=id")
     assert "column 'patient' tells " in capsys.readouterr().out
     usual = ["age", "pressure", "sex", "ward"]
-    assert features(tried("named.csv", "--set", "ignore=patient,id")) == [usual[0], "first", *usual[1:]]
+    assert features(tried("named.csv", "--set", "ignore=patient,id")) == [
+        usual[0],
+        "first",
+        *usual[1:],
+    ]
     # Where the ids are known, a level needs so many patients.
-    assert features(tried("named.csv", "--set", "named:held-out-key=id")) == [usual[0], "first", *usual[1:]]
+    assert features(tried("named.csv", "--set", "named:held-out-key=id")) == [
+        usual[0],
+        "first",
+        *usual[1:],
+    ]
 
 
 def test_no_result_replaces_a_file_that_was_read(capsys):
@@ -240,7 +302,11 @@ def test_a_column_of_groups_that_is_not_learned_is_named(capsys, caplog):
 def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):
     monkeypatch.setattr(try_files, "MOST_CLASSES", 1)
     assert main(["try", "basel.csv", "bern.csv", *QUICK]) == 1
-    refused = [line for line in capsys.readouterr().out.splitlines() if line.startswith("REFUSED: ")]
+    refused = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("REFUSED: ")
+    ]
     assert [line.split(": ")[1] for line in refused] == ["all files"]
 
 
@@ -248,13 +314,17 @@ def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):
 
 
 def test_what_cannot_be_set_or_split_is_refused_as_it_is_on_record(folder, monkeypatch):
-    """Files, the column to split one by, and settings; more than two parts are too many here."""
+    """Files, the column to split one by, and settings; more than two parts are too many
+    here.
+    """
     monkeypatch.setattr(try_files, "_MOST_PARTS", 2)
     np.savez(folder / "own.npz", X=np.zeros((2, 2)), y=np.zeros(2))
 
     def tried(case: list[str]) -> object:
         paths, by, *settings = case
-        return try_files.run_files(paths.split(), {"label": "outcome"}, by, settings=settings)
+        return try_files.run_files(
+            paths.split(), {"label": "outcome"}, by, settings=settings
+        )
 
     assert_refused_as_on_record(Path(__file__).parent / "not_tried.txt", {"try": tried})
 
@@ -262,8 +332,13 @@ def test_what_cannot_be_set_or_split_is_refused_as_it_is_on_record(folder, monke
 def test_settings_reach_the_run_and_the_party():
     given = ["seed=7", 'classes=["no", "yes"]', "decay=0.5", "group-column=ward"]
     given += ["basel:test-fraction=0.5", "bern:test-fraction=0"]
-    report = tried("basel.csv", "bern.csv", *(part for text in given for part in ("--set", text)))
-    assert report["settings"].items() >= {"seed": 7, "effort": "quick", "decay": "0.5"}.items()
+    report = tried(
+        "basel.csv", "bern.csv", *(part for text in given for part in ("--set", text))
+    )
+    assert (
+        report["settings"].items()
+        >= {"seed": 7, "effort": "quick", "decay": "0.5"}.items()
+    )
     assert report["members"][0]["seed"] == 7
     assert report["parties"][1]["examples"] == 60
     assert report["evaluation"]["examples"] > 30
@@ -272,7 +347,18 @@ def test_settings_reach_the_run_and_the_party():
 def test_options_of_csv_files_are_node_settings_of_all_parties():
     for name in ("a", "b"):
         hospital(f"{name}.csv", 60, ord(name), separator="|", **{"f": "not known"})
-    options = ["--separator", "pipe", "--decimal", ".", "--encoding", "utf-8", "--gap-text", "not known"]
+    options = [
+        "--separator",
+        "pipe",
+        "--decimal",
+        ".",
+        "--encoding",
+        "utf-8",
+        "--gap-text",
+        "not known",
+    ]
     report = tried("a.csv", "b.csv", *options)
-    (column,) = (column for column in report["schema"]["columns"] if column["name"] == "sex")
+    (column,) = (
+        column for column in report["schema"]["columns"] if column["name"] == "sex"
+    )
     assert (column["levels"], column.get("gaps", True)) == (["m"], True)

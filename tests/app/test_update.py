@@ -1,4 +1,6 @@
-"""Updates and withdrawals of deployed parties: digests at both ends, and processes that are killed meanwhile."""
+"""Updates and withdrawals of deployed parties: digests at both ends, and processes that
+are killed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,23 @@ from tests.fakes import points
 
 
 class Deployed(Loopback):
-    """Parties with files of their own: Ulm has the file `now` of `folder`, and had `then`."""
+    """Parties with files of their own: Ulm has the file `now` of `folder`, and had
+    `then`.
+    """
 
     folder: Path
     ulm: dict[str, Any]
 
     def __init__(self, nodes: Iterable[int], spoil: Spoil) -> None:
         super().__init__([], spoil)
-        bonn = {"data-path": str(self.folder / "bonn.npz"), "party-id": "Bonn", "member-path": "bonn.secret"}
-        self.clients = {node: deployed_client(context([self.ulm, bonn][node - 1])) for node in nodes}
+        bonn = {
+            "data-path": str(self.folder / "bonn.npz"),
+            "party-id": "Bonn",
+            "member-path": "bonn.secret",
+        }
+        self.clients = {
+            node: deployed_client(context([self.ulm, bonn][node - 1])) for node in nodes
+        }
 
 
 @pytest.fixture
@@ -41,11 +51,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     X, y = points(60)
-    for name, rows in (("then", slice(40)), ("now", slice(3, 42)), ("bonn", slice(42, 60))):
+    for name, rows in (
+        ("then", slice(40)),
+        ("now", slice(3, 42)),
+        ("bonn", slice(42, 60)),
+    ):
         np.savez(tmp_path / f"{name}.npz", X=X[rows], y=y[rows])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Deployed, "folder", tmp_path, raising=False)
-    then = {"data-path": "then.npz", "party-id": "Ulm", "record-path": "left.jsonl", "member-path": "ulm.secret"}
+    then = {
+        "data-path": "then.npz",
+        "party-id": "Ulm",
+        "record-path": "left.jsonl",
+        "member-path": "ulm.secret",
+    }
     monkeypatch.setattr(Deployed, "ulm", then, raising=False)
     runner = Runner(tmp_path)
     runner.grid = Deployed
@@ -54,9 +73,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 
 def digests(run: Runner, **settings: Any) -> dict[str, Any]:
-    """The one change of a run with a party, which is the same in the report and in the party's record."""
+    """The one change of a run with a party, which is the same in the report and in the
+    party's record.
+    """
     report = run(federation="kept.npz", **settings)
-    told = [json.loads(line)["change"] for line in Path("left.jsonl").read_text().splitlines()]
+    told = [
+        json.loads(line)["change"]
+        for line in Path("left.jsonl").read_text().splitlines()
+    ]
     (ours,) = report["updates"]
     assert ours == {"party": "Ulm", **[change for change in told if change][-1]}
     return dict(ours)
@@ -65,21 +89,32 @@ def digests(run: Runner, **settings: Any) -> dict[str, Any]:
 def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
     def of_ulm() -> list[dict[str, Any]]:
         members = Federation.load("kept.npz").members
-        return [{"examples": each.examples, "sha256": list(each.sha256)} for each in members if each.name == "Ulm"]
+        return [
+            {"examples": each.examples, "sha256": list(each.sha256)}
+            for each in members
+            if each.name == "Ulm"
+        ]
 
     then, (first,) = Deployed.ulm, of_ulm()
     Deployed.ulm = then | {"data-path": "now.npz", "previous-path": "then.npz"}
     found = digests(run, action="update")
     (now,) = of_ulm()
     assert (found["before"], found["now"]["examples"]) == (first, now["examples"])
-    assert {*now["sha256"]} <= {*found["now"]["sha256"]} - {*first["sha256"]}  # of the members that were selected
+    # of the members that were selected
+    assert {*now["sha256"]} <= {*found["now"]["sha256"]} - {*first["sha256"]}
     Deployed.ulm = then | {"data-path": "now.npz", "leave": True}
-    assert digests(run, action="withdraw") == {"party": "Ulm", "before": now, "now": None}
+    assert digests(run, action="withdraw") == {
+        "party": "Ulm",
+        "before": now,
+        "now": None,
+    }
     assert of_ulm() == []
 
 
 def update_and_die(folder: str, at: int) -> None:
-    """Update the federation in a process that is killed before its call number `at` that syncs or renames a file."""
+    """Update the federation in a process that is killed before its call number `at`
+    that syncs or renames a file.
+    """
     calls = 0
 
     def killing(function: Any) -> Any:
@@ -95,7 +130,10 @@ def update_and_die(folder: str, at: int) -> None:
     for name in ("_run_id", "_node_id", "_task_id"):
         setattr(TaskIdentity, name, 1)
     os.fsync, os.replace = killing(os.fsync), killing(os.replace)
-    Deployed.folder, Deployed.ulm = Path(folder), {"data-path": "now.npz", "party-id": "Ulm"} | THEN
+    Deployed.folder, Deployed.ulm = (
+        Path(folder),
+        {"data-path": "now.npz", "party-id": "Ulm"} | THEN,
+    )
     runner = Runner(Path(folder))
     runner.grid = Deployed
     runner(action="update", federation="kept.npz")
@@ -109,16 +147,25 @@ THEN = {"previous-path": "then.npz"}
     ("at", "is_saved"),
     [
         pytest.param(1, False, id="while it writes the federation"),
-        pytest.param(2, False, id="before the new one takes its place", marks=pytest.mark.slow),
+        pytest.param(
+            2, False, id="before the new one takes its place", marks=pytest.mark.slow
+        ),
         pytest.param(3, True, id="just after"),
         pytest.param(5, True, id="before the model", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_update_is_there_as_a_whole_or_not_at_all(run, at, is_saved, tmp_path):
     then, before = Deployed.ulm, Path("kept.npz").read_bytes()
-    code = f"from tests.app.test_update import update_and_die as u; u({str(tmp_path)!r}, {at})"
+    code = (
+        "from tests.app.test_update import update_and_die as u; "
+        f"u({str(tmp_path)!r}, {at})"
+    )
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    ended = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": paths}, capture_output=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()[-2000:]
     assert (Path("kept.npz").read_bytes() != before) == is_saved
     now = Federation.load("kept.npz")

@@ -12,18 +12,24 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[2]
 
 _FILES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in _FILES if "_build" not in path.parts)
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for path in _FILES if "_build" not in path.parts
+)
 
 
 class Block(NamedTuple):
-    """One fenced block of a page: its language, its text, and the text of the output block that follows it, if any."""
+    """One fenced block of a page: its language, its text, and the text of the output
+    block that follows it, if any.
+    """
 
     language: str
     text: str
     output: str | None
 
 
-_FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^```(\S*)[^\n]*\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
+)
 
 
 def text_of(page: str) -> str:
@@ -32,7 +38,9 @@ def text_of(page: str) -> str:
 
 
 def all_blocks(page: str) -> Iterator[Block]:
-    """The fenced blocks of a page in their order; a block `text` right behind another is that one's output."""
+    """The fenced blocks of a page in their order; a block `text` right behind another
+    is that one's output.
+    """
     for language, text, output in _FENCE.findall(text_of(page)):
         yield Block(language, text, output or None)
 
@@ -43,7 +51,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def run_python(text: str, page: str, names: dict[str, Any]) -> str:
-    """Run a Python block of a page with the names of earlier ones, as in a session that goes on; what it prints."""
+    """Run a Python block of a page with the names of earlier ones, as in a session that
+    goes on; what it prints.
+    """
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(text, page, "exec"), names)

@@ -1,4 +1,5 @@
-"""Pages of the documentation: their Python runs and prints what they say, and their links lead somewhere.
+"""Pages of the documentation: their Python runs and prints what they say, and their
+links lead somewhere.
 
 `tests/integration/test_pages.py` runs the pages with shell commands from top to bottom.
 """
@@ -19,19 +20,26 @@ from tests.docs.pages import PAGES, ROOT, all_blocks, blocks, run_python, text_o
 COMMANDS_RUN_BY = {
     "README.md": (".ci/run",),
     "docs/contributing.md": (".ci/run",),
-    "docs/how_to/deploy_tls.md": ("tests/integration/test_tls.py", "tests/integration/test_deployment.py"),
+    "docs/how_to/deploy_tls.md": (
+        "tests/integration/test_tls.py",
+        "tests/integration/test_deployment.py",
+    ),
     "docs/how_to/experiments.md": ("tests/integration/test_ray_cluster.py",),
     "docs/how_to/files.md": ("tests/app/test_cli.py",),
     "docs/how_to/install.md": ("tests/integration/test_installed.py",),
     "docs/how_to/own_app.md": ("tests/integration/test_message.py",),
     "docs/tutorial/own_data.md": ("tests/integration/test_own_data.py",),
 }
-"""Pages whose shell commands need a test of their own; `tests/integration/test_pages.py` runs all others."""
+"""Pages whose shell commands need a test of their own;
+`tests/integration/test_pages.py` runs all others."""
 
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "bash")]
-INSTALLS = {"docs/contributing.md", "docs/index.md", "docs/tutorial/digits.md"}  # blocks `sh` as README's first command
+# blocks `sh` as README's first command
+INSTALLS = {"docs/contributing.md", "docs/index.md", "docs/tutorial/digits.md"}
 PYTHON_ONLY = [
-    page for page in PAGES if blocks(page, "python") and (page in COMMANDS_RUN_BY or page not in WITH_COMMANDS)
+    page
+    for page in PAGES
+    if blocks(page, "python") and (page in COMMANDS_RUN_BY or page not in WITH_COMMANDS)
 ]
 
 
@@ -42,7 +50,8 @@ def test_the_python_of_a_page_runs_and_prints_what_the_page_says(
     for package in ("flwr", "pandas", "opendp", "dp_accounting"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    theirs = types.ModuleType("my_app.task")  # the module of the reader's own app that README imports
+    # the module of the reader's own app that README imports
+    theirs = types.ModuleType("my_app.task")
     theirs.load_data = lambda context: ([[0.0]], [0], [[0.0]], [0])  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_app", types.ModuleType("my_app"))
     monkeypatch.setitem(sys.modules, "my_app.task", theirs)
@@ -55,14 +64,21 @@ def test_the_python_of_a_page_runs_and_prints_what_the_page_says(
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub and MyST make them."""
-    headings = re.findall(r"^#{1,6} (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(
+        r"^#{1,6} (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE
+    )
     labels = re.findall(r"^\((\S+)\)=$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | set(labels)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in headings
+    } | set(labels)
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
 def test_links_inside_the_documentation_lead_somewhere(page: str) -> None:
-    outside_blocks = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    outside_blocks = re.sub(
+        r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL
+    )
     for target in re.findall(r"\]\(([^)\s]+)\)", outside_blocks):
         if re.match(r"(https?|mailto):", target):
             continue
@@ -74,7 +90,11 @@ def test_links_inside_the_documentation_lead_somewhere(page: str) -> None:
 
 def rows(text: str) -> list[list[str]]:
     """The rows of all tables of a page, as cells."""
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
 
 
 def test_the_results_are_those_that_the_experiments_wrote() -> None:
@@ -86,7 +106,12 @@ def test_the_results_are_those_that_the_experiments_wrote() -> None:
     for row in shown[2:]:
         assert row == by_method[row[0]]
     readme = " ".join(text_of("README.md").split())
-    for method, unit in {"FlyNN": "kB", "ridge": "kB", "FlyNN thorough": "MB", "boosting, 100 trees": "MB"}.items():
+    for method, unit in {
+        "FlyNN": "kB",
+        "ridge": "kB",
+        "FlyNN thorough": "MB",
+        "boosting, 100 trees": "MB",
+    }.items():
         _, accuracy, kilobytes, exchanges, *_ = by_method[method]
         amount = kilobytes if unit == "kB" else f"{float(kilobytes) / 1000:.2g}"
         assert f"{accuracy} at {amount} {unit} in {exchanges}" in readme
@@ -102,29 +127,45 @@ def test_every_page_with_commands_has_its_test() -> None:
     assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
     for page, tests in COMMANDS_RUN_BY.items():
         assert all(page in (ROOT / test).read_text(encoding="utf-8") for test in tests)
-    assert {page for page in PAGES if blocks(page, "sh")} == INSTALLS | {"docs/how_to/deploy_tls.md"}
+    assert {page for page in PAGES if blocks(page, "sh")} == INSTALLS | {
+        "docs/how_to/deploy_tls.md"
+    }
     for page in INSTALLS:
         assert all(block.startswith("python3 -m venv") for block in blocks(page, "sh"))
 
 
 def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    for page in (page for page, tests in COMMANDS_RUN_BY.items() if tests == (".ci/run",)):
+    for page in (
+        page for page, tests in COMMANDS_RUN_BY.items() if tests == (".ci/run",)
+    ):
         for number, block in enumerate(blocks(page, "bash"), start=1):
             assert f"page_block {page} {number}" in script
-            assert not any(line in script for line in block.splitlines())  # one copy, in the page
+            # one copy, in the page
+            assert not any(line in script for line in block.splitlines())
 
 
-def test_the_tables_of_settings_are_those_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_of_settings_are_those_of_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
     written = import_module("settings_tables")
     for path, settings in written.PAGES.items():
-        assert path.read_text(encoding="utf-8") == written.page_with(path.read_text(encoding="utf-8"), settings)
+        assert path.read_text(encoding="utf-8") == written.page_with(
+            path.read_text(encoding="utf-8"), settings
+        )
 
 
 def test_guides_and_reference_stay_short() -> None:
-    pages = [page for page in PAGES if re.match("docs/(how_to|reference|tutorial|explanation)/", page)]
-    prose = [re.sub(r"<!-- settings.*?<!-- end", "", text_of(page), flags=re.DOTALL) for page in pages]
+    pages = [
+        page
+        for page in PAGES
+        if re.match("docs/(how_to|reference|tutorial|explanation)/", page)
+    ]
+    prose = [
+        re.sub(r"<!-- settings.*?<!-- end", "", text_of(page), flags=re.DOTALL)
+        for page in pages
+    ]
     code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     n_words = sum(len(code.sub("", text).split()) for text in prose)
     assert n_words <= 10_100

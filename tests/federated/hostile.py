@@ -1,4 +1,6 @@
-"""Replies and requests that a phase must refuse, by the names of the cases of `registry`."""
+"""Replies and requests that a phase must refuse, by the names of the cases of
+`registry`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import LARGEST_BIAS, LARGEST_CLASS_WEIGHT, LARGEST_WEIGHT, LEVELS
+from flwr_flynn.model.gram import (
+    LARGEST_BIAS,
+    LARGEST_CLASS_WEIGHT,
+    LARGEST_WEIGHT,
+    LEVELS,
+)
 from tests.federated.runs import GRID, NAMES, X, Y
 
 Spoil = Callable[[Request[Any], Reply], Reply]
@@ -34,7 +41,12 @@ def integers(change: Change) -> Spoil:
 
     def spoil(request: Request[Any], reply: Reply) -> Reply:
         fields = request.fields(Sizes(reply.n_examples, reply.n_examples))
-        parts = change([part.copy() for part in of_arrays(codec.read_tensors(reply.tensors), fields)])
+        parts = change(
+            [
+                part.copy()
+                for part in of_arrays(codec.read_tensors(reply.tensors), fields)
+            ]
+        )
         return replace(reply, tensors=codec.write_tensors(to_arrays(fields, parts)))
 
     return spoil
@@ -53,12 +65,19 @@ def plus(index: int, *entries: tuple[int, int]) -> Spoil:
 
 def filled(index: int, times: int) -> Spoil:
     """Make all integers of a field so many times the number of samples."""
-    return integers(lambda parts: [0 * p + times * parts[0].sum() if i == index else p for i, p in enumerate(parts)])
+    return integers(
+        lambda parts: [
+            0 * p + times * parts[0].sum() if i == index else p
+            for i, p in enumerate(parts)
+        ]
+    )
 
 
 def counting(n: int, *parts: ClassCounts) -> Spoil:
     """Put other counts into a reply, and their number of samples."""
-    return lambda _, reply: replace(reply, tensors=codec.write_tensors(codec.encode(*parts)), n_examples=n)
+    return lambda _, reply: replace(
+        reply, tensors=codec.write_tensors(codec.encode(*parts)), n_examples=n
+    )
 
 
 def counted(spec: HashSpec, n: int = 10, codes: Any = Y) -> ClassCounts:
@@ -68,7 +87,9 @@ def counted(spec: HashSpec, n: int = 10, codes: Any = Y) -> ClassCounts:
 
 def histograms_of(n: int) -> Spoil:
     """Put the histograms of so many samples into a reply of the columns."""
-    found = ColumnHistograms.from_data(X[100 - n : 100], Y[100 - n : 100].astype(np.int64), 3)
+    found = ColumnHistograms.from_data(
+        X[100 - n : 100], Y[100 - n : 100].astype(np.int64), 3
+    )
 
     def spoil(request: Request[Any], reply: Reply) -> Reply:
         arrays = to_arrays(request.fields(Sizes(n, n)), request.parts(found))
@@ -81,11 +102,17 @@ def checkerboard(parts: list[Any]) -> list[Any]:
     """Products 0 of each row with itself, and the largest of every other two."""
     sizes, products, sums = parts
     rows, columns = np.triu_indices(sums.shape[1])
-    return [sizes, 0 * products + np.where((rows + columns) % 2 == 1, LEVELS**2 * 5, 0), sums]
+    return [
+        sizes,
+        0 * products + np.where((rows + columns) % 2 == 1, LEVELS**2 * 5, 0),
+        sums,
+    ]
 
 
 def large_response(parts: list[Any]) -> list[Any]:
-    """One response more than the samples of its class can have, beside a product that has room for it."""
+    """One response more than the samples of its class can have, beside a product that
+    has room for it.
+    """
     sizes, products, sums = parts
     sums[0, 0] = LEVELS * sizes[0, 0] + 1
     products[0, 0] = LEVELS * sums[:3, 0].sum()
@@ -93,7 +120,9 @@ def large_response(parts: list[Any]) -> list[Any]:
 
 
 def small_square(parts: list[Any]) -> list[Any]:
-    """A product of a row with itself that is its response alone, of classes that all weigh 1."""
+    """A product of a row with itself that is its response alone, of classes that all
+    weigh 1.
+    """
     _, products, sums = parts
     totals = sums[:3].sum(axis=0)
     row = int(totals.argmax())
@@ -117,13 +146,26 @@ def without_row(parts: list[Any]) -> list[Any]:
 
 def longer(*indices: int) -> Spoil:
     """Add a zero at the end of some fields of open length."""
-    return integers(lambda parts: [np.append(p, 0) if i in indices else p for i, p in enumerate(parts)])
+    return integers(
+        lambda parts: [
+            np.append(p, 0) if i in indices else p for i, p in enumerate(parts)
+        ]
+    )
 
 
 ANY: dict[str, tuple[str, Spoil]] = {
-    "junk": ("refused: array 1: ", lambda _, reply: replace(reply, tensors=[b"junk", *reply.tensors[1:]])),
-    "a refusal": ("declined: no", lambda _, reply: replace(reply, metrics={**reply.metrics, REFUSED: "no"})),
-    "a fault of form": ("refused: statistic: no", lambda _, reply: replace(reply, fault="statistic: no")),
+    "junk": (
+        "refused: array 1: ",
+        lambda _, reply: replace(reply, tensors=[b"junk", *reply.tensors[1:]]),
+    ),
+    "a refusal": (
+        "declined: no",
+        lambda _, reply: replace(reply, metrics={**reply.metrics, REFUSED: "no"}),
+    ),
+    "a fault of form": (
+        "refused: statistic: no",
+        lambda _, reply: replace(reply, fault="statistic: no"),
+    ),
 }
 """Reasons, and what is done to a reply of any phase."""
 
@@ -132,39 +174,79 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
         "more counts than cells": ("refused: histograms: ", longer(2)),
         "a cell more": ("refused: histograms: ", longer(1, 2)),
         "a count more": ("refused: histograms: ", plus(2, (0, 1))),
-        "a count moved to a class of others": ("refused: histograms: ", plus(2, (0, 1), (-1, -1))),
+        "a count moved to a class of others": (
+            "refused: histograms: ",
+            plus(2, (0, 1), (-1, -1)),
+        ),
         "a cell beyond": ("refused: histograms: ", plus(1, (-1, 1 << KEY_BITS))),
-        "more cells than values": ("refused: numbers: ", integers(lambda parts: [parts[0], *[np.zeros(999, int)] * 2])),
+        "more cells than values": (
+            "refused: numbers: ",
+            integers(lambda parts: [parts[0], *[np.zeros(999, int)] * 2]),
+        ),
         "too many samples": ("refused: histograms: ", histograms_of(90)),
     },
     "counts": {
-        "another order": ("refused: fingerprint: ", counting(10, *map(counted, GRID[::-1]))),
-        "other samples": (
-            "refused: counts: ", counting(10, *(counted(s, 10, np.full(10, i)) for i, s in enumerate(GRID))),
+        "another order": (
+            "refused: fingerprint: ",
+            counting(10, *map(counted, GRID[::-1])),
         ),
-        "too many samples": ("refused: counts: ", counting(60, *(counted(spec, 60) for spec in GRID))),
+        "other samples": (
+            "refused: counts: ",
+            counting(10, *(counted(s, 10, np.full(10, i)) for i, s in enumerate(GRID))),
+        ),
+        "too many samples": (
+            "refused: counts: ",
+            counting(60, *(counted(spec, 60) for spec in GRID)),
+        ),
     },
     "selection": {
         "fewer left out than correct": ("refused: correct: ", filled(0, 0)),
     },
     "gram": {
-        "sizes of other samples": ("refused: Gram matrix: ", plus(0, (0, 1), (1, -1), (3, 1), (4, -1))),
+        "sizes of other samples": (
+            "refused: Gram matrix: ",
+            plus(0, (0, 1), (1, -1), (3, 1), (4, -1)),
+        ),
         "a sample more of a class": ("refused: Gram matrix: ", plus(0, (0, 1))),
-        "responses above those of the class": ("refused: Gram matrix: ", integers(large_response)),
+        "responses above those of the class": (
+            "refused: Gram matrix: ",
+            integers(large_response),
+        ),
         "products of nobody": ("refused: Gram matrix: ", filled(1, 0)),
-        "products that are all the largest": ("refused: Gram matrix: ", filled(1, LEVELS**2)),
-        "a square below the responses": ("refused: Gram matrix: ", integers(small_square)),
-        "products that are no squares": ("refused: Gram matrix: ", integers(checkerboard)),
+        "products that are all the largest": (
+            "refused: Gram matrix: ",
+            filled(1, LEVELS**2),
+        ),
+        "a square below the responses": (
+            "refused: Gram matrix: ",
+            integers(small_square),
+        ),
+        "products that are no squares": (
+            "refused: Gram matrix: ",
+            integers(checkerboard),
+        ),
     },
     "evaluation": {
-        "another number of samples": ("refused: confusion matrix: ", integers(one_less)),
-        "too many samples": ("refused: confusion matrix: ", lambda _, reply: replace(reply, n_examples=2**48 + 1)),
-        "other samples in the second": ("refused: confusion matrix: ", plus(1, (0, 1), (4, -1))),
+        "another number of samples": (
+            "refused: confusion matrix: ",
+            integers(one_less),
+        ),
+        "too many samples": (
+            "refused: confusion matrix: ",
+            lambda _, reply: replace(reply, n_examples=2**48 + 1),
+        ),
+        "other samples in the second": (
+            "refused: confusion matrix: ",
+            plus(1, (0, 1), (4, -1)),
+        ),
         "a score less of a class": ("refused: scores: ", integers(without_row)),
         "sums of another number": ("refused: sums of scores: ", plus(3, (0, -1))),
-        "more right than in the matrix": ("refused: sums of scores: ", plus(3, (1, -1))),
+        "more right than in the matrix": (
+            "refused: sums of scores: ",
+            plus(3, (1, -1)),
+        ),
     },
-}  # fmt: skip
+}
 
 # ---- requests
 
@@ -174,21 +256,32 @@ Row = tuple[str, dict[str, Any], Change | None]
 
 def entries(name: str, field: str, *values: Any, form: str = "{}") -> dict[str, Row]:
     """Rows with other values of one entry, in a text of this form."""
-    texts = [form.format(value) if isinstance(value, str) else value for value in values]
-    rows: dict[str, Row] = {f"{name} {str(t)[:40]!r} {len(str(t))}": (field, {f"flynn-{name}": t}, None) for t in texts}
+    texts = [
+        form.format(value) if isinstance(value, str) else value for value in values
+    ]
+    rows: dict[str, Row] = {
+        f"{name} {str(t)[:40]!r} {len(str(t))}": (field, {f"flynn-{name}": t}, None)
+        for t in texts
+    }
     assert len(rows) == len(values)
     return rows
 
 
 def run_of(*specs: HashSpec) -> dict[str, Any]:
     """The entries of a run of other specs."""
-    return {"flynn-specs": deflated_specs(specs), "flynn-fingerprints": " ".join(FlyHash(s).fingerprint for s in specs)}
+    return {
+        "flynn-specs": deflated_specs(specs),
+        "flynn-fingerprints": " ".join(FlyHash(s).fingerprint for s in specs),
+    }
 
 
 def gram_of(*specs: HashSpec) -> dict[str, Any]:
     """The entries of scores by the Gram matrix of other specs."""
     prints = " ".join(FlyHash(spec).fingerprint for spec in specs)
-    return {"flynn-gram-specs": deflated_specs(specs, GRID[:1]), "flynn-gram-fingerprints": prints}
+    return {
+        "flynn-gram-specs": deflated_specs(specs, GRID[:1]),
+        "flynn-gram-fingerprints": prints,
+    }
 
 
 def weights(value: int, n_rows: int = 64) -> Change:
@@ -206,15 +299,21 @@ _OTHER = [replace(spec, n_features=5) for spec in TWO]
 _MIXED = (TWO[0], _OTHER[1])
 _NULLS = ["0" * 64, "0" * 64]
 _ENDLESS = "[" + " " * 10**6 + "1, 1, 1]"
-_NUMBERS = ("7", "[[", "[1, 2", "[1, 1]", "[1, 1.0, 1]", "[1, true, 1]", _ENDLESS)  # that are no three integers
+# that are no three integers
+_NUMBERS = ("7", "[[", "[1, 2", "[1, 1]", "[1, 1.0, 1]", "[1, true, 1]", _ENDLESS)
 _SCORINGS = ["[]", "{}", "[[]]"]
 _TEMPERATURES = ["null", "0", '"1"']
 _DECAYS = ['"auto"', "NaN", "7"]
 _MEMBER_WEIGHTS = ["0", "-1", "NaN", "1.5", "Infinity", '"1"', "true", "null"]
 _CANDIDATE_LISTS = (
-    "[]", "{}", "[1, 2]", "[[], []]", '[[["balanced", 0.5]]]', '[[["balanced", 0.5]], [["balanced"]]]',
+    "[]",
+    "{}",
+    "[1, 2]",
+    "[[], []]",
+    '[[["balanced", 0.5]]]',
+    '[[["balanced", 0.5]], [["balanced"]]]',
     json.dumps([[["balanced", 0.5]] * 65] * 2),
-)  # fmt: skip
+)
 _CANDIDATES = ('"balanced", "0.5"', '"balanced", 1.5', '"balanced", NaN', '"best", 0.5')
 
 REQUESTS: dict[str, dict[str, Row]] = {
@@ -227,9 +326,18 @@ REQUESTS: dict[str, dict[str, Row]] = {
     },
     "selection": {
         **entries("candidates", "flynn-candidates", *_CANDIDATE_LISTS),
-        **entries("candidates", "flynn-candidates", *_CANDIDATES, form='[[["balanced", 0.5]], [[{}]]]'),
+        **entries(
+            "candidates",
+            "flynn-candidates",
+            *_CANDIDATES,
+            form='[[["balanced", 0.5]], [[{}]]]',
+        ),
         "counts of one spec": ("message", {}, lambda arrays: arrays[:2]),
-        "counts in another order": ("fingerprint", {}, lambda arrays: [*arrays[2:], *arrays[:2]]),
+        "counts in another order": (
+            "fingerprint",
+            {},
+            lambda arrays: [*arrays[2:], *arrays[:2]],
+        ),
     },
     "gram": {
         "too many rows": ("flynn-specs", run_of(*_TOO_MANY), None),
@@ -238,29 +346,80 @@ REQUESTS: dict[str, dict[str, Row]] = {
         "samples of other features": ("n_features", run_of(*_OTHER), None),
         **entries("fingerprints", "fingerprint", " ".join(_NULLS)),
         **entries("fingerprints", "flynn-fingerprints", " ".join([*_NULLS, "0" * 64])),
-        **entries("weights", "flynn-weights", None, *_NUMBERS, "[1, 0, 1]", f"[1, {LARGEST_CLASS_WEIGHT + 1}, 1]"),
+        **entries(
+            "weights",
+            "flynn-weights",
+            None,
+            *_NUMBERS,
+            "[1, 0, 1]",
+            f"[1, {LARGEST_CLASS_WEIGHT + 1}, 1]",
+        ),
     },
     "evaluation with a Gram matrix": {
         "no arrays": ("weights", {}, lambda _: []),
         "no weights": ("counts", {}, lambda arrays: arrays[:-1]),
-        "fewer counts": ("counts", {}, lambda arrays: [arrays[0], arrays[1][:2], *arrays[2:]]),
-        "damaged counts": ("counts", {}, lambda arrays: [arrays[0], arrays[1] // 2, *arrays[2:]]),
-        "counts of another hash": ("fingerprint", {}, lambda arrays: [arrays[0] ^ 1, *arrays[1:]]),
+        "fewer counts": (
+            "counts",
+            {},
+            lambda arrays: [arrays[0], arrays[1][:2], *arrays[2:]],
+        ),
+        "damaged counts": (
+            "counts",
+            {},
+            lambda arrays: [arrays[0], arrays[1] // 2, *arrays[2:]],
+        ),
+        "counts of another hash": (
+            "fingerprint",
+            {},
+            lambda arrays: [arrays[0] ^ 1, *arrays[1:]],
+        ),
         "two specs": ("message", RunSpec(GRID, NAMES).to_config(), None),
         **entries("fingerprints", "fingerprint", "0" * 64),
-        **entries("scorings", "flynn-scorings", None, 7, "{", *_SCORINGS, '[["balanced", 0.5, 1]]'),
-        **entries("scorings", "flynn-scorings", *_TEMPERATURES, form='[["balanced", 0.5, {}, 1]]'),
-        **entries("scorings", "flynn-scorings", *_DECAYS, form='[["balanced", {}, 1, 1]]'),
-        **entries("scorings", "flynn-scorings", '"anything"', '["balanced"]', form="[[{}, 0.5, 1, 1]]"),
-        **entries("scorings", "flynn-scorings", *_MEMBER_WEIGHTS, form='[["balanced", 0.5, 1, {}]]'),
-        **entries("scorings", "flynn-scorings", '["balanced", 0.5, 1, 1]', form="[{0}, {0}]"),
+        **entries(
+            "scorings",
+            "flynn-scorings",
+            None,
+            7,
+            "{",
+            *_SCORINGS,
+            '[["balanced", 0.5, 1]]',
+        ),
+        **entries(
+            "scorings",
+            "flynn-scorings",
+            *_TEMPERATURES,
+            form='[["balanced", 0.5, {}, 1]]',
+        ),
+        **entries(
+            "scorings", "flynn-scorings", *_DECAYS, form='[["balanced", {}, 1, 1]]'
+        ),
+        **entries(
+            "scorings",
+            "flynn-scorings",
+            '"anything"',
+            '["balanced"]',
+            form="[[{}, 0.5, 1, 1]]",
+        ),
+        **entries(
+            "scorings",
+            "flynn-scorings",
+            *_MEMBER_WEIGHTS,
+            form='[["balanced", 0.5, 1, {}]]',
+        ),
+        **entries(
+            "scorings", "flynn-scorings", '["balanced", 0.5, 1, 1]', form="[{0}, {0}]"
+        ),
         **entries("tries", "flynn-tries", 1),
         **entries("n-releases", "flynn-n-releases", -1, True),
         "more weights than announced": ("message", {"flynn-gram": None}, None),
         "weights of a row less": ("counts", {}, weights(1, 63)),
         "weights too large": ("counts", {}, weights(LARGEST_WEIGHT + 1)),
         "weights too small": ("counts", {}, weights(-LARGEST_WEIGHT - 1)),
-        "junk": ("counts", {}, lambda arrays: [*arrays[:-1], np.arange(60, dtype=np.uint8)]),
+        "junk": (
+            "counts",
+            {},
+            lambda arrays: [*arrays[:-1], np.arange(60, dtype=np.uint8)],
+        ),
         **entries("gram", "flynn-gram", *_NUMBERS, f"[{LARGEST_BIAS + 1}, 0, 0]"),
         **entries("gram-specs", "flynn-gram", None, "[]", b"junk"),
         "six specs of the Gram matrix": ("flynn-gram", gram_of(*_SIX), None),

@@ -1,4 +1,6 @@
-"""Registry of the requests of all phases, over which `test_laws` runs; a new phase adds one entry."""
+"""Registry of the requests of all phases, over which `test_laws` runs; a new phase adds
+one entry.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,15 @@ import numpy as np
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party, Samples
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
-from flwr_flynn.federated.phases.counts import CountsRequest, UpdateRequest, WithdrawRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest, SecureEvaluationRequest
+from flwr_flynn.federated.phases.counts import (
+    CountsRequest,
+    UpdateRequest,
+    WithdrawRequest,
+)
+from flwr_flynn.federated.phases.evaluation import (
+    EvaluationRequest,
+    SecureEvaluationRequest,
+)
 from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
@@ -26,12 +35,25 @@ from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of
 from tests.federated.hostile import ANY, REPLIES, REQUESTS, TWO, Row, Spoil
-from tests.federated.runs import AUTO, GRID, LABELS, NAMES, Exchange, X, Y, exchange, statistic_of
+from tests.federated.runs import (
+    AUTO,
+    GRID,
+    LABELS,
+    NAMES,
+    Exchange,
+    X,
+    Y,
+    exchange,
+    statistic_of,
+)
 
 BOUND = 64
-SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])  # 12 samples of three classes
+# 12 samples of three classes
+SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])
 RUN = RunSpec(GRID, NAMES)
-TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID))
+TOTALS = CountsOfSpecs(
+    tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID)
+)
 _SCORING = ScoringRule("balanced", 0.5, 1.0)
 _COLUMNS = ColumnsRequest(4, NAMES)
 
@@ -67,7 +89,9 @@ class Case:
     @property
     def takes_counted(self) -> bool:
         """True if only parties whose counts are in the sum answer."""
-        return isinstance(self.request, RunRequest) and not isinstance(self.request, CountsRequest | EvaluationRequest)
+        return isinstance(self.request, RunRequest) and not isinstance(
+            self.request, CountsRequest | EvaluationRequest
+        )
 
     def party(self, places: Any, **options: Any) -> Party:
         """A party with some of the samples."""
@@ -76,11 +100,17 @@ class Case:
             options["previous"] = Samples(*samples)
         options = {"min_examples": 1, "gram": True, "class_prior": False, **options}
         options.setdefault("leaves", self.request.is_withdrawal)
-        return party_of(*nothing, *samples, **options) if self.is_evaluation else party_of(*samples, **options)
+        return (
+            party_of(*nothing, *samples, **options)
+            if self.is_evaluation
+            else party_of(*samples, **options)
+        )
 
     def member(self, places: Any) -> Member:
         """The party with some of the samples, as a run knows it."""
-        return Member("", "1", sizes=tuple(np.bincount(Y[places], minlength=3).tolist()))
+        return Member(
+            "", "1", sizes=tuple(np.bincount(Y[places], minlength=3).tolist())
+        )
 
     def of(self, places: Any) -> Any:
         """The statistic of some samples, over the wire and back."""
@@ -122,26 +152,42 @@ _REQUESTS: dict[str, Request[Any]] = {
     "counts": CountsRequest(RUN),
     "withdraw": WithdrawRequest(RUN),
     "update": UpdateRequest(RUN),
-    "selection": SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto")),
+    "selection": SelectionRequest(
+        RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto")
+    ),
     "gram": GramRequest(RUN, (1, 3, 2)),
     "evaluation": evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25)),
-    "evaluation with a Gram matrix": evaluation_of(RUN.only((0,)), TOTALS.parts[:1], (_SCORING,), gram=LEARNED),
+    "evaluation with a Gram matrix": evaluation_of(
+        RUN.only((0,)), TOTALS.parts[:1], (_SCORING,), gram=LEARNED
+    ),
 }
-CASES = {name: case(name, request, name != "schema") for name, request in _REQUESTS.items()}
+CASES = {
+    name: case(name, request, name != "schema") for name, request in _REQUESTS.items()
+}
 
 
 SECURE: dict[str, Request[Any]] = {
-    name: replace(case.request, run=replace(case.request.run, bound=BOUND))  # type: ignore[attr-defined]
+    name: replace(
+        case.request,
+        run=replace(case.request.run, bound=BOUND),  # type: ignore[attr-defined]
+    )
     for name, case in CASES.items()
     if not case.is_evaluation
-    and not isinstance(case.request, ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest)
+    and not isinstance(
+        case.request, ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest
+    )
 }
 _CUTS = (np.arange(8) << KEY_BITS) // 2
-SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)  # of which there is none in clear
+# of which there is none in clear
+SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)
 _RESULTS: Any = CASES["evaluation"].request
-SECURE["evaluation"] = SecureEvaluationRequest(replace(RUN, bound=BOUND), _RESULTS.model)
+SECURE["evaluation"] = SecureEvaluationRequest(
+    replace(RUN, bound=BOUND), _RESULTS.model
+)
 SECURE_CASES = {name: Case(request) for name, request in SECURE.items()}
 SECURE_TOTALS = {name: CASES[name].of(SOME) for name in SECURE if name in CASES} | {
-    "bins": Tables((ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True),))
+    "bins": Tables(
+        (ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True),)
+    )
 }
 """The statistic of all samples, from answers in clear or by hand."""

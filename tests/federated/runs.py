@@ -1,4 +1,6 @@
-"""Whole runs over parties that hold shares of iris, by each of the three drivers of a `Run`."""
+"""Whole runs over parties that hold shares of iris, by each of the three drivers of a
+`Run`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,10 @@ NAMES = ("setosa", "versicolor", "virginica")
 LABELS = np.array(NAMES)[Y]
 TRAINING = np.arange(150) % 5 != 0
 AUTO = HashPlan(4, 3, 120, "auto", hash_dim=128)
-GRID = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]
+GRID = [
+    HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0))
+    for rho, seed in ((5, 0), (20, 1))
+]
 SPLITS = ("iid", "dirichlet", "pathological")
 
 
@@ -43,7 +48,14 @@ def shares(how: str = "iid", n: int = 4) -> list[dict[str, Any]]:
     parts = []
     for share in dealt(LABELS, n, how):
         train, test = share[TRAINING[share]], share[~TRAINING[share]]
-        parts.append({"X": X[train], "y": LABELS[train], "X_test": X[test], "y_test": LABELS[test]})
+        parts.append(
+            {
+                "X": X[train],
+                "y": LABELS[train],
+                "X_test": X[test],
+                "y_test": LABELS[test],
+            }
+        )
     return parts
 
 
@@ -55,24 +67,38 @@ def options_for(spec: Any, **changes: Any) -> dict[str, Any]:
 Driver = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Run]
 
 
-def in_process(options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any) -> Run:
+def in_process(
+    options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any
+) -> Run:
     """A run by `federate`."""
     settings = {"min_examples": 1, "gram": True, **settings}
-    parties = [party_of(**part, name=f"party-{i}", member=f"secret of {i}", **settings) for i, part in enumerate(parts)]
+    parties = [
+        party_of(**part, name=f"party-{i}", member=f"secret of {i}", **settings)
+        for i, part in enumerate(parts)
+    ]
     return federate(RunOptions(**options), parties)
 
 
 def clients(parts: Sequence[dict[str, Any]], **settings: Any) -> list[FlyNNClient]:
     settings = {"min_examples": 1, "gram": True, **settings}
-    return [FlyNNClient(**part, name=f"party-{i}", **settings) for i, part in enumerate(parts)]
+    return [
+        FlyNNClient(**part, name=f"party-{i}", **settings)
+        for i, part in enumerate(parts)
+    ]
 
 
 def over(api: Api) -> Driver:
     """The driver of the strategy of one of Flower's APIs, in Flower's own loop."""
-    return lambda options, parts, **settings: api(clients(parts, **settings)).finished(**options)
+    return lambda options, parts, **settings: api(clients(parts, **settings)).finished(
+        **options
+    )
 
 
-DRIVERS: dict[str, Driver] = {"in process": in_process, "legacy": over(Legacy), "message": over(Messages)}
+DRIVERS: dict[str, Driver] = {
+    "in process": in_process,
+    "legacy": over(Legacy),
+    "message": over(Messages),
+}
 
 
 def sha256(model: FlyNNClassifier) -> str:
@@ -109,14 +135,22 @@ def declined(answer: Answer) -> str:
     return reason
 
 
-def refusal(request: Request[Any], party: Party, entries: Mapping[str, Any], arrays: Any = None) -> str:
-    """The reason of a party that refuses a request with other config entries (None: none such) or other arrays."""
+def refusal(
+    request: Request[Any], party: Party, entries: Mapping[str, Any], arrays: Any = None
+) -> str:
+    """The reason of a party that refuses a request with other config entries (None:
+    none such) or other arrays.
+    """
     config = config_of(request) | dict(entries)
     config = {name: value for name, value in config.items() if value is not None}
-    return declined(party.answer(config, request.arrays() if arrays is None else arrays))
+    return declined(
+        party.answer(config, request.arrays() if arrays is None else arrays)
+    )
 
 
-def statistic_of(request: Request[Any], party: Party, member: Member | None = None) -> Any:
+def statistic_of(
+    request: Request[Any], party: Party, member: Member | None = None
+) -> Any:
     """The statistic that a party sends, as the server reads it."""
     reply = replied(request, party)
     return request.read(codec.read_tensors(reply.tensors), reply, member)
@@ -148,16 +182,24 @@ class Exchange:
         failures: Mapping[str, str] | None = None,
         spoil: Callable[[Reply], Reply] | None = None,
     ) -> Any:
-        """One exchange with the parties that are there; those in `failures` answer with an error."""
+        """One exchange with the parties that are there; those in `failures` answer with
+        an error.
+        """
         here = list(self.parties if present is None else present)
         due = self.run.due
         ask = self.run.ask(channel or ("" if due is None else due.channel), here)
         if ask is None:
             return None
         self.asked.append((ask.phase.name, list(ask.cids)))
-        failed = {cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids}
-        replies = self.replies(ask, [cid for cid in ask.cids if cid not in failed and cid not in self.lost])
-        return self.run.complete([spoil(each) if spoil else each for each in replies], Failures(failed))
+        failed = {
+            cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids
+        }
+        replies = self.replies(
+            ask, [cid for cid in ask.cids if cid not in failed and cid not in self.lost]
+        )
+        return self.run.complete(
+            [spoil(each) if spoil else each for each in replies], Failures(failed)
+        )
 
     def until(self, phase: str) -> Exchange:
         """Go on until a phase is due, and return the same."""
@@ -172,7 +214,9 @@ class Exchange:
     def reply(self, ask: Ask, cid: str) -> Reply:
         """Return the reply of one party."""
         arrays = codec.read_tensors(ask.tensors)
-        return reply_of(cid, self.parties[cid].answer(dict(ask.config), arrays, ask.phase.channel))
+        return reply_of(
+            cid, self.parties[cid].answer(dict(ask.config), arrays, ask.phase.channel)
+        )
 
     def rounds(self, n: int | None = None) -> Run:
         """So many of Flower's rounds, by default as many as the run takes."""
@@ -182,10 +226,17 @@ class Exchange:
         return self.run
 
 
-def exchange(spec: Any, how: str = "iid", n: int = 4, floor: int = 1, **changes: Any) -> Exchange:
-    """A run that has not begun, with parties that hold shares of iris and have this `min_examples`."""
+def exchange(
+    spec: Any, how: str = "iid", n: int = 4, floor: int = 1, **changes: Any
+) -> Exchange:
+    """A run that has not begun, with parties that hold shares of iris and have this
+    `min_examples`.
+    """
     options = {"min_examples": floor, "gram": True}
-    parties = {str(i): party_of(**part, name=f"party-{i}", **options) for i, part in enumerate(shares(how, n))}
+    parties = {
+        str(i): party_of(**part, name=f"party-{i}", **options)
+        for i, part in enumerate(shares(how, n))
+    }
     return Exchange(Run(RunOptions(**options_for(spec, **changes))), parties)
 
 

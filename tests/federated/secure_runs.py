@@ -1,4 +1,6 @@
-"""Whole secure runs in this process: vectors are added in clear here, as SecAgg+ adds them masked."""
+"""Whole secure runs in this process: vectors are added in clear here, as SecAgg+ adds
+them masked.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def as_it_is(ask: Ask, cid: str, vector: np.ndarray) -> np.ndarray | None:
 
 def lost(phase: str, who: str = "3") -> Spoil:
     """A party is lost in a phase."""
-    return lambda ask, cid, vector: None if (ask.phase.name, cid) == (phase, who) else vector
+    return lambda ask, cid, vector: (
+        None if (ask.phase.name, cid) == (phase, who) else vector
+    )
 
 
 def odd(phase: str, place: int | slice, value: int) -> Spoil:
@@ -45,7 +49,10 @@ def mean_of(answers: dict[str, Answer]) -> list[Reply]:
     if not answers:
         return []
     mean = sum(answer.arrays[0] for answer in answers.values()) / len(answers)
-    return [Reply(cid, codec.write_tensors([mean]), each.n_examples, each.metrics) for cid, each in answers.items()]
+    return [
+        Reply(cid, codec.write_tensors([mean]), each.n_examples, each.metrics)
+        for cid, each in answers.items()
+    ]
 
 
 @dataclass
@@ -59,24 +66,43 @@ class Masked(Exchange):
             return super().replies(ask, cids)
         there = {}
         for cid in cids:
-            answer = self.parties[cid].answer(dict(ask.config), codec.read_tensors(ask.tensors), TRAIN)
+            answer = self.parties[cid].answer(
+                dict(ask.config), codec.read_tensors(ask.tensors), TRAIN
+            )
             if answer.arrays:  # else the mod fails, and the party is lost
                 (vector,) = answer.arrays
-                assert (vector.dtype, vector.shape) == (np.int64, (ask.request.n_entries,))
+                assert (vector.dtype, vector.shape) == (
+                    np.int64,
+                    (ask.request.n_entries,),
+                )
                 assert np.abs(vector).max(initial=0) <= ask.request.bound
-                assert (answer.n_examples, answer.metrics.keys()) == (1, {"flynn-party"})
+                assert (answer.n_examples, answer.metrics.keys()) == (
+                    1,
+                    {"flynn-party"},
+                )
                 if (spoiled := self.masks(ask, cid, vector)) is not None:
                     there[cid] = Answer([spoiled], answer.n_examples, answer.metrics)
         return mean_of(there)
 
 
 def secretly(
-    options: dict[str, Any], parts: Any, spoil: Spoil = as_it_is, bound: int = BOUND, watch: Any = None, **more: Any
+    options: dict[str, Any],
+    parts: Any,
+    spoil: Spoil = as_it_is,
+    bound: int = BOUND,
+    watch: Any = None,
+    **more: Any,
 ) -> Run:
-    """A secure run; `spoil` changes a party's vector, None if the party is lost; `watch` sees each exchange."""
+    """A secure run; `spoil` changes a party's vector, None if the party is lost;
+    `watch` sees each exchange.
+    """
     given = {"secure": True, "evaluates": True, "min_examples": 1} | more
     parties = {
-        str(i): Party(Samples(*part.values()), PartyOptions(name=f"party-{i}", **given), lambda *_: None)
+        str(i): Party(
+            Samples(*part.values()),
+            PartyOptions(name=f"party-{i}", **given),
+            lambda *_: None,
+        )
         for i, part in enumerate(parts)
     }
     run = Run(RunOptions(**options | {"secure_bound": bound, "min_parties": 3}))

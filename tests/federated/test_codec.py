@@ -1,4 +1,6 @@
-"""A message says what was counted, whole, or it is refused and nothing is allocated for it."""
+"""A message says what was counted, whole, or it is refused and nothing is allocated for
+it.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,37 @@ def balanced_row(array: np.ndarray) -> np.ndarray:
 LARGEST = "entries of at most 384307168202282325"
 OF_CLASS = "counts of at most the samples of the class, 2 in row 0"
 HOSTILE = {
-    "other fingerprint": (damaged(0, lambda a: a ^ 1), "fingerprint", "8f1ea297dc42...", "8e1fa396dd43..."),
-    "records": (damaged(1, lambda a: a.astype([("a", "u1")])), "counts", "type |u1", "|V1"),
-    "a class more": (repacked(lambda a: np.ones((L + 1, M), np.uint8)), "counts", "shape (3, 24)", "(4, 24)"),
-    "row sum": (repacked(one_more), "counts", "row sums that are multiples of hash_nnz, 3", "4 in row 0"),
+    "other fingerprint": (
+        damaged(0, lambda a: a ^ 1),
+        "fingerprint",
+        "8f1ea297dc42...",
+        "8e1fa396dd43...",
+    ),
+    "records": (
+        damaged(1, lambda a: a.astype([("a", "u1")])),
+        "counts",
+        "type |u1",
+        "|V1",
+    ),
+    "a class more": (
+        repacked(lambda a: np.ones((L + 1, M), np.uint8)),
+        "counts",
+        "shape (3, 24)",
+        "(4, 24)",
+    ),
+    "row sum": (
+        repacked(one_more),
+        "counts",
+        "row sums that are multiples of hash_nnz, 3",
+        "4 in row 0",
+    ),
     "above its class": (repacked(balanced_row), "counts", OF_CLASS, "4"),
-    "overflow": (repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")), "counts", LARGEST, "a larger entry"),
+    "overflow": (
+        repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")),
+        "counts",
+        LARGEST,
+        "a larger entry",
+    ),
 }
 
 
@@ -77,10 +104,14 @@ def npy(array: np.ndarray, **kwargs: object) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("dtype", ["u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"])
+@pytest.mark.parametrize(
+    "dtype", ["u1", "<u2", "<u4", "<u8", "i1", "<i2", "<i4", "<i8", "<f4", "<f8"]
+)
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (0, 3), (1, 2, 3, 4)])
 @pytest.mark.parametrize("order", [np.ascontiguousarray, np.asfortranarray])
-def test_tensors_are_read_as_numpy_reads_them(dtype: str, shape: tuple[int, ...], order: Any) -> None:
+def test_tensors_are_read_as_numpy_reads_them(
+    dtype: str, shape: tuple[int, ...], order: Any
+) -> None:
     array = order(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype))
     (read,) = codec.read_tensors([npy(array)])
     assert (read.dtype, read.flags.writeable) == (array.dtype, False)
@@ -94,7 +125,10 @@ def with_header(text: str, body: bytes = b"") -> bytes:
 
 def shaped(shape: str, descr: str = "<f8", body: bytes = b"", more: str = "") -> bytes:
     """A tensor whose header declares this shape."""
-    return with_header(f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}{more}", body)
+    return with_header(
+        f"{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}{more}",
+        body,
+    )
 
 
 HOSTILE_TENSORS = {
@@ -120,7 +154,10 @@ def test_hostile_tensors_are_refused(name: str) -> None:
 def test_a_declared_size_is_not_allocated() -> None:
     tensor = shaped("9999999999,")
     expected = "79999999992 bytes as its header declares"
-    with traced() as memory, raises(PayloadError, field="array 1", expected=expected, got=0):
+    with (
+        traced() as memory,
+        raises(PayloadError, field="array 1", expected=expected, got=0),
+    ):
         codec.read_tensors([tensor])
     assert memory.peak < 2**20
 

@@ -1,4 +1,6 @@
-"""Replies of a phase: exact sums in any order, nobody twice, and a bad reply costs its sender alone."""
+"""Replies of a phase: exact sums in any order, nobody twice, and a bad reply costs its
+sender alone.
+"""
 
 from __future__ import annotations
 
@@ -77,11 +79,17 @@ def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 2), st.permutations(range(24))), max_size=12), st.booleans(), st.integers(-2, 2)
+    st.lists(st.tuples(st.integers(0, 2), st.permutations(range(24))), max_size=12),
+    st.booleans(),
+    st.integers(-2, 2),
 )
-def test_a_party_has_the_influence_of_its_samples(winners: list[tuple[int, list[int]]], alike: bool, more: int) -> None:
-    """Counts that a party invents, all on the same bits if it likes, and a number of samples that fits them or not:
-    no entry of the sum grows by more than the samples that are counted, nor the sum by more than their winners."""
+def test_a_party_has_the_influence_of_its_samples(
+    winners: list[tuple[int, list[int]]], alike: bool, more: int
+) -> None:
+    """Counts that a party invents, all on the same bits if it likes, and a number of
+    samples that fits them or not: no entry of the sum grows by more than the samples
+    that are counted, nor the sum by more than their winners.
+    """
     array = np.zeros((3, 24), np.int64)
     for label, order in winners:
         array[label, sorted((winners[0][1] if alike else order)[: SPEC.hash_nnz])] += 1
@@ -98,7 +106,9 @@ def test_a_party_has_the_influence_of_its_samples(winners: list[tuple[int, list[
 
 
 @pytest.mark.parametrize("where", ["read", "digests", "load", "match", "add"])
-def test_whatever_a_reply_raises_is_its_sender_s_refusal(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_a_reply_raises_is_its_sender_s_refusal(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = getattr(CountsRequest, where)
     calls = iter(range(100))
 
@@ -109,7 +119,11 @@ def test_whatever_a_reply_raises_is_its_sender_s_refusal(where: str, monkeypatch
 
     server = Counting()
     monkeypatch.setattr(CountsRequest, where, broken)
-    batch = server.take(good_reply("1"), good_reply("2", seed=2, flynn_party="Ulm"), good_reply("3", seed=3))
+    batch = server.take(
+        good_reply("1"),
+        good_reply("2", seed=2, flynn_party="Ulm"),
+        good_reply("3", seed=3),
+    )
     assert len(batch.passed) == 2
     (reason,) = batch.refused.values()
     assert reason == "refused: unreadable (OverflowError)"
@@ -124,9 +138,13 @@ def test_whatever_a_reply_raises_is_its_sender_s_refusal(where: str, monkeypatch
         ({"n_examples": 6}, "refused: counts: expected at most 5 examples, got 6"),
     ],
 )
-def test_a_refusal_tells_its_reason_and_none_is_needed(changes: dict[str, Any], reason: str) -> None:
+def test_a_refusal_tells_its_reason_and_none_is_needed(
+    changes: dict[str, Any], reason: str
+) -> None:
     server = Counting(max_examples=5)
-    assert server.take(replace(good_reply("1"), **changes), good_reply("2")).refused == {"1": reason}
+    assert server.take(
+        replace(good_reply("1"), **changes), good_reply("2")
+    ).refused == {"1": reason}
     assert server.counts == counts_of(*points(5))
 
 
@@ -134,7 +152,10 @@ def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:
     server = Counting()
     server.take(good_reply("1", flynn_party="Basel"), good_reply("2"))
     before = server.counts.n_examples
-    again = [good_reply(cid, flynn_party=name) for cid, name in (("5", "Basel"), ("6", "Ulm"), ("7", "Ulm"))]
+    again = [
+        good_reply(cid, flynn_party=name)
+        for cid, name in (("5", "Basel"), ("6", "Ulm"), ("7", "Ulm"))
+    ]
     batch = server.take(*again)
     assert server.counts.n_examples == before + 5
     assert list(batch.passed) == ["6"]
@@ -147,9 +168,18 @@ def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:
 
 def test_a_batch_tells_who_sent_what() -> None:
     good = good_reply("17", flynn_party="Basel", flynn_seconds=1.5)
-    batch = Counting().take(good, good_reply("18", n=0, flynn_party=3, flynn_seconds=float("nan")))
+    batch = Counting().take(
+        good, good_reply("18", n=0, flynn_party=3, flynn_seconds=float("nan"))
+    )
     first, second = batch.members.values()
-    assert (first.name, first.node, first.examples, first.bytes, first.seconds) == ("Basel", "17", 5, good.n_bytes, 1.5)
+    assert (first.name, first.node, first.examples, first.bytes, first.seconds) == (
+        "Basel",
+        "17",
+        5,
+        good.n_bytes,
+        1.5,
+    )
     assert first.sha256 == (counts_of(*points(5)).sha256(),)
     assert (str(second), second.examples, second.seconds) == ("node 18", 0, None)
-    assert batch.parts == {}  # single statistics are kept only where a phase reports on parties
+    # single statistics are kept only where a phase reports on parties
+    assert batch.parts == {}

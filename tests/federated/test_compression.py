@@ -1,4 +1,6 @@
-"""Packed counts: what goes in comes out, near the entropy, and no bytes make the reader do more than it expects."""
+"""Packed counts: what goes in comes out, near the entropy, and no bytes make the reader
+do more than it expects.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ from tests.raising import raises
 
 SHAPES = st.tuples(st.integers(1, 6), st.integers(1, 40))
 RATES = np.geomspace(0.01, 4, 10)
-SKEWED = st.one_of(st.just(0), st.integers(0, 3), st.integers(0, 300), st.integers(0, 2**63 - 1))
+SKEWED = st.one_of(
+    st.just(0), st.integers(0, 3), st.integers(0, 300), st.integers(0, 2**63 - 1)
+)
 
 
 @given(arrays(np.int64, SHAPES, elements=SKEWED))
@@ -39,20 +43,34 @@ def test_what_is_packed_is_unpacked(counts: np.ndarray) -> None:
     for most in (largest, 2**63 - 1):
         np.testing.assert_array_equal(unpack(packed, counts.shape, most), counts)
     if largest:
-        with raises(PayloadError, field="counts", expected=f"entries of at most {largest - 1}"):
+        with raises(
+            PayloadError, field="counts", expected=f"entries of at most {largest - 1}"
+        ):
             unpack(packed, counts.shape, largest - 1)
 
 
 def bytes_of_entropy(counts: np.ndarray) -> float:
     """The least that a code of single entries takes on average."""
-    return float(entropy(np.unique(counts, return_counts=True)[1], base=2)) * counts.size / 8
+    return (
+        float(entropy(np.unique(counts, return_counts=True)[1], base=2))
+        * counts.size
+        / 8
+    )
 
 
-@pytest.mark.parametrize("mean", [0.0, 1e-4, 0.003, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 30.0, 3e4])
+@pytest.mark.parametrize(
+    "mean", [0.0, 1e-4, 0.003, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 30.0, 3e4]
+)
 @pytest.mark.parametrize("spread", ["alike", "clustered", "by class"])
-def test_matrices_of_any_density_take_little_more_than_their_entropy(mean: float, spread: str) -> None:
+def test_matrices_of_any_density_take_little_more_than_their_entropy(
+    mean: float, spread: str
+) -> None:
     random = np.random.default_rng(0)
-    rates = {"alike": np.ones((10, 1)), "clustered": random.gamma(0.2, 5.0, (10, 16384)), "by class": RATES[:, None]}
+    rates = {
+        "alike": np.ones((10, 1)),
+        "clustered": random.gamma(0.2, 5.0, (10, 16384)),
+        "by class": RATES[:, None],
+    }
     counts = random.poisson(mean * rates[spread], (10, 16384))
     packed = pack(counts)
     np.testing.assert_array_equal(unpack(packed, counts.shape, 2**40), counts)
@@ -69,9 +87,16 @@ def deflated(*planes: bytes) -> bytes:
 
 
 def by_hand(
-    n: int, *planes: bytes, widths: Any = (1, 1), behind: bytes = b"", version: int = 1, shape: Any = (2, 4)
+    n: int,
+    *planes: bytes,
+    widths: Any = (1, 1),
+    behind: bytes = b"",
+    version: int = 1,
+    shape: Any = (2, 4),
 ) -> bytes:
-    return signed(struct.pack("<BBBIII", version, *widths, *shape, n), deflated(*planes) + behind)
+    return signed(
+        struct.pack("<BBBIII", version, *widths, *shape, n), deflated(*planes) + behind
+    )
 
 
 def signed(header: bytes, body: bytes) -> bytes:
@@ -86,46 +111,90 @@ def test_the_format_is_as_it_is_written_down() -> None:
     read = unpack(np.frombuffer(GOOD, np.uint8), (2, 4), largest=3)
     assert read.tolist() == [[0, 3, 0, 0], [0, 0, 1, 0]]
     wide = by_hand(1, b"\x02", b"\x00", b"\xff", b"\x01", widths=(2, 2), shape=(1, 4))
-    assert unpack(np.frombuffer(wide, np.uint8), (1, 4), largest=512).tolist() == [[0, 0, 512, 0]]
+    assert unpack(np.frombuffer(wide, np.uint8), (1, 4), largest=512).tolist() == [
+        [0, 0, 512, 0]
+    ]
     dense = by_hand(4, b"\x00\x05\x00\x01", widths=(0, 1), shape=(1, 4))
-    assert unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=5).tolist() == [[0, 5, 0, 1]]
+    assert unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=5).tolist() == [
+        [0, 5, 0, 1]
+    ]
     with raises(PayloadError, field="counts", expected="entries of at most 4"):
         unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=4)
 
 
-OF_COUNTS, OF_WIDTHS = "packed counts of version 1", "gaps of 0 to 4 and entries of 1 to 8 bytes"
+OF_COUNTS, OF_WIDTHS = (
+    "packed counts of version 1",
+    "gaps of 0 to 4 and entries of 1 to 8 bytes",
+)
 DAMAGED, BEHIND = "bytes of their checksum", "nothing behind the entries"
 PLANES = (b"\x01\x04", b"\x02\x00")
 
 
 ZERO, FEW, LARGER = b"\0", "more or fewer", "entries of at most 100"
-NO_COUNTS: list[tuple[bytes, str, Any]] = [(b"", OF_COUNTS, "no bytes"), (GOOD[:18], OF_COUNTS, "version 1")]
+NO_COUNTS: list[tuple[bytes, str, Any]] = [
+    (b"", OF_COUNTS, "no bytes"),
+    (GOOD[:18], OF_COUNTS, "version 1"),
+]
 NO_COUNTS += [(by_hand(2, *PLANES, version=2), OF_COUNTS, "version 2")]
-NO_COUNTS += [(by_hand(2, *PLANES, shape=shape), "shape (2, 4)", shape) for shape in ((4, 2), (2**32 - 1, 0))]
+NO_COUNTS += [
+    (by_hand(2, *PLANES, shape=shape), "shape (2, 4)", shape)
+    for shape in ((4, 2), (2**32 - 1, 0))
+]
 NO_COUNTS += [(by_hand(n, ZERO, ZERO), "at most 8 entries", n) for n in (9, 2**32 - 1)]
 WIDTHS = ((3, 1), (1, 0), (1, 255))
-NO_COUNTS += [(by_hand(1, ZERO, ZERO, widths=each), OF_WIDTHS, "{} and {}".format(*each)) for each in WIDTHS]
+NO_COUNTS += [
+    (by_hand(1, ZERO, ZERO, widths=each), OF_WIDTHS, "{} and {}".format(*each))
+    for each in WIDTHS
+]
 NO_COUNTS += [(by_hand(n, bytes(n), widths=(0, 1)), "all 8 entries", n) for n in (0, 7)]
-NO_COUNTS += [(raw, DAMAGED, "damaged bytes") for raw in (GOOD[:-1], GOOD + ZERO, GOOD[:20] + ZERO + GOOD[21:])]
+NO_COUNTS += [
+    (raw, DAMAGED, "damaged bytes")
+    for raw in (GOOD[:-1], GOOD + ZERO, GOOD[:20] + ZERO + GOOD[21:])
+]
 NO_COUNTS += [(by_hand(2, *PLANES, behind=ZERO), BEHIND, "1 bytes")]
 NO_COUNTS += [(by_hand(2, *PLANES, behind=deflated(ZERO)), BEHIND, "3 bytes")]
-NO_COUNTS += [(by_hand(2, b"\x01", b"\0\0"), "2 gaps", FEW), (by_hand(1, b"\0\0", ZERO), "1 gaps", FEW)]
-NO_COUNTS += [(by_hand(1, ZERO, b"\0\0"), "1 entries", FEW), (by_hand(1, ZERO), "1 entries", FEW)]
+NO_COUNTS += [
+    (by_hand(2, b"\x01", b"\0\0"), "2 gaps", FEW),
+    (by_hand(1, b"\0\0", ZERO), "1 gaps", FEW),
+]
+NO_COUNTS += [
+    (by_hand(1, ZERO, b"\0\0"), "1 entries", FEW),
+    (by_hand(1, ZERO), "1 entries", FEW),
+]
 NO_COUNTS += [(by_hand(1, ZERO, ZERO, widths=(1, 2)), "1 entries", FEW)]
 NO_COUNTS += [(by_hand(1, behind=b"\xff" * 3), "1 gaps", FEW)]
-NO_COUNTS += [(by_hand(8, *[bytes(2**24)] * n, widths=(0, n)), "8 entries", FEW) for n in (1, 8)]
-NO_COUNTS += [(by_hand(8, bytes(8), *[bytes(8)] * 7, bytes(2**24), widths=(1, 8)), "8 entries", FEW)]
+NO_COUNTS += [
+    (by_hand(8, *[bytes(2**24)] * n, widths=(0, n)), "8 entries", FEW) for n in (1, 8)
+]
+NO_COUNTS += [
+    (
+        by_hand(8, bytes(8), *[bytes(8)] * 7, bytes(2**24), widths=(1, 8)),
+        "8 entries",
+        FEW,
+    )
+]
 NO_COUNTS += [(by_hand(8, bytes(2**24), bytes(2**24)), "8 gaps", FEW)]
 NO_COUNTS += [(by_hand(1, b"\x08", ZERO), "gaps below 8", "a larger gap")]
-NO_COUNTS += [(by_hand(2, b"\x04\x03", b"\0\0"), "entries within 2 rows of 4", "an index beyond")]
-NO_COUNTS += [(by_hand(1, ZERO, *[b"\xff"] * 8, widths=(1, 8)), LARGER, "a larger entry")]
+NO_COUNTS += [
+    (by_hand(2, b"\x04\x03", b"\0\0"), "entries within 2 rows of 4", "an index beyond")
+]
+NO_COUNTS += [
+    (by_hand(1, ZERO, *[b"\xff"] * 8, widths=(1, 8)), LARGER, "a larger entry")
+]
 NO_COUNTS += [(by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), LARGER, "a larger entry")]
 NO_COUNTS += [(by_hand(1, ZERO, b"\x64"), LARGER, "a larger entry")]
 
 
-@pytest.mark.parametrize(("raw", "expected", "got"), NO_COUNTS, ids=map(str, range(len(NO_COUNTS))))
-def test_bytes_that_are_no_counts_are_refused(raw: bytes, expected: str, got: Any) -> None:
-    with traced() as memory, raises(PayloadError, field="counts", expected=expected, got=got):
+@pytest.mark.parametrize(
+    ("raw", "expected", "got"), NO_COUNTS, ids=map(str, range(len(NO_COUNTS)))
+)
+def test_bytes_that_are_no_counts_are_refused(
+    raw: bytes, expected: str, got: Any
+) -> None:
+    with (
+        traced() as memory,
+        raises(PayloadError, field="counts", expected=expected, got=got),
+    ):
         unpack(np.frombuffer(raw, np.uint8), (2, 4), largest=100)
     assert memory.peak < 2**16 + 4 * len(raw)
 
@@ -133,13 +202,19 @@ def test_bytes_that_are_no_counts_are_refused(raw: bytes, expected: str, got: An
 CHANGES = st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), max_size=4)
 
 
-def changed(whole: bytes, changes: list[tuple[int, int]], length: int, is_sealed: bool) -> Any:
-    """Packed bytes of which some are others, or missing; a sender that means it makes the checksum right."""
+def changed(
+    whole: bytes, changes: list[tuple[int, int]], length: int, is_sealed: bool
+) -> Any:
+    """Packed bytes of which some are others, or missing; a sender that means it makes
+    the checksum right.
+    """
     raw = bytearray(whole)
     for place, value in changes:
         raw[place % len(raw)] = value
     raw = raw[: length or len(raw)]
-    return np.frombuffer(sealed(bytes(raw)) if is_sealed and len(raw) > 19 else bytes(raw), np.uint8)
+    return np.frombuffer(
+        sealed(bytes(raw)) if is_sealed and len(raw) > 19 else bytes(raw), np.uint8
+    )
 
 
 def table_of_numbers(raw: Any, shape: tuple[int, int], most: int) -> np.ndarray:
@@ -149,7 +224,10 @@ def table_of_numbers(raw: Any, shape: tuple[int, int], most: int) -> np.ndarray:
 
 
 RANDOM = np.random.default_rng(0)
-PACKED: dict[str, Any] = {f"counts, {mean}": (pack(RANDOM.poisson(mean, (3, 200))), unpack) for mean in (0.02, 0.5, 40)}
+PACKED: dict[str, Any] = {
+    f"counts, {mean}": (pack(RANDOM.poisson(mean, (3, 200))), unpack)
+    for mean in (0.02, 0.5, 40)
+}
 PACKED["signed"] = pack_signed(RANDOM.integers(-9, 10, (3, 200))), unpack_signed
 PACKED["numbers"] = pack_numbers(RANDOM.integers(0, 90, 600)), table_of_numbers
 
@@ -157,17 +235,37 @@ PACKED["numbers"] = pack_numbers(RANDOM.integers(0, 90, 600)), table_of_numbers
 @pytest.mark.parametrize("name", PACKED)
 @given(CHANGES, st.sampled_from([0, 0, 0, 10, 19, 50]), st.booleans())
 @settings(max_examples=300)
-def test_changed_bytes_are_read_within_bounds_or_refused(name: str, changes: Any, length: int, is_sealed: bool) -> None:
+def test_changed_bytes_are_read_within_bounds_or_refused(
+    name: str, changes: Any, length: int, is_sealed: bool
+) -> None:
     whole, read = PACKED[name]
-    read_or_refused(changed(whole.tobytes(), changes, length, is_sealed), read, -100 if name == "signed" else 0)
+    read_or_refused(
+        changed(whole.tobytes(), changes, length, is_sealed),
+        read,
+        -100 if name == "signed" else 0,
+    )
 
 
-@given(st.binary(max_size=200), st.sampled_from([0, 1, 2, 4]), st.sampled_from([1, 2, 4, 8]), st.integers(0, 700))
-def test_no_bytes_are_more_than_counts(body: bytes, gap_width: int, width: int, n: int) -> None:
-    read_or_refused(np.frombuffer(signed(struct.pack("<BBBIII", 1, gap_width, width, 3, 200, n), body), np.uint8))
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([0, 1, 2, 4]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.integers(0, 700),
+)
+def test_no_bytes_are_more_than_counts(
+    body: bytes, gap_width: int, width: int, n: int
+) -> None:
+    read_or_refused(
+        np.frombuffer(
+            signed(struct.pack("<BBBIII", 1, gap_width, width, 3, 200, n), body),
+            np.uint8,
+        )
+    )
 
 
-def read_or_refused(raw: Any, read: Any = unpack, least: int = 0, most: int = 100) -> None:
+def read_or_refused(
+    raw: Any, read: Any = unpack, least: int = 0, most: int = 100
+) -> None:
     """Numbers that are read are whole and within their bounds."""
     with traced() as memory, suppress(PayloadError):
         found = read(raw, (3, 200), most)
@@ -180,8 +278,14 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
     huge = np.broadcast_to(np.uint8(0), (2**16, 2**15))
     with raises(CountsError, field="counts", got=2**31):
         pack(huge)
-    with raises(PayloadError, field="counts", expected=f"at most {2**31} entries", got=0):
-        unpack(np.frombuffer(by_hand(0, b"", b"", shape=huge.shape), np.uint8), huge.shape, 9)
+    with raises(
+        PayloadError, field="counts", expected=f"at most {2**31} entries", got=0
+    ):
+        unpack(
+            np.frombuffer(by_hand(0, b"", b"", shape=huge.shape), np.uint8),
+            huge.shape,
+            9,
+        )
 
 
 # ---- numbers
@@ -198,7 +302,9 @@ def test_numbers_make_the_round_trip(numbers: np.ndarray) -> None:
 def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
     numbers = np.array([1, 256, 3])
     by_hand = struct.pack("<QB", 3, 2) + deflated(b"\1\0\3", b"\0\1\0")
-    np.testing.assert_array_equal(unpack_numbers(np.frombuffer(by_hand, np.uint8), 3, 256), numbers)
+    np.testing.assert_array_equal(
+        unpack_numbers(np.frombuffer(by_hand, np.uint8), 3, 256), numbers
+    )
     assert pack_numbers(numbers).tobytes()[:9] == by_hand[:9]
 
 
@@ -206,15 +312,36 @@ def of_numbers(n: int, width: int, body: bytes = b"", *planes: bytes) -> bytes:
     return struct.pack("<QB", n, width) + body + (deflated(*planes) if planes else b"")
 
 
-NO_NUMBERS = [b"", bytes(8), of_numbers(4, 1, b"", bytes(4)), of_numbers(2**63, 1), of_numbers(3, 0)]
-NO_NUMBERS += [of_numbers(3, 3, b"", *[bytes(3)] * 3), of_numbers(3, 1, deflated(bytes(3)) + b"x")]
-NO_NUMBERS += [of_numbers(3, 1, b"", b"\0\0\x65"), of_numbers(3, 8, b"", *[bytes(3)] * 7, b"\0\0\xff")]  # 101
-NO_PLANES = [of_numbers(3, 1), of_numbers(3, 1, b"junk"), of_numbers(3, 1, b"", bytes(2))]
+NO_NUMBERS = [
+    b"",
+    bytes(8),
+    of_numbers(4, 1, b"", bytes(4)),
+    of_numbers(2**63, 1),
+    of_numbers(3, 0),
+]
+NO_NUMBERS += [
+    of_numbers(3, 3, b"", *[bytes(3)] * 3),
+    of_numbers(3, 1, deflated(bytes(3)) + b"x"),
+]
+# 101
+NO_NUMBERS += [
+    of_numbers(3, 1, b"", b"\0\0\x65"),
+    of_numbers(3, 8, b"", *[bytes(3)] * 7, b"\0\0\xff"),
+]
+NO_PLANES = [
+    of_numbers(3, 1),
+    of_numbers(3, 1, b"junk"),
+    of_numbers(3, 1, b"", bytes(2)),
+]
 NO_PLANES += [of_numbers(3, 1, b"", bytes(2**24)), of_numbers(3, 2, b"", bytes(3))]
 
 
 @pytest.mark.parametrize(
-    ("raw", "field"), [*((raw, "numbers") for raw in NO_NUMBERS), *((raw, "counts") for raw in NO_PLANES)]
+    ("raw", "field"),
+    [
+        *((raw, "numbers") for raw in NO_NUMBERS),
+        *((raw, "counts") for raw in NO_PLANES),
+    ],
 )
 def test_bytes_that_are_no_numbers_are_refused(raw: bytes, field: str) -> None:
     with traced() as memory, raises(PayloadError, field=field):
@@ -227,8 +354,12 @@ def test_numbers_beyond_int64_are_refused_whatever_is_allowed() -> None:
         unpack_numbers(pack_numbers(np.array([2**63], np.uint64)), 1, 2**70)
 
 
-@pytest.mark.parametrize("entries", [[2**63, 1, 2], [0, 2**63 - 1, 0], [0, 2**64 - 2, 0]])
-def test_counts_beyond_int64_are_refused_whatever_is_allowed(entries: list[int]) -> None:
+@pytest.mark.parametrize(
+    "entries", [[2**63, 1, 2], [0, 2**63 - 1, 0], [0, 2**64 - 2, 0]]
+)
+def test_counts_beyond_int64_are_refused_whatever_is_allowed(
+    entries: list[int],
+) -> None:
     packed = pack(np.array([entries], np.uint64))
     if max(entries) < 2**63:
         np.testing.assert_array_equal(unpack(packed, (1, 3), 2**70), [entries])
@@ -240,7 +371,9 @@ def test_counts_beyond_int64_are_refused_whatever_is_allowed(entries: list[int])
 # ---- tables of both signs
 
 
-SIGNED = st.one_of(st.just(0), st.integers(-3, 3), st.integers(-300, 300), st.integers(-(2**61), 2**61))
+SIGNED = st.one_of(
+    st.just(0), st.integers(-3, 3), st.integers(-300, 300), st.integers(-(2**61), 2**61)
+)
 
 
 @given(arrays(np.int64, SHAPES, elements=SIGNED))
@@ -256,7 +389,11 @@ def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
 
 def test_small_magnitudes_of_either_sign_are_small_numbers() -> None:
     table = np.array([[0, -1, 1, -2, 2]])
-    np.testing.assert_array_equal(unpack(pack_signed(table), (1, 5), 4), [[0, 1, 2, 3, 4]])
-    np.testing.assert_array_equal(unpack_signed(pack_signed(table.astype(np.int8)), (1, 5), 2), table)
+    np.testing.assert_array_equal(
+        unpack(pack_signed(table), (1, 5), 4), [[0, 1, 2, 3, 4]]
+    )
+    np.testing.assert_array_equal(
+        unpack_signed(pack_signed(table.astype(np.int8)), (1, 5), 2), table
+    )
     random = np.random.default_rng(0).integers(-1, 2, (10, 1000))
     assert pack_signed(random).nbytes < 10_000 / 4

@@ -29,9 +29,19 @@ from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
 from tests.fakes import CLASSES, RUN, SPEC, counts_of, federation_of, make, points
 from tests.raising import raises
 
-COUNTS = {name: counts_of(*points(n, seed=n)) for name, n in (("Basel", 5), ("Ulm", 8), ("Bern", 0))}
+COUNTS = {
+    name: counts_of(*points(n, seed=n))
+    for name, n in (("Basel", 5), ("Ulm", 8), ("Bern", 0))
+}
 MEMBERS = tuple(
-    Member(name, str(i), "ab" * 32 if i else "", tuple(counts.n_per_class.tolist()), (counts.sha256(),), "77")
+    Member(
+        name,
+        str(i),
+        "ab" * 32 if i else "",
+        tuple(counts.n_per_class.tolist()),
+        (counts.sha256(),),
+        "77",
+    )
     for i, (name, counts) in enumerate(COUNTS.items())
 )
 READOUT = ScoringRule("balanced", 0.25, 0.5)
@@ -46,41 +56,84 @@ def again(federation: Federation, folder: Path) -> Federation:
     loaded.save(folder / "again.npz")
     assert (folder / "again.npz").read_bytes() == (folder / "f.npz").read_bytes()
     facts = ("run_spec", "totals", "phase", "is_selected", "max_members")
-    assert [getattr(loaded, name) for name in facts] == [getattr(federation, name) for name in facts]
+    assert [getattr(loaded, name) for name in facts] == [
+        getattr(federation, name) for name in facts
+    ]
     assert loaded.members == tuple(sorted(federation.members, key=str))
-    assert [each.scoring for each in loaded.shared.members] == [each.scoring for each in federation.shared.members]
+    assert [each.scoring for each in loaded.shared.members] == [
+        each.scoring for each in federation.shared.members
+    ]
     return loaded
 
 
 def test_the_order_in_which_members_came_does_not_show(tmp_path: Path) -> None:
-    assert [str(member) for member in again(FEDERATION, tmp_path).members] == ["Basel", "Bern", "Ulm"]
+    assert [str(member) for member in again(FEDERATION, tmp_path).members] == [
+        "Basel",
+        "Bern",
+        "Ulm",
+    ]
     replace(FEDERATION, members=MEMBERS[::-1]).save(tmp_path / "other.npz")
     assert (tmp_path / "other.npz").read_bytes() == (tmp_path / "f.npz").read_bytes()
 
 
 SPECS = [SPEC, replace(SPEC, seed=8)]
-PARTS = tuple(ClassCounts.from_data(FlyHash(spec), points(9)[0], RUN.codes(points(9)[1]), 3) for spec in SPECS)
-ONE = Member("a", "1", sizes=tuple(PARTS[0].n_per_class.tolist()), sha256=CountsOfSpecs(PARTS).sha256)
+PARTS = tuple(
+    ClassCounts.from_data(FlyHash(spec), points(9)[0], RUN.codes(points(9)[1]), 3)
+    for spec in SPECS
+)
+ONE = Member(
+    "a",
+    "1",
+    sizes=tuple(PARTS[0].n_per_class.tolist()),
+    sha256=CountsOfSpecs(PARTS).sha256,
+)
 
 
-def of_two(scorings: Any, weights: Any = (), phase: str = "", most: int = 1) -> Federation:
-    return federation_of(RunSpec(SPECS, CLASSES), CountsOfSpecs(PARTS), [ONE], scorings, weights, phase, most)
+def of_two(
+    scorings: Any, weights: Any = (), phase: str = "", most: int = 1
+) -> Federation:
+    return federation_of(
+        RunSpec(SPECS, CLASSES),
+        CountsOfSpecs(PARTS),
+        [ONE],
+        scorings,
+        weights,
+        phase,
+        most,
+    )
 
 
-PAIRS = LearnedGram.of([replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3).scoring
+PAIRS = LearnedGram.of(
+    [replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3
+).scoring
 PAIRED = replace(FEDERATION, shared=replace(FEDERATION.shared, gram=PAIRS))
 BEFORE = of_two((READOUT,) * 2, (), "selection", 3)
-FEDERATIONS = {phase: replace(FEDERATION, phase=phase) for phase in ("", "counts", "selection", "a phase of one's own")}
-FEDERATIONS |= {"gram": PAIRED, "gram and evaluation": replace(PAIRED, phase="evaluation"), "before": BEFORE}
-FEDERATIONS["committee"] = of_two((READOUT, ScoringRule("balanced", 0.5, 2.0)), (0.75, 0.25))
+FEDERATIONS = {
+    phase: replace(FEDERATION, phase=phase)
+    for phase in ("", "counts", "selection", "a phase of one's own")
+}
+FEDERATIONS |= {
+    "gram": PAIRED,
+    "gram and evaluation": replace(PAIRED, phase="evaluation"),
+    "before": BEFORE,
+}
+FEDERATIONS["committee"] = of_two(
+    (READOUT, ScoringRule("balanced", 0.5, 2.0)), (0.75, 0.25)
+)
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)
 def test_what_is_saved_is_what_is_loaded(name: str, tmp_path: Path) -> None:
     made = FEDERATIONS[name]
     loaded = again(made, tmp_path)
-    assert loaded.shared.sha256() == made.shared.sha256() == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
-    assert [each.weight for each in loaded.shared.members] == [each.weight for each in made.shared.members]
+    assert (
+        loaded.shared.sha256()
+        == made.shared.sha256()
+        == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
+    )
+    assert [each.weight for each in loaded.shared.members] == [
+        each.weight for each in made.shared.members
+    ]
     assert (loaded.shared.gram is None) == (made.shared.gram is None)
 
 
@@ -95,11 +148,17 @@ def test_members_and_sums_are_those_of_the_specs() -> None:
 def rewritten(path: Path, roster: Any = (), **model: Any) -> None:
     """Write the file again with other entries of its roster and of its model."""
     with model_file.reading(path, 2**24) as (read, entries):
-        model_file.write(path, replace(read, **model), extra={**entries, **dict(roster)})
+        model_file.write(
+            path, replace(read, **model), extra={**entries, **dict(roster)}
+        )
 
 
-@pytest.mark.parametrize("phase", ["counts", "selection", "held-out", "gram", "one's own"])
-def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(phase: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "phase", ["counts", "selection", "held-out", "gram", "one's own"]
+)
+def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(
+    phase: str, tmp_path: Path
+) -> None:
     with raises(ModelFileError, field="phase"):
         replace(PAIRED, phase=phase)
     path = tmp_path / "f.npz"
@@ -111,30 +170,52 @@ def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(phase: str, 
 
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) -> None:
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 1.0)
-    released = [SimulatedRelease(mechanism, seed).release(counts) for seed, counts in enumerate(COUNTS.values())]
+    released = [
+        SimulatedRelease(mechanism, seed).release(counts)
+        for seed, counts in enumerate(COUNTS.values())
+    ]
     run = RunSpec(SPEC, CLASSES, mechanism)
     pairs = zip(MEMBERS, released, strict=True)
-    members = [replace(member, sizes=None, sha256=(release.sha256(),)) for member, release in pairs]
+    members = [
+        replace(member, sizes=None, sha256=(release.sha256(),))
+        for member, release in pairs
+    ]
     totals = CountsOfSpecs((released[0] + released[1] + released[2],))
     loaded = again(federation_of(run, totals, members, (READOUT,)), tmp_path)
-    assert (loaded.run_spec.mechanism, loaded.counts.noise) == (mechanism, totals.parts[0].noise)
+    assert (loaded.run_spec.mechanism, loaded.counts.noise) == (
+        mechanism,
+        totals.parts[0].noise,
+    )
     assert loaded.model.guarantee_ == mechanism.guarantee()
     for wrong in ((run, totals, members[:2]), (RUN, totals, members)):
         with raises(ModelFileError, field="roster"):
             federation_of(*wrong, (READOUT,))
 
 
-@pytest.mark.parametrize("noise", [None, GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=2)])
-def test_members_of_a_secure_sum_are_kept_without_figures(noise: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "noise", [None, GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=2)]
+)
+def test_members_of_a_secure_sum_are_kept_without_figures(
+    noise: Any, tmp_path: Path
+) -> None:
     run = RunSpec(SPEC, CLASSES, noise, 256)
-    totals = FEDERATION.totals if noise is None else CountsOfSpecs((SimulatedRelease(noise, 1).release(TOTAL),))
+    totals = (
+        FEDERATION.totals
+        if noise is None
+        else CountsOfSpecs((SimulatedRelease(noise, 1).release(TOTAL),))
+    )
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
     loaded = again(federation_of(run, totals, hidden, (READOUT,)), tmp_path)
     assert loaded.run_spec.is_secure
     assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
         federation_of(run, totals, MEMBERS, (READOUT,))
-    given = {"min_parties": 3, "mechanism": noise, "secure_bound": 256, "federation": loaded}
+    given = {
+        "min_parties": 3,
+        "mechanism": noise,
+        "secure_bound": 256,
+        "federation": loaded,
+    }
     for purpose in ("join", "withdraw", "resume"):  # of a sum nobody's part is known
         with raises(ConfigError, field="purpose", got=purpose):
             make(purpose=purpose, **given)
@@ -148,7 +229,10 @@ def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) 
     rewritten(path, prior=np.log([0.98, 0.01, 0.01]), guarantee="epsilon 0.001")
     found = Federation.load(path).model.model_
     assert found.sha256() == FEDERATION.shared.sha256()
-    np.testing.assert_allclose(np.exp(found.prior), FEDERATION.counts.n_per_class / FEDERATION.counts.n_examples)
+    np.testing.assert_allclose(
+        np.exp(found.prior),
+        FEDERATION.counts.n_per_class / FEDERATION.counts.n_examples,
+    )
     assert found.guarantee == FEDERATION.run_spec.guarantee is None
 
 
@@ -156,10 +240,16 @@ def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     FEDERATION.model.save(tmp_path / "model.npz")
     with zipfile.ZipFile(tmp_path / "model.npz") as archive:
-        assert not [name for name in archive.namelist() if b"Basel" in archive.read(name)]
-    ours, theirs = (FlyNNClassifier.load(tmp_path / name) for name in ("f.npz", "model.npz"))
+        assert not [
+            name for name in archive.namelist() if b"Basel" in archive.read(name)
+        ]
+    ours, theirs = (
+        FlyNNClassifier.load(tmp_path / name) for name in ("f.npz", "model.npz")
+    )
     assert ours.counts_ == theirs.counts_
-    assert ours.model_.member.scoring.decay == theirs.model_.member.scoring.decay == 0.25
+    assert (
+        ours.model_.member.scoring.decay == theirs.model_.member.scoring.decay == 0.25
+    )
     with raises(ModelFileError, field="roster", got="none"):
         Federation.load(tmp_path / "model.npz")
 
@@ -168,14 +258,26 @@ GONE, HIDDEN = object(), {"sha256": None, "sizes": None}
 
 
 def other(entries: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {name: value for name, value in {**entries, **changes}.items() if value is not GONE}
+    return {
+        name: value
+        for name, value in {**entries, **changes}.items()
+        if value is not GONE
+    }
 
 
 KEPT = ("name", "node", "key", "sizes", "sha256", "run")
-FIRST, SECOND = (json.loads(json.dumps({name: asdict(each)[name] for name in KEPT})) for each in MEMBERS[:2])
+FIRST, SECOND = (
+    json.loads(json.dumps({name: asdict(each)[name] for name in KEPT}))
+    for each in MEMBERS[:2]
+)
 ROSTER: dict[str, Any] = {
     **{"format": 3, "mode": "plain", "bound": None, "mechanism": None, "phase": ""},
-    **{"selected": True, "max_members": 1, "thorough": False, "members": [FIRST, SECOND]},
+    **{
+        "selected": True,
+        "max_members": 1,
+        "thorough": False,
+        "members": [FIRST, SECOND],
+    },
 }
 WRONG_OF_MEMBER: dict[str, list[Any]] = {
     "name": [5, "a\nb", "a" * 65],
@@ -192,18 +294,38 @@ WRONG: dict[str, list[Any]] = {
     "bound": [4],
     "mechanism": [{"kind": "laplace"}],
     "phase": [GONE, 3, "a\nb", "a" * 65],
-    "members": [GONE, {}, [], [FIRST], [FIRST, SECOND, 3], [{**FIRST, **HIDDEN}, SECOND]]
+    "members": [
+        GONE,
+        {},
+        [],
+        [FIRST],
+        [FIRST, SECOND, 3],
+        [{**FIRST, **HIDDEN}, SECOND],
+    ]
     + [[{**FIRST, **HIDDEN}, {**SECOND, **HIDDEN}]]
-    + [[other(FIRST, **{name: value}), SECOND] for name, values in WRONG_OF_MEMBER.items() for value in values],
+    + [
+        [other(FIRST, **{name: value}), SECOND]
+        for name, values in WRONG_OF_MEMBER.items()
+        for value in values
+    ],
 }
-ROSTERS = [other(ROSTER, **{name: value}) for name, values in WRONG.items() for value in values]
+ROSTERS = [
+    other(ROSTER, **{name: value}) for name, values in WRONG.items() for value in values
+]
 ROSTERS += [{**ROSTER, "mode": "secure", "bound": bound} for bound in (3, 256)]
 ROSTERS.append({**ROSTER, "n_aligned": 1, "reference": "00"})
 
 
 @pytest.mark.parametrize("roster", ROSTERS)
-def test_a_roster_that_cannot_be_is_refused(roster: dict[str, Any], tmp_path: Path) -> None:
-    model = Model((ModelMember(SPEC, COUNTS["Basel"] + COUNTS["Ulm"], READOUT),), np.array(CLASSES), None, None)
+def test_a_roster_that_cannot_be_is_refused(
+    roster: dict[str, Any], tmp_path: Path
+) -> None:
+    model = Model(
+        (ModelMember(SPEC, COUNTS["Basel"] + COUNTS["Ulm"], READOUT),),
+        np.array(CLASSES),
+        None,
+        None,
+    )
     model_file.write(tmp_path / "f.npz", model, extra=ROSTER)
     assert len(Federation.load(tmp_path / "f.npz").members) == 2
     model_file.write(tmp_path / "f.npz", model, extra=roster)
@@ -216,7 +338,10 @@ def test_a_roster_that_cannot_be_is_refused(roster: dict[str, Any], tmp_path: Pa
 def test_an_altered_roster_shows(tmp_path: Path) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     with zipfile.ZipFile(tmp_path / "f.npz") as archive:
-        parts = {name: archive.read(name).replace(b"Basel", b"Paris") for name in archive.namelist()}
+        parts = {
+            name: archive.read(name).replace(b"Basel", b"Paris")
+            for name in archive.namelist()
+        }
     with zipfile.ZipFile(tmp_path / "f.npz", "w") as archive:
         for name, content in parts.items():
             archive.writestr(name, content)
@@ -238,15 +363,23 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     locked(tmp_path / "nowhere" / "f.npz", expected="a file that can be locked")
 
 
-def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_locks_is_not_taken_for_another_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def none(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", none)
-    locked(tmp_path / "f.npz", expected="a file that can be locked", got="No locks available")
+    locked(
+        tmp_path / "f.npz",
+        expected="a file that can be locked",
+        got="No locks available",
+    )
 
 
-def test_the_roster_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_roster_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
     assert json.loads(capsys.readouterr().out)["parties"] == summary(FEDERATION)

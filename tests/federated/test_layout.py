@@ -1,4 +1,6 @@
-"""The layout of an answer: its arrays come back as they were or are refused, and vectors add like their integers."""
+"""The layout of an answer: its arrays come back as they were or are refused, and
+vectors add like their integers.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +38,45 @@ FIELDS = [
     Field("tables", (2, 3), np.array([5, 0, 9]), NUMBERS),
     Field("noisy", (1, 2), 3, PLAIN, True, ("|i1", "<i2")),
 ]
-PARTS = [np.array(each) for each in ([2**40], [5, 0, 8], [[0, 1, 2], [3, 4, 5]], [[0, 1, 0, 2**33], [0, 0, 0, 0]])]
-PARTS += [np.array(each) for each in ([[-7, 0, 7, 1], [0, 0, 0, -1]], [[5, 0, 9], [0, 0, 1]], [[-3, 3]])]
+PARTS = [
+    np.array(each)
+    for each in (
+        [2**40],
+        [5, 0, 8],
+        [[0, 1, 2], [3, 4, 5]],
+        [[0, 1, 0, 2**33], [0, 0, 0, 0]],
+    )
+]
+PARTS += [
+    np.array(each)
+    for each in ([[-7, 0, 7, 1], [0, 0, 0, -1]], [[5, 0, 9], [0, 0, 1]], [[-3, 3]])
+]
 
 
 def test_bounds_of_single_classes_hold() -> None:
-    parts = [*PARTS[:1], np.array([5, 1, 9]), *PARTS[2:]]  # the second class has no samples
-    with raises(PayloadError, field="sizes", expected="entries from 0 to 9", got="an entry outside"):
+    # the second class has no samples
+    parts = [*PARTS[:1], np.array([5, 1, 9]), *PARTS[2:]]
+    with raises(
+        PayloadError,
+        field="sizes",
+        expected="entries from 0 to 9",
+        got="an entry outside",
+    ):
         of_arrays(to_arrays(FIELDS, parts), FIELDS)
 
 
 @pytest.mark.parametrize("index", range(7))
-def test_nothing_is_unpacked_before_all_arrays_have_their_form(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_unpacked_before_all_arrays_have_their_form(
+    index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arrays = to_arrays(FIELDS, PARTS)
     monkeypatch.setattr(Field, "unpacked", lambda *_: pytest.fail("unpacked"))
-    spoiled: list[Any] = [arrays[index].astype(float), arrays[index][:, None], arrays[index].tolist(), None]
+    spoiled: list[Any] = [
+        arrays[index].astype(float),
+        arrays[index][:, None],
+        arrays[index].tolist(),
+        None,
+    ]
     if index < 2:
         spoiled.append(arrays[index][:-1])
     for array in spoiled:
@@ -74,22 +100,36 @@ def several(draw: st.DrawFn) -> tuple[list[list[np.ndarray]], list[Field], int]:
     """The integers of some parties, and what is known of them."""
     bound = 2 ** draw(st.integers(1, 29))
     n_parties = draw(st.integers(1, min(room(bound), 5)))
-    large = st.sampled_from([bound, bound + 1, min(bound**2, largest_sum(bound)), largest_sum(bound)])
-    fields = st.builds(Field, st.just("sums"), st.sampled_from([(2,), (1, 3), (0, 2)]), large, is_signed=st.just(True))
+    large = st.sampled_from(
+        [bound, bound + 1, min(bound**2, largest_sum(bound)), largest_sum(bound)]
+    )
+    fields = st.builds(
+        Field,
+        st.just("sums"),
+        st.sampled_from([(2,), (1, 3), (0, 2)]),
+        large,
+        is_signed=st.just(True),
+    )
     layout = draw(st.lists(fields, min_size=1, max_size=4))
     parties = []
     for _ in range(n_parties):
         parts = []
         for field in layout:
             most = field.largest
-            numbers = draw(st.lists(st.integers(-most, most), min_size=field.size, max_size=field.size))
+            numbers = draw(
+                st.lists(
+                    st.integers(-most, most), min_size=field.size, max_size=field.size
+                )
+            )
             parts.append(np.array(numbers, np.int64).reshape(field.shape))
         parties.append(parts)
     return parties, layout, bound
 
 
 @given(several())
-def test_the_sum_of_vectors_is_the_vector_of_sums(given: tuple[list[list[np.ndarray]], list[Field], int]) -> None:
+def test_the_sum_of_vectors_is_the_vector_of_sums(
+    given: tuple[list[list[np.ndarray]], list[Field], int],
+) -> None:
     parties, layout, bound = given
     vectors = [to_vector(layout, parts, bound) for parts in parties]
     assert {len(vector) for vector in vectors} == {n_entries(layout, bound)}
@@ -105,9 +145,12 @@ def test_the_sum_of_vectors_is_the_vector_of_sums(given: tuple[list[list[np.ndar
 def test_integers_beyond_what_was_agreed_do_not_leave() -> None:
     for most, number in ((8, 9), (100, -101)):
         with raises(PayloadError, field="secure sum"):
-            to_vector([Field("sums", (1,), most, is_signed=True)], [np.array([number])], 8)
+            to_vector(
+                [Field("sums", (1,), most, is_signed=True)], [np.array([number])], 8
+            )
     fields = [Field("sums", (1,), 100)]
-    for digits in ([24, 24, 24], [-1, 0, 0]):  # of more than three parties, and of a sum below 0
+    # of more than three parties, and of a sum below 0
+    for digits in ([24, 24, 24], [-1, 0, 0]):
         with raises(PayloadError, field="secure sum"):
             of_vector(fields, np.array(digits), 8, 3)
 

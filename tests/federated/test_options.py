@@ -1,4 +1,6 @@
-"""Options of a run: taken as described, or refused with their name before anything begins."""
+"""Options of a run: taken as described, or refused with their name before anything
+begins.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ ALONE: dict[str, list[Any]] = {
         ({"secure_bound": 3, "min_parties": 3}, "bound"),
         ({"secure_bound": 256, "min_parties": 2}, "min_parties"),
         ({"secure_bound": 256, "mechanism": LAPLACE, "min_parties": 3}, "mechanism"),
-        *(({"purpose": purpose}, "federation") for purpose in ("join", "withdraw", "evaluate", "resume")),
+        *(
+            ({"purpose": purpose}, "federation")
+            for purpose in ("join", "withdraw", "evaluate", "resume")
+        ),
     ],
     ids=str,
 )
@@ -69,23 +74,46 @@ def test_bad_options_are_refused_at_once(change: dict[str, Any], field: str) -> 
 
 @pytest.mark.parametrize("rows", [0, 16, 4096, np.int64(64)])
 def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
-    options = make(min_parties=np.int64(2), max_examples_per_party=np.uint8(5), gram=rows)
-    assert (options.min_parties, options.max_examples_per_party, options.gram) == (2, 5, rows)
+    options = make(
+        min_parties=np.int64(2), max_examples_per_party=np.uint8(5), gram=rows
+    )
+    assert (options.min_parties, options.max_examples_per_party, options.gram) == (
+        2,
+        5,
+        rows,
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "mode"),
-    [({}, "plain"), ({"mechanism": LAPLACE}, "noisy"), ({"secure_bound": 256}, "secure"), (SHARED, "secure")],
+    [
+        ({}, "plain"),
+        ({"mechanism": LAPLACE}, "noisy"),
+        ({"secure_bound": 256}, "secure"),
+        (SHARED, "secure"),
+    ],
 )
-def test_the_mode_follows_from_mechanism_and_bound(options: dict[str, Any], mode: str) -> None:
+def test_the_mode_follows_from_mechanism_and_bound(
+    options: dict[str, Any], mode: str
+) -> None:
     run = make(**{"min_parties": 3, **options}).run_spec
-    assert (run.mode, run.mechanism, run.bound) == (mode, options.get("mechanism"), options.get("secure_bound"))
+    assert (run.mode, run.mechanism, run.bound) == (
+        mode,
+        options.get("mechanism"),
+        options.get("secure_bound"),
+    )
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
-    federation = federate(make(fraction_evaluate=0), [party_of(*points(9), name="a")]).federation("1")
+    federation = federate(
+        make(fraction_evaluate=0), [party_of(*points(9), name="a")]
+    ).federation("1")
     assert make(federation=federation, purpose="join").run_spec == federation.run_spec
-    changes = {"spec": replace(SPEC, seed=8), "classes": CLASSES[::-1], "mechanism": LAPLACE}
+    changes = {
+        "spec": replace(SPEC, seed=8),
+        "classes": CLASSES[::-1],
+        "mechanism": LAPLACE,
+    }
     for name, value in [*changes.items(), ("spec", PLAN), ("class_weight", "balanced")]:
         with raises(ConfigError, field="spec, classes, mechanism, class_weight"):
             make(**{"federation": federation, "purpose": "join", name: value})

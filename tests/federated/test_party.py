@@ -1,4 +1,6 @@
-"""A party answers every request, gives no sample that the request does not declare, and shows none in a refusal."""
+"""A party answers every request, gives no sample that the request does not declare, and
+shows none in a refusal.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,18 @@ from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.texts import BESIDE
-from tests.fakes import CLASSES, RUN, SHAPE, SHARE, SPEC, config_of, counting, counts_of, evaluation_of, points
+from tests.fakes import (
+    CLASSES,
+    RUN,
+    SHAPE,
+    SHARE,
+    SPEC,
+    config_of,
+    counting,
+    counts_of,
+    evaluation_of,
+    points,
+)
 from tests.raising import raises
 
 X, Y = points(60)
@@ -57,10 +70,18 @@ NOISE = SimulatedRelease(LaplaceCounts(1.0, **SHAPE), 3)
 SECRET = 123456.789
 
 
-def party(folder: Path | None = None, mask: Callable[[RunSpec], None] = no_mask, **options: Any) -> Party:
-    """A party with 60 samples, and with a budget where there is a folder for its ledger."""
+def party(
+    folder: Path | None = None,
+    mask: Callable[[RunSpec], None] = no_mask,
+    **options: Any,
+) -> Party:
+    """A party with 60 samples, and with a budget where there is a folder for its
+    ledger.
+    """
     if folder is not None:
-        policy = Policy(10.0, 1e-4, mechanisms=["simulated", "laplace", "gaussian"], secure_sum=True)
+        policy = Policy(
+            10.0, 1e-4, mechanisms=["simulated", "laplace", "gaussian"], secure_sum=True
+        )
         options["budget"] = Budget(folder, policy)
     return Party(lambda _: Samples(X, Y, X, Y), PartyOptions(**options), mask)
 
@@ -70,7 +91,13 @@ def ask(who: Party, request: Request[Any]) -> Answer:
 
 
 def evaluation(tries: bool = True) -> EvaluationRequest:
-    return evaluation_of(RUN, (counts_of(X, Y),), (ScoringRule("balanced", 0.5, 1.0),), (1.0,), tries=tries)
+    return evaluation_of(
+        RUN,
+        (counts_of(X, Y),),
+        (ScoringRule("balanced", 0.5, 1.0),),
+        (1.0,),
+        tries=tries,
+    )
 
 
 REQUESTS: dict[str, Request[Any]] = {
@@ -78,7 +105,9 @@ REQUESTS: dict[str, Request[Any]] = {
     "exact": CountsRequest(RUN),
     "noisy": CountsRequest(RunSpec(SPEC, CLASSES, NOISE)),
     "secure": CountsRequest(RunSpec(SPEC, CLASSES, bound=256)),
-    "selection": SelectionRequest(RUN, CountsOfSpecs((counts_of(X, Y),)), ((ScoringRule("balanced", 0.5),),)),
+    "selection": SelectionRequest(
+        RUN, CountsOfSpecs((counts_of(X, Y),)), ((ScoringRule("balanced", 0.5),),)
+    ),
     "evaluation": evaluation(),
     "model": evaluation(tries=False),
 }
@@ -123,13 +152,18 @@ class Greedy(Request[Tables]):
         self.got.append(self.wants)
         return Answer()
 
-    fields = measured = parts = of_parts = None  # type: ignore[assignment]  # its answer has no arrays
+    # its answer has no arrays
+    fields = measured = parts = of_parts = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("budget", [False, True])
-@pytest.mark.parametrize("declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"])
+@pytest.mark.parametrize(
+    "declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"]
+)
 @pytest.mark.parametrize("wants", TAKES)
-def test_a_request_gets_what_it_declares(declares: str, wants: str, budget: bool, tmp_path: Path) -> None:
+def test_a_request_gets_what_it_declares(
+    declares: str, wants: str, budget: bool, tmp_path: Path
+) -> None:
     Greedy.got.clear()
     who = party(tmp_path / "state" if budget else None, mask=lambda *_: None)
     answer = ask(who, Greedy(declares, wants))
@@ -144,19 +178,31 @@ def test_a_request_gets_what_it_declares(declares: str, wants: str, budget: bool
 
 @pytest.mark.parametrize("budget", [False, True])
 @pytest.mark.parametrize("take", TAKES)
-def test_between_requests_nothing_is_to_be_had(take: str, budget: bool, tmp_path: Path) -> None:
+def test_between_requests_nothing_is_to_be_had(
+    take: str, budget: bool, tmp_path: Path
+) -> None:
     who = party(tmp_path / "state" if budget else None)
     ask(who, CountsRequest(RUN))
     with pytest.raises(PrivacyError):
         TAKES[take](who)
 
 
-def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again(tmp_path: Path) -> None:
+def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again(
+    tmp_path: Path,
+) -> None:
     loaded: list[tuple[str, ...]] = []
-    options = PartyOptions(budget=Budget(tmp_path / "state", Policy(1.0, mechanisms=["simulated"])))
+    options = PartyOptions(
+        budget=Budget(tmp_path / "state", Policy(1.0, mechanisms=["simulated"]))
+    )
     request = CountsRequest(RunSpec(SPEC, CLASSES, NOISE, feature_names=tuple("wxyz")))
     for _ in range(2):
-        assert REFUSED not in ask(Party(lambda names: loaded.append(names) or Samples(X, Y), options), request).metrics
+        assert (
+            REFUSED
+            not in ask(
+                Party(lambda names: loaded.append(names) or Samples(X, Y), options),
+                request,
+            ).metrics
+        )
     assert loaded == [()]  # so that a failure tells nothing
 
 
@@ -165,19 +211,30 @@ def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again
 
 def test_counts_alone_come_with_the_proof_of_a_member() -> None:
     member = party(member="its secret")
-    answers = [ask(member, request) for request in (ColumnsRequest(4, CLASSES), CountsRequest(RUN), evaluation())]
+    answers = [
+        ask(member, request)
+        for request in (ColumnsRequest(4, CLASSES), CountsRequest(RUN), evaluation())
+    ]
     assert [MEMBER in answer.metrics for answer in answers] == [False, True, False]
 
 
 def test_exact_answers_tell_their_time_and_no_other_does(tmp_path: Path) -> None:
     for name in ("columns", "exact", "selection"):
-        assert ask(party(name="Basel"), REQUESTS[name]).metrics.keys() == {PARTY, SECONDS}
-    assert ask(party(tmp_path / "state", name="Basel"), REQUESTS["noisy"]).metrics.keys() == {PARTY}
+        assert ask(party(name="Basel"), REQUESTS[name]).metrics.keys() == {
+            PARTY,
+            SECONDS,
+        }
+    assert ask(
+        party(tmp_path / "state", name="Basel"), REQUESTS["noisy"]
+    ).metrics.keys() == {PARTY}
     assert ask(party(mask=lambda *_: None), REQUESTS["secure"]).metrics == {}
     assert ask(party(), REQUESTS["evaluation"]).metrics.keys() == {"accuracy"}
 
 
-@pytest.mark.parametrize("entries", [{}, {PHASE: 3}, {PHASE: "nonsense"}, {PHASE: "counts"}, {PHASE: "evaluation"}])
+@pytest.mark.parametrize(
+    "entries",
+    [{}, {PHASE: 3}, {PHASE: "nonsense"}, {PHASE: "counts"}, {PHASE: "evaluation"}],
+)
 def test_what_is_no_request_is_refused(entries: dict[str, Any]) -> None:
     answer = party(name="Basel").answer(entries)
     assert answer.metrics.keys() == {REFUSED, PARTY}
@@ -189,12 +246,18 @@ def test_other_entries_of_a_request_are_ignored() -> None:
     assert codec.decode_all(answer.arrays, [RUN.hasher], 3)[0] == counts_of(X, Y)
 
 
-@pytest.mark.parametrize("convert", [sp.csr_matrix, sp.csc_array, np.asfortranarray, np.ndarray.tolist, np.float32])
+@pytest.mark.parametrize(
+    "convert",
+    [sp.csr_matrix, sp.csc_array, np.asfortranarray, np.ndarray.tolist, np.float32],
+)
 @pytest.mark.parametrize("name", ["columns", "exact", "evaluation"])
 def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
     rounded = np.round(X)  # the same in float32
     made = [
-        ask(Party(lambda _, given=given: Samples(given, Y.tolist(), given, Y.tolist())), REQUESTS[name])
+        ask(
+            Party(lambda _, given=given: Samples(given, Y.tolist(), given, Y.tolist())),
+            REQUESTS[name],
+        )
         for given in (rounded, convert(rounded))
     ]
     assert REFUSED not in made[1].metrics
@@ -204,7 +267,9 @@ def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
 
 ERRORS = {
     "failed with OSError": OSError(f"cannot read {SECRET}"),
-    "label: expected a column of the file, got y": ConfigError("label", "a column of the file", "y"),
+    "label: expected a column of the file, got y": ConfigError(
+        "label", "a column of the file", "y"
+    ),
 }
 
 
@@ -221,7 +286,9 @@ def test_what_an_error_shows(reason: str, caplog: pytest.LogCaptureFixture) -> N
 # ---- the model
 
 
-def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_cannot_be_kept_is_tried_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def disk_full(model: FlyNNClassifier) -> None:
         raise OSError(28, "No space left on device", "/secret/folder/model.npz")
 
@@ -237,7 +304,13 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(caplog: pytest.LogCap
 
 
 BAD: list[tuple[str, Any]] = [("memory_limit", value) for value in (0, "4 GiB", True)]
-BAD += [("min_examples", 0), ("name", 5), ("n_jobs", 0), ("budget", 1.0), ("response_seconds", -1)]
+BAD += [
+    ("min_examples", 0),
+    ("name", 5),
+    ("n_jobs", 0),
+    ("budget", 1.0),
+    ("response_seconds", -1),
+]
 BAD += [("evaluates", 1), ("secure", "yes"), ("leaves", None)]
 
 
@@ -248,13 +321,19 @@ def test_bad_options_are_refused(name: str, value: Any) -> None:
 
 
 def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
-    with raises(PayloadError, field="memory", expected="at most 1.0 MiB", got="2.0 MiB"):
+    with raises(
+        PayloadError, field="memory", expected="at most 1.0 MiB", got="2.0 MiB"
+    ):
         party(memory_limit=2**20).check_memory(2**21, "all of it")
 
 
-def test_long_hashing_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_hashing_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
-    monkeypatch.setattr(sample_access, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(
+        sample_access, "time", SimpleNamespace(monotonic=lambda: next(seconds))
+    )
     hashed = sample_access.progress(4000)
     for _ in range(4):
         hashed(1000)
@@ -273,7 +352,9 @@ def answered(run: RunSpec, samples: Any, folder: Path | None = None) -> Answer:
     """The counts, or the noisy counts, of samples; what a refusal costs is checked."""
     options: dict[str, Any] = {}
     if folder is not None:
-        options["budget"] = budget = Budget(folder, Policy(10.0, mechanisms=["simulated"]))
+        options["budget"] = budget = Budget(
+            folder, Policy(10.0, mechanisms=["simulated"])
+        )
         mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=8, n_classes=3), 3)
         run = replace(run, mechanism=mechanism)
     answer = ask(Party(samples, PartyOptions(**options)), CountsRequest(run))
@@ -285,29 +366,49 @@ def answered(run: RunSpec, samples: Any, folder: Path | None = None) -> Answer:
 MISFITS: dict[str, tuple[Any, Any]] = {
     "an array for a schema with names": (NUMBERS[True], Samples(X[:, :2], Y)),
     "names for a schema without": (NUMBERS[False], Samples(FRAME, Y)),
-    "names beside an array for a schema without": (NUMBERS[False], Samples(X[:, :2], Y, names=["u", "v"])),
+    "names beside an array for a schema without": (
+        NUMBERS[False],
+        Samples(X[:, :2], Y, names=["u", "v"]),
+    ),
     "names for a run without": (None, Samples(X[:, :2], Y, names=["u", "v"])),
     "other names beside an array": (("u", "v"), Samples(X[:, :2], Y, names=["q", "r"])),
-    "a column of texts beside, without a schema": (("u", "u" + BESIDE), Samples(FRAME, Y)),
+    "a column of texts beside, without a schema": (
+        ("u", "u" + BESIDE),
+        Samples(FRAME, Y),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", MISFITS)
 @pytest.mark.parametrize("is_private", [False, True])
-def test_other_columns_are_refused_before_anything_is_spent(name: str, is_private: bool, tmp_path: Path) -> None:
+def test_other_columns_are_refused_before_anything_is_spent(
+    name: str, is_private: bool, tmp_path: Path
+) -> None:
     features, samples = MISFITS[name]
-    answer = answered(replace(UV, feature_names=features), samples, tmp_path / "state" if is_private else None)
+    answer = answered(
+        replace(UV, feature_names=features),
+        samples,
+        tmp_path / "state" if is_private else None,
+    )
     assert REFUSED in answer.metrics
     assert answer.arrays == []
 
 
 @pytest.mark.parametrize("features", [("v", "u"), Schema([V, U])])
 @pytest.mark.parametrize("is_private", [False, True])
-def test_names_beside_an_array_mean_what_those_of_a_frame_do(features: Any, is_private: bool, tmp_path: Path) -> None:
+def test_names_beside_an_array_mean_what_those_of_a_frame_do(
+    features: Any, is_private: bool, tmp_path: Path
+) -> None:
     run = replace(UV, feature_names=features)
-    forms = Samples(X[:, :2], Y, names=["u", "v"]), Samples(FRAME, Y), Samples(FRAME[["v", "u"]], Y)
+    forms = (
+        Samples(X[:, :2], Y, names=["u", "v"]),
+        Samples(FRAME, Y),
+        Samples(FRAME[["v", "u"]], Y),
+    )
     folders = [tmp_path / str(i) if is_private else None for i in range(3)]
-    first, *others = (answered(run, *each).arrays for each in zip(forms, folders, strict=True))
+    first, *others = (
+        answered(run, *each).arrays for each in zip(forms, folders, strict=True)
+    )
     for found in others:
         assert [each.tolist() for each in found] == [each.tolist() for each in first]
 
@@ -316,16 +417,23 @@ def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) 
     def load(_: Any) -> Samples:
         raise DataError("y", text="y: row 17 has no label")
 
-    assert answered(UV, load, tmp_path / "state").metrics == {REFUSED: "phase counts failed at this party"}
+    assert answered(UV, load, tmp_path / "state").metrics == {
+        REFUSED: "phase counts failed at this party"
+    }
 
 
 def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path: Path) -> None:
     who = party(tmp_path / "state", mask=lambda *_: None, leaves=True)
-    reason = ask(who, WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256))).metrics[REFUSED]
+    reason = ask(who, WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256))).metrics[
+        REFUSED
+    ]
     assert str(reason).startswith("leave: ")
 
 
 def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path: Path) -> None:
-    for source in (GivenRows(Samples(X[:, :2], Y)), lambda _: GivenRows(Samples(X[:, :2], Y))):
+    for source in (
+        GivenRows(Samples(X[:, :2], Y)),
+        lambda _: GivenRows(Samples(X[:, :2], Y)),
+    ):
         assert str(answered(UV, source).metrics[REFUSED]).startswith("load: ")
         assert REFUSED not in answered(UV, source, tmp_path / str(id(source))).metrics

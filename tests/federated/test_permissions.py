@@ -13,19 +13,37 @@ from flwr_flynn.federated.protocol import Reply
 
 
 def test_each_field_is_an_array_behind_its_fingerprint() -> None:
-    fields = [Field("a", (2,), 9, "plain"), Field("b", (3,), 9, "plain"), Field("c", (1, 2), 9, fingerprint="00" * 32)]
+    fields = [
+        Field("a", (2,), 9, "plain"),
+        Field("b", (3,), 9, "plain"),
+        Field("c", (1, 2), 9, fingerprint="00" * 32),
+    ]
     assert contents_of(fields) == [
-        Content(("a",), (2,)), Content(("b",), (3,)), Content(("fingerprint",), (32,)), Content(("c",), (1, 2)),
-    ]  # fmt: skip
+        Content(("a",), (2,)),
+        Content(("b",), (3,)),
+        Content(("fingerprint",), (32,)),
+        Content(("c",), (1, 2)),
+    ]
 
 
 def test_arrivals_are_the_same_in_every_order_and_do_not_grow() -> None:
     random = np.random.default_rng(0)
-    sizes, contents = random.integers(1, 999, 500), [Content((name,), None) for name in "ab"]
-    messages = [Arrivals.of(contents, Reply("1", [b"x" * n, b"x" * 2 * n], 1, {"a": 1})) for n in sizes.tolist()]
-    total, other = (sum((messages[i] for i in order), Arrivals()) for order in (range(500), random.permutation(500)))
+    sizes, contents = (
+        random.integers(1, 999, 500),
+        [Content((name,), None) for name in "ab"],
+    )
+    messages = [
+        Arrivals.of(contents, Reply("1", [b"x" * n, b"x" * 2 * n], 1, {"a": 1}))
+        for n in sizes.tolist()
+    ]
+    total, other = (
+        sum((messages[i] for i in order), Arrivals())
+        for order in (range(500), random.permutation(500))
+    )
     assert total == other
     assert (total.parties, total.bytes) == (500, 3 * sizes.sum() + 500 * 9)
-    expected = [[k * sizes.min(), round(k * sizes.sum() / 500), k * sizes.max()] for k in (1, 2)]
+    expected = [
+        [k * sizes.min(), round(k * sizes.sum() / 500), k * sizes.max()] for k in (1, 2)
+    ]
     assert [each["bytes"] for each in total.to_dict()["fields"]] == expected
     assert sys.getsizeof(total.sizes) == sys.getsizeof(messages[1].sizes)

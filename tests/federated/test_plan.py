@@ -37,7 +37,10 @@ def names(**changes: Any) -> list[str]:
         ({"spec": HashPlan(4, 3)}, "counts selection evaluation"),
         ({"spec": AUTO}, "columns counts selection evaluation"),
         ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
-        ({"spec": AUTO, **SECURE}, f"{BINS} columns counts selection secure-evaluation evaluation"),
+        (
+            {"spec": AUTO, **SECURE},
+            f"{BINS} columns counts selection secure-evaluation evaluation",
+        ),
         ({"spec": LARGE}, "columns counts selection evaluation"),
         ({"gram": 16}, "counts selection gram evaluation"),
         ({"gram": 16, "decay": 0.5}, "counts gram evaluation"),
@@ -62,20 +65,37 @@ def federation() -> Federation:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        *(({"purpose": purpose}, "counts selection evaluation") for purpose in ("join", "withdraw")),
-        *(({"purpose": purpose, "gram": 16}, "counts selection gram evaluation") for purpose in ("join", "withdraw")),
+        *(
+            ({"purpose": purpose}, "counts selection evaluation")
+            for purpose in ("join", "withdraw")
+        ),
+        *(
+            ({"purpose": purpose, "gram": 16}, "counts selection gram evaluation")
+            for purpose in ("join", "withdraw")
+        ),
         ({"purpose": "evaluate"}, "evaluation"),
         ({"purpose": "evaluate", "fraction_evaluate": 0}, ""),
         ({"purpose": "resume"}, ""),
         ({"phase": "gram", "purpose": "resume", "gram": 16}, "gram evaluation"),
         ({"phase": "gram", "purpose": "resume"}, "evaluation"),
-        ({"phase": "selection", "purpose": "resume", "gram": 16}, "selection gram evaluation"),
+        (
+            {"phase": "selection", "purpose": "resume", "gram": 16},
+            "selection gram evaluation",
+        ),
     ],
     ids=str,
 )
-def test_phases_from_a_saved_run(federation: Federation, changes: dict[str, Any], expected: str) -> None:
-    phase, options = changes.get("phase", ""), {name: value for name, value in changes.items() if name != "phase"}
-    assert names(federation=replace(federation, phase=phase), **options) == expected.split()
+def test_phases_from_a_saved_run(
+    federation: Federation, changes: dict[str, Any], expected: str
+) -> None:
+    phase, options = (
+        changes.get("phase", ""),
+        {name: value for name, value in changes.items() if name != "phase"},
+    )
+    assert (
+        names(federation=replace(federation, phase=phase), **options)
+        == expected.split()
+    )
 
 
 def test_the_counting_asks_those_who_can_be_in_it(federation: Federation) -> None:

@@ -25,26 +25,52 @@ def test_keys_are_written_with_hyphens() -> None:
 
 
 def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
-    modules = [import_module(f"{phases.__name__}.{each.name}") for each in iter_modules(phases.__path__)]
-    kinds = [kind for each in modules for kind in vars(each).values() if isinstance(kind, type)]
-    names = {kind.phase for kind in kinds if issubclass(kind, Request) and "phase" in vars(kind)}
-    code = "import flwr_flynn.flower.client, flwr_flynn.federated.request as r; print(*r._REQUESTS, sep=',')"
-    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    modules = [
+        import_module(f"{phases.__name__}.{each.name}")
+        for each in iter_modules(phases.__path__)
+    ]
+    kinds = [
+        kind
+        for each in modules
+        for kind in vars(each).values()
+        if isinstance(kind, type)
+    ]
+    names = {
+        kind.phase
+        for kind in kinds
+        if issubclass(kind, Request) and "phase" in vars(kind)
+    }
+    code = (
+        "import flwr_flynn.flower.client, flwr_flynn.federated.request as r; "
+        "print(*r._REQUESTS, sep=',')"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
     assert set(found.stdout.strip().split(",")) == names
 
 
-@pytest.mark.parametrize("name", [None, 3, b"counts", "", "Counts", "counts\n", "x" * 65, "refinement-of-tomorrow"])
+@pytest.mark.parametrize(
+    "name",
+    [None, 3, b"counts", "", "Counts", "counts\n", "x" * 65, "refinement-of-tomorrow"],
+)
 def test_an_unknown_phase_is_refused(name: Any) -> None:
     with raises(PayloadError, field=PHASE):
         request_of({PHASE: name})
 
 
-@pytest.mark.parametrize("version", ["0.0.1", "99.0", "", "x\n", __version__.partition(".")[0]])
-def test_a_server_of_another_minor_version_is_declined_by_both_versions(version: str) -> None:
+@pytest.mark.parametrize(
+    "version", ["0.0.1", "99.0", "", "x\n", __version__.partition(".")[0]]
+)
+def test_a_server_of_another_minor_version_is_declined_by_both_versions(
+    version: str,
+) -> None:
     patch = ".".join([*__version__.split(".")[:2], "99"])
     assert request_of({PHASE: "counts", VERSION: patch}) is CountsRequest
     for phase in ("counts", "a phase of tomorrow"):
-        with raises(PayloadError, field=VERSION, expected=__version__, got=version) as error:
+        with raises(
+            PayloadError, field=VERSION, expected=__version__, got=version
+        ) as error:
             request_of({PHASE: phase, VERSION: version})
         assert __version__ in str(error.value)
         assert repr(version) in str(error.value)
@@ -60,7 +86,14 @@ def test_two_requests_of_one_name_are_an_error_of_the_program() -> None:
 
 
 def test_fields_are_read_by_their_types_and_sizes() -> None:
-    config = Config({"flynn-text": "abc", "flynn-list": "[1]", "flynn-n-bins": 3, "flynn-tries": True})
+    config = Config(
+        {
+            "flynn-text": "abc",
+            "flynn-list": "[1]",
+            "flynn-n-bins": 3,
+            "flynn-tries": True,
+        }
+    )
     assert config.text("text", 3) == "abc"
     assert config.json("list", 3) == [1]
     assert config.integer("n_bins", 3, 3) == 3
@@ -77,8 +110,13 @@ OTHERS: dict[str, Any] = {
 BOUNDS: dict[str, Any] = {"text": (8,), "json": (8,), "integer": (1, 8), "boolean": ()}
 
 
-@pytest.mark.parametrize(("read", "value"), [(read, value) for read, values in OTHERS.items() for value in values])
-def test_any_other_value_is_refused_with_the_name_of_its_field(read: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [(read, value) for read, values in OTHERS.items() for value in values],
+)
+def test_any_other_value_is_refused_with_the_name_of_its_field(
+    read: str, value: Any
+) -> None:
     config = Config({} if value is None else {"flynn-n-bins": value})
     with raises(PayloadError, field="flynn-n-bins"):
         getattr(config, read)("n_bins", *BOUNDS[read])

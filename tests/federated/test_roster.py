@@ -1,4 +1,6 @@
-"""The roster: who was asked, counted and missing, everybody under a name that nobody else can take."""
+"""The roster: who was asked, counted and missing, everybody under a name that nobody
+else can take.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,19 @@ def test_parties_are_missing_until_they_are_counted() -> None:
     roster.fail("3", "failed: \x1b[31mgone\n")
     roster.introduce({"1": "Ulm"})
     roster.fail("1", "declined: no")
-    assert roster.missing == {"Ulm": "declined: no", "node 2": "no reply", "node 3": "failed: [31mgone"}
-    with raises(AggregationError, counted=0, min_parties=2, missing=roster.missing) as error:
+    assert roster.missing == {
+        "Ulm": "declined: no",
+        "node 2": "no reply",
+        "node 3": "failed: [31mgone",
+    }
+    with raises(
+        AggregationError, counted=0, min_parties=2, missing=roster.missing
+    ) as error:
         roster.require(2)
-    assert all(f"{name} ({reason})" in str(error.value) for name, reason in roster.missing.items())
+    assert all(
+        f"{name} ({reason})" in str(error.value)
+        for name, reason in roster.missing.items()
+    )
     for cid in "12":
         roster.count(Member("", cid))
     assert roster.missing == {"node 3": "failed: [31mgone"}
@@ -39,7 +50,10 @@ def test_parties_are_missing_until_they_are_counted() -> None:
     roster.ask(["1"])
     roster.fail("1", "too late")
     roster.fail("4", "\x00")
-    assert roster.missing == {"node 3": "failed: [31mgone", "node 4": "failed without a reason"}
+    assert roster.missing == {
+        "node 3": "failed: [31mgone",
+        "node 4": "failed without a reason",
+    }
 
 
 @pytest.mark.parametrize("n", [0, 50])
@@ -53,8 +67,17 @@ def test_a_long_list_of_missing_parties_is_cut(n: int) -> None:
 
 
 def test_no_party_passes_for_another() -> None:
-    roster = counted(n1="Basel", n2="Basel", n3="Basel (node 1)", n4="node 5", n5="", n6="Ulm")
-    names = ["Basel (node 1)", "Basel (node 2)", "Basel (node 1) (node 3)", "node 5 (node 4)", "node 5 (node 5)", "Ulm"]
+    roster = counted(
+        n1="Basel", n2="Basel", n3="Basel (node 1)", n4="node 5", n5="", n6="Ulm"
+    )
+    names = [
+        "Basel (node 1)",
+        "Basel (node 2)",
+        "Basel (node 1) (node 3)",
+        "node 5 (node 4)",
+        "node 5 (node 5)",
+        "Ulm",
+    ]
     assert roster.names() == dict(zip("123456", names, strict=True))
     assert [str(member) for member in roster.counted] == names
     assert roster.namesakes() == {"Basel": ["1", "2"]}
@@ -69,10 +92,16 @@ def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
     assert {who: roster.find(*who) for who in found} == found
     roster.introduce({"8": "b", "9": "a"})
     assert roster.find("8") == [1]
-    members = {("8",): before[1], ("1", "b"): before[0], ("9",): before[1], ("3",): before[2]}
+    members = {
+        ("8",): before[1],
+        ("1", "b"): before[0],
+        ("9",): before[1],
+        ("3",): before[2],
+    }
     assert {who: roster.member(*who) for who in members} == members
     other = Roster(before, identify=lambda cid: "k9")
-    assert (other.find("7", "a"), other.member("7", "a")) == ([0], before[0])  # another key after a start
+    # another key after a start
+    assert (other.find("7", "a"), other.member("7", "a")) == ([0], before[0])
 
 
 def test_who_was_taken_out_is_a_member_no_more() -> None:
@@ -90,9 +119,15 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
     roster = Roster()
     roster.count(Member("a", "1", sha256=("x", "y")))
     assert roster.twin("2", "a", ("x", "y")) == "1"
-    for cid, name, sha256 in (("1", "a", ("x", "y")), ("2", "b", ("x", "y")), ("2", "a", ("x",)), ("2", "a", ())):
+    for cid, name, sha256 in (
+        ("1", "a", ("x", "y")),
+        ("2", "b", ("x", "y")),
+        ("2", "a", ("x",)),
+        ("2", "a", ()),
+    ):
         assert roster.twin(cid, name, sha256) is None
-    for name, sha256 in (("", ("x", "y")), ("b", ())):  # without a name or counts nobody is anybody's twin
+    # without a name or counts nobody is anybody's twin
+    for name, sha256 in (("", ("x", "y")), ("b", ())):
         roster.count(Member(name, "3", sha256=sha256))
         assert roster.twin("2", name, sha256) is None
     # Whichever of the two ids is the smaller one.
@@ -101,12 +136,24 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
 
 @pytest.mark.parametrize(
     ("proof", "expected"),
-    [("", ""), (None, ""), (7, ""), (b"ab", ""), ("x" * 257, ""), ("ab", hashlib.sha256(b"ab").hexdigest())],
+    [
+        ("", ""),
+        (None, ""),
+        (7, ""),
+        (b"ab", ""),
+        ("x" * 257, ""),
+        ("ab", hashlib.sha256(b"ab").hexdigest()),
+    ],
 )
-def test_a_proof_of_membership_is_a_short_text_that_is_known_by_its_sha256(proof: Any, expected: str) -> None:
+def test_a_proof_of_membership_is_a_short_text_that_is_known_by_its_sha256(
+    proof: Any, expected: str
+) -> None:
     metrics = {PARTY: "Ulm", MEMBER: proof}
     assert Sender.of(Reply("1", [], 1, metrics)) == Sender("1", "Ulm", expected)
-    assert Sender.of(Reply("1", [], 1, {MEMBER: "x" * 256})).proof == hashlib.sha256(b"x" * 256).hexdigest()
+    assert (
+        Sender.of(Reply("1", [], 1, {MEMBER: "x" * 256})).proof
+        == hashlib.sha256(b"x" * 256).hexdigest()
+    )
 
 
 @given(st.text(), st.integers(1, 20))
@@ -117,7 +164,10 @@ def test_cleaned_text_is_one_short_printable_line(text: str, longest: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(b"Basel", ""), (None, ""), ("\0" * 79 + "Basel", "B"), ("\0" * 80 + "Basel", "")]
+    ("value", "expected"),
+    [(b"Basel", ""), (None, ""), ("\0" * 79 + "Basel", "B"), ("\0" * 80 + "Basel", "")],
 )
-def test_clean_takes_texts_alone_and_reads_no_more_than_four_times_what_is_shown(value: Any, expected: str) -> None:
+def test_clean_takes_texts_alone_and_reads_no_more_than_four_times_what_is_shown(
+    value: Any, expected: str
+) -> None:
     assert clean(value, 20) == expected

@@ -1,4 +1,6 @@
-"""Rules of a run: lost, late and refusing parties; saving and resuming; members that join and leave."""
+"""Rules of a run: lost, late and refusing parties; saving and resuming; members that
+join and leave.
+"""
 
 from __future__ import annotations
 
@@ -48,17 +50,29 @@ from tests.raising import raises
 # ---- the plan and its rounds
 
 
-ROUNDS: list[tuple[Any, dict[str, Any], int]] = [(GRID[0], {"decay": 0.5}, 1), (GRID[0], {}, 2)]
-ROUNDS += [(GRID, {"decay": 0.5}, 2), (GRID, {"fraction_evaluate": 0}, 1), (AUTO, {"decay": 0.5}, 3), (AUTO, {}, 3)]
+ROUNDS: list[tuple[Any, dict[str, Any], int]] = [
+    (GRID[0], {"decay": 0.5}, 1),
+    (GRID[0], {}, 2),
+]
+ROUNDS += [
+    (GRID, {"decay": 0.5}, 2),
+    (GRID, {"fraction_evaluate": 0}, 1),
+    (AUTO, {"decay": 0.5}, 3),
+    (AUTO, {}, 3),
+]
 
 
 @pytest.mark.parametrize(("spec", "changes", "rounds"), ROUNDS)
-def test_the_rounds_of_a_run_are_known_before_it_begins(spec: Any, changes: dict[str, Any], rounds: int) -> None:
+def test_the_rounds_of_a_run_are_known_before_it_begins(
+    spec: Any, changes: dict[str, Any], rounds: int
+) -> None:
     steps = exchange(spec, **changes)
     assert steps.run.num_rounds == rounds
     run = steps.rounds()
     assert run.counts.n_examples == 120
-    assert ("evaluation" in run.state.results) == (changes.get("fraction_evaluate") != 0)
+    assert ("evaluation" in run.state.results) == (
+        changes.get("fraction_evaluate") != 0
+    )
     before = sha256(run.model), list(steps.asked)
     steps.rounds(2)  # more rounds ask nobody and change nothing
     assert (sha256(run.model), steps.asked) == before
@@ -84,7 +98,9 @@ def replies_of(steps: Exchange, asked: str = "0123") -> list[Reply]:
 
 
 @pytest.mark.parametrize("asked", ["0123", "01"])
-def test_late_replies_and_those_of_parties_that_were_not_asked_change_nothing(asked: str) -> None:
+def test_late_replies_and_those_of_parties_that_were_not_asked_change_nothing(
+    asked: str,
+) -> None:
     steps = exchange(GRID)
     replies = replies_of(steps, asked)
     taken = steps.run.complete(replies[:3], Failures())
@@ -105,7 +121,9 @@ def test_traffic_is_told_per_party() -> None:
     traffic = Traffic()
     assert traffic.per_party == {"up": 0, "down": 0}
     traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
-    traffic.add(Arrivals.of([Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5})))
+    traffic.add(
+        Arrivals.of([Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5}))
+    )
     assert traffic.per_party == {"up": 14, "down": 18}
 
 
@@ -116,10 +134,17 @@ def test_whoever_is_there_after_the_counting_is_not_counted_and_may_join() -> No
     steps = exchange(GRID)
     steps.step(TRAIN, "012")
     steps.rounds()
-    assert steps.asked == [("counts", [*"012"]), ("selection", [*"012"]), ("evaluation", [*"0123"])]
+    assert steps.asked == [
+        ("counts", [*"012"]),
+        ("selection", [*"012"]),
+        ("evaluation", [*"0123"]),
+    ]
     saved = steps.run.federation("1")
     joining = options_for(saved.run_spec.specs, federation=saved, purpose="join")
-    assert Exchange(Run(RunOptions(**joining)), steps.parties).rounds().counts == exchange(GRID).rounds().counts
+    assert (
+        Exchange(Run(RunOptions(**joining)), steps.parties).rounds().counts
+        == exchange(GRID).rounds().counts
+    )
 
 
 def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
@@ -146,7 +171,11 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     before = dict(run.state.results), run.counted.missing, run.traffic["counts"].replied
     with pytest.raises(ZeroDivisionError):
         run.complete(replies, Failures(), lambda _: {"x": 1 / 0})
-    assert (dict(run.state.results), run.counted.missing, run.traffic["counts"].replied) == before
+    assert (
+        dict(run.state.results),
+        run.counted.missing,
+        run.traffic["counts"].replied,
+    ) == before
     taken = run.complete(replies, Failures())
     assert taken.batch.repeated == []
     assert run.counts.n_examples == 120
@@ -156,34 +185,72 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
 
 
 def test_the_sender_of_a_failure_is_told_as_far_as_it_is_known() -> None:
-    assert Failures({"1": "failed: x\n"}).reasons(["2"]) == {"1": "failed: x", "2": "no reply"}
+    assert Failures({"1": "failed: x\n"}).reasons(["2"]) == {
+        "1": "failed: x",
+        "2": "no reply",
+    }
     assert Failures(unnamed=["bad\0file"]).reasons(["2"]) == {"2": "failed: badfile"}
     long = Failures(
-        {"1": f"failed: Traceback {'line, ' * 100} ValueError: cause"}, [f"Other {'line, ' * 100} KeyError: x"]
+        {"1": f"failed: Traceback {'line, ' * 100} ValueError: cause"},
+        [f"Other {'line, ' * 100} KeyError: x"],
     )
-    for cid, start, end in (("1", "failed: Traceback", "ValueError: cause"), ("2", "failed: Other", "KeyError: x")):
+    for cid, start, end in (
+        ("1", "failed: Traceback", "ValueError: cause"),
+        ("2", "failed: Other", "KeyError: x"),
+    ):
         reason = long.reasons(["2"])[cid]
-        assert (reason[: len(start)], reason[-len(end) :], len(reason) <= 200) == (start, end, True)
+        assert (reason[: len(start)], reason[-len(end) :], len(reason) <= 200) == (
+            start,
+            end,
+            True,
+        )
     unsure = "no reply or a failure (1 without a name, the first: bad file)"
-    assert Failures(unnamed=["bad file"]).reasons(["2", "3"]) == {"2": unsure, "3": unsure}
+    assert Failures(unnamed=["bad file"]).reasons(["2", "3"]) == {
+        "2": unsure,
+        "3": unsure,
+    }
 
 
 # ---- members that join and leave
 
 NOBODY = federation_of(
-    RunOptions(SPEC, CLASSES, 1).run_spec, Run(RunOptions(SPEC, CLASSES, 1)).totals, (), (POOLED.scoring,)
+    RunOptions(SPEC, CLASSES, 1).run_spec,
+    Run(RunOptions(SPEC, CLASSES, 1)).totals,
+    (),
+    (POOLED.scoring,),
 )
 
 
-def reply(name: str, cid: str | None = None, n: int | None = None, seed: int | None = None) -> Reply:
+def reply(
+    name: str, cid: str | None = None, n: int | None = None, seed: int | None = None
+) -> Reply:
     """A party whose samples follow from its name."""
-    n, seed = (len(name) + 3 if n is None else n), (ord(name[0]) if seed is None else seed)
-    return good_reply(cid or str(ord(name[0])), n, seed, flynn_party=name, flynn_member=f"secret of {name}")
+    n, seed = (
+        (len(name) + 3 if n is None else n),
+        (ord(name[0]) if seed is None else seed),
+    )
+    return good_reply(
+        cid or str(ord(name[0])),
+        n,
+        seed,
+        flynn_party=name,
+        flynn_member=f"secret of {name}",
+    )
 
 
-def changed(before: Federation, purpose: str, *replies: Reply, batches: int = 1, **more: Any) -> Run:
+def changed(
+    before: Federation, purpose: str, *replies: Reply, batches: int = 1, **more: Any
+) -> Run:
     """A run that these replies come to, without the phases after the counting."""
-    options = RunOptions(SPEC, CLASSES, 1, federation=before, purpose=purpose, fraction_evaluate=0, **more)
+    options = RunOptions(
+        SPEC,
+        CLASSES,
+        1,
+        federation=before,
+        purpose=purpose,
+        fraction_evaluate=0,
+        **more,
+    )
     run = Run(options)
     for batch in np.array_split(np.arange(len(replies)), batches):
         if run.ask(TRAIN, [replies[i].cid for i in batch]) is not None:
@@ -196,7 +263,9 @@ def joined(*names: str) -> Federation:
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(batches: int) -> None:
+def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(
+    batches: int,
+) -> None:
     bad, good = replace(good_reply("1"), tensors=[b"junk", None, b""]), good_reply("1")
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
     run.ask(TRAIN, ["1"])
@@ -227,11 +296,16 @@ def test_nobody_joins_twice_whatever_they_are_known_by(again: Reply) -> None:
         (reply("zoe"), "refused: not in the federation"),
         (reply("b", n=5), "refused: counts: expected those that b was counted by"),
         (reply("b", seed=5), "refused: counts: expected those that b was counted by"),
-        (replace(reply("b"), metrics={"flynn-party": "b", REFUSED: "stays"}), "declined: stays"),
+        (
+            replace(reply("b"), metrics={"flynn-party": "b", REFUSED: "stays"}),
+            "declined: stays",
+        ),
         (replace(reply("b"), tensors=[b"junk"]), "refused: array 1: expected"),
     ],
 )
-def test_nobody_leaves_by_other_counts_than_their_own(wrong: Reply, reason: str) -> None:
+def test_nobody_leaves_by_other_counts_than_their_own(
+    wrong: Reply, reason: str
+) -> None:
     run = changed(joined("a", "b", "c"), "withdraw", wrong, reply("c"))
     assert str(run.counted.missing).find(reason) > 0
     assert run.counts == joined("a", "b").counts
@@ -263,13 +337,18 @@ def test_every_driver_serves_every_purpose(driver: str) -> None:
     parts, drive = shares(), DRIVERS[driver]
 
     def go(before: Federation, purpose: str, parts: Any = parts) -> Run:
-        return drive(options_for(before.run_spec.specs, federation=before, purpose=purpose), parts)
+        return drive(
+            options_for(before.run_spec.specs, federation=before, purpose=purpose),
+            parts,
+        )
 
     part, whole = (in_process(options_for(GRID[0]), parts[:n]) for n in (3, 4))
     more = go(part.federation("1"), "join")
     assert more.traffic["counts"].asked == 1
     assert sha256(more.model) == sha256(whole.model)
-    left = go(more.federation("2"), "withdraw", [*parts[:3], {**parts[3], "leaves": True}])
+    left = go(
+        more.federation("2"), "withdraw", [*parts[:3], {**parts[3], "leaves": True}]
+    )
     assert sha256(left.model) == sha256(part.model)
     assert left.federation("3").counts == part.counts
     seen = go(part.federation("1"), "evaluate")
@@ -277,16 +356,24 @@ def test_every_driver_serves_every_purpose(driver: str) -> None:
     assert seen.state.results["evaluation"].figures["examples"] == 30
     steps = exchange(AUTO)  # stops after the columns and the counts
     steps.rounds(2)
-    rest, whole = go(steps.run.federation("1"), "resume"), in_process(options_for(AUTO), parts)
+    rest, whole = (
+        go(steps.run.federation("1"), "resume"),
+        in_process(options_for(AUTO), parts),
+    )
     assert sha256(rest.model) == sha256(whole.model)
-    assert rest.state.results["evaluation"].figures == whole.state.results["evaluation"].figures
+    assert (
+        rest.state.results["evaluation"].figures
+        == whole.state.results["evaluation"].figures
+    )
 
 
 def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
     federation = joined("a")
     for purpose in ("join", "withdraw"):
         with raises(AggregationError, counted=0, min_parties=1):
-            _ = changed(federation, purpose, reply("a" if purpose == "join" else "z")).model
+            _ = changed(
+                federation, purpose, reply("a" if purpose == "join" else "z")
+            ).model
 
 
 def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node() -> None:
@@ -295,38 +382,69 @@ def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node() ->
     options = {"min_parties": 1, "fraction_evaluate": 0.0, "decay": 0.5}
 
     def go(before: Federation | None, purpose: str, **parties: Party) -> Run:
-        run = Run(RunOptions(SPEC, CLASSES, federation=before, purpose=purpose, **options))
+        run = Run(
+            RunOptions(SPEC, CLASSES, federation=before, purpose=purpose, **options)
+        )
         return Exchange(run, parties).rounds()
 
     ulm = party_of(X, y, name="Ulm", member="a secret of Ulm")
-    whole = go(None, "train", n1=ulm, n2=party_of(others, labels, name="Bonn")).federation("1")
+    whole = go(
+        None, "train", n1=ulm, n2=party_of(others, labels, name="Bonn")
+    ).federation("1")
     kept = whole.counts
     (member, *_) = [each for each in whole.members if each.name == "Ulm"]
     assert member.proof == hashlib.sha256(b"a secret of Ulm").hexdigest()
-    for purpose, more in (("withdraw", {"leaves": True}), ("update", {"previous": Samples(X, y)})):
-        for proof in ("", "another", member.proof):  # who reads the file of the federation has the last
+    for purpose, more in (
+        ("withdraw", {"leaves": True}),
+        ("update", {"previous": Samples(X, y)}),
+    ):
+        # who reads the file of the federation has the last
+        for proof in ("", "another", member.proof):
             forged = party_of(X, y, name="Ulm", member=proof, **more)
             refused = go(whole, purpose, n9=forged)
             assert refused.totals.parts[0] == kept
-            assert "member: expected the node that was counted" in refused.counted.missing["Ulm"]
+            assert (
+                "member: expected the node that was counted"
+                in refused.counted.missing["Ulm"]
+            )
         for cid, proof in (("n1", ""), ("n9", "a secret of Ulm")):
             n_left = 39 if purpose == "update" else 40
             right = party_of(X[:n_left], y[:n_left], name="Ulm", member=proof, **more)
             taken = go(whole, purpose, **{cid: right})
             assert taken.counted.missing == {}
-            assert taken.totals.parts[0].n_examples == kept.n_examples - (1 if purpose == "update" else 40)
+            assert taken.totals.parts[0].n_examples == kept.n_examples - (
+                1 if purpose == "update" else 40
+            )
 
 
 def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> None:
     mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, 3, 1.0), seed=1)
 
-    def go(before: Federation | None, purpose: str, who: dict[str, str], leaver: str = "") -> Run:
-        run = Run(RunOptions(SPEC, CLASSES, 1, mechanism=mechanism, federation=before, purpose=purpose))
+    def go(
+        before: Federation | None, purpose: str, who: dict[str, str], leaver: str = ""
+    ) -> Run:
+        run = Run(
+            RunOptions(
+                SPEC,
+                CLASSES,
+                1,
+                mechanism=mechanism,
+                federation=before,
+                purpose=purpose,
+            )
+        )
         parties = {}
         for cid, name in who.items():
             X, y = points(31, ord(name))
             budget = Budget(tmp_path / name, Policy(1.0, mechanisms=["simulated"]))
-            parties[cid] = party_of(X, y, name=name, budget=budget, leaves=name == leaver, member=f"secret of {name}")
+            parties[cid] = party_of(
+                X,
+                y,
+                name=name,
+                budget=budget,
+                leaves=name == leaver,
+                member=f"secret of {name}",
+            )
         return Exchange(run, parties).rounds()
 
     whole = go(None, "train", {"1": "a", "2": "b"}).federation("1")
@@ -336,7 +454,9 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
     assert left.counts == alone.counts
     assert left.counts.noise == alone.counts.noise
     assert Budget(tmp_path / "b", Policy(1.0)).spent() == spent
-    nobody = go(left.federation("2"), "withdraw", {"7": "a"}, leaver="a").federation("3")
+    nobody = go(left.federation("2"), "withdraw", {"7": "a"}, leaver="a").federation(
+        "3"
+    )
     nobody.save(tmp_path / "nobody.npz")
     again = go(Federation.load(tmp_path / "nobody.npz"), "join", {"8": "a"})
     assert again.counts == alone.counts

@@ -30,11 +30,19 @@ GRID = [
 
 
 def read(run: RunSpec, **changes: Any) -> RunSpec:
-    entries = {**run.to_config(), **{f"flynn-{name.replace('_', '-')}": value for name, value in changes.items()}}
+    entries = {
+        **run.to_config(),
+        **{f"flynn-{name.replace('_', '-')}": value for name, value in changes.items()},
+    }
     return RunSpec.from_config(Config(entries))
 
 
-@given(st.one_of(st.lists(words, min_size=1, unique=True), st.lists(integers, min_size=1, unique=True)))
+@given(
+    st.one_of(
+        st.lists(words, min_size=1, unique=True),
+        st.lists(integers, min_size=1, unique=True),
+    )
+)
 def test_classes_make_the_round_trip(classes: list[str] | list[int]) -> None:
     run = RunSpec(SPEC, classes)
     config = run.to_config()
@@ -44,7 +52,9 @@ def test_classes_make_the_round_trip(classes: list[str] | list[int]) -> None:
     assert [type(label) for label in run.classes] == [type(label) for label in classes]
 
 
-EXTREME = HashSpec(2, 8, 1, 2, seed=2**64 - 1, signed=True, center=(0.1, -1e300), scale=(5e-324, 2.0))
+EXTREME = HashSpec(
+    2, 8, 1, 2, seed=2**64 - 1, signed=True, center=(0.1, -1e300), scale=(5e-324, 2.0)
+)
 
 
 @pytest.mark.parametrize(
@@ -54,22 +64,46 @@ EXTREME = HashSpec(2, 8, 1, 2, seed=2**64 - 1, signed=True, center=(0.1, -1e300)
         (RunSpec(SPEC, CLASSES, LAPLACE), "noisy"),
         (RunSpec(SPEC, CLASSES, None, 256), "secure"),
         (RunSpec(SPEC, CLASSES, SHARE, 2), "secure"),
-        (RunSpec(EXTREME, [0, 1], feature_names=np.array(["länge", "breite"])), "plain"),
+        (
+            RunSpec(EXTREME, [0, 1], feature_names=np.array(["länge", "breite"])),
+            "plain",
+        ),
         (RunSpec(GRID, CLASSES), "plain"),
     ],
 )
 def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
     again, config = read(run), Config(run.to_config())
     assert (again, again.specs) == (run, run.specs)
-    assert (run.mode, run.is_plain, run.is_secure) == (mode, mode == "plain", mode == "secure")
-    assert [each.fingerprint for each in again.agree_on_rows(config)] == [FlyHash(s).fingerprint for s in run.specs]
+    assert (run.mode, run.is_plain, run.is_secure) == (
+        mode,
+        mode == "plain",
+        mode == "secure",
+    )
+    assert [each.fingerprint for each in again.agree_on_rows(config)] == [
+        FlyHash(s).fingerprint for s in run.specs
+    ]
     assert announced_names(config) == run.feature_names
-    assert (run.spec, run.hasher, run.only([0]).specs) == (run.specs[0], run.hashers[0], run.specs[:1])
+    assert (run.spec, run.hasher, run.only([0]).specs) == (
+        run.specs[0],
+        run.hashers[0],
+        run.specs[:1],
+    )
 
 
-WRONG_SPECS: list[tuple[Any, str]] = [(None, "NoneType"), (SPEC.to_dict(), "dict"), (HASHER, "a FlyHash"), ([], "0")]
-WRONG_SPECS += [(FlyHash.from_rows(HASHER.rows, 4, 3), "a FlyHash"), ([GRID[0]] * 2, "1 duplicates")]
-WRONG_SPECS += [([GRID[0], HashSpec(5, 10, 1, 1, 0)], "[4, 5]"), ([GRID[0], 3], "a int")]
+WRONG_SPECS: list[tuple[Any, str]] = [
+    (None, "NoneType"),
+    (SPEC.to_dict(), "dict"),
+    (HASHER, "a FlyHash"),
+    ([], "0"),
+]
+WRONG_SPECS += [
+    (FlyHash.from_rows(HASHER.rows, 4, 3), "a FlyHash"),
+    ([GRID[0]] * 2, "1 duplicates"),
+]
+WRONG_SPECS += [
+    ([GRID[0], HashSpec(5, 10, 1, 1, 0)], "[4, 5]"),
+    ([GRID[0], 3], "a int"),
+]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +128,9 @@ NO_MODES += [(None, bound, "bound") for bound in (0, 1, 3, 2**30, 2.0, True, "2"
 
 
 @pytest.mark.parametrize(("mechanism", "bound", "field"), NO_MODES)
-def test_the_noise_of_a_mode_is_one_that_it_can_have(mechanism: Any, bound: Any, field: str) -> None:
+def test_the_noise_of_a_mode_is_one_that_it_can_have(
+    mechanism: Any, bound: Any, field: str
+) -> None:
     with raises(ConfigError, field=field):
         RunSpec(SPEC, CLASSES, mechanism, bound)
 
@@ -110,11 +146,18 @@ def test_specs_that_share_a_vector_send_it_once() -> None:
     assert RunSpec.from_config(Config(config)).specs == tuple(specs)
 
 
-def test_references_are_no_way_to_have_a_party_expand_a_short_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    coded = HashSpec(400, 24, 2, 3, seed=1, coding="steps", n_codes=2, edges=((0.0,) * 8,) * 400)
-    config = RunSpec([replace(coded, seed=seed) for seed in range(5)], CLASSES).to_config()
+def test_references_are_no_way_to_have_a_party_expand_a_short_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    coded = HashSpec(
+        400, 24, 2, 3, seed=1, coding="steps", n_codes=2, edges=((0.0,) * 8,) * 400
+    )
+    config = RunSpec(
+        [replace(coded, seed=seed) for seed in range(5)], CLASSES
+    ).to_config()
     assert len(RunSpec.from_config(Config(config)).specs) == 5
-    monkeypatch.setattr("flwr_flynn.federated.run_spec.MAX_CHARS", 20_000)  # that the text keeps to
+    # that the text keeps to
+    monkeypatch.setattr("flwr_flynn.federated.run_spec.MAX_CHARS", 20_000)
     with raises(PayloadError, field="flynn-specs", got="12800"):
         RunSpec.from_config(Config(config))
 
@@ -132,7 +175,14 @@ def spec_with(**changes: object) -> bytes:
 
 
 OWN = SPEC.to_dict()
-NO_TEXTS = [b"[]", b"", deflated("{"), deflated("{}")[:-1], zlib.compress(b"\xff"), deflated("[" * 100_000)]
+NO_TEXTS = [
+    b"[]",
+    b"",
+    deflated("{"),
+    deflated("{}")[:-1],
+    zlib.compress(b"\xff"),
+    deflated("[" * 100_000),
+]
 NO_TEXTS += [deflated("9" * 4353), deflated(" " * (2**26 + 1))]
 SPECS: list[tuple[Any, str, str]] = [
     *((text, "flynn-specs", f"{len(text)} bytes that are none") for text in NO_TEXTS),
@@ -143,22 +193,43 @@ SPECS: list[tuple[Any, str, str]] = [
     (specs_of(OWN, {**OWN, "n_features": 5}), "spec", "[4, 5]"),
     (specs_of(OWN, 3), "spec", "int"),
     (specs_of(3, {**OWN, "center": {"as": 0}}), "spec", "int"),
-    *((spec_with(center={"as": i}), "center", "dict of another shape or type") for i in (0, 1, -1, True, "0", None)),
+    *(
+        (spec_with(center={"as": i}), "center", "dict of another shape or type")
+        for i in (0, 1, -1, True, "0", None)
+    ),
     (spec_with(hash_dim=0), "hash_dim", "0"),
     (spec_with(hash_dim=2.5), "hash_dim", "2.5"),
     (spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index [0]"),
     (spec_with(surprise=1), "spec", "unknown surprise"),
 ]
-OTHERS: list[Any] = [("classes", text, "classes", "dict") for text in ("{}", '{"a": 1}')]
-OTHERS += [("classes", "[NaN]", "classes", "float"), ("classes", None, "flynn-classes", "nothing")]
-OTHERS += [("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")]
-NAMES = {"3": "int", "[1]": "list", '"ab"': "str", "[" * 100_000: "100000 characters that are none"}
-OTHERS += [("feature_names", text, "flynn-feature-names", got) for text, got in NAMES.items()]
+OTHERS: list[Any] = [
+    ("classes", text, "classes", "dict") for text in ("{}", '{"a": 1}')
+]
+OTHERS += [
+    ("classes", "[NaN]", "classes", "float"),
+    ("classes", None, "flynn-classes", "nothing"),
+]
+OTHERS += [
+    ("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")
+]
+NAMES = {
+    "3": "int",
+    "[1]": "list",
+    '"ab"': "str",
+    "[" * 100_000: "100000 characters that are none",
+}
+OTHERS += [
+    ("feature_names", text, "flynn-feature-names", got) for text, got in NAMES.items()
+]
 OTHERS += [("feature_names", '["a"]', "feature_names", "1 entries")]
 
 
-@pytest.mark.parametrize(("name", "value", "field", "got"), [*(("specs", *row) for row in SPECS), *OTHERS])
-def test_hostile_requests_are_refused(name: str, value: Any, field: str, got: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "field", "got"), [*(("specs", *row) for row in SPECS), *OTHERS]
+)
+def test_hostile_requests_are_refused(
+    name: str, value: Any, field: str, got: str
+) -> None:
     with raises(PayloadError, field=field, got=got) as error:
         read(RUN, **{name: value})
     assert len(str(error.value)) < 500
@@ -174,7 +245,16 @@ PRINTS = [FlyHash(spec).fingerprint for spec in GRID]
 
 
 @pytest.mark.parametrize(
-    "announced", ["0" * 64, PRINTS[:1], PRINTS[::-1], [PRINTS[0], "0" * 64], [*PRINTS, PRINTS[0]], 3, None]
+    "announced",
+    [
+        "0" * 64,
+        PRINTS[:1],
+        PRINTS[::-1],
+        [PRINTS[0], "0" * 64],
+        [*PRINTS, PRINTS[0]],
+        3,
+        None,
+    ],
 )
 def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None:
     text = " ".join(announced) if isinstance(announced, list) else announced
@@ -185,7 +265,11 @@ def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None
 
 def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:
     assert RUN.digest() == RunSpec(SPEC, list(CLASSES)).digest()
-    named = [RunSpec(SPEC, CLASSES, feature_names=list(names)).digest() for names in ("abcd", "abcd", "bacd")]
+    named = [
+        RunSpec(SPEC, CLASSES, feature_names=list(names)).digest()
+        for names in ("abcd", "abcd", "bacd")
+    ]
     assert named[0] == named[1]
-    assert len({*named, RUN.digest()}) == 3  # columns are found by them: others make other counts
+    # columns are found by them: others make other counts
+    assert len({*named, RUN.digest()}) == 3
     assert RUN.digest() != RunSpec(SPEC, CLASSES[::-1]).digest()

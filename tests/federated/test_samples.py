@@ -1,4 +1,6 @@
-"""Samples and labels: coded whatever their type, and read one by one where counts are private."""
+"""Samples and labels: coded whatever their type, and read one by one where counts are
+private.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.private_rows import check_classes
-from flwr_flynn.federated.samples import checked_classes, checked_names, codebook, codes_of
+from flwr_flynn.federated.samples import (
+    checked_classes,
+    checked_names,
+    codebook,
+    codes_of,
+)
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
@@ -23,7 +30,9 @@ from tests.app.data.private import count as count_rows
 from tests.fakes import CLASSES, HASHER, RUN, counts_of, points
 from tests.raising import raises
 
-ODD: list[tuple[Any, Any]] = [([x, 0, 0, 0], "ash") for x in (np.nan, np.inf, 1e300, None, "many", {})]
+ODD: list[tuple[Any, Any]] = [
+    ([x, 0, 0, 0], "ash") for x in (np.nan, np.inf, 1e300, None, "many", {})
+]
 ODD += [([0, 1, 2, 3], label) for label in ("oak", None, float("nan"), ["ash"])]
 
 
@@ -33,7 +42,9 @@ def count(X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:
 
 @pytest.mark.parametrize("place", [0, 7, 20])
 @pytest.mark.parametrize("odd", ODD)
-def test_one_that_does_not_fit_is_left_out_and_changes_no_other(odd: Any, place: int) -> None:
+def test_one_that_does_not_fit_is_left_out_and_changes_no_other(
+    odd: Any, place: int
+) -> None:
     X, y = points(20)
     mixed = np.empty((21, 4), object)
     mixed[np.arange(21) != place], mixed[place] = X, odd[0]
@@ -41,18 +52,28 @@ def test_one_that_does_not_fit_is_left_out_and_changes_no_other(odd: Any, place:
     assert count(mixed, labels) == (counts_of(X, y), 1)
 
 
-@pytest.mark.parametrize("convert", [np.asarray, sp.csr_array, sp.coo_array, lambda X: pd.DataFrame(X).astype(object)])
+@pytest.mark.parametrize(
+    "convert",
+    [np.asarray, sp.csr_array, sp.coo_array, lambda X: pd.DataFrame(X).astype(object)],
+)
 @pytest.mark.parametrize(("n_rows", "step"), [(2**14, 3), (7, 3), (2**14, 100)])
-def test_rows_that_do_not_fit_are_left_out(convert: Any, n_rows: int, step: int) -> None:
+def test_rows_that_do_not_fit_are_left_out(
+    convert: Any, n_rows: int, step: int
+) -> None:
     X, y = points(60)
     spoiled, fits = X.copy(), np.arange(60) % step > 1
     spoiled[::step, 1], spoiled[1::step, 2] = np.nan, 1e300
-    assert count(convert(spoiled), pd.Series(y), n_rows) == (counts_of(X[fits], y[fits]), int((~fits).sum()))
+    assert count(convert(spoiled), pd.Series(y), n_rows) == (
+        counts_of(X[fits], y[fits]),
+        int((~fits).sum()),
+    )
     assert count(convert(X[:0]), []) == (counts_of(X[:0], y[:0]), 0)
 
 
 def test_a_fraction_among_integers_changes_none_of_them() -> None:
-    """NumPy makes floats of all of them; large integers are read as floats in either case."""
+    """NumPy makes floats of all of them; large integers are read as floats in either
+    case.
+    """
     X = np.random.default_rng(1).integers(-(2**62), 2**62, (30, 4))
     y = np.array(CLASSES)[np.arange(30) % 3]
     alone, _ = count(X, y)
@@ -73,19 +94,32 @@ def counted(classes: Any, labels: Any) -> Any:
 
 def summed(classes: Any, labels: Any) -> Any:
     """The sum of the counts of each label alone."""
-    return sum((counted(classes, [label]) for label in labels), start=counted(classes, []))
+    return sum(
+        (counted(classes, [label]) for label in labels), start=counted(classes, [])
+    )
 
 
-FORMS: list[tuple[Any, list[Any]]] = [((0, 1), ["0", 1, 1.0, "1.0"]), (("0", "1.5"), [0, 1.5, "1.5", "1.5"])]
+FORMS: list[tuple[Any, list[Any]]] = [
+    ((0, 1), ["0", 1, 1.0, "1.0"]),
+    (("0", "1.5"), [0, 1.5, "1.5", "1.5"]),
+]
 
 
-@pytest.mark.parametrize(("classes", "labels"), [*FORMS, (("01", "1"), ["01", 1, 1.0, "1"])])
+@pytest.mark.parametrize(
+    ("classes", "labels"), [*FORMS, (("01", "1"), ["01", 1, 1.0, "1"])]
+)
 def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
     assert counted(classes, labels).sum(axis=1).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(
-    ("X", "y"), [([[1.0] * 4], ["ash"]), (np.zeros(4), ["ash"]), (np.zeros((2, 4)), ["ash"]), (np.zeros((1, 4)), None)]
+    ("X", "y"),
+    [
+        ([[1.0] * 4], ["ash"]),
+        (np.zeros(4), ["ash"]),
+        (np.zeros((2, 4)), ["ash"]),
+        (np.zeros((1, 4)), None),
+    ],
 )
 def test_a_form_that_no_sample_decides_is_refused(X: Any, y: Any) -> None:
     with pytest.raises(DataError):
@@ -95,20 +129,74 @@ def test_a_form_that_no_sample_decides_is_refused(X: Any, y: Any) -> None:
 @pytest.mark.parametrize("method", ["__hash__", "__str__"])
 def test_whatever_a_label_does_it_is_left_out(method: str) -> None:
     hostile = type("Hostile", (), {method: lambda self: 1 / 0})()
-    assert count(np.zeros((1, 4)), [hostile]) == (ClassCounts.zeros(HASHER, RUN.n_classes), 1)
+    assert count(np.zeros((1, 4)), [hostile]) == (
+        ClassCounts.zeros(HASHER, RUN.n_classes),
+        1,
+    )
 
 
 def test_labels_that_are_durations_are_numbers_of_days() -> None:
-    assert counted((5, 7), np.array([5, 7, 7, 9], "m8[D]")).sum(axis=1).tolist() == [1, 2]
+    assert counted((5, 7), np.array([5, 7, 7, 9], "m8[D]")).sum(axis=1).tolist() == [
+        1,
+        2,
+    ]
 
 
 # ---- the type of a container is inferred from all of its records
 
-PLAIN: list[Any] = [True, False, 0, 1, 3, -2, 2**53 + 1, 2**62, 1.0, 3.0, 0.5, 1e22, float("nan"), 3 + 0j, 1j, None]
-PLAIN += ["3", "3.0", "True", "ash", "0.5", "nan", "(3+0j)", "word", "", b"3", b"ash", datetime.date(2020, 1, 1)]
-PLAIN += [datetime.datetime(2020, 1, 1), datetime.timedelta(5), np.datetime64("2020-01-01"), np.timedelta64(5, "s")]
-PLAIN += [np.float64(3), np.int8(3), np.bool_(True), np.str_("3"), 2**70, float("inf"), -0.0]
-CLASS_LISTS: list[Any] = [(0, 1, 3), (2**62, 2**53 + 1, 3), ("0", "1", "3"), ("True", "False")]
+PLAIN: list[Any] = [
+    True,
+    False,
+    0,
+    1,
+    3,
+    -2,
+    2**53 + 1,
+    2**62,
+    1.0,
+    3.0,
+    0.5,
+    1e22,
+    float("nan"),
+    3 + 0j,
+    1j,
+    None,
+]
+PLAIN += [
+    "3",
+    "3.0",
+    "True",
+    "ash",
+    "0.5",
+    "nan",
+    "(3+0j)",
+    "word",
+    "",
+    b"3",
+    b"ash",
+    datetime.date(2020, 1, 1),
+]
+PLAIN += [
+    datetime.datetime(2020, 1, 1),
+    datetime.timedelta(5),
+    np.datetime64("2020-01-01"),
+    np.timedelta64(5, "s"),
+]
+PLAIN += [
+    np.float64(3),
+    np.int8(3),
+    np.bool_(True),
+    np.str_("3"),
+    2**70,
+    float("inf"),
+    -0.0,
+]
+CLASS_LISTS: list[Any] = [
+    (0, 1, 3),
+    (2**62, 2**53 + 1, 3),
+    ("0", "1", "3"),
+    ("True", "False"),
+]
 CLASS_LISTS += [("ash", "3.0", "0.5"), ("ash", "word", "None")]
 
 
@@ -122,16 +210,28 @@ def array(values: list[Any]) -> Any:
         assume(False)
     same = np.array(values, object)
     assume(made.ndim == same.ndim)
-    # Beside a date NumPy makes dates of numbers and durations, too: these are other samples then.
-    assume(made.dtype.kind != "M" or all(isinstance(value, np.datetime64) for value in same.ravel()))
-    # NumPy writes False in four letters beside an int8 and a text: a sample of its own making, too.
+    # Beside a date NumPy makes dates of numbers and durations, too: these are other
+    # samples then.
+    assume(
+        made.dtype.kind != "M"
+        or all(isinstance(value, np.datetime64) for value in same.ravel())
+    )
+    # NumPy writes False in four letters beside an int8 and a text: a sample of its own
+    # making, too.
     longest = {"U": made.itemsize // 4, "S": made.itemsize}.get(made.dtype.kind, 1000)
-    assume(all(len(value if isinstance(value, bytes) else str(value)) <= longest for value in same.ravel()))
+    assume(
+        all(
+            len(value if isinstance(value, bytes) else str(value)) <= longest
+            for value in same.ravel()
+        )
+    )
     return made
 
 
 def series(values: list[Any]) -> Any:
-    """Return a column of pandas of a list; the list itself where pandas makes none, or a column of durations."""
+    """Return a column of pandas of a list; the list itself where pandas makes none, or
+    a column of durations.
+    """
     try:
         made = pd.Series(values)
     except Exception:  # noqa: BLE001 - there are lists of which pandas makes nothing
@@ -139,7 +239,11 @@ def series(values: list[Any]) -> Any:
     return values if made.dtype.kind == "m" else made
 
 
-@given(st.sampled_from(CLASS_LISTS), st.lists(st.sampled_from(PLAIN), max_size=5), st.sampled_from(PLAIN))
+@given(
+    st.sampled_from(CLASS_LISTS),
+    st.lists(st.sampled_from(PLAIN), max_size=5),
+    st.sampled_from(PLAIN),
+)
 @example((0, 1), [True, False, True], float("nan"))
 @example(("True", "False"), [True, False, True], float("nan"))
 @example(("True", "False"), [True, False, True], "word")
@@ -147,15 +251,25 @@ def series(values: list[Any]) -> Any:
 @example(("3", "1"), [3.0, 1.0], "word")
 @example((3, 1), [3, 1], 1j)
 @example((2**62, 2**53 + 1), [2**62, 2**53 + 1], 0.5)
-def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], odd: Any) -> None:
+def test_no_label_changes_how_another_is_read(
+    classes: Any, labels: list[Any], odd: Any
+) -> None:
     everything, expected = [*labels, odd], summed(classes, [*labels, odd])
     np.testing.assert_array_equal(counted(classes, everything), expected)
     np.testing.assert_array_equal(counted(classes, series(everything)), expected)
     np.testing.assert_array_equal(counted(classes, array(everything)), expected)
-    np.testing.assert_array_equal(expected - counted(classes, [odd]), counted(classes, array(labels)))
+    np.testing.assert_array_equal(
+        expected - counted(classes, [odd]), counted(classes, array(labels))
+    )
 
 
-@given(st.lists(st.tuples(st.sampled_from(PLAIN), st.sampled_from(PLAIN)), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(PLAIN), st.sampled_from(PLAIN)),
+        min_size=1,
+        max_size=5,
+    )
+)
 @example([(True, False), (1j, 3)])
 @example([(True, 3), (3, "word")])
 @example([(True, 3 + 0j), (True, "3")])
@@ -165,7 +279,9 @@ def test_no_label_changes_how_another_is_read(classes: Any, labels: list[Any], o
 @example([(np.datetime64("2020-01-01"), np.datetime64("2020-01-01"))])
 @example([(b"3", 1), (3, True)])
 def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> None:
-    hasher = FlyHash(HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1, signed=True))
+    hasher = FlyHash(
+        HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1, signed=True)
+    )
 
     def counted(X: Any) -> Any:
         return count_rows(hasher, ("ash",), X, ["ash"] * len(X))[0].array
@@ -192,11 +308,17 @@ def test_complex_numbers_of_a_sparse_matrix_are_read_one_by_one(kind: str) -> No
 def test_dates_are_no_numbers() -> None:
     days = np.array(["2020-01-01"] * 12, "M8[D]").reshape(3, 4)
     for unit in ("D", "ns"):
-        assert count(days.astype(f"M8[{unit}]"), ["ash"] * 3) == (ClassCounts.zeros(HASHER, 3), 3)
+        assert count(days.astype(f"M8[{unit}]"), ["ash"] * 3) == (
+            ClassCounts.zeros(HASHER, 3),
+            3,
+        )
     assert count(np.ones((3, 4)), days[:, 0]) == (ClassCounts.zeros(HASHER, 3), 3)
 
 
-@pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), (2**62, 2**62 + 1), ("ash", "nan"), ("1j", "ash")])
+@pytest.mark.parametrize(
+    "classes",
+    [("1", "1.0"), ("True", "1"), (2**62, 2**62 + 1), ("ash", "nan"), ("1j", "ash")],
+)
 def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
     with raises(DataError, field="classes"):
         check_classes(classes)
@@ -204,16 +326,30 @@ def test_class_lists_that_a_type_would_mix_up_are_refused(classes: Any) -> None:
 
 
 VALUES = st.floats() | st.integers(-(2**62), 2**62).map(float)
-VALUES |= st.sampled_from([0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308, np.nan, np.inf, -np.inf])
-WAVES, CODES = {"n_waves": 4, "wave_frequency": 0.25}, {"edges": [[0.0, 1.0, 2.0]] * 4, "coding": "bumps", "n_codes": 2}
+VALUES |= st.sampled_from(
+    [0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308, np.nan, np.inf, -np.inf]
+)
+WAVES, CODES = (
+    {"n_waves": 4, "wave_frequency": 0.25},
+    {"edges": [[0.0, 1.0, 2.0]] * 4, "coding": "bumps", "n_codes": 2},
+)
 
 
-KINDS = [{}, {"signed": True}, {"scale": (2.0, 1e-3, 1.0, 1e30)}, {"center": (1.0, -1e37, 0.0, 5.0)}, WAVES, CODES]
+KINDS = [
+    {},
+    {"signed": True},
+    {"scale": (2.0, 1e-3, 1.0, 1e30)},
+    {"center": (1.0, -1e37, 0.0, 5.0)},
+    WAVES,
+    CODES,
+]
 
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 @given(st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6))
-def test_a_sample_that_fits_decides_for_itself_alone(changes: dict[str, Any], rows: list[list[float]]) -> None:
+def test_a_sample_that_fits_decides_for_itself_alone(
+    changes: dict[str, Any], rows: list[list[float]]
+) -> None:
     sizes = {"n_features": 4, "hash_dim": 16, "row_nnz": 2, "hash_nnz": 3, "seed": 1}
     hasher = FlyHash(HashSpec(**{**sizes, **changes}))
     X = np.array(rows).reshape(-1, 4)
@@ -225,7 +361,10 @@ def test_a_sample_that_fits_decides_for_itself_alone(changes: dict[str, Any], ro
         assert (hasher.active(row[None])[0] == active).all()
     assert not fits[np.isinf(X).any(axis=1)].any()
     small = X[~(np.abs(X) >= 1e7).any(axis=1)]
-    assert hasher.fits(small).tolist() == (hasher.takes_gaps | ~np.isnan(small).any(axis=1)).tolist()
+    assert (
+        hasher.fits(small).tolist()
+        == (hasher.takes_gaps | ~np.isnan(small).any(axis=1)).tolist()
+    )
     for row in X[~fits] if "n_waves" not in changes else ():
         with pytest.raises(DataError):
             hasher.active(row[None])
@@ -234,14 +373,30 @@ def test_a_sample_that_fits_decides_for_itself_alone(changes: dict[str, Any], ro
 # ---- class lists and labels of parties that send exact figures
 
 
-FORMS_OF_TEXTS = (list, np.array, lambda y: np.array(y, object), lambda y: [np.str_(y[0]), *y[1:]])
-CODED: list[Any] = [(CLASSES, convert(["cedar", "ash", "ash"]), [2, 0, 0]) for convert in FORMS_OF_TEXTS]
-CODED += [((30, 10, 20), np.array([10, 30, 20], dtype), [1, 0, 2]) for dtype in ("i8", "u1", "f4", "O", ">i4", "U2")]
-CODED += [(("0", "1"), [1, 0], [1, 0]), ((0, 1), ["1", "0.0"], [1, 0]), (CLASSES, [], [])]
+FORMS_OF_TEXTS = (
+    list,
+    np.array,
+    lambda y: np.array(y, object),
+    lambda y: [np.str_(y[0]), *y[1:]],
+)
+CODED: list[Any] = [
+    (CLASSES, convert(["cedar", "ash", "ash"]), [2, 0, 0]) for convert in FORMS_OF_TEXTS
+]
+CODED += [
+    ((30, 10, 20), np.array([10, 30, 20], dtype), [1, 0, 2])
+    for dtype in ("i8", "u1", "f4", "O", ">i4", "U2")
+]
+CODED += [
+    (("0", "1"), [1, 0], [1, 0]),
+    ((0, 1), ["1", "0.0"], [1, 0]),
+    (CLASSES, [], []),
+]
 
 
 @pytest.mark.parametrize(("classes", "labels", "codes"), CODED)
-def test_labels_are_coded_whatever_their_type(classes: Any, labels: Any, codes: list[int]) -> None:
+def test_labels_are_coded_whatever_their_type(
+    classes: Any, labels: Any, codes: list[int]
+) -> None:
     """A text in a file and an integer in the class list are one label."""
     found = codes_of(classes, labels)
     assert (found.dtype, found.tolist()) == (np.int64, codes)
@@ -251,19 +406,35 @@ def test_labels_are_coded_whatever_their_type(classes: Any, labels: Any, codes: 
 
 
 OTHERS = "some that are not"
-UNKNOWN: list[tuple[Any, str]] = [(labels, OTHERS) for labels in (["ash", "SECRET", "SECRET"], [1, 2], [float("nan")])]
-UNKNOWN += [([["ash"]], "2 dimensions"), (None, "0 dimensions"), (np.array([{}], object), "unhashable objects")]
+UNKNOWN: list[tuple[Any, str]] = [
+    (labels, OTHERS) for labels in (["ash", "SECRET", "SECRET"], [1, 2], [float("nan")])
+]
+UNKNOWN += [
+    ([["ash"]], "2 dimensions"),
+    (None, "0 dimensions"),
+    (np.array([{}], object), "unhashable objects"),
+]
 
 
 @pytest.mark.parametrize(("labels", "got"), UNKNOWN)
-def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_server(labels: object, got: str) -> None:
+def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_server(
+    labels: object, got: str
+) -> None:
     with raises(DataError, field="y", got=got) as error:
         codes_of(CLASSES, labels)  # type: ignore[arg-type]
     assert "SECRET" not in str(error.value)
 
 
-BAD: list[tuple[Any, str]] = [([], "nothing"), (["a", 1], "int, str"), (["a", "b", "a"], "1 duplicates")]
-BAD += [([2**63], "one outside"), (["a\0"], "one with NUL"), (["a" * 1025], "one of 1025")]
+BAD: list[tuple[Any, str]] = [
+    ([], "nothing"),
+    (["a", 1], "int, str"),
+    (["a", "b", "a"], "1 duplicates"),
+]
+BAD += [
+    ([2**63], "one outside"),
+    (["a\0"], "one with NUL"),
+    (["a" * 1025], "one of 1025"),
+]
 BAD += [(value, type(value).__name__) for value in ("ash", 7, {"ash"}, {"ash": 0})]
 BAD += [([value], type(value).__name__) for value in (True, 1.0, None, ["a"])]
 
@@ -282,7 +453,8 @@ def test_class_lists_keep_their_order_and_become_python_s_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "got"), [("abcd", "str"), (4, "int"), (["a"], "1 entries"), ([1, 2, 3, 4], "4 entries")]
+    ("names", "got"),
+    [("abcd", "str"), (4, "int"), (["a"], "1 entries"), ([1, 2, 3, 4], "4 entries")],
 )
 def test_bad_names_of_features_are_refused(names: Any, got: str) -> None:
     with raises(ConfigError, field="feature_names", got=got):

@@ -1,4 +1,6 @@
-"""A secure run makes what the same run makes in clear, bit for bit, or says what is missing."""
+"""A secure run makes what the same run makes in clear, bit for bit, or says what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,16 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.flower.logging import result_lines
 from tests.federated.registry import SECURE, SECURE_CASES, SOME
-from tests.federated.runs import AUTO, GRID, LABELS, X, in_process, options_for, refusal, shares
+from tests.federated.runs import (
+    AUTO,
+    GRID,
+    LABELS,
+    X,
+    in_process,
+    options_for,
+    refusal,
+    shares,
+)
 from tests.federated.secure_runs import BOUND, lost, odd, secretly
 from tests.federated.test_run_laws import facts
 from tests.raising import raises
@@ -30,7 +41,10 @@ from tests.raising import raises
 def test_counts_with_nonsense_in_them_are_refused_whole() -> None:
     run = secretly(options_for(GRID), shares(), odd("counts", slice(None), -BOUND))
     assert run.counted.counted == []
-    assert all("refused: with its whole secure sum: " in each for each in run.counted.missing.values())
+    assert all(
+        "refused: with its whole secure sum: " in each
+        for each in run.counted.missing.values()
+    )
 
 
 @pytest.mark.parametrize("n_large", [1, 4, 5])
@@ -52,8 +66,14 @@ def test_parties_of_more_samples_than_allowed_are_in_no_sum(n_large: int) -> Non
 
 @pytest.mark.parametrize("name", ["bins", "evaluation"])
 def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> None:
-    changes = {"flynn-bound": None, "flynn-mode": "plain"} if name == "evaluation" else {"flynn-bound": None}
-    assert "bound" in refusal(SECURE[name], SECURE_CASES[name].party(SOME, secure=True), changes)
+    changes = (
+        {"flynn-bound": None, "flynn-mode": "plain"}
+        if name == "evaluation"
+        else {"flynn-bound": None}
+    )
+    assert "bound" in refusal(
+        SECURE[name], SECURE_CASES[name].party(SOME, secure=True), changes
+    )
 
 
 # ---- columns
@@ -62,9 +82,13 @@ def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> 
 @pytest.mark.parametrize("least", [1, 5])
 def test_specs_are_those_in_clear(least: int) -> None:
     options, parts = options_for(AUTO), shares("dirichlet")
-    clear, secret = (run(options, parts, min_examples=least) for run in (in_process, secretly))
+    clear, secret = (
+        run(options, parts, min_examples=least) for run in (in_process, secretly)
+    )
     assert facts(secret) == facts(clear)
-    columns, found = (run.state.results["columns"].histograms for run in (clear, secret))
+    columns, found = (
+        run.state.results["columns"].histograms for run in (clear, secret)
+    )
     assert found.quantiles.tolist() == columns.quantiles.tolist()
     assert found.relevance() == columns.relevance()
     assert found.n_per_class.tolist() == columns.n_per_class.tolist()
@@ -95,14 +119,18 @@ def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase: str) -> N
     assert run.model.score(X, LABELS) > 0.9
     missing = [name for name, roster in run.rosters.items() if roster.missing]
     before = list(run.rosters)[: list(run.rosters).index("columns") + 1]
-    assert missing == before[before.index(phase) :]  # else the difference of two sums would be the party's alone
+    # else the difference of two sums would be the party's alone
+    assert missing == before[before.index(phase) :]
 
 
 @pytest.mark.parametrize("phase", ["bins 2", "columns"])
 def test_columns_with_nonsense_in_them_are_left_as_they_are(phase: str) -> None:
     run = secretly(options_for(AUTO), shares(), odd(phase, slice(None), -BOUND))
     assert len(run.counted) == 4
-    assert all("refused: with its whole" in reason for reason in run.rosters[phase].missing.values())
+    assert all(
+        "refused: with its whole" in reason
+        for reason in run.rosters[phase].missing.values()
+    )
     assert bool(run.state.results["columns"].fallback_reason) == (phase != "bins 2")
     assert run.model.score(X, LABELS) > 0.6
 
@@ -116,7 +144,16 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
         warned.extend([taken.phase.name] * len(differing))
 
     secretly(options_for(AUTO), shares(n=5), lost("bins 2", "1"), watch=watch)
-    assert warned == ["bins 2", "bins 3", "bins 4", "bins 5", "columns", "counts", "selection", "secure evaluation"]
+    assert warned == [
+        "bins 2",
+        "bins 3",
+        "bins 4",
+        "bins 5",
+        "columns",
+        "counts",
+        "selection",
+        "secure evaluation",
+    ]
     warned.clear()
     secretly(options_for(AUTO), shares(n=5), watch=watch)
     assert not warned
@@ -126,20 +163,35 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"gram": 16}], ids=str)
-def test_a_federation_of_several_members_is_kept_and_distributed(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_federation_of_several_members_is_kept_and_distributed(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     options, parts = options_for(GRID, **changes), shares()
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")
-    assert (before.run_spec.is_secure, before.phase, len(before.members)) == (True, "", 4)
+    assert (before.run_spec.is_secure, before.phase, len(before.members)) == (
+        True,
+        "",
+        4,
+    )
     assert before.model.model_.sha256() == made.model.model_.sha256()
     later = {"spec": before.run_spec.specs, "federation": before, "purpose": "evaluate"}
     handed = secretly(options_for(**later), parts)
     assert [phase.name for phase in handed.phases] == ["evaluation"]
-    in_clear, summed = (run.state.results["evaluation"].figures for run in (handed, made))
+    in_clear, summed = (
+        run.state.results["evaluation"].figures for run in (handed, made)
+    )
     of_parties = dict.fromkeys(("parties", "worst_party", "best_party", "accuracy_std"))
-    assert in_clear | of_parties | {"figures": in_clear["figures"] | {"parties": []}} == summed | of_parties
+    assert (
+        in_clear | of_parties | {"figures": in_clear["figures"] | {"parties": []}}
+        == summed | of_parties
+    )
     assert not any(summed[name] for name in of_parties)
-    alone = options_for(**later) | {"secure_bound": BOUND, "min_parties": 1}  # as nobody is counted
+    # as nobody is counted
+    alone = options_for(**later) | {"secure_bound": BOUND, "min_parties": 1}
     assert RunOptions(**alone).min_parties == 1
-    assert message.FlyNNStrategy(**alone, min_available_nodes=1).run.phases == handed.phases
+    assert (
+        message.FlyNNStrategy(**alone, min_available_nodes=1).run.phases
+        == handed.phases
+    )

@@ -1,4 +1,6 @@
-"""Action update: samples go, are corrected and come, and the sum is that of parties that never had others."""
+"""Action update: samples go, are corrected and come, and the sum is that of parties
+that never had others.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,41 @@ Rows = dict[str, np.ndarray]  # of each party, by its name
 def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
     previous = None if before is None else Samples(X[before], LABELS[before])
     options = {"min_examples": 1, "previous": previous, **more}
-    return party_of(X[rows], LABELS[rows], X[rows[::4]], LABELS[rows[::4]], name=name, **options)
+    return party_of(
+        X[rows], LABELS[rows], X[rows[::4]], LABELS[rows[::4]], name=name, **options
+    )
 
 
-def go(purpose: str, parties: list[Party], saved: Federation | None = None, stops: bool = False, **more: Any) -> Run:
-    """A run with these parties, whose node ids are their names; it may stop after the counting."""
-    given: dict[str, Any] = {"spec": GRID} if saved is None else {"spec": saved.run_spec.specs, "federation": saved}
+def go(
+    purpose: str,
+    parties: list[Party],
+    saved: Federation | None = None,
+    stops: bool = False,
+    **more: Any,
+) -> Run:
+    """A run with these parties, whose node ids are their names; it may stop after the
+    counting.
+    """
+    given: dict[str, Any] = (
+        {"spec": GRID}
+        if saved is None
+        else {"spec": saved.run_spec.specs, "federation": saved}
+    )
     nodes = {str(each.options.name): each for each in parties}
-    steps = Exchange(Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more))), nodes)
+    steps = Exchange(
+        Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more))),
+        nodes,
+    )
     steps.step(TRAIN)
     return steps.run if stops else steps.rounds()
 
 
 def is_pooled(saved: Federation, rows: Rows) -> bool:
     places = np.concatenate(list(rows.values()))
-    counts = [ClassCounts.from_data(hasher, X[places], Y[places], 3) for hasher in saved.run_spec.hashers]
+    counts = [
+        ClassCounts.from_data(hasher, X[places], Y[places], 3)
+        for hasher in saved.run_spec.hashers
+    ]
     return list(saved.totals.parts) == counts
 
 
@@ -46,12 +68,17 @@ ROWS: Rows = {f"party-{i}": np.arange(i, 150, 3) for i in range(3)}
 
 @pytest.fixture(scope="module")
 def saved() -> Federation:
-    return go("train", [party(name, rows) for name, rows in ROWS.items()]).federation("1")
+    return go("train", [party(name, rows) for name, rows in ROWS.items()]).federation(
+        "1"
+    )
 
 
 def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> None:
     new = np.r_[ROWS["party-1"][5:], 0, 3, 3]  # some are gone, some are new
-    parties = [party("party-0", ROWS["party-0"]), party("party-1", new, ROWS["party-1"])]
+    parties = [
+        party("party-0", ROWS["party-0"]),
+        party("party-1", new, ROWS["party-1"]),
+    ]
     run = go("update", parties, saved)
     after = run.federation("2")
     assert is_pooled(after, {**ROWS, "party-1": new})
@@ -59,18 +86,29 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
     assert list(run.counted.missing) == ["party-0"]  # whose samples have not changed
     (change,) = [member.change for member in run.counted.counted]
     for name, member in (("before", saved.members[1]), ("now", after.members[1])):
-        assert change[name] == {"examples": member.examples, "sha256": list(member.sha256)}
-    again = go("update", parties, after)  # its former counts are not in the sum any more
+        assert change[name] == {
+            "examples": member.examples,
+            "sha256": list(member.sha256),
+        }
+    # its former counts are not in the sum any more
+    again = go("update", parties, after)
     assert again.federation("3").totals == after.totals
     assert "another SHA-256" in again.counted.missing["party-1"]
 
 
-# Samples that were never there, or not all; those of another party; and a party that was never there.
-OTHERS = [("party-1", ROWS["party-1"][1:]), ("party-1", ROWS["party-0"]), ("party-7", ROWS["party-1"])]
+# Samples that were never there, or not all; those of another party; and a party that
+# was never there.
+OTHERS = [
+    ("party-1", ROWS["party-1"][1:]),
+    ("party-1", ROWS["party-0"]),
+    ("party-7", ROWS["party-1"]),
+]
 
 
 @pytest.mark.parametrize(("name", "before"), OTHERS)
-def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str, before: Any) -> None:
+def test_who_was_counted_otherwise_changes_nothing(
+    saved: Federation, name: str, before: Any
+) -> None:
     run = go("update", [party(name, ROWS["party-2"], before)], saved)
     assert list(run.counted.missing) == [name]
     assert not run.counted.counted
@@ -82,8 +120,13 @@ def test_who_was_counted_otherwise_changes_nothing(saved: Federation, name: str,
 SOME = ROWS["party-1"][4:]
 
 
-@pytest.mark.parametrize(("new", "covered"), [(SOME, 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[SOME, 147], 1)])
-def test_few_changes_warn(saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("new", "covered"),
+    [(SOME, 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[SOME, 147], 1)],
+)
+def test_few_changes_warn(
+    saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
+) -> None:
     run = go("update", [party("party-1", new, ROWS["party-1"], min_examples=3)], saved)
     assert len(run.counted.counted) == 1
     assert ("shows them to the server" in caplog.text) == (covered < 3)
@@ -91,32 +134,48 @@ def test_few_changes_warn(saved: Federation, new: Any, covered: int, caplog: pyt
 
 def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) -> None:
     empty = np.zeros(0, np.int64)
-    gone = go("update", [party("party-1", empty, ROWS["party-1"])], saved).federation("2")
+    gone = go("update", [party("party-1", empty, ROWS["party-1"])], saved).federation(
+        "2"
+    )
     assert is_pooled(gone, {**ROWS, "party-1": empty})
-    back = go("update", [party("party-1", ROWS["party-1"], empty)], gone).federation("3")
+    back = go("update", [party("party-1", ROWS["party-1"], empty)], gone).federation(
+        "3"
+    )
     assert back.totals == saved.totals
 
 
 @pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_sequence_of_purposes_has_the_pooled_counts(n_steps: int, tmp_path: Path) -> None:
+def test_any_sequence_of_purposes_has_the_pooled_counts(
+    n_steps: int, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(n_steps)
     rows: Rows = {"party-0": np.arange(20)}
     saved = go("train", [party("party-0", rows["party-0"])]).federation("0")
     for step in range(1, n_steps + 1):
         some = rng.choice(150, rng.integers(1, 30))
         name = str(rng.choice(list(rows)))
-        kind = rng.choice(["join", "update", "withdraw"] if 1 < len(rows) < 6 else ["join", "update"][len(rows) > 5 :])
+        kind = rng.choice(
+            ["join", "update", "withdraw"]
+            if 1 < len(rows) < 6
+            else ["join", "update"][len(rows) > 5 :]
+        )
         if kind == "join":
             name = f"party-{step}"
             who = party(name, some)
         elif kind == "update":
-            some = rng.permutation(np.r_[rng.choice(rows[name], len(rows[name]) // 2, replace=False), some])
+            some = rng.permutation(
+                np.r_[rng.choice(rows[name], len(rows[name]) // 2, replace=False), some]
+            )
             who = party(name, some, rows[name])
         else:
             who = party(name, rows[name], leaves=True)
-        rows = {k: v for k, v in rows.items() if k != name} | ({} if kind == "withdraw" else {name: some})
+        rows = {k: v for k, v in rows.items() if k != name} | (
+            {} if kind == "withdraw" else {name: some}
+        )
         stops = bool(rng.random() < 0.3)
-        saved = go(str(kind), [who], saved, stops, fraction_evaluate=float(stops)).federation(str(step))
+        saved = go(
+            str(kind), [who], saved, stops, fraction_evaluate=float(stops)
+        ).federation(str(step))
         saved.save(tmp_path / "federation.npz")
         saved = Federation.load(tmp_path / "federation.npz")
         assert bool(saved.phase) == stops

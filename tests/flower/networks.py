@@ -15,7 +15,17 @@ from flwr_flynn.federated import codec
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.strategy import FlyNNStrategy
-from tests.fakes import CLASSES, SPEC, FakeGrid, Node, Proxy, content_of, counts_of, manager, points
+from tests.fakes import (
+    CLASSES,
+    SPEC,
+    FakeGrid,
+    Node,
+    Proxy,
+    content_of,
+    counts_of,
+    manager,
+    points,
+)
 
 X, Y = points(60)
 POOLED = counts_of(X[:30], Y[:30])
@@ -24,15 +34,29 @@ Note = Callable[[Sequence[bytes], int, dict[str, Any]], object]
 
 
 def federation(n: int, **more: Any) -> list[FlyNNClient]:
-    """Parties with interleaved shares of the samples, the second half of which is held out."""
+    """Parties with interleaved shares of the samples, the second half of which is held
+    out.
+    """
     parts = [(slice(i, 30, n), slice(30 + i, None, n)) for i in range(n)]
-    given = [{"X": X[mine], "y": Y[mine], "X_test": X[test], "y_test": Y[test]} for mine, test in parts]
-    return [FlyNNClient(**each, name=f"party-{i}", **more) for i, each in enumerate(given)]
+    given = [
+        {"X": X[mine], "y": Y[mine], "X_test": X[test], "y_test": Y[test]}
+        for mine, test in parts
+    ]
+    return [
+        FlyNNClient(**each, name=f"party-{i}", **more) for i, each in enumerate(given)
+    ]
 
 
 def settings(**changes: Any) -> dict[str, Any]:
     """Keywords of both strategies: a run of one spec, with nothing to select."""
-    return {"spec": SPEC, "classes": CLASSES, "min_parties": 2, "wait_timeout": 0, "decay": 0.8, **changes}
+    return {
+        "spec": SPEC,
+        "classes": CLASSES,
+        "min_parties": 2,
+        "wait_timeout": 0,
+        "decay": 0.8,
+        **changes,
+    }
 
 
 class WatchedProxy(Proxy):
@@ -43,7 +67,11 @@ class WatchedProxy(Proxy):
 
     def _answer(self, name: str, ins: Any) -> Any:
         res = super()._answer(name, ins)
-        self.note(res.parameters.tensors if name == "fit" else [], res.num_examples, res.metrics)
+        self.note(
+            res.parameters.tensors if name == "fit" else [],
+            res.num_examples,
+            res.metrics,
+        )
         return self.res if name == "fit" and self.res is not None else res
 
 
@@ -53,12 +81,16 @@ class Legacy:
     members = "clients"
 
     def __init__(self, parties: Sequence[FlyNNClient]) -> None:
-        self.every: list[Any] = [WatchedProxy(str(i), party) for i, party in enumerate(parties)]
+        self.every: list[Any] = [
+            WatchedProxy(str(i), party) for i, party in enumerate(parties)
+        ]
         self.clients = manager(*self.every)
 
     def make(self, **changes: Any) -> Any:
         n = len(self.every)
-        given = settings(min_parties=min(n, 2) or 1) | {"min_available": n or 1} | changes
+        given = (
+            settings(min_parties=min(n, 2) or 1) | {"min_available": n or 1} | changes
+        )
         number = {f"min_available_{self.members}": given.pop("min_available")}
         return self.strategy(**given, **number)
 
@@ -66,30 +98,50 @@ class Legacy:
         return FlyNNStrategy(**keywords)
 
     def run(
-        self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None, before: Any = lambda _: None
+        self,
+        strategy: Any,
+        rounds: int | None = None,
+        evaluate: Log | None = None,
+        before: Any = lambda _: None,
     ) -> Any:
-        """Run, and return metrics of the first round: of the training and of the evaluation."""
-        strategy.evaluate_fn = None if evaluate is None else lambda number, arrays, _: evaluate(number, arrays)
+        """Run, and return metrics of the first round: of the training and of the
+        evaluation.
+        """
+        strategy.evaluate_fn = (
+            None
+            if evaluate is None
+            else lambda number, arrays, _: evaluate(number, arrays)
+        )
         strategy.configure_fit = _after(before, strategy.configure_fit)
-        history, _ = Server(client_manager=self.clients, strategy=strategy).fit(rounds or strategy.num_rounds, None)
+        history, _ = Server(client_manager=self.clients, strategy=strategy).fit(
+            rounds or strategy.num_rounds, None
+        )
         found = history.metrics_distributed_fit, history.metrics_distributed
-        return tuple({name: values[0][1] for name, values in each.items()} for each in found)
+        return tuple(
+            {name: values[0][1] for name, values in each.items()} for each in found
+        )
 
     def finished(self, **options: Any) -> Any:
         """A run with all of these parties, by options of one's own."""
-        strategy = self.strategy(**{f"min_available_{self.members}": len(self.every)}, **options)
+        strategy = self.strategy(
+            **{f"min_available_{self.members}": len(self.every)}, **options
+        )
         self.run(strategy)
         return strategy.run
 
     def watch(self, i: int, note: Note, is_late: bool = False) -> None:
-        """Note the tensors, the number of samples and the metrics that leave a party; those of a late one get lost.
+        """Note the tensors, the number of samples and the metrics that leave a party;
+        those of a late one get lost.
 
         Over this API nobody is late.
         """
         self.every[i].note = note
 
     def asked(self) -> list[list[str]]:
-        return [["train"] * proxy.fits + ["evaluate"] * proxy.evaluations for proxy in self.every]
+        return [
+            ["train"] * proxy.fits + ["evaluate"] * proxy.evaluations
+            for proxy in self.every
+        ]
 
     def leave(self, i: int) -> None:
         self.clients.unregister(self.every[i])
@@ -119,15 +171,28 @@ class Messages(Legacy):
         return message.FlyNNStrategy(**keywords)
 
     def run(
-        self, strategy: Any, rounds: int | None = None, evaluate: Log | None = None, before: Any = lambda _: None
+        self,
+        strategy: Any,
+        rounds: int | None = None,
+        evaluate: Log | None = None,
+        before: Any = lambda _: None,
     ) -> Any:
         def evaluate_fn(number: int, arrays: Any) -> None:
-            evaluate(number, codec.read_tensors(records.tensors_of(RecordDict({"arrays": arrays}))))
+            evaluate(
+                number,
+                codec.read_tensors(records.tensors_of(RecordDict({"arrays": arrays}))),
+            )
 
         strategy.configure_train = _after(before, strategy.configure_train)
         more: dict[str, Any] = {} if evaluate is None else {"evaluate_fn": evaluate_fn}
-        result = strategy.start(FakeGrid(self.nodes), num_rounds=rounds, timeout=7, **more)
-        assert result.arrays == (strategy.arrays if strategy.run.is_specified and strategy.run.is_enough else {})
+        result = strategy.start(
+            FakeGrid(self.nodes), num_rounds=rounds, timeout=7, **more
+        )
+        assert result.arrays == (
+            strategy.arrays
+            if strategy.run.is_specified and strategy.run.is_enough
+            else {}
+        )
         found = result.train_metrics_clientapp, result.evaluate_metrics_clientapp
         return tuple(dict(each.get(1, {})) for each in found)
 
@@ -153,7 +218,9 @@ class Messages(Legacy):
         self.every[i].fails = reason
 
     def spoil(self, i: int, res: Any) -> None:
-        """Replace what a party replies, by a reply of the other API or the content of a message."""
+        """Replace what a party replies, by a reply of the other API or the content of a
+        message.
+        """
         content = res if isinstance(res, RecordDict) else content_of(res)
         self.every[i].spoil = lambda _: content
 

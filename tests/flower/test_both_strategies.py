@@ -16,7 +16,15 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
 from tests.fakes import CLASSES, SPEC, counts_of, fit_res, good_res, points
-from tests.federated.runs import AUTO, GRID, clients, in_process, options_for, sha256, shares
+from tests.federated.runs import (
+    AUTO,
+    GRID,
+    clients,
+    in_process,
+    options_for,
+    sha256,
+    shares,
+)
 from tests.flower.networks import BOTH, POOLED, Api, Legacy, Messages, X, Y, federation
 from tests.raising import raises
 
@@ -31,38 +39,61 @@ from tests.raising import raises
         ({"min_available": 2.0}, "min_available_{}"),
         ({"min_available": True}, "min_available_{}"),
         ({"wait_timeout": -1}, "wait_timeout"),
-        ({"classes": []}, "classes"),  # of the other options of a run, too, as `test_options` has them
+        # of the other options of a run, too, as `test_options` has them
+        ({"classes": []}, "classes"),
     ],
 )
-def test_bad_settings_are_refused_at_once(api: Api, change: dict[str, Any], field: str) -> None:
+def test_bad_settings_are_refused_at_once(
+    api: Api, change: dict[str, Any], field: str
+) -> None:
     with raises(ConfigError, field=field.format(api.members)):
         api(federation(2)).make(**change)
 
 
 @BOTH
 def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api: Api) -> None:
-    strategy = api(federation(2)).make(min_available=np.int64(2), min_parties=np.uint8(1))
-    assert repr(strategy) == f"FlyNNStrategy(counted=0, min_parties=1, min_available_{api.members}=2)"
-    given = {"spec": SPEC, "classes": CLASSES, f"min_available_{api.members}": 2, "min_parties": 2}
+    strategy = api(federation(2)).make(
+        min_available=np.int64(2), min_parties=np.uint8(1)
+    )
+    assert (
+        repr(strategy)
+        == f"FlyNNStrategy(counted=0, min_parties=1, min_available_{api.members}=2)"
+    )
+    given = {
+        "spec": SPEC,
+        "classes": CLASSES,
+        f"min_available_{api.members}": 2,
+        "min_parties": 2,
+    }
     for name in (f"min_available_{api.members}", "min_parties"):
         with pytest.raises((TypeError, ConfigError), match=name):
-            type(strategy)(**{key: value for key, value in given.items() if key != name})
+            type(strategy)(
+                **{key: value for key, value in given.items() if key != name}
+            )
 
 
 # ---- whole runs
 
 
 @BOTH
-@pytest.mark.parametrize(("n_parties", "rounds"), [(1, None), (3, 1), (3, 3), (40, None)])
-def test_a_run_gives_the_pooled_model_however_many_rounds(api: Api, n_parties: int, rounds: int | None) -> None:
+@pytest.mark.parametrize(
+    ("n_parties", "rounds"), [(1, None), (3, 1), (3, 3), (40, None)]
+)
+def test_a_run_gives_the_pooled_model_however_many_rounds(
+    api: Api, n_parties: int, rounds: int | None
+) -> None:
     received: list[FlyNNClassifier] = []
     network = api(federation(n_parties, on_model=received.append))
     strategy = network.make(min_parties=n_parties)
     training, evaluation = network.run(strategy, rounds)
     assert strategy.model.counts_ == POOLED
-    assert sorted(str(party) for party in strategy.parties) == sorted(f"party-{i}" for i in range(n_parties))
+    assert sorted(str(party) for party in strategy.parties) == sorted(
+        f"party-{i}" for i in range(n_parties)
+    )
     assert network.asked() == [["train", "evaluate"]] * n_parties
-    assert [model.counts_ == strategy.counts for model in received] == [True] * n_parties
+    assert [model.counts_ == strategy.counts for model in received] == [
+        True
+    ] * n_parties
     accuracy = np.mean(strategy.model.predict(X[30:]) == Y[30:])
     assert evaluation["accuracy"] == strategy.evaluation["accuracy"] == accuracy
     n_bytes = sum(party.bytes for party in strategy.parties)
@@ -80,27 +111,50 @@ def test_the_results_of_a_run_are_attributes(api: Api) -> None:
     assert strategy.counts == strategy.model.model_.members[0].counts
     assert sorted(map(str, strategy.parties)) == [f"party-{i}" for i in range(4)]
     assert sum(party.examples or 0 for party in strategy.parties) == 120
-    assert (strategy.missing, strategy.secure_bound, strategy.guarantee) == ({}, None, None)
+    assert (strategy.missing, strategy.secure_bound, strategy.guarantee) == (
+        {},
+        None,
+        None,
+    )
     assert strategy.selection is run.state.results["selection"]
-    X_test, y_test = (np.concatenate([part[name] for part in shares()]) for name in ("X_test", "y_test"))
-    assert strategy.evaluation["accuracy"] == np.mean(strategy.model.predict(X_test) == y_test)
-    assert strategy.federation("1").model.model_.sha256() == strategy.model.model_.sha256()
+    X_test, y_test = (
+        np.concatenate([part[name] for part in shares()])
+        for name in ("X_test", "y_test")
+    )
+    assert strategy.evaluation["accuracy"] == np.mean(
+        strategy.model.predict(X_test) == y_test
+    )
+    assert (
+        strategy.federation("1").model.model_.sha256() == strategy.model.model_.sha256()
+    )
     assert "counted=4, min_parties=1" in repr(strategy)
 
 
 @BOTH
-def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing_and_why(api: Api) -> None:
-    odd = [FlyNNClient(X, ["oak"] * len(X), name="Ulm"), FlyNNClient(X[:, :3], Y, name="Genf")]
+def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing_and_why(
+    api: Api,
+) -> None:
+    odd = [
+        FlyNNClient(X, ["oak"] * len(X), name="Ulm"),
+        FlyNNClient(X[:, :3], Y, name="Genf"),
+    ]
     network = api([*federation(1), *odd, *federation(1)])
     network.fail(3, "no `fit`\x07\n")
     strategy = network.make()
     network.run(strategy)
-    with raises(AggregationError, counted=1, min_parties=2, missing=strategy.missing) as caught:
+    with raises(
+        AggregationError, counted=1, min_parties=2, missing=strategy.missing
+    ) as caught:
         _ = strategy.model
     reasons = strategy.missing
     assert reasons.keys() == {"Ulm", "Genf", "node 3"}
-    assert reasons["Ulm"].startswith("declined: y: some labels are not in the class list")
-    assert reasons["Genf"] == "declined: n_features: expected the run's 4 columns, got 3 at this party"
+    assert reasons["Ulm"].startswith(
+        "declined: y: some labels are not in the class list"
+    )
+    assert (
+        reasons["Genf"]
+        == "declined: n_features: expected the run's 4 columns, got 3 at this party"
+    )
     assert reasons["node 3"] == "failed: no `fit`"
     assert all(f"{name} ({reasons[name]})" in str(caught.value) for name in reasons)
     assert "oak" not in str(caught.value)
@@ -108,36 +162,55 @@ def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing_
 
 
 @BOTH
-@pytest.mark.parametrize("spec", [SPEC, HashPlan(4, 3, scaling="auto")], ids=["spec", "plan"])
+@pytest.mark.parametrize(
+    "spec", [SPEC, HashPlan(4, 3, scaling="auto")], ids=["spec", "plan"]
+)
 def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
     network = api([])
     strategy = network.make(spec=spec)
     assert network.run(strategy) == ({}, {})
-    assert (strategy.selection, strategy.evaluation, strategy.parties, strategy.missing) == (None, None, [], {})
+    assert (
+        strategy.selection,
+        strategy.evaluation,
+        strategy.parties,
+        strategy.missing,
+    ) == (None, None, [], {})
     with raises(AggregationError, counted=0, missing={}):
         _ = strategy.model
 
 
 @BOTH
 @pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
-def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_spec(api: Api, spec: Any) -> None:
+def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_spec(
+    api: Api, spec: Any
+) -> None:
     network, seen = api(clients(shares("dirichlet"))), []
     strategy = network.make(**options_for(spec), decay="auto")
 
     def evaluate(number: int, arrays: list[np.ndarray]) -> None:
         hashers = strategy.run.state.run_spec.hashers
-        index = [hasher.fingerprint for hasher in hashers].index(arrays[0].tobytes().hex())
-        seen.append((number, index, codec.decode_all(arrays, [hashers[index]], 3)[0].n_examples))
+        index = [hasher.fingerprint for hasher in hashers].index(
+            arrays[0].tobytes().hex()
+        )
+        seen.append(
+            (number, index, codec.decode_all(arrays, [hashers[index]], 3)[0].n_examples)
+        )
 
     network.run(strategy, evaluate=evaluate)
-    assert [number for number, _, _ in seen] == list(range(int(spec is AUTO), strategy.num_rounds + 1))
+    assert [number for number, _, _ in seen] == list(
+        range(int(spec is AUTO), strategy.num_rounds + 1)
+    )
     assert [n for _, _, n in seen[:2]] == [0, 120]
     assert seen[-1][1:] == (strategy.selection.specs[0], 120)
-    assert sha256(strategy.model) == sha256(in_process(options_for(spec), shares("dirichlet")).model)
+    assert sha256(strategy.model) == sha256(
+        in_process(options_for(spec), shares("dirichlet")).model
+    )
 
 
 @BOTH
-def test_after_waiting_it_starts_with_those_that_are_there(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_waiting_it_starts_with_those_that_are_there(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
     network = api(federation(2))
     strategy = network.make(min_available=3, wait_timeout=0.01)
     with caplog.at_level(logging.WARNING, logger="flwr"):
@@ -147,7 +220,9 @@ def test_after_waiting_it_starts_with_those_that_are_there(api: Api, caplog: pyt
 
 
 @BOTH
-def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for(api: Api) -> None:
+def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for(
+    api: Api,
+) -> None:
     network = api(federation(3))
     network.leave(2)
     network.fail(1, "not yet")
@@ -158,7 +233,8 @@ def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for
             network.join(2)
         if server_round == 3:
             network.fail(1, None)
-            network.leave(0)  # counted already: nothing is lost, and nobody waits for it
+            # counted already: nothing is lost, and nobody waits for it
+            network.leave(0)
 
     network.run(strategy, 4, before=before)
     assert strategy.model.counts_ == POOLED
@@ -184,7 +260,11 @@ def test_a_model_may_go_to_parties_that_send_no_figures(
     _, evaluation = network.run(strategy)
     assert [model.counts_ == strategy.counts for model in received] == [True] * 3
     result = strategy.run.state.results["evaluation"]
-    assert (strategy.evaluation, strategy.run.state.absent("evaluation"), evaluation) == (None, {}, {})
+    assert (
+        strategy.evaluation,
+        strategy.run.state.absent("evaluation"),
+        evaluation,
+    ) == (None, {}, {})
     reason = "failed with OSError: No space left on device"
     assert result.unkept == ({f"party-{i}": reason for i in range(3)} if fails else {})
     assert (reason in caplog.text) == fails
@@ -197,16 +277,24 @@ JUNK = good_res()
 JUNK.parameters.tensors[1] = b"junk"
 HOSTILE = {
     "nothing": (fit_res([], 0), "refused: message: "),
-    "a refusal": (fit_res([], 0, flynn_refused="X: \n3 columns"), "declined: X: 3 columns"),
+    "a refusal": (
+        fit_res([], 0, flynn_refused="X: \n3 columns"),
+        "declined: X: 3 columns",
+    ),
     "a refusal with counts": (good_res(flynn_refused=7), "declined: no reason given"),
-    "no number": (fit_res(codec.encode(counts_of(*points(5))), 5.0), "refused: num_examples: "),
+    "no number": (
+        fit_res(codec.encode(counts_of(*points(5))), 5.0),
+        "refused: num_examples: ",
+    ),
     "junk": (JUNK, "refused: array 2: "),
 }
 
 
 @BOTH
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_reply_costs_its_sender_alone(api: Api, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hostile_reply_costs_its_sender_alone(
+    api: Api, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     res, reason = HOSTILE[name]
     res.metrics["flynn-party"] = "Mallory\n2026 INFO all is well"
     network = api(federation(2))
@@ -217,8 +305,14 @@ def test_a_hostile_reply_costs_its_sender_alone(api: Api, name: str, caplog: pyt
     assert [party.name for party in strategy.parties] == ["party-0"]
     assert strategy.missing.keys() == {MALLORY}
     assert strategy.missing[MALLORY].startswith(reason)
-    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert sum(f"{MALLORY} ({strategy.missing[MALLORY]})" in line for line in lines) == 1
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING"
+    ]
+    assert (
+        sum(f"{MALLORY} ({strategy.missing[MALLORY]})" in line for line in lines) == 1
+    )
 
 
 # ---- a user's own functions
@@ -229,13 +323,23 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
         return {"n": sum(n for n, _ in replies), "parties": len(replies)}
 
     network = Legacy(federation(3))
-    functions = {"fit_metrics_aggregation_fn": weighted, "evaluate_metrics_aggregation_fn": weighted}
+    functions = {
+        "fit_metrics_aggregation_fn": weighted,
+        "evaluate_metrics_aggregation_fn": weighted,
+    }
     training, evaluation = network.run(network.make(**functions))
-    assert (training["n"], training["parties"], evaluation["n"], evaluation["parties"]) == (30, 3, 30, 3)
+    assert (
+        training["n"],
+        training["parties"],
+        evaluation["n"],
+        evaluation["parties"],
+    ) == (30, 3, 30, 3)
 
     def summed(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
         assert isinstance(replies[0]["config"], ConfigRecord)
-        return MetricRecord({"n": sum(int(reply["metrics"][weighted_by]) for reply in replies)})
+        return MetricRecord(
+            {"n": sum(int(reply["metrics"][weighted_by]) for reply in replies)}
+        )
 
     network = Messages(federation(3))
     functions = {"train_metrics_aggr_fn": summed, "evaluate_metrics_aggr_fn": summed}

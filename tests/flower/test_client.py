@@ -30,7 +30,17 @@ from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import CLASSES, HASHER, RUN, config_of, counting, counts_of, evaluation_of, points, with_spec
+from tests.fakes import (
+    CLASSES,
+    HASHER,
+    RUN,
+    config_of,
+    counting,
+    counts_of,
+    evaluation_of,
+    points,
+    with_spec,
+)
 from tests.memory import traced
 from tests.raising import raises
 
@@ -56,7 +66,9 @@ def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() ->
     client = FlyNNClient(load=load)
     assert asked == []
     for names, rows in (("abcd", X), ("abcd", X), ("dcba", X[:, ::-1])):
-        arrays = client.fit([], counting(RunSpec(RUN.specs, CLASSES, feature_names=tuple(names))))[0]
+        arrays = client.fit(
+            [], counting(RunSpec(RUN.specs, CLASSES, feature_names=tuple(names)))
+        )[0]
         assert codec.decode_all(arrays, [HASHER], 3)[0] == counts_of(rows, y)
     assert asked == [tuple("abcd"), tuple("dcba")]
 
@@ -64,27 +76,38 @@ def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() ->
 def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
     X, y = points(30, seed=2)
     received: list[FlyNNClassifier] = []
-    client = FlyNNClient(*points(5), X_test=X, y_test=y, name="Basel", on_model=received.append)
+    client = FlyNNClient(
+        *points(5), X_test=X, y_test=y, name="Basel", on_model=received.append
+    )
     loss, n_examples, metrics = client.evaluate(ARRAYS, EVALUATE)
-    assert (n_examples, received[0].counts_, metrics.keys()) == (30, TOTAL, {STATISTIC, "accuracy", PARTY})
+    assert (n_examples, received[0].counts_, metrics.keys()) == (
+        30,
+        TOTAL,
+        {STATISTIC, "accuracy", PARTY},
+    )
     assert loss == 1 - metrics["accuracy"] == 1 - received[0].with_prior().score(X, y)
 
 
 @pytest.mark.slow
 def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
-    run = RunSpec(HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000))
+    run = RunSpec(
+        HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000)
+    )
     X, y = points(12000)[0], np.arange(12000) % 1000
     needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 40 * 4
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     counted = fit(client, run).parameters
-    counts = codec.decode_all(codec.read_tensors(counted.tensors), [run.hasher], 1000)[0]
+    counts = codec.decode_all(codec.read_tensors(counted.tensors), [run.hasher], 1000)[
+        0
+    ]
     request = evaluation_of(run, (counts,), (ScoringRule("balanced", 0.8, 1.0),))
     model = EvaluateIns(counted, config_of(request))
     client.evaluate(model)  # what comes with a first use is no matter of the model
     with traced() as memory:
         reply = client.evaluate(model)
     assert reply.num_examples == 12000
-    # All scores at once are 92 MiB. A batch's scores, and a block of them on its way, are not many.
+    # All scores at once are 92 MiB. A batch's scores, and a block of them on its way,
+    # are not many.
     assert memory.peak < needed + 50 * 2**20
 
 
@@ -96,8 +119,14 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     [
         ({"X_test": np.zeros((1, 4))}, "X_test, y_test"),
         ({"load": lambda names: None}, "load"),
-        *(({"X": None, "y": None} | given, "X, y") for given in ({}, {"X": np.zeros((1, 4))}, {"y": ["ash"]})),
-        *(({"response_seconds": wrong}, "response_seconds") for wrong in (-1.0, np.nan, np.inf, True, "1")),
+        *(
+            ({"X": None, "y": None} | given, "X, y")
+            for given in ({}, {"X": np.zeros((1, 4))}, {"y": ["ash"]})
+        ),
+        *(
+            ({"response_seconds": wrong}, "response_seconds")
+            for wrong in (-1.0, np.nan, np.inf, True, "1")
+        ),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], field: str) -> None:
@@ -116,17 +145,35 @@ def test_no_text_of_a_server_is_logged_as_is(
     is_private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In 0.8 seven of thirteen fields of a request did, ESC, CR and LF included."""
-    client = FlyNNClient(*points(9), budget=Budget(tmp_path / "state", Policy(1.0)) if is_private else None)
+    client = FlyNNClient(
+        *points(9),
+        budget=Budget(tmp_path / "state", Policy(1.0)) if is_private else None,
+    )
     mechanism = json.dumps({"mechanism": ESCAPES, "epsilon": 1.0})
     kinds = (mechanism, json.dumps({"mechanism": "laplace", ESCAPES: 1}))
-    columns = ({"name": ESCAPES, "kind": "number"}, {"name": "a", "kind": ESCAPES}, {ESCAPES: 1})
-    texts = (ESCAPES, json.dumps(ESCAPES), json.dumps([ESCAPES] * 3), json.dumps({ESCAPES: ESCAPES}))
+    columns = (
+        {"name": ESCAPES, "kind": "number"},
+        {"name": "a", "kind": ESCAPES},
+        {ESCAPES: 1},
+    )
+    texts = (
+        ESCAPES,
+        json.dumps(ESCAPES),
+        json.dumps([ESCAPES] * 3),
+        json.dumps({ESCAPES: ESCAPES}),
+    )
     config = counting()
     configs = [
         *({**config, name: text} for name in config for text in texts),
         *({**config, "flynn-mechanism": text, "flynn-mode": "noisy"} for text in kinds),
-        *(with_spec(config, **changes) for changes in ({"coding": ESCAPES}, {"seed": ESCAPES}, {ESCAPES: 1})),
-        *({**config, "flynn-feature-names": json.dumps({"columns": [column]})} for column in columns),
+        *(
+            with_spec(config, **changes)
+            for changes in ({"coding": ESCAPES}, {"seed": ESCAPES}, {ESCAPES: 1})
+        ),
+        *(
+            {**config, "flynn-feature-names": json.dumps({"columns": [column]})}
+            for column in columns
+        ),
     ]
     with caplog.at_level(logging.DEBUG, "flwr"):
         for each in configs:
@@ -145,12 +192,17 @@ LAPLACE = LaplaceCounts(0.5, hash_nnz=3, n_classes=3)
 def wide(n_columns: int, n_levels: int, is_named: bool = True) -> Schema:
     """A schema of categories."""
     levels = [f"l{k}" for k in range(n_levels)]
-    return Schema([Column(str(index), "category", levels) for index in range(n_columns)], is_named=is_named)
+    return Schema(
+        [Column(str(index), "category", levels) for index in range(n_columns)],
+        is_named=is_named,
+    )
 
 
 def write(path: Path, n_columns: int, n_rows: int) -> None:
     row = ",".join(["l1"] * n_columns) + ",ash\n"
-    path.write_text(",".join([*map(str, range(n_columns)), "label"]) + "\n" + row * n_rows)
+    path.write_text(
+        ",".join([*map(str, range(n_columns)), "label"]) + "\n" + row * n_rows
+    )
 
 
 @pytest.mark.parametrize("is_private", [False, True])
@@ -177,10 +229,16 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
 
 
 @pytest.mark.slow
-def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(tmp_path: Path) -> None:
+def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(
+    tmp_path: Path,
+) -> None:
     schema, path, limit = wide(8, 1000), tmp_path / "a.csv", 2**27
     write(path, 8, 3000)
-    run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7, center=[0.0] * schema.width), CLASSES, feature_names=schema)
+    run = RunSpec(
+        HashSpec(schema.width, 24, 2, 3, 7, center=[0.0] * schema.width),
+        CLASSES,
+        feature_names=schema,
+    )
     for more in ({}, {"max-epsilon": 1.0, "state-path": str(tmp_path / "state")}):
         node = {"data-path": str(path), "memory-limit": limit / 2**30, **more}
         with traced() as memory:  # all numbers are 192 MB
@@ -191,6 +249,8 @@ def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(tmp_pat
 
 
 def test_the_keywords_of_a_client_are_the_options_of_a_party_and_documented() -> None:
-    assert {each.name for each in fields(PartyOptions)} <= set(re.findall(r"`(\w+)`", FlyNNClient.__doc__ or ""))
+    assert {each.name for each in fields(PartyOptions)} <= set(
+        re.findall(r"`(\w+)`", FlyNNClient.__doc__ or "")
+    )
     with pytest.raises(TypeError, match="minimum"):
         FlyNNClient(*points(3), minimum=1)

@@ -16,9 +16,15 @@ from tests.fakes import CLASSES, SPEC, FakeGrid, Node, counting, points
 from tests.flower.networks import Legacy
 
 
-@pytest.mark.parametrize(("installed", "warns"), [("1.23.0", 0), ("1.42.9", 0), ("1.43.0.dev1", 1), ("2.0", 1)])
+@pytest.mark.parametrize(
+    ("installed", "warns"),
+    [("1.23.0", 0), ("1.42.9", 0), ("1.43.0.dev1", 1), ("2.0", 1)],
+)
 def test_a_newer_flower_than_was_tested_is_told_once(
-    installed: str, warns: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    installed: str,
+    warns: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(records, "version", lambda package: installed)
     with caplog.at_level(logging.WARNING, logger="flwr"):
@@ -28,22 +34,38 @@ def test_a_newer_flower_than_was_tested_is_told_once(
     assert all(installed in line and "1.42" in line for line in told)
 
 
-def test_a_party_logs_the_version_and_the_place_of_the_package_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_party_logs_the_version_and_the_place_of_the_package_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clients._log_package.cache_clear()
     for _ in range(2):
         flwr_flynn.FlyNNClient(*points(5)).fit([], counting())
-    (record,) = (record for record in caplog.records if "flwr-flynn" in record.getMessage())
-    assert record.args == (flwr_flynn.__version__, Path(flwr_flynn.__file__).parent, version("flwr"))
+    (record,) = (
+        record for record in caplog.records if "flwr-flynn" in record.getMessage()
+    )
+    assert record.args == (
+        flwr_flynn.__version__,
+        Path(flwr_flynn.__file__).parent,
+        version("flwr"),
+    )
 
 
 def test_a_grid_of_somebody_else_s_is_no_simulation() -> None:
     assert not records.is_simulated(object())
 
 
-def test_parties_of_another_version_decline_and_the_server_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flwr_flynn.federated.run.__version__", "99.0.0")  # the server's
-    nodes = {number: Node(flwr_flynn.FlyNNClient(*points(5), name=name)) for number, name in ((1, "Ulm"), (2, "Basel"))}
-    run = message.FlyNNStrategy(spec=SPEC, classes=CLASSES, min_available_nodes=2, min_parties=2)
+def test_parties_of_another_version_decline_and_the_server_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # the server's
+    monkeypatch.setattr("flwr_flynn.federated.run.__version__", "99.0.0")
+    nodes = {
+        number: Node(flwr_flynn.FlyNNClient(*points(5), name=name))
+        for number, name in ((1, "Ulm"), (2, "Basel"))
+    }
+    run = message.FlyNNStrategy(
+        spec=SPEC, classes=CLASSES, min_available_nodes=2, min_parties=2
+    )
     run.start(FakeGrid(nodes))
     assert run.missing.keys() == {"Ulm", "Basel"}
     for reason in run.missing.values():

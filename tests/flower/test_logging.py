@@ -33,7 +33,9 @@ def test_the_plan_is_told_before_a_run() -> None:
     private = told(GRID[0], mechanism=noise, fraction_evaluate=1.0)
     assert any(noise.guarantee() in line for line in private)
     assert any(line.startswith("NOT COVERED") for line in private)
-    assert "evaluation by the parties: none" in told(GRID[0], fraction_evaluate=0, distribute=True)
+    assert "evaluation by the parties: none" in told(
+        GRID[0], fraction_evaluate=0, distribute=True
+    )
 
 
 def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
@@ -45,22 +47,39 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     assert any(" inputs -> " in line for line in columns)
     assert [line.split(", ")[-1] for line in counts[:4]] == ["accepted"] * 4
     member = steps.run.counted.counted[0]
-    assert counts[0].startswith(f"counts: party-0: {member.examples} samples, {member.bytes} bytes, ")
+    assert counts[0].startswith(
+        f"counts: party-0: {member.examples} samples, {member.bytes} bytes, "
+    )
     assert counts[-1] == "counts: 4 of 4 parties, 4 in all; next: selection"
-    chosen, figures = (steps.run.state.results[name] for name in ("selection", "evaluation"))
-    listed = ", ".join(f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices)
-    assert selection[-1].startswith(f"selection: candidates {listed} of 6, decay {chosen.scorings[0].decay:.4g} (")
+    chosen, figures = (
+        steps.run.state.results[name] for name in ("selection", "evaluation")
+    )
+    listed = ", ".join(
+        f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices
+    )
+    assert selection[-1].startswith(
+        f"selection: candidates {listed} of 6, decay {chosen.scorings[0].decay:.4g} ("
+    )
     assert selection[-1].endswith("4 of 4 parties); next: evaluation")
-    told = f"evaluation: accuracy {figures.figures['accuracy']:.4f} on 30 test samples of 4 parties"
+    told = (
+        f"evaluation: accuracy {figures.figures['accuracy']:.4f} on 30 test "
+        "samples of 4 parties"
+    )
     assert evaluation[-1].startswith(told)
 
 
 def test_missing_and_repeating_parties_are_told() -> None:
     steps = exchange(GRID, min_parties=4)
     taken = steps.step(TRAIN, failures={"3": "failed: gone\n"})
-    warned, lines = (texts(result_lines(steps.run, taken), level) for level in (logging.WARNING, None))
+    warned, lines = (
+        texts(result_lines(steps.run, taken), level)
+        for level in (logging.WARNING, None)
+    )
     assert warned == ["counts: missing: node 3 (failed: gone)"]
-    assert lines[-1] == "counts: 3 of 4 parties, 3 in all; at least 4 are needed; next: counts"
+    assert (
+        lines[-1]
+        == "counts: 3 of 4 parties, 3 in all; at least 4 are needed; next: counts"
+    )
     step(steps, TRAIN)
     lines = step(steps, TRAIN, failures=dict.fromkeys("0123", "failed: gone"))
     assert lines[-1].startswith("selection: candidates 1 (1.00) of 2, ")
@@ -76,7 +95,9 @@ def test_the_missing_are_told_in_one_line_that_does_not_grow() -> None:
     steps = exchange(AUTO)
     taken = steps.step(TRAIN)
     missing = {f"node {i}": "no reply" for i in range(1000)}
-    (line,) = texts(result_lines(steps.run, replace(taken, missing=missing)), logging.WARNING)
+    (line,) = texts(
+        result_lines(steps.run, replace(taken, missing=missing)), logging.WARNING
+    )
     assert line.startswith("columns: missing: node 0 (no reply), node 1 (no reply), ")
     assert len(line) < 500
 
@@ -86,4 +107,11 @@ def test_counted_parties_of_one_name_are_warned_of() -> None:
     for cid in "01":
         object.__setattr__(steps.parties[cid].options, "name", "Basel")
     lines = step(steps, TRAIN)
-    assert sum("2 COUNTED PARTIES GIVE THE SAME NAME" in line and "Basel (nodes 0, 1)" in line for line in lines) == 1
+    assert (
+        sum(
+            "2 COUNTED PARTIES GIVE THE SAME NAME" in line
+            and "Basel (nodes 0, 1)" in line
+            for line in lines
+        )
+        == 1
+    )

@@ -1,23 +1,48 @@
-"""What is special to the Message API: its contents, its errors, its keywords, and a party behind a ClientApp."""
+"""What is special to the Message API: its contents, its errors, its keywords, and a
+party behind a ClientApp.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp.strategy import Result, Strategy
 
 from flwr_flynn import message
 from flwr_flynn.app.client_app import UnreadyClient
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.flower.client import FlyNNClient
-from tests.fakes import FakeGrid, Node, content_of, counting, counts_of, good_res, make_message, points
+from tests.fakes import (
+    FakeGrid,
+    Node,
+    content_of,
+    counting,
+    counts_of,
+    good_res,
+    make_message,
+    points,
+)
 from tests.flower.networks import POOLED, Messages, X, Y, federation, settings
 from tests.raising import raises
 
-BAD: list[Any] = [({"action": wrong}, "action") for wrong in ("a.b", 3)] + [({"secure_bound": 256}, "secure_bound")]
-BAD += [({"nodes_at_a_time": wrong}, "nodes_at_a_time") for wrong in (0, -1, 1.5, True, "all")]
+BAD: list[Any] = [({"action": wrong}, "action") for wrong in ("a.b", 3)] + [
+    ({"secure_bound": 256}, "secure_bound")
+]
+BAD += [
+    ({"nodes_at_a_time": wrong}, "nodes_at_a_time")
+    for wrong in (0, -1, 1.5, True, "all")
+]
 
 
 @pytest.mark.parametrize(("change", "field"), BAD)
@@ -31,10 +56,16 @@ def test_an_action_of_its_own_and_config_for_the_users_code() -> None:
     grid = FakeGrid(network.nodes)
     sent = network.make(action="flynn").configure_train(3, ArrayRecord(), config, grid)
     assert [msg.metadata.message_type for msg in sent] == ["train.flynn"] * 2
-    assert dict(sent[0].content["config"]) == {"mine": 1.5, "server-round": 3, **counting()}
+    assert dict(sent[0].content["config"]) == {
+        "mine": 1.5,
+        "server-round": 3,
+        **counting(),
+    }
     assert dict(config) == {"mine": 1.5}
     with raises(ConfigError, field="config", got="flynn-mode"):
-        network.make().configure_train(1, ArrayRecord(), ConfigRecord({"flynn-mode": "x"}), grid)
+        network.make().configure_train(
+            1, ArrayRecord(), ConfigRecord({"flynn-mode": "x"}), grid
+        )
 
 
 # ---- what can come back, beside what can over both APIs
@@ -44,7 +75,13 @@ def changed(**fields: Any) -> RecordDict:
     """A good reply whose second array is described otherwise."""
     content = content_of(good_res())
     array = content["arrays"]["1"]
-    values = {"dtype": array.dtype, "shape": array.shape, "stype": array.stype, "data": array.data, **fields}
+    values = {
+        "dtype": array.dtype,
+        "shape": array.shape,
+        "stype": array.stype,
+        "data": array.data,
+        **fields,
+    }
     content["arrays"]["1"] = Array(**values)
     return content
 
@@ -69,8 +106,14 @@ MALFORMED = {
     "nothing at all": (RecordDict(), "num_examples: expected an integer"),
     "no metrics": (without("metrics"), "num_examples: expected an integer"),
     "no arrays": (without("arrays"), "message: expected 2 arrays"),
-    "arrays that are numbers": (without("arrays", arrays=MetricRecord({"0": 1})), "message: expected 2 arrays"),
-    "a list of examples": (without("metrics", metrics=MetricRecord({"num-examples": [5]})), "num_examples"),
+    "arrays that are numbers": (
+        without("arrays", arrays=MetricRecord({"0": 1})),
+        "message: expected 2 arrays",
+    ),
+    "a list of examples": (
+        without("metrics", metrics=MetricRecord({"num-examples": [5]})),
+        "num_examples",
+    ),
 }
 
 
@@ -89,7 +132,17 @@ def test_a_malformed_message_costs_its_sender_only(name: str) -> None:
 def error_by_the_superlink(request: Message) -> Message:
     """The reply that Flower makes up for a party that is gone: by node 1, to node 1."""
     about = request.metadata
-    metadata = Metadata(1, "x", 1, 1, about.message_id, "", about.created_at, about.ttl, about.message_type)
+    metadata = Metadata(
+        1,
+        "x",
+        1,
+        1,
+        about.message_id,
+        "",
+        about.created_at,
+        about.ttl,
+        about.message_type,
+    )
     return make_message(metadata, error=Error(5, "Node Unavailable"))
 
 
@@ -102,16 +155,24 @@ def test_who_failed_is_told_as_far_as_it_is_known(gives_ids: bool) -> None:
     strategy = message.FlyNNStrategy(**settings(min_available_nodes=4))
     strategy.start(FakeGrid(nodes, gives_ids), num_rounds=1)
     unknown = "no reply or a failure (2 without a name, the first: Node Unavailable)"
-    told = dict.fromkeys(("node 11", "node 12"), "failed: Node Unavailable" if gives_ids else unknown)
-    assert strategy.missing == {"node 10": "failed: <class 'OSError'>:<'no file'>", **told}
+    told = dict.fromkeys(
+        ("node 11", "node 12"), "failed: Node Unavailable" if gives_ids else unknown
+    )
+    assert strategy.missing == {
+        "node 10": "failed: <class 'OSError'>:<'no file'>",
+        **told,
+    }
     with raises(AggregationError, counted=1, min_parties=2, missing=strategy.missing):
         _ = strategy.model
 
 
-def test_keywords_of_later_versions_of_flower_go_to_its_own_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keywords_of_later_versions_of_flower_go_to_its_own_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original, given = Strategy.start, []
 
-    def start(self: Strategy, *arguments: Any, should_stop: Any = None) -> Result:  # that of Flower 1.43
+    # that of Flower 1.43
+    def start(self: Strategy, *arguments: Any, should_stop: Any = None) -> Result:
         given.append(should_stop)
         return original(self, *arguments)
 
@@ -123,15 +184,26 @@ def test_keywords_of_later_versions_of_flower_go_to_its_own_start(monkeypatch: p
     assert len(strategy.parties) == 2
 
 
-def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCaptureFixture) -> None:
+def test_replies_count_once_and_those_of_strangers_do_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     network = Messages(federation(2))
 
     def between(messages: list[Message]) -> list[Message]:
         if not messages or messages[0].metadata.message_type != "train":
             return []
-        again = [reply for msg in messages for reply in network.nodes[msg.metadata.dst_node_id].answers(msg)]
+        again = [
+            reply
+            for msg in messages
+            for reply in network.nodes[msg.metadata.dst_node_id].answers(msg)
+        ]
         mine = messages[0].metadata.message_id
-        for sender, about in ((99, "something"), (99, mine), (1, mine), (0, "of another run")):
+        for sender, about in (
+            (99, "something"),
+            (99, mine),
+            (1, mine),
+            (0, "of another run"),
+        ):
             metadata = Metadata(1, "x", sender, 1, about, "", 0.0, 60.0, "train")
             again.append(make_message(metadata, content=content_of(good_res())))
         return again
@@ -139,9 +211,16 @@ def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCapt
     strategy = network.make()
     strategy.start(FakeGrid(network.nodes, between=between))
     assert strategy.model.counts_ == POOLED
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    # Replies to nothing that the sender was asked; the other two are second replies, told by the party's name.
-    assert {sender: sum(f"node {sender}:" in line for line in told) for sender in (99, 0, 1)} == {99: 2, 0: 1, 1: 1}
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname == "WARNING"
+    ]
+    # Replies to nothing that the sender was asked; the other two are second replies,
+    # told by the party's name.
+    assert {
+        sender: sum(f"node {sender}:" in line for line in told) for sender in (99, 0, 1)
+    } == {99: 2, 0: 1, 1: 1}
     assert len(told) == 6
     assert strategy.missing == {}
 
@@ -149,12 +228,17 @@ def test_replies_count_once_and_those_of_strangers_do_not(caplog: pytest.LogCapt
 # ---- the party's side
 
 
-NO_REQUESTS = [(each, "array") for each in (changed(data=b"junk"), changed(stype="torch"), renamed())]
+NO_REQUESTS = [
+    (each, "array")
+    for each in (changed(data=b"junk"), changed(stype="torch"), renamed())
+]
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 @pytest.mark.parametrize(("content", "reason"), [(RecordDict(), "phase"), *NO_REQUESTS])
-def test_a_party_refuses_a_request_that_is_none(content: RecordDict, reason: str, kind: str) -> None:
+def test_a_party_refuses_a_request_that_is_none(
+    content: RecordDict, reason: str, kind: str
+) -> None:
     FakeGrid({})
     asked = Message(content, dst_node_id=7, message_type=kind)
     reply = getattr(message, kind)(asked, FlyNNClient(*points(5), name="Basel")).content
@@ -167,4 +251,7 @@ def test_any_client_of_flower_s_legacy_api_may_stand_for_the_party() -> None:
     FakeGrid({})
     asked = Message(RecordDict(), dst_node_id=7, message_type="train")
     reply = message.train(asked, UnreadyClient("Basel", "no file"))
-    assert dict(reply.content["config"]) == {"flynn-refused": "no file", "flynn-party": "Basel"}
+    assert dict(reply.content["config"]) == {
+        "flynn-refused": "no file",
+        "flynn-party": "Basel",
+    }

@@ -1,4 +1,6 @@
-"""Noisy counts from a party to the model: what leaves, what is refused, and that neither depends on a record."""
+"""Noisy counts from a party to the model: what leaves, what is refused, and that
+neither depends on a record.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,38 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.common import Code, EvaluateIns, FitIns, FitRes, Status, ndarrays_to_parameters
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    FitIns,
+    FitRes,
+    Status,
+    ndarrays_to_parameters,
+)
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient
 from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.protocol import NOISY_EXAMPLES, REFUSED, TRAIN, Config, Reply, key
+from flwr_flynn.federated.protocol import (
+    NOISY_EXAMPLES,
+    REFUSED,
+    TRAIN,
+    Config,
+    Reply,
+    key,
+)
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, SimulatedRelease, TopTLaplace
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    Mechanism,
+    SimulatedRelease,
+    TopTLaplace,
+)
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import (
     CLASSES,
@@ -44,24 +66,37 @@ pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
 TOP_T = TopTLaplace(1.0, n_released=5, **SHAPE)
-MECHANISMS = [LAPLACE, GaussianCounts(1.0, 1e-5, **SHAPE), TOP_T, SimulatedRelease(LAPLACE, seed=3)]
+MECHANISMS = [
+    LAPLACE,
+    GaussianCounts(1.0, 1e-5, **SHAPE),
+    TOP_T,
+    SimulatedRelease(LAPLACE, seed=3),
+]
 ALL = ("gaussian", "laplace", "top-t", "simulated")
 
 
 def asking(mechanism: Mechanism = LAPLACE, **changes: Any) -> RunSpec:
-    return RunSpec(**{"specs": SPEC, "classes": CLASSES, "mechanism": mechanism} | changes)
+    return RunSpec(
+        **{"specs": SPEC, "classes": CLASSES, "mechanism": mechanism} | changes
+    )
 
 
-def party(path: Path, X: Any = None, y: Any = None, max_epsilon: float = 1.0, **more: Any) -> FlyNNClient:
+def party(
+    path: Path, X: Any = None, y: Any = None, max_epsilon: float = 1.0, **more: Any
+) -> FlyNNClient:
     """A party that allows any mechanism; one with 20 points if none are given."""
     if X is None:
         X, y = points(20)
     policy = Policy(max_epsilon, 1e-4, ALL)
-    return FlyNNClient(X, y, name="Basel", budget=Budget(path / "state", policy), **more)
+    return FlyNNClient(
+        X, y, name="Basel", budget=Budget(path / "state", policy), **more
+    )
 
 
 def answer(client: FlyNNClient, asked: RunSpec | None = None) -> FitRes:
-    return client.to_client().fit(FitIns(ndarrays_to_parameters([]), counting(asked or asking())))
+    return client.to_client().fit(
+        FitIns(ndarrays_to_parameters([]), counting(asked or asking()))
+    )
 
 
 def array_of(reply: FitRes) -> np.ndarray:
@@ -80,14 +115,22 @@ def form(reply: FitRes) -> Any:
     tensors = reply.parameters.tensors
     arrays = codec.read_tensors(tensors)
     shapes = [(array.dtype.str, array.shape) for array in arrays]
-    return [len(tensor) for tensor in tensors], shapes, reply.num_examples, reply.metrics, reply.status
+    return (
+        [len(tensor) for tensor in tensors],
+        shapes,
+        reply.num_examples,
+        reply.metrics,
+        reply.status,
+    )
 
 
 # ---- what leaves a party
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda each: each.kind)
-def test_the_form_of_a_reply_depends_on_no_record(mechanism: Mechanism, tmp_path: Path) -> None:
+def test_the_form_of_a_reply_depends_on_no_record(
+    mechanism: Mechanism, tmp_path: Path
+) -> None:
     X, y = points(40)
     odd, wrong = X.astype(object), y.astype(object)
     odd[3, 1], odd[4, 2], odd[5, 3], wrong[:10] = "word", np.nan, 1e300, "oak"
@@ -101,7 +144,10 @@ def test_the_form_of_a_reply_depends_on_no_record(mechanism: Mechanism, tmp_path
         "wrong labels": (X, wrong),
         "nothing that fits": (np.full((9, 4), np.nan), ["oak"] * 9),
     }
-    replies = {name: answer(party(tmp_path / name, *each), asking(mechanism)) for name, each in data.items()}
+    replies = {
+        name: answer(party(tmp_path / name, *each), asking(mechanism))
+        for name, each in data.items()
+    }
     forms = {name: form(reply) for name, reply in replies.items()}
     assert all(each == forms["all"] for each in forms.values()), forms
     assert forms["all"][2:4] == (NOISY_EXAMPLES, {"flynn-party": "Basel"})
@@ -109,22 +155,38 @@ def test_the_form_of_a_reply_depends_on_no_record(mechanism: Mechanism, tmp_path
 
 
 def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
-    array = array_of(answer(party(tmp_path, *points(0)), asking(LaplaceCounts(0.1, **SHAPE))))
+    array = array_of(
+        answer(party(tmp_path, *points(0)), asking(LaplaceCounts(0.1, **SHAPE)))
+    )
     assert (np.abs(array).sum(axis=1) > 0).all()
     assert array.min() < 0
 
 
-@pytest.mark.parametrize("mechanism", [LAPLACE, GaussianCounts(1.0, 1e-5, **SHAPE)], ids=lambda each: each.kind)
-def test_the_noise_is_that_of_the_mechanism(mechanism: Mechanism, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mechanism",
+    [LAPLACE, GaussianCounts(1.0, 1e-5, **SHAPE)],
+    ids=lambda each: each.kind,
+)
+def test_the_noise_is_that_of_the_mechanism(
+    mechanism: Mechanism, tmp_path: Path
+) -> None:
     X, y = points(200)
-    noise = array_of(answer(party(tmp_path, X, y), asking(mechanism))) - counts_of(X, y).array
+    noise = (
+        array_of(answer(party(tmp_path, X, y), asking(mechanism)))
+        - counts_of(X, y).array
+    )
     assert 0.5 < noise.std() / mechanism.noise_sd < 2
     assert abs(noise.mean()) < 0.6 * mechanism.noise_sd  # 5 standard errors of 72 draws
 
 
-@pytest.mark.parametrize("error", [MemoryError("secret"), OSError(5, "secret"), DataError("secret")])
+@pytest.mark.parametrize(
+    "error", [MemoryError("secret"), OSError(5, "secret"), DataError("secret")]
+)
 def test_a_failed_count_is_charged_and_does_not_say_why(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fails(*_: Any, **_more: Any) -> Any:
         raise error
@@ -139,7 +201,10 @@ def test_a_failed_count_is_charged_and_does_not_say_why(
 
 
 def test_wide_noise_travels_in_wide_integers() -> None:
-    narrow, wide = LaplaceCounts(0.001, **SHAPE), LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
+    narrow, wide = (
+        LaplaceCounts(0.001, **SHAPE),
+        LaplaceCounts(0.001, **SHAPE, records_per_person=10**6),
+    )
     for mechanism, kind in ((narrow, "int32"), (wide, "int64")):
         release = mechanism.received(np.full((3, 24), -(2**40)), HASHER.fingerprint)
         array = encode_release(release, mechanism)[1]
@@ -151,7 +216,9 @@ def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
     def array(name: str, folder: str) -> list[list[int]]:
         budget = Budget(tmp_path / folder, Policy(1.0, 0.0, ALL))
         client = FlyNNClient(*points(20), name=name, budget=budget)
-        drawn: list[list[int]] = array_of(answer(client, asking(SimulatedRelease(LAPLACE, seed=3)))).tolist()
+        drawn: list[list[int]] = array_of(
+            answer(client, asking(SimulatedRelease(LAPLACE, seed=3)))
+        ).tolist()
         return drawn
 
     assert array("a", "1") == array("a", "2") != array("b", "3")
@@ -160,7 +227,13 @@ def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
 # ---- the request
 
 
-CHANGES = ({"epsilon": 0}, {"epsilon": float("nan")}, {"hash_nnz": 4}, {"sigma": 1}, {"n_classes": 10**9})
+CHANGES = (
+    {"epsilon": 0},
+    {"epsilon": float("nan")},
+    {"hash_nnz": 4},
+    {"sigma": 1},
+    {"n_classes": 10**9},
+)
 
 
 @pytest.mark.parametrize(
@@ -179,21 +252,29 @@ def test_hostile_mechanisms_are_refused(text: Any, tmp_path: Path) -> None:
 # ---- the server
 
 
-def release(n: int = 5, seed: int = 0, mechanism: Mechanism = LAPLACE) -> list[np.ndarray]:
+def release(
+    n: int = 5, seed: int = 0, mechanism: Mechanism = LAPLACE
+) -> list[np.ndarray]:
     simulated = SimulatedRelease(mechanism, seed)
     return encode_release(simulated.release(counts_of(*points(n, seed))), mechanism)
 
 
-def reply(cid: str, arrays: list[np.ndarray], n_examples: int = NOISY_EXAMPLES) -> Reply:
+def reply(
+    cid: str, arrays: list[np.ndarray], n_examples: int = NOISY_EXAMPLES
+) -> Reply:
     return Reply(cid, codec.write_tensors(arrays), n_examples, {})
 
 
 def a_server(mechanism: Mechanism = LAPLACE, **more: Any) -> Run:
-    return Run(RunOptions(SPEC, CLASSES, **{"min_parties": 1, "mechanism": mechanism} | more))
+    return Run(
+        RunOptions(SPEC, CLASSES, **{"min_parties": 1, "mechanism": mechanism} | more)
+    )
 
 
 def take(server: Run, *replies: Reply) -> ExchangeResult:
-    """Ask the parties of ``replies`` and one that stays silent; return what the run takes of them."""
+    """Ask the parties of ``replies`` and one that stays silent; return what the run
+    takes of them.
+    """
     assert server.ask(TRAIN, [*{each.cid: 1 for each in replies}, "late"])
     taken = server.complete(replies, Failures())
     return taken
@@ -203,8 +284,13 @@ def test_releases_are_added_up_with_their_noise() -> None:
     server = a_server(min_parties=3)
     arrays = [release(seed=seed) for seed in range(3)]
     take(server, reply("0", arrays[0]), reply("1", arrays[1]))
-    assert take(server, reply("2", arrays[2]), reply("1", arrays[1])).batch.repeated == []  # it was not asked again
-    np.testing.assert_array_equal(server.counts.array, sum(array[1].astype(int) for array in arrays))
+    # it was not asked again
+    assert (
+        take(server, reply("2", arrays[2]), reply("1", arrays[1])).batch.repeated == []
+    )
+    np.testing.assert_array_equal(
+        server.counts.array, sum(array[1].astype(int) for array in arrays)
+    )
     assert server.counts.noise_variance == pytest.approx(3 * LAPLACE.noise_sd**2)
     assert len(server.counts.noise) == 3
     assert [each.examples for each in server.counted.counted] == [None] * 3
@@ -228,7 +314,9 @@ HUGE = np.full((3, 24), 2**62)
         *((release(), wrong, "num_examples") for wrong in (0, 5, True)),
     ],
 )
-def test_hostile_replies_are_refused(arrays: list[np.ndarray], n_examples: Any, reason: str) -> None:
+def test_hostile_replies_are_refused(
+    arrays: list[np.ndarray], n_examples: Any, reason: str
+) -> None:
     server = a_server()
     before, state = server.counts, server.state
     assert reason in take(server, reply("0", arrays, n_examples)).batch.refused["0"]
@@ -237,18 +325,32 @@ def test_hostile_replies_are_refused(arrays: list[np.ndarray], n_examples: Any, 
 
 def test_counts_that_are_too_large_are_refused() -> None:
     most = 100 + math.ceil(40 * LAPLACE.noise_sd)
-    for size, fits in ((most, True), (most + 1, False), (-most, True), (-most - 1, False), (-(2**31), False)):
+    for size, fits in (
+        (most, True),
+        (most + 1, False),
+        (-most, True),
+        (-most - 1, False),
+        (-(2**31), False),
+    ):
         server = a_server(max_examples_per_party=100)
-        batch = take(server, reply("0", [FINGERPRINT, np.full((3, 24), size, np.int32)])).batch
+        batch = take(
+            server, reply("0", [FINGERPRINT, np.full((3, 24), size, np.int32)])
+        ).batch
         assert ("0" in batch.passed) == fits
     wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
     for size in (2**62, -(2**63)):
-        batch = take(a_server(wide), reply("0", [FINGERPRINT, np.full((3, 24), size, np.int64)])).batch
+        batch = take(
+            a_server(wide), reply("0", [FINGERPRINT, np.full((3, 24), size, np.int64)])
+        ).batch
         assert "counts: expected entries from" in batch.refused["0"]
 
 
-def ran(api: Api, tmp_path: Path, mechanism: Mechanism, settings: Any = None, **more: Any) -> tuple[Any, Any]:
-    """A run of three parties, the second of which has only records that do not fit, and its network."""
+def ran(
+    api: Api, tmp_path: Path, mechanism: Mechanism, settings: Any = None, **more: Any
+) -> tuple[Any, Any]:
+    """A run of three parties, the second of which has only records that do not fit, and
+    its network.
+    """
     X, y = points(300)
     spoiled = X.copy()
     spoiled[1::3] = np.nan
@@ -262,10 +364,16 @@ def ran(api: Api, tmp_path: Path, mechanism: Mechanism, settings: Any = None, **
 
 
 @BOTH
-def test_a_private_run_s_model_has_its_guarantee(api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_private_run_s_model_has_its_guarantee(
+    api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     mechanism = LaplaceCounts(2.0, **SHAPE)
     made, network = ran(api, tmp_path, mechanism)
-    assert (made.num_rounds, made.run.state.results.keys(), made.evaluation) == (1, {"counts"}, None)
+    assert (made.num_rounds, made.run.state.results.keys(), made.evaluation) == (
+        1,
+        {"counts"},
+        None,
+    )
     assert network.asked() == [["train"]] * 3
     assert made.guarantee == made.model.guarantee_ == mechanism.guarantee()
     assert made.guarantee in caplog.text
@@ -279,22 +387,39 @@ def test_a_private_run_s_model_has_its_guarantee(api: Api, tmp_path: Path, caplo
 
 
 @BOTH
-@pytest.mark.parametrize("mechanism", [GaussianCounts(100.0, 1e-5, **SHAPE), SimulatedRelease(LAPLACE, 4)])
-def test_a_private_run_can_be_evaluated_where_parties_allow_it(api: Api, mechanism: Mechanism, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mechanism", [GaussianCounts(100.0, 1e-5, **SHAPE), SimulatedRelease(LAPLACE, 4)]
+)
+def test_a_private_run_can_be_evaluated_where_parties_allow_it(
+    api: Api, mechanism: Mechanism, tmp_path: Path
+) -> None:
     received: list[FlyNNClassifier] = []
-    made, _ = ran(api, tmp_path, mechanism, {"fraction_evaluate": 1.0}, evaluates=True, on_model=received.append)
+    made, _ = ran(
+        api,
+        tmp_path,
+        mechanism,
+        {"fraction_evaluate": 1.0},
+        evaluates=True,
+        on_model=received.append,
+    )
     assert made.evaluation["examples"] == 900
     assert received[0].guarantee_ == mechanism.guarantee()
     assert (received[0].counts_.array == made.counts.array).all()
-    assert received[0].counts_.noise_variance == pytest.approx(made.counts.noise_variance)
+    assert received[0].counts_.noise_variance == pytest.approx(
+        made.counts.noise_variance
+    )
     X, y = points(300)
-    assert made.evaluation["accuracy"] == pytest.approx(np.mean(made.model.predict(X) == y))
+    assert made.evaluation["accuracy"] == pytest.approx(
+        np.mean(made.model.predict(X) == y)
+    )
 
 
 @pytest.mark.parametrize("n_releases", [None, 0, True, 2.0, 2**31])
 def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
     total = SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20)))
-    asked = evaluation_of(asking(), (total,), (ScoringRule("balanced", 0.5, 1.0),), n_releases=1)
+    asked = evaluation_of(
+        asking(), (total,), (ScoringRule("balanced", 0.5, 1.0),), n_releases=1
+    )
     X, y = points(5)
     client = FlyNNClient(X, y, X_test=X, y_test=y)
     config = config_of(asked) | {key("n_releases"): n_releases}
@@ -303,7 +428,12 @@ def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
 
 
 def test_sums_of_noisy_counts_travel_signed() -> None:
-    for low, high, kind in ((-128, 5, "int8"), (-1, 127, "int8"), (-1, 128, "int16"), (0, 200, "int16")):
+    for low, high, kind in (
+        (-128, 5, "int8"),
+        (-1, 127, "int8"),
+        (-1, 128, "int16"),
+        (0, 200, "int16"),
+    ):
         array = np.full((3, 24), low)
         array[0, 0] = high
         counts = LAPLACE.received(array, HASHER.fingerprint, 2)
@@ -314,14 +444,20 @@ def test_sums_of_noisy_counts_travel_signed() -> None:
         codec.decode_total([message[0], HUGE], HASHER, LAPLACE, 2)
 
 
-def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
+def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(
+    tmp_path: Path,
+) -> None:
     X, y = points(20)
     spoiled = X.copy()
     spoiled[::2] = np.nan
-    asked = evaluation_of(RUN, (counts_of(*points(60, seed=1)),), (ScoringRule("balanced", 0.5, 1.0),))
+    asked = evaluation_of(
+        RUN, (counts_of(*points(60, seed=1)),), (ScoringRule("balanced", 0.5, 1.0),)
+    )
     model, config = ndarrays_to_parameters(asked.arrays()), config_of(asked)
     client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
     reply = client.evaluate(EvaluateIns(model, config))
-    clean = FlyNNClient(X, y, name="Basel", X_test=X[1::2], y_test=y[1::2], class_prior=False).to_client()
+    clean = FlyNNClient(
+        X, y, name="Basel", X_test=X[1::2], y_test=y[1::2], class_prior=False
+    ).to_client()
     assert reply == clean.evaluate(EvaluateIns(model, config))
     assert reply.status == Status(Code.OK, "Success")

@@ -1,4 +1,6 @@
-"""Records of the Message API: what is written is what Flower writes, and is read back as it was."""
+"""Records of the Message API: what is written is what Flower writes, and is read back
+as it was.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from flwr_flynn.flower import records
 from tests.raising import raises
 
 ARRAYS = st.lists(
-    hnp.arrays(st.sampled_from([np.uint8, np.int32, np.int64, np.float64]), hnp.array_shapes(min_dims=1, min_side=0)),
+    hnp.arrays(
+        st.sampled_from([np.uint8, np.int32, np.int64, np.float64]),
+        hnp.array_shapes(min_dims=1, min_side=0),
+    ),
     max_size=3,
 )
 
@@ -31,17 +36,29 @@ def test_records_are_those_that_flower_makes(arrays: list[np.ndarray]) -> None:
     assert records.tensors_of(RecordDict({"arrays": made})) == tensors
 
 
-NAMES = st.sampled_from(["accuracy", "flynn-party", "flynn-seconds", "flynn-statistic", "mine"])
-VALUES = st.floats(allow_nan=False) | st.text() | st.binary() | st.integers(-(2**62), 2**62) | st.booleans()
+NAMES = st.sampled_from(
+    ["accuracy", "flynn-party", "flynn-seconds", "flynn-statistic", "mine"]
+)
+VALUES = (
+    st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
+    | st.integers(-(2**62), 2**62)
+    | st.booleans()
+)
 
 
 @given(ARRAYS, st.integers(0, 2**62), st.dictionaries(NAMES, VALUES))
-def test_a_reply_is_read_as_it_was_given(arrays: list[np.ndarray], n_examples: int, metrics: dict[str, Any]) -> None:
+def test_a_reply_is_read_as_it_was_given(
+    arrays: list[np.ndarray], n_examples: int, metrics: dict[str, Any]
+) -> None:
     tensors = codec.write_tensors(arrays)
     reply = records.reply_of("7", records.answer_content(tensors, n_examples, metrics))
     found = reply.cid, reply.tensors, reply.n_examples, reply.metrics, reply.fault
     assert found == ("7", tensors, n_examples, metrics, "")
-    assert [type(reply.metrics[key]) for key in metrics] == [*map(type, metrics.values())]
+    assert [type(reply.metrics[key]) for key in metrics] == [
+        *map(type, metrics.values())
+    ]
 
 
 def test_a_request_without_counts_has_no_arrays() -> None:
@@ -57,7 +74,9 @@ def test_arrays_are_read_in_the_order_of_their_numbers() -> None:
     made = records.record(codec.write_tensors(arrays))
     turned = ArrayRecord({key: made[key] for key in sorted(made)})
     assert list(turned) != list(made)
-    read = codec.read_tensors(records.tensors_of(RecordDict({"arrays": turned, "config": ConfigRecord()})))
+    read = codec.read_tensors(
+        records.tensors_of(RecordDict({"arrays": turned, "config": ConfigRecord()}))
+    )
     assert [int(each[0]) for each in read] == list(range(12))
     del turned["3"]
     with raises(PayloadError, field="arrays"):

@@ -1,4 +1,6 @@
-"""Secure sums: the same bits as in clear, through Flower's own protocol, and nothing lost without a word."""
+"""Secure sums: the same bits as in clear, through Flower's own protocol, and nothing
+lost without a word.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import FitIns, ndarrays_to_parameters
 from flwr.common.constant import ErrorCode
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_CONFIGS, Key, Stage
+from flwr.common.secure_aggregation.secaggplus_constants import (
+    RECORD_KEY_CONFIGS,
+    Key,
+    Stage,
+)
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.workflow import DefaultWorkflow
 from hypothesis import given, settings
@@ -54,35 +60,51 @@ def an_app(client: Client) -> ClientApp:
 class Wire:
     """A grid of nodes with a real ClientApp each.
 
-    `lost` says whose answer to which stage does not come; `spoil` changes the records of those that come.
+    `lost` says whose answer to which stage does not come; `spoil` changes the records
+    of those that come.
     """
 
-    def __init__(self, clients: list[Client], lost: Fault = lambda *_: False, spoil: Spoil = lambda *_: None) -> None:
+    def __init__(
+        self,
+        clients: list[Client],
+        lost: Fault = lambda *_: False,
+        spoil: Spoil = lambda *_: None,
+    ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.run = SimpleNamespace(run_id=1)
         self.lost, self.spoil, self.sent, self.errors = lost, spoil, [], []
         self.apps = {node: an_app(client) for node, client in enumerate(clients, 1)}
-        self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in self.apps}
+        self.contexts = {
+            node: Context(1, node, {}, RecordDict(), {}) for node in self.apps
+        }
 
     def get_node_ids(self) -> list[int]:
         return list(self.apps)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         return [self.reply(message) for message in messages]
 
     def reply(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        stage = message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(Key.STAGE, "")
+        stage = message.content.config_records.get(RECORD_KEY_CONFIGS, {}).get(
+            Key.STAGE, ""
+        )
         if self.lost(node, str(stage)):
             return Message(Error(0, "gone"), reply_to=message)
-        arrived = Message(deepcopy(message.content), node, message.metadata.message_type, group_id="1")
+        arrived = Message(
+            deepcopy(message.content), node, message.metadata.message_type, group_id="1"
+        )
         arrived.metadata.__dict__.update(message.metadata.__dict__)
         try:
             reply = self.apps[node](arrived, self.contexts[node])
         except Exception as error:  # noqa: BLE001 - what Flower makes of it
             return Message(Error(1, str(error)), reply_to=message)
         if reply.has_content():
-            self.spoil(node, str(stage), reply.content.config_records.get(RECORD_KEY_CONFIGS))
+            self.spoil(
+                node, str(stage), reply.content.config_records.get(RECORD_KEY_CONFIGS)
+            )
             self.sent.append((node, str(stage), reply))
         else:
             self.errors.append(reply.error.code)
@@ -100,14 +122,22 @@ def counted(
     **more: Any,
 ) -> tuple[FlyNNStrategy, Wire]:
     """A run of these parties; its strategy, and what went over the wire."""
-    given = {"secure_bound": 256, "min_parties": 3, "min_available_clients": len(clients), "fraction_evaluate": 0.0}
+    given = {
+        "secure_bound": 256,
+        "min_parties": 3,
+        "min_available_clients": len(clients),
+        "fraction_evaluate": 0.0,
+    }
     strategy = FlyNNStrategy(**{"spec": SPEC, "classes": CLASSES, **given, **more})
     grid = wire(clients, lost, spoil)
     context = LegacyContext(
-        Context(1, 0, {}, RecordDict(), {}), config=ServerConfig(rounds or strategy.num_rounds), strategy=strategy
+        Context(1, 0, {}, RecordDict(), {}),
+        config=ServerConfig(rounds or strategy.num_rounds),
+        strategy=strategy,
     )
     bound = workflow_bound or strategy.secure_bound
-    DefaultWorkflow(fit_workflow=secagg.workflow(bound, threshold, 0))(grid, context)  # type: ignore[arg-type]
+    workflow = DefaultWorkflow(fit_workflow=secagg.workflow(bound, threshold, 0))
+    workflow(grid, context)  # type: ignore[arg-type]
     return strategy, grid
 
 
@@ -126,27 +156,41 @@ def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
     plain = [counts_of(*points(i * 10, seed=i)) for i in range(n_parties)]
     assert strategy.counts.sha256() == sum(plain[1:], plain[0]).sha256()
     assert [party.examples for party in strategy.parties] == [None] * n_parties
-    assert sorted(party.name for party in strategy.parties) == [f"site {i}" for i in range(n_parties)]
+    assert sorted(party.name for party in strategy.parties) == [
+        f"site {i}" for i in range(n_parties)
+    ]
     assert strategy.model.counts_ == strategy.counts
-    # What travels in clear beside the masked numbers: as many examples for all, and the name.
+    # What travels in clear beside the masked numbers: as many examples for all, and the
+    # name.
     for _, stage, reply in wire.sent:
         if stage == Stage.COLLECT_MASKED_VECTORS:
             metrics = reply.content.metric_records["fitres.num_examples"]
             assert dict(metrics) == {"num_examples": 1}
-            assert set(reply.content.config_records["fitres.metrics"]) == {"flynn-party"}
+            assert set(reply.content.config_records["fitres.metrics"]) == {
+                "flynn-party"
+            }
             assert all(not record for record in reply.content.array_records.values())
 
 
 def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
-    options: dict[str, Any] = {"spec": HashPlan(4, 3, 100, "auto", hash_dim=128), "classes": CLASSES, "gram": 32}
+    options: dict[str, Any] = {
+        "spec": HashPlan(4, 3, 100, "auto", hash_dim=128),
+        "classes": CLASSES,
+        "gram": 32,
+    }
     parts = [points(20, seed=i) for i in range(3)]
     parties = [party_of(*part, min_examples=1, gram=True) for part in parts]
     clear = federate(RunOptions(**options, min_parties=3), parties)
-    clients = [FlyNNClient(*part, min_examples=1, secure=True).to_client() for part in parts]
+    clients = [
+        FlyNNClient(*part, min_examples=1, secure=True).to_client() for part in parts
+    ]
     strategy, _ = counted(clients, rounds=0, fraction_evaluate=1.0, **options)
     assert strategy.run.due is None
     assert strategy.run.state.run_spec.specs == clear.state.run_spec.specs
-    assert (strategy.run.totals, strategy.selection) == (clear.totals, clear.state.results["selection"])
+    assert (strategy.run.totals, strategy.selection) == (
+        clear.totals,
+        clear.state.results["selection"],
+    )
     assert strategy.model.model_.sha256() == clear.model.model_.sha256()
     assert strategy.model.model_.gram is not None
 
@@ -161,32 +205,55 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
         asked.append(stage)
         return node < 3 and asked.count(Stage.SETUP) > 4 and stage == COLLECT
 
-    strategy, _ = counted([party(i) for i in range(4)], lost, rounds=2, fraction_evaluate=1.0)
+    strategy, _ = counted(
+        [party(i) for i in range(4)], lost, rounds=2, fraction_evaluate=1.0
+    )
     assert strategy.counts == total(0, 1, 2, 3)
     assert strategy.selection.parties == 0
     reasons = ["failed: gone", "failed: gone", ASIDE, ASIDE]
-    assert strategy.run.state.absent("selection") == {f"site {i}": reason for i, reason in enumerate(reasons)}
+    assert strategy.run.state.absent("selection") == {
+        f"site {i}": reason for i, reason in enumerate(reasons)
+    }
 
 
 STAGES, COLLECT = Stage.all(), Stage.COLLECT_MASKED_VECTORS
 
 
-TOGETHER = {2: Stage.SETUP, 3: Stage.SHARE_KEYS, 5: COLLECT, 6: COLLECT, 9: Stage.UNMASK}
+TOGETHER = {
+    2: Stage.SETUP,
+    3: Stage.SHARE_KEYS,
+    5: COLLECT,
+    6: COLLECT,
+    9: Stage.UNMASK,
+}
 
 
-@pytest.mark.parametrize(("n", "lost"), [*((5, {2: stage}) for stage in STAGES), (14, TOGETHER)], ids=str)
-def test_parties_lost_at_any_stage_cost_the_others_no_bit(n: int, lost: dict[int, str]) -> None:
-    strategy, _ = counted([party(i) for i in range(n)], lambda node, at: lost.get(node) == at)
-    gone = [node for node, at in lost.items() if at != Stage.UNMASK]  # else its counts are in: the others' shares do
+@pytest.mark.parametrize(
+    ("n", "lost"), [*((5, {2: stage}) for stage in STAGES), (14, TOGETHER)], ids=str
+)
+def test_parties_lost_at_any_stage_cost_the_others_no_bit(
+    n: int, lost: dict[int, str]
+) -> None:
+    strategy, _ = counted(
+        [party(i) for i in range(n)], lambda node, at: lost.get(node) == at
+    )
+    # else its counts are in: the others' shares do
+    gone = [node for node, at in lost.items() if at != Stage.UNMASK]
     assert strategy.model.counts_ == total(*(i for i in range(n) if i + 1 not in gone))
     assert strategy.missing == {f"node {node}": "failed: gone" for node in gone}
 
 
 @pytest.mark.parametrize("stage", STAGES[:3])
 def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
-    strategy, wire = counted([party(i) for i in range(3)], lambda node, at: node == 2 and at == stage)
+    strategy, wire = counted(
+        [party(i) for i in range(3)], lambda node, at: node == 2 and at == stage
+    )
     assert Stage.UNMASK not in {at for _, at, _ in wire.sent}
-    assert strategy.missing == {"node 1": ASIDE, "node 2": "failed: gone", "node 3": ASIDE}
+    assert strategy.missing == {
+        "node 1": ASIDE,
+        "node 2": "failed: gone",
+        "node 3": ASIDE,
+    }
     with raises(AggregationError, counted=0, min_parties=3, missing=strategy.missing):
         _ = strategy.model
     assert strategy.federation("1").members == ()
@@ -202,18 +269,24 @@ def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() 
 
         return lost
 
-    strategy, _ = counted([party(i) for i in range(10)], late(3), rounds=2, min_parties=10)
+    strategy, _ = counted(
+        [party(i) for i in range(10)], late(3), rounds=2, min_parties=10
+    )
     assert strategy.model.counts_ == total(*range(10))
     assert strategy.missing == {}
     for n in (1, 2):
-        strategy, _ = counted([party(i) for i in range(7)], late(n), rounds=2, min_parties=7)
+        strategy, _ = counted(
+            [party(i) for i in range(7)], late(n), rounds=2, min_parties=7
+        )
         assert strategy.counts == total(*range(n, 7))
         few = "not asked: too few are left for a secure sum"
         assert strategy.missing == {f"node {node}": few for node in range(1, n + 1)}
 
 
 def spoiled(stage: str, spoil: Callable[[Any], object]) -> FlyNNStrategy:
-    """A run of four parties, of which node 2 replies at a stage by what `spoil` makes of its record."""
+    """A run of four parties, of which node 2 replies at a stage by what `spoil` makes
+    of its record.
+    """
 
     def of_node_2(node: int, at: str, record: Any) -> None:
         if (node, at) == (2, stage):
@@ -232,20 +305,53 @@ WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros(72, np.int64)
 @pytest.mark.parametrize(
     ("stage", "entries", "reason"),
     [
-        (Stage.SETUP, {Key.PUBLIC_KEY_1: b"no key"}, "pk1: expected a public key of SecAgg+'s curve, got 6 bytes"),
-        (Stage.SETUP, {Key.PUBLIC_KEY_2: bytes(5000)}, "pk2: expected at most 4096 bytes for each party"),
-        (Stage.SHARE_KEYS, {Key.DESTINATION_LIST: [1, 1, 3]}, "dsts: expected each of the 3 parties"),
-        (Stage.SHARE_KEYS, {Key.CIPHERTEXT_LIST: [b"a"]}, "ctxts: expected 3, one for each party, got 1"),
-        (COLLECT, masked(WEIGHT, COUNTS[:1]), "masked_params: expected a weight and counts of shape"),
-        (COLLECT, masked(WEIGHT - 1, COUNTS), "masked_params: expected integers from 0 below 2**32"),
-        (COLLECT, masked(WEIGHT, COUNTS + 2**32), "masked_params: expected integers from 0 below 2**32"),
+        (
+            Stage.SETUP,
+            {Key.PUBLIC_KEY_1: b"no key"},
+            "pk1: expected a public key of SecAgg+'s curve, got 6 bytes",
+        ),
+        (
+            Stage.SETUP,
+            {Key.PUBLIC_KEY_2: bytes(5000)},
+            "pk2: expected at most 4096 bytes for each party",
+        ),
+        (
+            Stage.SHARE_KEYS,
+            {Key.DESTINATION_LIST: [1, 1, 3]},
+            "dsts: expected each of the 3 parties",
+        ),
+        (
+            Stage.SHARE_KEYS,
+            {Key.CIPHERTEXT_LIST: [b"a"]},
+            "ctxts: expected 3, one for each party, got 1",
+        ),
+        (
+            COLLECT,
+            masked(WEIGHT, COUNTS[:1]),
+            "masked_params: expected a weight and counts of shape",
+        ),
+        (
+            COLLECT,
+            masked(WEIGHT - 1, COUNTS),
+            "masked_params: expected integers from 0 below 2**32",
+        ),
+        (
+            COLLECT,
+            masked(WEIGHT, COUNTS + 2**32),
+            "masked_params: expected integers from 0 below 2**32",
+        ),
         (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2]}, ""),
         (Stage.UNMASK, {Key.SHARE_LIST: [bytes(51)] * 4}, ""),
         *((stage, None, "") for stage in STAGES),
     ],
 )
-def test_a_malformed_reply_costs_its_sender_alone(stage: str, entries: dict[str, Any] | None, reason: str) -> None:
-    strategy = spoiled(stage, lambda record: record.clear() if entries is None else record.update(entries))
+def test_a_malformed_reply_costs_its_sender_alone(
+    stage: str, entries: dict[str, Any] | None, reason: str
+) -> None:
+    strategy = spoiled(
+        stage,
+        lambda record: record.clear() if entries is None else record.update(entries),
+    )
     if stage == Stage.UNMASK:  # its counts are in already
         assert strategy.model.counts_ == total(0, 1, 2, 3)
         assert strategy.missing == {}
@@ -256,7 +362,9 @@ def test_a_malformed_reply_costs_its_sender_alone(stage: str, entries: dict[str,
 
 @pytest.mark.parametrize("share", [bytes(20), bytes(52), b"\xff" * 52])
 def test_a_forged_share_of_a_key_opens_no_sum(share: bytes) -> None:
-    strategy = spoiled(Stage.UNMASK, lambda record: record.update({Key.SHARE_LIST: [share] * 4}))
+    strategy = spoiled(
+        Stage.UNMASK, lambda record: record.update({Key.SHARE_LIST: [share] * 4})
+    )
     assert strategy.parties == []
     assert strategy.missing == {f"node {node}": ASIDE for node in range(1, 5)}
 
@@ -273,12 +381,23 @@ def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> 
     strategy, _ = counted([party(i) for i in range(6)], spoil=copy)
     assert len(strategy.parties) == 4
     assert strategy.counts == total(*(int(each.node) - 1 for each in strategy.parties))
-    assert len([why for why in strategy.missing.values() if "keys that nobody else has" in why]) == 2
+    assert (
+        len(
+            [
+                why
+                for why in strategy.missing.values()
+                if "keys that nobody else has" in why
+            ]
+        )
+        == 2
+    )
 
 
 def test_replies_that_come_twice_or_from_others_are_left_out() -> None:
     class Echo(Wire):
-        def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        def send_and_receive(
+            self, messages: Iterable[Message], *, timeout: float | None = None
+        ) -> list[Message]:
             replies = super().send_and_receive(messages, timeout=timeout)
             stray = Message(replies[0].content, 99, "train")
             stray.metadata.__dict__["_src_node_id"] = 99
@@ -289,33 +408,50 @@ def test_replies_that_come_twice_or_from_others_are_left_out() -> None:
 
 
 def changed(value: Any, how: str, place: int, other: Any) -> Any:
-    """A value that is spoiled. Nothing that is drawn depends on it: keys and masks are new in every run."""
+    """A value that is spoiled.
+
+    Nothing that is drawn depends on it: keys and masks are new in every run.
+    """
     if how == "other" or not isinstance(value, bytes | list) or not value:
         return other
     place %= len(value)
     if how == "cut":
         return value[:place]
     if isinstance(value, list):
-        return [*value[:place], changed(value[place], how, place, other), *value[place + 1 :]]
+        return [
+            *value[:place],
+            changed(value[place], how, place, other),
+            *value[place + 1 :],
+        ]
     return value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]
 
 
-@settings(max_examples=max(12, settings.default.max_examples // 12))  # each is a whole run
+# each is a whole run
+@settings(max_examples=max(12, settings.default.max_examples // 12))
 @given(
-    stage=st.sampled_from(STAGES), number=st.integers(0, 9), how=st.sampled_from(["flip", "cut", "other"]),
-    place=st.integers(0, 2**12), other=VALUES,
-)  # fmt: skip
-def test_whatever_a_party_replies_the_sum_is_exact(stage: str, number: int, how: str, place: int, other: Any) -> None:
+    stage=st.sampled_from(STAGES),
+    number=st.integers(0, 9),
+    how=st.sampled_from(["flip", "cut", "other"]),
+    place=st.integers(0, 2**12),
+    other=VALUES,
+)
+def test_whatever_a_party_replies_the_sum_is_exact(
+    stage: str, number: int, how: str, place: int, other: Any
+) -> None:
     def spoil(record: Any) -> None:
         name = sorted(record)[number % len(record)]
         # Masked counts themselves apart: nobody can tell what they were.
         is_masked = name == Key.MASKED_PARAMETERS
         with suppress(TypeError, ValueError):  # what no record holds
-            record[name] = changed(record[name], "other" if is_masked else how, place, other)
+            record[name] = changed(
+                record[name], "other" if is_masked else how, place, other
+            )
 
     strategy = spoiled(stage, spoil)
     inside = [int(each.node) - 1 for each in strategy.parties]
-    assert strategy.counts == (total(*inside) if inside else ClassCounts.zeros(SECURE.hasher, 3))
+    assert strategy.counts == (
+        total(*inside) if inside else ClassCounts.zeros(SECURE.hasher, 3)
+    )
     assert len(inside) + len(strategy.missing) == 4
 
 
@@ -324,41 +460,62 @@ def test_whatever_a_party_replies_the_sum_is_exact(stage: str, number: int, how:
     [
         (party(9, n=3000), "phase counts failed at this party"),
         (UnreadyClient("site 9", "no such file").to_client(), "no such file"),
-        (FlyNNClient(np.zeros((3, 4)), ["oak"] * 3).to_client(), "phase counts failed at this party"),
-        (party(9, leaves=True), "node-config leave: this party answers only runs with action=withdraw"),
+        (
+            FlyNNClient(np.zeros((3, 4)), ["oak"] * 3).to_client(),
+            "phase counts failed at this party",
+        ),
+        (
+            party(9, leaves=True),
+            "node-config leave: this party answers only runs with action=withdraw",
+        ),
     ],
 )
-def test_a_party_that_cannot_count_is_left_out_and_named(odd: Client, reason: str) -> None:
+def test_a_party_that_cannot_count_is_left_out_and_named(
+    odd: Client, reason: str
+) -> None:
     strategy, _ = counted([party(0), party(1), odd, party(2), party(3)])
     assert strategy.counts == total(0, 1, 2, 3)
     assert reason in strategy.missing["node 3"]
 
 
-def test_a_party_that_declines_replies_without_an_exception_which_flower_would_log() -> None:
+def test_a_party_that_declines_replies_without_an_exception_which_flower_would_log() -> (
+    None
+):
     strategy, wire = counted([party(i, n=257) for i in range(3)])
     assert wire.errors == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 3
     with pytest.raises(AggregationError, match="max-examples") as caught:
         _ = strategy.model
-    assert set(caught.value.missing.values()) == {"failed: phase counts failed at this party"}
+    assert set(caught.value.missing.values()) == {
+        "failed: phase counts failed at this party"
+    }
 
 
 @pytest.mark.parametrize("clip", [64, 512])
-def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(clip: int, tmp_path: Path) -> None:
+def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(
+    clip: int, tmp_path: Path
+) -> None:
     # 70 equal points: clipped at 64 they would be the counts of 64.
-    equal = FlyNNClient(np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70).to_client()
+    equal = FlyNNClient(
+        np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70
+    ).to_client()
     noisy = replace(SECURE, mechanism=shared_noise())
     for client, run in ((equal, SECURE), (private(1, tmp_path), noisy)):
         with secagg.masking(clip, 2):
             res = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
         assert res.parameters.tensors == []
         told = str(res.metrics[REFUSED])
-        assert (told.startswith("secure sum: "), told.endswith(f"256, got {clip}")) == (True, True)
+        assert (told.startswith("secure sum: "), told.endswith(f"256, got {clip}")) == (
+            True,
+            True,
+        )
     assert Budget(tmp_path / "1", Policy(1.0)).spent()[0] == 0
 
 
 @pytest.mark.parametrize("again", [Key.DEAD_NODE_ID_LIST, Key.ACTIVE_NODE_ID_LIST])
 def test_nobody_gives_a_server_both_keys_of_a_party(again: str) -> None:
-    class Both(Wire):  # a server that asks for both keys of node 1, or for one of them as often as it takes
+    # a server that asks for both keys of node 1, or for one of them as often as it
+    # takes
+    class Both(Wire):
         def reply(self, message: Message) -> Message:
             configs = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
             if configs.get(Key.STAGE) == Stage.UNMASK:
@@ -371,9 +528,14 @@ def test_nobody_gives_a_server_both_keys_of_a_party(again: str) -> None:
 
 
 SETUP = {
-    Key.SAMPLE_NUMBER: 5, Key.SHARE_NUMBER: 5, Key.THRESHOLD: 3, Key.CLIPPING_RANGE: 256.0, Key.TARGET_RANGE: 512,
-    Key.MOD_RANGE: 2**32, Key.MAX_WEIGHT: 1.0,
-}  # fmt: skip
+    Key.SAMPLE_NUMBER: 5,
+    Key.SHARE_NUMBER: 5,
+    Key.THRESHOLD: 3,
+    Key.CLIPPING_RANGE: 256.0,
+    Key.TARGET_RANGE: 512,
+    Key.MOD_RANGE: 2**32,
+    Key.MAX_WEIGHT: 1.0,
+}
 
 
 ODD = {
@@ -381,14 +543,22 @@ ODD = {
     **{Key.THRESHOLD: (2, "3"), Key.SHARE_NUMBER: (None,), Key.MAX_WEIGHT: (1000.0,)},
     **{Key.CLIPPING_RANGE: (8.0,), Key.TARGET_RANGE: (2**22,), Key.MOD_RANGE: (2**20,)},
 }
-CHANGES: list[dict[str, Any]] = [{name: value} for name, values in ODD.items() for value in values]
+CHANGES: list[dict[str, Any]] = [
+    {name: value} for name, values in ODD.items() for value in values
+]
 CHANGES.append({Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1})
-RANGES = ((300.0, 600), (0.0, 0), (256.5, 513))  # the last has a step of 1, but from a half
-CHANGES += [{Key.CLIPPING_RANGE: clipping, Key.TARGET_RANGE: target} for clipping, target in RANGES]
+# the last has a step of 1, but from a half
+RANGES = ((300.0, 600), (0.0, 0), (256.5, 513))
+CHANGES += [
+    {Key.CLIPPING_RANGE: clipping, Key.TARGET_RANGE: target}
+    for clipping, target in RANGES
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(change: dict[str, Any]) -> None:
+def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(
+    change: dict[str, Any],
+) -> None:
     secagg.check_setup(dict(SETUP))
     with raises(PayloadError, field="secure sum"):
         secagg.check_setup({**SETUP, **change})
@@ -398,18 +568,34 @@ def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(change: dict[st
 
 
 def private(i: int, folder: Path, **policy: Any) -> Client:
-    own = Policy(**{"max_epsilon": 1.0, "max_delta": 1e-5, "mechanisms": ["simulated"], "secure_sum": True, **policy})
-    return FlyNNClient(*points(20, i), name=f"site {i}", budget=Budget(folder / str(i), own)).to_client()
+    own = Policy(
+        **{
+            "max_epsilon": 1.0,
+            "max_delta": 1e-5,
+            "mechanisms": ["simulated"],
+            "secure_sum": True,
+            **policy,
+        }
+    )
+    return FlyNNClient(
+        *points(20, i), name=f"site {i}", budget=Budget(folder / str(i), own)
+    ).to_client()
 
 
 def shared_noise(n_honest: int | None = 2) -> SimulatedRelease:
-    return SimulatedRelease(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7)
+    return SimulatedRelease(
+        GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=n_honest), seed=7
+    )
 
 
-def noisily(folder: Path, n: int, n_honest: int = 2, **more: Any) -> tuple[FlyNNStrategy, Wire]:
+def noisily(
+    folder: Path, n: int, n_honest: int = 2, **more: Any
+) -> tuple[FlyNNStrategy, Wire]:
     """A run of private parties, whose ledgers are in a folder."""
     parties = [private(i, folder, **more.pop("policy", {})) for i in range(n)]
-    return counted(parties, **{"mechanism": shared_noise(n_honest), "secure_bound": 1024, **more})
+    return counted(
+        parties, **{"mechanism": shared_noise(n_honest), "secure_bound": 1024, **more}
+    )
 
 
 def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
@@ -417,31 +603,50 @@ def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
     strategy, _ = noisily(tmp_path, 4, 3)
     noise = strategy.counts.array - total(0, 1, 2, 3).array
     share = mechanism.noise_sd
-    assert share == pytest.approx(GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5).noise_sd / 3**0.5, rel=1e-2)
+    assert share == pytest.approx(
+        GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5).noise_sd / 3**0.5, rel=1e-2
+    )
     assert noise.std() == pytest.approx(2 * share, rel=0.25)  # four shares
-    assert sum(release.variance for release in strategy.counts.noise) == pytest.approx(4 * share**2)
+    assert sum(release.variance for release in strategy.counts.noise) == pytest.approx(
+        4 * share**2
+    )
     assert strategy.model.guarantee_ == mechanism.guarantee()
-    assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == pytest.approx(1.0, abs=0.01)
+    assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == pytest.approx(
+        1.0, abs=0.01
+    )
 
 
 def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
     for spent in (1.0, 2.0, 2.0):
         third, _ = noisily(tmp_path, 3, policy={"max_epsilon": 2.1, "max_delta": 3e-5})
-        assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(spent, abs=0.02)
+        assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(
+            spent, abs=0.02
+        )
     assert (third.parties, len(third.missing)) == ([], 3)
     assert all("policy max-epsilon: " in reason for reason in third.missing.values())
 
 
-def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(tmp_path: Path) -> None:
+def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(
+    tmp_path: Path,
+) -> None:
     # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
     strategy, _ = noisily(tmp_path, 4, 4)
     assert strategy.parties == []
-    assert all("noise of at most 3 parties together (n_honest)" in reason for reason in strategy.missing.values())
+    assert all(
+        "noise of at most 3 parties together (n_honest)" in reason
+        for reason in strategy.missing.values()
+    )
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
-def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(tmp_path: Path) -> None:
-    given = {"threshold": (needed := SharedNoise(5, 4).n_needed), "min_parties": needed, "secure_bound": 2**16}
+def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(
+    tmp_path: Path,
+) -> None:
+    given = {
+        "threshold": (needed := SharedNoise(5, 4).n_needed),
+        "min_parties": needed,
+        "secure_bound": 2**16,
+    }
     for n_lost, n_counted in ((1, 4), (2, 0)):
         lost: Fault = lambda node, stage, n=n_lost: node <= n and stage == COLLECT  # noqa: E731
         strategy, wire = noisily(tmp_path / str(n_lost), 5, 4, lost=lost, **given)
@@ -449,7 +654,9 @@ def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(tmp_path:
         assert (Stage.UNMASK in {stage for _, stage, _ in wire.sent}) == bool(n_counted)
 
 
-def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: Path) -> None:
+def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(
+    tmp_path: Path,
+) -> None:
     strategy, _ = noisily(tmp_path, 3, secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
 
@@ -457,22 +664,39 @@ def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(tmp_path: P
 # ---- the server
 
 
-def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> None:
+def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> (
+    None
+):
     for threshold in (0.5, 2.0, float("nan"), 2, True):
-        with raises(ConfigError, field="threshold", expected="a number of parties, or a share from 0.67 to 1"):
+        with raises(
+            ConfigError,
+            field="threshold",
+            expected="a number of parties, or a share from 0.67 to 1",
+        ):
             secagg.workflow(256, threshold, 0)
     for bound in (3, 2**30, "256"):
         with raises(ConfigError, field="bound", got=bound):
             secagg.workflow(bound, 0.67, 0)  # type: ignore[arg-type]
     for wrong in (512, None):
-        with raises(ConfigError, field="secure_bound", expected="the workflow's 256", got=str(wrong)):
-            counted([party(i) for i in range(3)], secure_bound=wrong, workflow_bound=256)
+        with raises(
+            ConfigError,
+            field="secure_bound",
+            expected="the workflow's 256",
+            got=str(wrong),
+        ):
+            counted(
+                [party(i) for i in range(3)], secure_bound=wrong, workflow_bound=256
+            )
 
 
 def test_other_messages_pass_the_mod() -> None:
     """A request for counts in clear gets them through an app with the mod."""
     wire = Wire([party(1)])
-    asked = compat.fitins_to_recorddict(FitIns(ndarrays_to_parameters([]), counting()), keep_input=True)
-    replied = compat.recorddict_to_fitres(wire.reply(Message(asked, 1, "train")).content, keep_input=True)
+    asked = compat.fitins_to_recorddict(
+        FitIns(ndarrays_to_parameters([]), counting()), keep_input=True
+    )
+    replied = compat.recorddict_to_fitres(
+        wire.reply(Message(asked, 1, "train")).content, keep_input=True
+    )
     arrays = codec.read_tensors(replied.parameters.tensors)
     assert codec.decode_all(arrays, [RUN.hasher], RUN.n_classes)[0] == total(1)

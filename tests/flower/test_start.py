@@ -1,4 +1,6 @@
-"""`FlyNNStrategy.start` as engineers call it: rounds that are missing, subclasses, wrong names, functions of theirs."""
+"""`FlyNNStrategy.start` as engineers call it: rounds that are missing, subclasses,
+wrong names, functions of theirs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from tests.flower.test_turns import AUTO, Grid, ran
 from tests.raising import raises
 
 PLAN: dict[str, Any] = {**AUTO, "min_parties": 4}
-GIVEN, OPTIONS = {"classes": range(10), "min_available_nodes": 4, **PLAN}, "options of the strategy"
+GIVEN, OPTIONS = (
+    {"classes": range(10), "min_available_nodes": 4, **PLAN},
+    "options of the strategy",
+)
 
 
 class Flaky(Grid):
@@ -22,15 +27,21 @@ class Flaky(Grid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
-        is_counting = any(each.content["config"].get("flynn-phase") == "counts" for each in messages)
-        self.nodes[1].fails = "broken" if is_counting and not self.turns_of_counts else None
+        is_counting = any(
+            each.content["config"].get("flynn-phase") == "counts" for each in messages
+        )
+        self.nodes[1].fails = (
+            "broken" if is_counting and not self.turns_of_counts else None
+        )
         self.turns_of_counts += is_counting
         return super().send_and_receive(messages, timeout=timeout)
 
     turns_of_counts = 0
 
 
-def test_a_failure_while_counting_costs_a_round_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_while_counting_costs_a_round_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     whole, flaky = ran(Grid(4), **PLAN), ran(grid := Flaky(4), **PLAN)
     assert grid.turns_of_counts == 2
     assert flaky.model.model_.sha256() == whole.model.model_.sha256()
@@ -70,16 +81,25 @@ def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -
 
 
 @pytest.mark.parametrize(
-    ("change", "field"), [({"min_partys": 2}, OPTIONS), ({"fraction_train": 0.5}, OPTIONS), ({"spec": None}, "spec")]
+    ("change", "field"),
+    [
+        ({"min_partys": 2}, OPTIONS),
+        ({"fraction_train": 0.5}, OPTIONS),
+        ({"spec": None}, "spec"),
+    ],
 )
-def test_options_of_other_names_and_types_are_refused(change: dict[str, Any], field: str) -> None:
+def test_options_of_other_names_and_types_are_refused(
+    change: dict[str, Any], field: str
+) -> None:
     with raises(ConfigError, field=field) as caught:
         message.FlyNNStrategy(**{**GIVEN, **change})
     assert field == "spec" or next(iter(change)) in str(caught.value.got)
 
 
 def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused() -> None:
-    with raises(ConfigError, field=OPTIONS, got="missing a required argument: 'classes'"):
+    with raises(
+        ConfigError, field=OPTIONS, got="missing a required argument: 'classes'"
+    ):
         message.FlyNNStrategy(min_available_nodes=4, **PLAN)
     with raises(ConfigError, field="num_rounds", got="three"):
         message.FlyNNStrategy(**GIVEN).start(Grid(4), num_rounds="three")

@@ -1,4 +1,6 @@
-"""Nodes that are asked in turns: the same model as at once, each reply let go of, and a second chance at the end."""
+"""Nodes that are asked in turns: the same model as at once, each reply let go of, and a
+second chance at the end.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ class Grid(FakeGrid):
     """A grid that notes how many are asked at a time."""
 
     def __init__(self, n: int) -> None:
-        clients = [FlyNNClient(X[i::n], Y[i::n], X_test=X[i::n], y_test=Y[i::n], min_examples=1) for i in range(n)]
+        clients = [
+            FlyNNClient(
+                X[i::n], Y[i::n], X_test=X[i::n], y_test=Y[i::n], min_examples=1
+            )
+            for i in range(n)
+        ]
         super().__init__(dict(enumerate(map(Node, clients))))
         self.turns: list[list[int]] = []
 
@@ -34,7 +41,13 @@ class Grid(FakeGrid):
 
 
 def made(grid: Grid, **options: Any) -> message.FlyNNStrategy:
-    given: dict[str, Any] = {"spec": SPEC, "classes": range(10), "min_parties": 1, "decay": 0.5, **options}
+    given: dict[str, Any] = {
+        "spec": SPEC,
+        "classes": range(10),
+        "min_parties": 1,
+        "decay": 0.5,
+        **options,
+    }
     return message.FlyNNStrategy(min_available_nodes=len(grid.nodes), **given)
 
 
@@ -61,7 +74,9 @@ def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
         assert max(map(len, in_turns.turns)) == size
 
 
-def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing() -> None:
+def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing() -> (
+    None
+):
     grid = Grid(10)
     grid.nodes[1].fails, grid.nodes[4].spoil = "broken", lambda _: None
     strategy = ran(grid, nodes_at_a_time=4)

@@ -25,7 +25,9 @@ FLOAT32 = "values whose sums fit float32 (rescale the features)"
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 
 
-KINDS = pytest.mark.parametrize("kind", [cases(), coded_cases()], ids=["plain", "codes"])
+KINDS = pytest.mark.parametrize(
+    "kind", [cases(), coded_cases()], ids=["plain", "codes"]
+)
 
 
 @KINDS
@@ -40,62 +42,102 @@ def test_hash_agrees_with_the_oracle(kind, data):
 SHAPE = (70, 12)
 MANY = {
     **{
-        f"{dtype} from {low}": (lambda g, bounds=(low, high): g.integers(*bounds, SHAPE), dtype)
+        f"{dtype} from {low}": (
+            lambda g, bounds=(low, high): g.integers(*bounds, SHAPE),
+            dtype,
+        )
         for dtype, low, high in (
-            *[("bool", 0, 2), ("u1", 0, 256), ("u1", 0, 2), ("i1", -128, 128), ("i2", -3000, 3000)],
-            *[("i8", -(2**50), 2**50), ("u8", 0, 2**40), ("f8", -9, 9), ("f8", -(2**30), 2**30)],
+            *[
+                ("bool", 0, 2),
+                ("u1", 0, 256),
+                ("u1", 0, 2),
+                ("i1", -128, 128),
+                ("i2", -3000, 3000),
+            ],
+            *[
+                ("i8", -(2**50), 2**50),
+                ("u8", 0, 2**40),
+                ("f8", -9, 9),
+                ("f8", -(2**30), 2**30),
+            ],
         )
     },
     **{
-        f"{dtype} of {span} from {offset}": (lambda g, s=span, o=offset: g.integers(0, s + 1, SHAPE) + o, dtype)
+        f"{dtype} of {span} from {offset}": (
+            lambda g, s=span, o=offset: g.integers(0, s + 1, SHAPE) + o,
+            dtype,
+        )
         for span in (1, 40, 200, 3000, 6000, 20000, 10**7)
         for offset in (0, -150, 10**9)
         for dtype in ("i8", "f8")
     },
-    "mixed floats": (lambda g: g.integers(-(2**30), 2**30, SHAPE) * g.choice([1.0, 0.5], (70, 1)), "f8"),
+    "mixed floats": (
+        lambda g: g.integers(-(2**30), 2**30, SHAPE) * g.choice([1.0, 0.5], (70, 1)),
+        "f8",
+    ),
     "half floats": (lambda g: g.normal(size=SHAPE), "f2"),
     "double floats": (lambda g: g.normal(size=SHAPE) ** 3, "f8"),
     "normal": (lambda g: g.normal(size=SHAPE), "f4"),
     "heavy tails": (lambda g: g.standard_cauchy(SHAPE) ** 3, "f4"),
-    "one giant": (lambda g: np.where(np.arange(12) == 3, 1e20, g.normal(size=SHAPE)), "f4"),
+    "one giant": (
+        lambda g: np.where(np.arange(12) == 3, 1e20, g.normal(size=SHAPE)),
+        "f4",
+    ),
     "far from zero": (lambda g: 1e6 + g.normal(size=SHAPE), "f4"),
     "nearly equal": (lambda g: 1.0 + 1e-7 * g.integers(0, 3, SHAPE), "f4"),
     "few levels": (lambda g: g.integers(0, 3, SHAPE) / 3, "f4"),
     "tiny": (lambda g: 1e-42 * g.normal(size=SHAPE), "f4"),
-    "mixed kinds of point": (lambda g: g.normal(size=SHAPE) * 10.0 ** g.integers(-30, 30, (70, 1)), "f4"),
+    "mixed kinds of point": (
+        lambda g: g.normal(size=SHAPE) * 10.0 ** g.integers(-30, 30, (70, 1)),
+        "f4",
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", MANY)
 @pytest.mark.parametrize("signed", [False, True])
 def test_hash_agrees_with_the_oracle_where_every_stage_of_selection_runs(kind, signed):
-    # m is large beside hash_nnz, so lists fill up, thresholds rise and lists are cut down several times.
+    # m is large beside hash_nnz, so lists fill up, thresholds rise and lists are cut
+    # down several times.
     draw, dtype = MANY[kind]
     X = draw(np.random.default_rng(3)).astype(dtype)
     X[1] = X[0, 0]  # a constant point: all sums tie when unsigned
     X[2] = 0
     hasher = FlyHash(HashSpec(12, 2000, 5, 6, seed=9, signed=signed))
-    np.testing.assert_array_equal(hasher.active(X), oracle.active(X, hasher.rows, 6, hasher.signs))
+    np.testing.assert_array_equal(
+        hasher.active(X), oracle.active(X, hasher.rows, 6, hasher.signs)
+    )
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["ascending", "descending"])
-@pytest.mark.parametrize(("dtype", "factor"), [("i1", 1), ("u1", 1), ("i2", 250), ("i8", 2**40), ("f4", 1)])
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [("i1", 1), ("u1", 1), ("i2", 250), ("i8", 2**40), ("f4", 1)]
+)
 @pytest.mark.parametrize(("copies", "hash_nnz"), [(1, 5), (32, 5), (32, 40), (40, 90)])
-def test_selection_survives_rows_in_the_worst_order(order, dtype, factor, copies, hash_nnz):
-    # Sums that only rise raise every threshold at every row. Sums that only fall make the first rows no fair sample.
+def test_selection_survives_rows_in_the_worst_order(
+    order, dtype, factor, copies, hash_nnz
+):
+    # Sums that only rise raise every threshold at every row. Sums that only fall make
+    # the first rows no fair sample.
     rows = np.repeat(np.arange(120), copies)[::order, None]
     hasher = FlyHash.from_rows(rows, n_features=120, hash_nnz=hash_nnz)
     x = np.arange(120).astype(dtype)[None] * np.array(factor, dtype)
-    np.testing.assert_array_equal(hasher.active(x), oracle.active(x, hasher.rows, hash_nnz))
+    np.testing.assert_array_equal(
+        hasher.active(x), oracle.active(x, hasher.rows, hash_nnz)
+    )
 
 
 @KINDS
 @given(data=st.data(), cut=st.integers(0, 4))
-def test_winners_do_not_depend_on_batch_order_layout_threads_or_sparsity(kind, data, cut):
+def test_winners_do_not_depend_on_batch_order_layout_threads_or_sparsity(
+    kind, data, cut
+):
     spec, X = data.draw(kind)
     hasher = FlyHash(spec)
     expected = hasher.active(X)
-    np.testing.assert_array_equal(np.concatenate([hasher.active(X[:cut]), hasher.active(X[cut:])]), expected)
+    np.testing.assert_array_equal(
+        np.concatenate([hasher.active(X[:cut]), hasher.active(X[cut:])]), expected
+    )
     np.testing.assert_array_equal(hasher.active(np.asfortranarray(X)), expected)
     np.testing.assert_array_equal(hasher.active(X[::-1])[::-1], expected)
     np.testing.assert_array_equal(hasher.active(X, n_jobs=2), expected)
@@ -113,7 +155,12 @@ def many_points():
 
 def many_tails():
     X = np.random.default_rng(0).standard_cauchy((3000, 7)) ** 3
-    coded = {"coding": "bumps", "n_codes": 5, "edges": np.sort(X[:32], axis=0).T.tolist(), "row_weights": range(1, 8)}
+    coded = {
+        "coding": "bumps",
+        "n_codes": 5,
+        "edges": np.sort(X[:32], axis=0).T.tolist(),
+        "row_weights": range(1, 8),
+    }
     return HashSpec(7, 300, 6, 8, 1, signed=True, **coded), X
 
 
@@ -125,17 +172,24 @@ def test_threads_and_chunks_change_nothing_on_many_points(many):
     one = hasher.active(X)
     np.testing.assert_array_equal(one[::100], oracle.hashes(X[::100], hasher))
     np.testing.assert_array_equal(hasher.active(X, n_jobs=3), one)
-    np.testing.assert_array_equal(np.concatenate([hasher.active(X[i : i + 7]) for i in range(0, len(X), 7)]), one)
+    np.testing.assert_array_equal(
+        np.concatenate([hasher.active(X[i : i + 7]) for i in range(0, len(X), 7)]), one
+    )
     counts = oracle.count(one, y, 3, 300)
     done: list[int] = []
-    np.testing.assert_array_equal(hasher.count(X, y, 3, n_jobs=4, progress=done.append), counts)
+    np.testing.assert_array_equal(
+        hasher.count(X, y, 3, n_jobs=4, progress=done.append), counts
+    )
     assert sum(done) == len(X)
     np.testing.assert_array_equal(hasher.count(X, y, 3), counts)
-    np.testing.assert_array_equal(hasher.count(sp.csr_array(X), y, 3, n_jobs=-1), counts)
+    np.testing.assert_array_equal(
+        hasher.count(sp.csr_array(X), y, 3, n_jobs=-1), counts
+    )
 
 
 def test_sums_that_only_float32_rounding_carries_beyond_its_range_are_refused():
-    X = np.full((64, 20), -1.7014116e37, np.float32)  # 20 of them are within the range, added one by one they are not
+    # 20 of them are within the range, added one by one they are not
+    X = np.full((64, 20), -1.7014116e37, np.float32)
     hasher = FlyHash(HashSpec(20, 40, 20, 3, 0))
     for points in (X, -X):
         with raises(DataError, field="X", expected=FLOAT32):
@@ -150,39 +204,79 @@ def test_wide_sparse_points_hash_as_dense_ones(signed, scale):
     dense = np.zeros((70, d))
     for point in dense:
         point[generator.integers(0, 300, 12)] = generator.normal(size=12)
-    spec = HashSpec(d, 200, 5000, 4, seed=1, signed=signed, scale=None if scale is None else (scale,) * d)
+    spec = HashSpec(
+        d,
+        200,
+        5000,
+        4,
+        seed=1,
+        signed=signed,
+        scale=None if scale is None else (scale,) * d,
+    )
     hasher = FlyHash(spec)
-    np.testing.assert_array_equal(hasher.active(sp.csr_array(dense)), hasher.active(dense))
-    np.testing.assert_array_equal(hasher.active(sp.csr_array((3, d))), hasher.active(np.zeros((3, d))))
+    np.testing.assert_array_equal(
+        hasher.active(sp.csr_array(dense)), hasher.active(dense)
+    )
+    np.testing.assert_array_equal(
+        hasher.active(sp.csr_array((3, d))), hasher.active(np.zeros((3, d)))
+    )
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------
 
 
 def test_philox_known_answers():
     # From the kat_vectors file of the authors' Random123 library.
     words = np.empty(4, np.uint64)
     philox(words, np.uint64(0), 0, 0, 0)
-    assert [int(word) for word in words] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
-    assert oracle.philox((0, 0, 0, 0), (0, 0)) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert [int(word) for word in words] == [
+        0x6627E8D5,
+        0xE169C58D,
+        0xBC57AC4C,
+        0x9B00DBD8,
+    ]
+    assert oracle.philox((0, 0, 0, 0), (0, 0)) == [
+        0x6627E8D5,
+        0xE169C58D,
+        0xBC57AC4C,
+        0x9B00DBD8,
+    ]
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
-"""Pinned on purpose: a change there means that models of different versions no longer fit together."""
+"""Pinned on purpose: a change there means that models of different versions no longer
+fit together."""
 
 
 @pytest.mark.parametrize("golden", GOLDEN.values(), ids=GOLDEN)
 def test_golden_values(golden):
-    hasher, X = FlyHash(HashSpec.from_dict(golden["spec"])), np.array(golden.get("samples", []), float)
-    made = {"fingerprint": lambda: hasher.fingerprint, "signs": lambda: hasher.signs.tolist()}
-    made |= {"rows": lambda: hasher.rows[: len(golden["rows"])].tolist(), "active": lambda: hasher.active(X).tolist()}
-    made |= {"inputs": lambda: hasher._features(X)[:1].tolist(), "grades": lambda: hasher.graded(X).tolist()}
+    hasher, X = (
+        FlyHash(HashSpec.from_dict(golden["spec"])),
+        np.array(golden.get("samples", []), float),
+    )
+    made = {
+        "fingerprint": lambda: hasher.fingerprint,
+        "signs": lambda: hasher.signs.tolist(),
+    }
+    made |= {
+        "rows": lambda: hasher.rows[: len(golden["rows"])].tolist(),
+        "active": lambda: hasher.active(X).tolist(),
+    }
+    made |= {
+        "inputs": lambda: hasher._features(X)[:1].tolist(),
+        "grades": lambda: hasher.graded(X).tolist(),
+    }
     found = {name: make() for name, make in made.items() if name in golden}
-    assert found | {name: golden[name] for name in ("spec", "samples") if name in golden} == golden
+    assert (
+        found | {name: golden[name] for name in ("spec", "samples") if name in golden}
+        == golden
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 3, 2**64 - 1])
-@pytest.mark.parametrize(("d", "s"), [(1, 1), (5, 3), (5, 5), (64, 19), (130, 65), (1000, 200)])
+@pytest.mark.parametrize(
+    ("d", "s"), [(1, 1), (5, 3), (5, 5), (64, 19), (130, 65), (1000, 200)]
+)
 def test_rows_and_signs_follow_the_written_generator(seed, d, s):
     hasher = FlyHash(HashSpec(d, 6, s, 1, seed=seed, signed=True))
     for row in range(6):
@@ -198,12 +292,16 @@ def test_weighted_rows_follow_the_written_generator(spec):
     row_nnz = min(spec.row_nnz, (spec.n_inputs + 1) // 2)
     hasher = FlyHash(replace(spec, row_weights=weights, row_nnz=row_nnz))
     for row in range(spec.hash_dim):
-        drawn = oracle.draw_weighted_row(spec.seed, row, weights, spec.n_codes or 1, row_nnz)
+        drawn = oracle.draw_weighted_row(
+            spec.seed, row, weights, spec.n_codes or 1, row_nnz
+        )
         assert hasher.rows[row].tolist() == drawn
-        assert not spec.signed or hasher.signs[row].tolist() == oracle.draw_signs(spec.seed, row, row_nnz)
+        assert not spec.signed or hasher.signs[row].tolist() == oracle.draw_signs(
+            spec.seed, row, row_nnz
+        )
 
 
-# --- given rows, bad input --------------------------------------------------------------------------------------------
+# --- given rows, bad input ------------------------------------------------------------
 
 
 def test_given_rows_hash_like_drawn_ones():
@@ -212,7 +310,9 @@ def test_given_rows_hash_like_drawn_ones():
     X = np.random.default_rng(0).normal(size=(20, 10))
     np.testing.assert_array_equal(given_rows.active(X), drawn.active(X))
     assert given_rows.spec is None
-    assert not any(array.flags.writeable for array in (drawn.rows, drawn.signs, given_rows.rows))
+    assert not any(
+        array.flags.writeable for array in (drawn.rows, drawn.signs, given_rows.rows)
+    )
     assert given_rows.fingerprint != drawn.fingerprint
     for each in (given_rows, drawn):
         assert pickle.loads(pickle.dumps(each)).fingerprint == each.fingerprint
@@ -221,21 +321,50 @@ def test_given_rows_hash_like_drawn_ones():
 HASHER, ZEROS = FlyHash(SPEC), np.zeros((2, 10))
 GAP, ENDLESS = (np.array([[wrong] + [0.0] * 9]) for wrong in (np.nan, np.inf))
 POINTS = [
-    *(np.zeros(10), np.zeros((2, 9)), np.zeros((2, 10), complex), [[0.0] * 10, [0.0] * 9], np.full((2, 10), "a")),
+    *(
+        np.zeros(10),
+        np.zeros((2, 9)),
+        np.zeros((2, 10), complex),
+        [[0.0] * 10, [0.0] * 9],
+        np.full((2, 10), "a"),
+    ),
     *(GAP, ENDLESS, sp.csr_array(GAP), np.full((1, 10), 2e38), np.full((1, 10), 1e300)),
 ]
 
 
 def counted(X):
-    return HASHER.count(X, np.zeros(len(X) if isinstance(X, list) else X.shape[0], int), 1)
+    return HASHER.count(
+        X, np.zeros(len(X) if isinstance(X, list) else X.shape[0], int), 1
+    )
 
 
-BAD_ROWS = [[0, 1], [[0.5]], np.empty((0, 2), int), [[1, 0]], [[1, 1]], [[0, 10]], [[-1, 0]]]
+BAD_ROWS = [
+    [0, 1],
+    [[0.5]],
+    np.empty((0, 2), int),
+    [[1, 0]],
+    [[1, 1]],
+    [[0, 10]],
+    [[-1, 0]],
+]
 REFUSED = [
-    *[(lambda X=X, act=act: act(X), DataError, "X") for act in (HASHER.active, HASHER.graded, counted) for X in POINTS],
-    *[(lambda rows=rows: FlyHash.from_rows(rows, 10, 1), SpecError, None) for rows in BAD_ROWS],
-    *[(lambda n=n: HASHER.count(ZEROS, [0, 0], n), DataError, "n_classes") for n in (0, -1, 2.0, True)],
-    *[(lambda y=y: HASHER.count(ZEROS, y, 3), DataError, "y") for y in ([0], [0, 3], [0, -1], [0.0, 1.0], [[0, 1]])],
+    *[
+        (lambda X=X, act=act: act(X), DataError, "X")
+        for act in (HASHER.active, HASHER.graded, counted)
+        for X in POINTS
+    ],
+    *[
+        (lambda rows=rows: FlyHash.from_rows(rows, 10, 1), SpecError, None)
+        for rows in BAD_ROWS
+    ],
+    *[
+        (lambda n=n: HASHER.count(ZEROS, [0, 0], n), DataError, "n_classes")
+        for n in (0, -1, 2.0, True)
+    ],
+    *[
+        (lambda y=y: HASHER.count(ZEROS, y, 3), DataError, "y")
+        for y in ([0], [0, 3], [0, -1], [0.0, 1.0], [[0, 1]])
+    ],
 ]
 
 

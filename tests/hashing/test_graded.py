@@ -1,4 +1,6 @@
-"""Graded responses: the written rule, in whole numbers, whatever the form and the length of a sample."""
+"""Graded responses: the written rule, in whole numbers, whatever the form and the
+length of a sample.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,32 @@ from tests.raising import raises
 SPECS = [
     HashSpec(5, 12, 2, 3, seed=1),
     HashSpec(5, 12, 3, 1, seed=2, signed=True),
-    HashSpec(5, 7, 1, 7, seed=3, signed=True, center=(0.5,) * 5, scale=(1.0, 2.0, 0.1, 1e3, 7.0)),
+    HashSpec(
+        5,
+        7,
+        1,
+        7,
+        seed=3,
+        signed=True,
+        center=(0.5,) * 5,
+        scale=(1.0, 2.0, 0.1, 1e3, 7.0),
+    ),
     HashSpec(5, 30, 4, 9, seed=4, signed=True, n_waves=6, wave_frequency=0.25),
-    HashSpec(5, 20, 3, 5, seed=5, signed=True, coding="bumps", n_codes=4, edges=((-1.0, 0.0, 0.0, 2.5),) * 5),
+    HashSpec(
+        5,
+        20,
+        3,
+        5,
+        seed=5,
+        signed=True,
+        coding="bumps",
+        n_codes=4,
+        edges=((-1.0, 0.0, 0.0, 2.5),) * 5,
+    ),
 ]
-SAMPLES = hnp.arrays(np.float64, st.tuples(st.integers(0, 6), st.just(5)), elements=st.floats(-1e6, 1e6))
+SAMPLES = hnp.arrays(
+    np.float64, st.tuples(st.integers(0, 6), st.just(5)), elements=st.floats(-1e6, 1e6)
+)
 
 
 def by_the_rule(hasher: FlyHash, inputs: np.ndarray) -> list[list[int]]:
@@ -33,11 +56,21 @@ def by_the_rule(hasher: FlyHash, inputs: np.ndarray) -> list[list[int]]:
     rows = []
     for x in inputs.tolist():
         largest = max(map(abs, x)) or 1.0
-        levels = [round(value / largest * 1023) for value in x]  # halves to even, as rint
-        signs = np.ones(hasher.rows.shape, int) if hasher.signs is None else hasher.signs
+        # halves to even, as rint
+        levels = [round(value / largest * 1023) for value in x]
+        signs = (
+            np.ones(hasher.rows.shape, int) if hasher.signs is None else hasher.signs
+        )
         pairs = zip(hasher.rows.tolist(), signs.tolist(), strict=True)
-        sums = [sum(sign * levels[column] for column, sign in zip(*pair, strict=True)) for pair in pairs]
-        least = sorted(sums, reverse=True)[hasher.hash_nnz] if hasher.hash_nnz < len(sums) else min(sums)
+        sums = [
+            sum(sign * levels[column] for column, sign in zip(*pair, strict=True))
+            for pair in pairs
+        ]
+        least = (
+            sorted(sums, reverse=True)[hasher.hash_nnz]
+            if hasher.hash_nnz < len(sums)
+            else min(sums)
+        )
         excess = [max(each - least, 0) for each in sums]
         highest = max(excess) or 1
         rows.append([(30 * each + highest) // (2 * highest) for each in excess])
@@ -48,7 +81,10 @@ def inputs_of(spec: HashSpec, X: np.ndarray) -> np.ndarray:
     hasher = FlyHash(spec)
     if hasher._features is not None:
         return hasher._features(X)
-    center, scale = (0.0 if v is None else np.array(v) for v in (spec.center, spec.scale or (1.0,) * 5))
+    center, scale = (
+        0.0 if v is None else np.array(v)
+        for v in (spec.center, spec.scale or (1.0,) * 5)
+    )
     return ((X - center) * scale).astype(np.float32).astype(np.float64)
 
 
@@ -67,7 +103,9 @@ def test_grades_follow_the_written_rule(spec, X):
 def test_rows_of_many_entries_have_exact_sums_too():
     spec = HashSpec(600, 8, 500, 2, seed=1, signed=True)
     X = np.random.default_rng(2).normal(size=(5, 600)).astype(np.float32)
-    assert FlyHash(spec).graded(X).tolist() == by_the_rule(FlyHash(spec), X.astype(float))
+    assert FlyHash(spec).graded(X).tolist() == by_the_rule(
+        FlyHash(spec), X.astype(float)
+    )
     kinds = [FlyHash(replace(spec, row_nnz=n))._lifting_matrix.dtype for n in (500, 40)]
     assert kinds == [np.float64, np.float32]
 
@@ -77,7 +115,13 @@ def test_form_dtype_batches_and_threads_make_no_difference(spec, monkeypatch):
     X = np.random.default_rng(0).integers(-9, 9, (700, 5))
     hasher = FlyHash(spec)
     expected = hasher.graded(X)
-    for same in (X.astype(np.int8), X.astype(float), X.astype(np.float32), sp.csr_array(X), X.tolist()):
+    for same in (
+        X.astype(np.int8),
+        X.astype(float),
+        X.astype(np.float32),
+        sp.csr_array(X),
+        X.tolist(),
+    ):
         assert_array_equal(hasher.graded(same), expected)
     assert_array_equal(hasher.graded(X, n_jobs=2), expected)
     monkeypatch.setattr(graded, "_SUMS", 50)
@@ -86,9 +130,13 @@ def test_form_dtype_batches_and_threads_make_no_difference(spec, monkeypatch):
 
 @pytest.mark.parametrize("scale", [None, (3.0,) * 50_000])
 @pytest.mark.parametrize("signed", [False, True])
-def test_wide_sparse_samples_have_the_grades_of_dense_ones_in_little_memory(signed, scale):
+def test_wide_sparse_samples_have_the_grades_of_dense_ones_in_little_memory(
+    signed, scale
+):
     spec = HashSpec(50_000, 20, 5_000, 4, seed=1, signed=signed, scale=scale)
-    X = sp.random_array((64, 50_000), density=1e-4, format="csr", rng=np.random.default_rng(0))
+    X = sp.random_array(
+        (64, 50_000), density=1e-4, format="csr", rng=np.random.default_rng(0)
+    )
     X = sp.csr_array(sp.vstack([X, 0 * X[:2]]))
     hasher = FlyHash(spec)
     expected = hasher.graded(X.toarray())
@@ -107,4 +155,5 @@ def test_the_first_winner_has_the_highest_grade_and_winners_are_among_the_active
     grades, active = hasher.graded(X), hasher.active(X)
     assert (grades.max(axis=1) == graded.LEVELS).all()
     for row, bits in zip(grades, active, strict=True):
-        assert len(set(np.flatnonzero(row)) - set(bits)) <= 1  # the inputs are rounded: a near tie may turn around
+        # the inputs are rounded: a near tie may turn around
+        assert len(set(np.flatnonzero(row)) - set(bits)) <= 1

@@ -18,7 +18,17 @@ from tests.strategies import coded_specs, specs
 SPEC = HashSpec(n_features=10, hash_dim=300, row_nnz=3, hash_nnz=7, seed=5)
 
 
-CODED = HashSpec(3, 40, 4, 5, 7, coding="steps", n_codes=4, edges=[[0.0, 1.0]] * 3, row_weights=[1, 2, 3])
+CODED = HashSpec(
+    3,
+    40,
+    4,
+    5,
+    7,
+    coding="steps",
+    n_codes=4,
+    edges=[[0.0, 1.0]] * 3,
+    row_weights=[1, 2, 3],
+)
 
 
 def changed(base, **change):
@@ -40,8 +50,14 @@ def test_specifications_and_sizes_that_are_none_are_refused_as_it_is_on_record()
 
 VECTORS = [[10**400] * 10, np.zeros((10, 1)), np.array(1.0)]
 NO_JSON = [(SPEC, {name: vector}) for name in ("center", "scale") for vector in VECTORS]
-NO_JSON += [(CODED, {"edges": bad}) for bad in ([[10**400]] * 3, [[0.0] * 257] * 3, np.zeros((3, 2, 2)))]
-NO_JSON += [(CODED, {"scale": np.ones(3)}), (SPEC, {"n_waves": 5, "wave_frequency": 10**400})]
+NO_JSON += [
+    (CODED, {"edges": bad})
+    for bad in ([[10**400]] * 3, [[0.0] * 257] * 3, np.zeros((3, 2, 2)))
+]
+NO_JSON += [
+    (CODED, {"scale": np.ones(3)}),
+    (SPEC, {"n_waves": 5, "wave_frequency": 10**400}),
+]
 
 
 @pytest.mark.parametrize(("base", "change"), NO_JSON)
@@ -52,9 +68,21 @@ def test_arrays_and_numbers_that_no_record_holds_are_refused_by_name(base, chang
 
 def test_specs_without_codes_look_as_before():
     plain = HashSpec(3, 40, 2, 5, 7)
-    assert set(plain.to_dict()).isdisjoint({"coding", "n_codes", "edges", "row_weights"})
-    assert (plain.coding, plain.n_codes, plain.edges, plain.row_weights, plain.n_inputs) == ("", 0, None, None, 3)
-    assert (CODED.n_inputs, CODED.edges, CODED.row_weights) == (12, ((0.0, 1.0),) * 3, (1, 2, 3))
+    assert set(plain.to_dict()).isdisjoint(
+        {"coding", "n_codes", "edges", "row_weights"}
+    )
+    assert (
+        plain.coding,
+        plain.n_codes,
+        plain.edges,
+        plain.row_weights,
+        plain.n_inputs,
+    ) == ("", 0, None, None, 3)
+    assert (CODED.n_inputs, CODED.edges, CODED.row_weights) == (
+        12,
+        ((0.0, 1.0),) * 3,
+        (1, 2, 3),
+    )
     far = ((-1.7e308, 1.7e308),) * 3  # as far apart as floats are
     assert changed(CODED, edges=far).edges == far
 
@@ -68,18 +96,35 @@ def test_specs_survive_json(spec):
     assert again.difference(spec) == []
 
 
-SPEC_CHANGES = {"hash_dim": 301, "row_nnz": 4, "hash_nnz": 8, "seed": 6, "signed": True, "center": (0.0,) * 10}
-CODE_CHANGES = [("coding", "bumps"), ("edges", [[0.0, 2.0]] * 3), ("edges", [[0.0, 0.5, 1.0]] * 3), ("n_codes", 5)]
+SPEC_CHANGES = {
+    "hash_dim": 301,
+    "row_nnz": 4,
+    "hash_nnz": 8,
+    "seed": 6,
+    "signed": True,
+    "center": (0.0,) * 10,
+}
+CODE_CHANGES = [
+    ("coding", "bumps"),
+    ("edges", [[0.0, 2.0]] * 3),
+    ("edges", [[0.0, 0.5, 1.0]] * 3),
+    ("n_codes", 5),
+]
 CODE_CHANGES += [("row_weights", None), ("row_weights", [2, 4, 6]), ("signed", True)]
 
 
 @pytest.mark.parametrize(
-    ("base", "changes"), [(SPEC, SPEC_CHANGES.items()), (CODED, CODE_CHANGES)], ids=["plain", "codes"]
+    ("base", "changes"),
+    [(SPEC, SPEC_CHANGES.items()), (CODED, CODE_CHANGES)],
+    ids=["plain", "codes"],
 )
 def test_fingerprints_tell_specs_apart(base, changes):
     variants = [base, *(changed(base, **{name: value}) for name, value in changes)]
     assert len({FlyHash(spec).fingerprint for spec in variants}) == len(variants)
-    assert [base.difference(spec) for spec in variants] == [[], *([name] for name, _ in changes)]
+    assert [base.difference(spec) for spec in variants] == [
+        [],
+        *([name] for name, _ in changes),
+    ]
     one, minus = (changed(SPEC, center=(zero,) * 10) for zero in (0.0, -0.0))
     assert FlyHash(minus).fingerprint == FlyHash(one).fingerprint
 

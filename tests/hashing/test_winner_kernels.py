@@ -21,20 +21,27 @@ from flwr_flynn.hashing.batching import batches
 def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, levels):
     approximation = np.empty(X.shape, np.int64)
     slack, crowding = np.empty(3, np.int64), np.empty(3)
-    winner_kernels.approximate(X, row_nnz, signed, levels, approximation, slack, crowding)
+    winner_kernels.approximate(
+        X, row_nnz, signed, levels, approximation, slack, crowding
+    )
     assert approximation.min() >= 0
     assert approximation.max() <= levels
     generator = np.random.default_rng(0)
     for x, q, margin in zip(X, approximation, slack, strict=True):
         rows = np.stack([generator.permutation(6)[:row_nnz] for _ in range(20)])
-        signs = generator.choice([-1, 1], rows.shape) if signed else np.ones(rows.shape, np.int64)
+        signs = (
+            generator.choice([-1, 1], rows.shape)
+            if signed
+            else np.ones(rows.shape, np.int64)
+        )
         exact = np.zeros(20, np.float32)
         coarse = np.zeros(20, np.int64)
         for k in range(row_nnz):
             exact = exact + x[rows[:, k]] * signs[:, k].astype(np.float32)
             coarse += np.where(signs[:, k] > 0, q[rows[:, k]], levels - q[rows[:, k]])
         if not x.any():
-            continue  # all sums are equal, and the caller does not approximate such a point
+            # all sums are equal, and the caller does not approximate such a point
+            continue
         for a in range(20):
             for b in range(20):
                 assert coarse[a] > coarse[b] - margin or exact[a] < exact[b]

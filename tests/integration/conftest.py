@@ -1,4 +1,6 @@
-"""Real Flower processes for the tests: each fixture has its own home and ports, and ends what it started."""
+"""Real Flower processes for the tests: each fixture has its own home and ports, and
+ends what it started.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +38,30 @@ pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
 DIGITS = load_dataset("digits")
-PUBLIC: dict[str, Any] = {"n_features": 64, "classes": ",".join(map(str, range(10)))}  # of the digits
+# of the digits
+PUBLIC: dict[str, Any] = {"n_features": 64, "classes": ",".join(map(str, range(10)))}
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_PORTS = iter(range(20000 + 2500 * (_WORKER % 4) + os.getpid() % 1000, 22500 + 2500 * (_WORKER % 4)))
+_PORTS = iter(
+    range(
+        20000 + 2500 * (_WORKER % 4) + os.getpid() % 1000, 22500 + 2500 * (_WORKER % 4)
+    )
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give real processes the time that they take on a machine that is busy with other work."""
+    """Give real processes the time that they take on a machine that is busy with other
+    work.
+    """
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(2400))
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports that nobody listens on right now, from a range of this worker below those that the system hands out."""
+    """Ports that nobody listens on right now, from a range of this worker below those
+    that the system hands out.
+    """
     ports: list[int] = []
     for port in _PORTS:
         with socket.socket() as probe, suppress(OSError):
@@ -61,15 +72,27 @@ def free_ports(n: int) -> list[int]:
     raise OSError("no free ports left")
 
 
-def training_rows(*paths: Path, features: Sequence[str] = (), **node: Any) -> tuple[Any, Any]:
+def training_rows(
+    *paths: Path, features: Sequence[str] = (), **node: Any
+) -> tuple[Any, Any]:
     """Features and labels of what parties with these files do not hold out."""
-    shares = [own_share(NodeConfig.parse({"data-path": str(path), **node}), features) for path in paths]
-    return np.concatenate([share.X for share in shares]), np.concatenate([share.y for share in shares])
+    shares = [
+        own_share(NodeConfig.parse({"data-path": str(path), **node}), features)
+        for path in paths
+    ]
+    return np.concatenate([share.X for share in shares]), np.concatenate(
+        [share.y for share in shares]
+    )
 
 
 def config_text(settings: Mapping[str, Any]) -> str:
-    """Settings as `--run-config` and `--node-config` take them (underscores for hyphens)."""
-    return " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
+    """Settings as `--run-config` and `--node-config` take them (underscores for
+    hyphens).
+    """
+    return " ".join(
+        f"{key.replace('_', '-')}={json.dumps(value)}"
+        for key, value in settings.items()
+    )
 
 
 def replaced(text: str, places: Mapping[str, Any]) -> str:
@@ -81,11 +104,17 @@ def replaced(text: str, places: Mapping[str, Any]) -> str:
 
 def command_of(line: str, places: Mapping[str, Any]) -> list[str]:
     """A command of a page, with real ports and folders, and this checkout as its app."""
-    return [str(ROOT) if word == "." else word for word in shlex.split(replaced(line, places))]
+    return [
+        str(ROOT) if word == "." else word
+        for word in shlex.split(replaced(line, places))
+    ]
 
 
 def still_alive(processes: list[Any], seconds: float) -> list[Any]:
-    """Those of some processes that have not ended after so long. Zombies have: not every machine clears them away."""
+    """Those of some processes that have not ended after so long.
+
+    Zombies have: not every machine clears them away.
+    """
     end = time.monotonic() + seconds
     while True:
         alive = []
@@ -106,7 +135,9 @@ class Run:
 
     def row(self, name: str) -> str:
         """The text beside `name` in the table that the app prints."""
-        rows = [line for line in self.output.splitlines() if line.strip().startswith(name)]
+        rows = [
+            line for line in self.output.splitlines() if line.strip().startswith(name)
+        ]
         assert rows, f"no row {name!r} in:\n{self.output[-6000:]}"
         return rows[-1].strip().removeprefix(name).strip()
 
@@ -137,22 +168,39 @@ class Flower:
             "COLUMNS": "250",
             "NO_COLOR": "1",
         }
-        self.env.pop("PYTHONDONTWRITEBYTECODE", None)  # each process would compile the whole app for itself
+        # each process would compile the whole app for itself
+        self.env.pop("PYTHONDONTWRITEBYTECODE", None)
         self.install(self.folder / "home")
 
     def install(self, home: Path) -> None:
-        """Put the app of this checkout, where it is unpacked already, into a home: Flower takes it as installed there.
+        """Put the app of this checkout, where it is unpacked already, into a home:
+        Flower takes it as installed there.
 
-        Its kernels are compiled once in a session, not once in each home, which takes 15 s of each process.
+        Its kernels are compiled once in a session, not once in each home, which takes
+        15 s of each process.
         """
         (home / "apps").mkdir(parents=True, exist_ok=True)
         if self.installed is not None:
             with suppress(FileExistsError):
                 (home / "apps" / self.installed.name).symlink_to(self.installed)
 
-    def _done(self, command: Sequence[str], timeout: float, stderr: int) -> subprocess.CompletedProcess[str]:
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": stderr}
-        return subprocess.run(command, cwd=self.cwd, env=self.env, timeout=timeout, text=True, check=False, **streams)
+    def _done(
+        self, command: Sequence[str], timeout: float, stderr: int
+    ) -> subprocess.CompletedProcess[str]:
+        streams = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": stderr,
+        }
+        return subprocess.run(
+            command,
+            cwd=self.cwd,
+            env=self.env,
+            timeout=timeout,
+            text=True,
+            check=False,
+            **streams,
+        )
 
     def call(self, *command: str, timeout: float = 900) -> str:
         """Run a command to its end and return what it printed, errors included."""
@@ -160,17 +208,27 @@ class Flower:
 
     def shell(self, script: str) -> str:
         """Run shell commands, all of which must succeed."""
-        done = self._done(("bash", "-euo", "pipefail", "-c", script), 900, subprocess.PIPE)
+        done = self._done(
+            ("bash", "-euo", "pipefail", "-c", script), 900, subprocess.PIPE
+        )
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
     def run(
-        self, app: Path = ROOT, *, nodes: int | None = None, ends: str = "finished:completed", **settings: Any
+        self,
+        app: Path = ROOT,
+        *,
+        nodes: int | None = None,
+        ends: str = "finished:completed",
+        **settings: Any,
     ) -> Run:
-        """`flwr run APP --stream` with run-config `settings` (underscores for hyphens), which ends with this status."""
+        """`flwr run APP --stream` with run-config `settings` (underscores for hyphens),
+        which ends with this status.
+        """
         command = ["flwr", "run", str(app), self.superlink, "--stream"]
         if nodes is not None:
-            # One actor of Ray's, as each imports everything; with the pages' commands there is one for each core.
+            # One actor of Ray's, as each imports everything; with the pages' commands
+            # there is one for each core.
             resources = "client-resources-num-cpus=1 init-args-num-cpus=1"
             command += ["--federation-config", f"num-supernodes={nodes} {resources}"]
         if settings:
@@ -190,19 +248,31 @@ class Flower:
         assert status == ends, output[-6000:]
         return Run(output)
 
-    def background(self, log: Path, *command: str, **env: str) -> subprocess.Popen[bytes]:
+    def background(
+        self, log: Path, *command: str, **env: str
+    ) -> subprocess.Popen[bytes]:
         """Start a command and go on; `stop` ends it. Its output goes to `log`."""
         with log.open("wb") as out:
-            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(command, cwd=self.cwd, env=self.env | env, **streams)
+            streams: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": out,
+                "stderr": subprocess.STDOUT,
+            }
+            process = subprocess.Popen(
+                command, cwd=self.cwd, env=self.env | env, **streams
+            )
         self.started.append(process)
         return process
 
     def start(self, name: str, *command: str) -> None:
-        """Start a process that stays, with a Flower home of its own and its output in a file."""
+        """Start a process that stays, with a Flower home of its own and its output in a
+        file.
+        """
         self.logs.append(self.folder / f"{name}.log")
         self.install(self.folder / "home" / name)
-        self.background(self.logs[-1], *command, FLWR_HOME=str(self.folder / "home" / name))
+        self.background(
+            self.logs[-1], *command, FLWR_HOME=str(self.folder / "home" / name)
+        )
 
     def processes(self, folder: Path) -> list[Any]:
         """Processes, and all that they started, whose Flower home lies in `folder`."""
@@ -210,12 +280,18 @@ class Flower:
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 home = process.environ().get("FLWR_HOME", "")
-                if home and Path(home).is_relative_to(folder) and process.pid != os.getpid():
+                if (
+                    home
+                    and Path(home).is_relative_to(folder)
+                    and process.pid != os.getpid()
+                ):
                     found.append(process)
         return found
 
     def stop(self) -> None:
-        """End every process that was started with this home, SuperLink, SuperNodes and Ray's alike."""
+        """End every process that was started with this home, SuperLink, SuperNodes and
+        Ray's alike.
+        """
         mine = self.processes(self.folder)
         for process in mine:
             with suppress(psutil.Error):
@@ -226,8 +302,12 @@ class Flower:
         for ended in self.started:
             ended.wait(10)
 
-    def wait_for_health(self, port: int, seconds: float = 60, ca: Path | None = None) -> None:
-        """Wait until a SuperLink answers; one with TLS by a certificate that `ca` issued."""
+    def wait_for_health(
+        self, port: int, seconds: float = 60, ca: Path | None = None
+    ) -> None:
+        """Wait until a SuperLink answers; one with TLS by a certificate that `ca`
+        issued.
+        """
         end = time.monotonic() + seconds
         scheme, context = "http", None
         if ca is not None:
@@ -235,7 +315,10 @@ class Flower:
         url = f"{scheme}://127.0.0.1:{port}/health"
         while time.monotonic() < end:
             with suppress(urllib.error.URLError, OSError):
-                if urllib.request.urlopen(url, timeout=1, context=context).status == 200:
+                if (
+                    urllib.request.urlopen(url, timeout=1, context=context).status
+                    == 200
+                ):
                     return
             time.sleep(0.3)
         raise TimeoutError("\n".join(log.read_text() for log in self.logs))
@@ -243,7 +326,9 @@ class Flower:
 
 @dataclass
 class Deployment(Flower):
-    """A SuperLink and SuperNodes as processes of their own; each can be ended and begun again."""
+    """A SuperLink and SuperNodes as processes of their own; each can be ended and begun
+    again.
+    """
 
     superlink: str = "loopback"
 
@@ -251,33 +336,79 @@ class Deployment(Flower):
         super().__post_init__()
         (self.link,) = free_ports(1)
         (Path(self.env["FLWR_HOME"]) / "config.toml").write_text(
-            f'[superlink.{self.superlink}]\naddress = "127.0.0.1:{self.link}"\ninsecure = true\n'
+            f'[superlink.{self.superlink}]\naddress = "127.0.0.1:{self.link}"\n'
+            "insecure = true\n"
         )
 
     def places(self) -> dict[str, Any]:
         """Real ports for those of a page with three parties."""
-        return dict(zip(("29000", "29101", "29102", "29103"), (self.link, *free_ports(3)), strict=True))
+        return dict(
+            zip(
+                ("29000", "29101", "29102", "29103"),
+                (self.link, *free_ports(3)),
+                strict=True,
+            )
+        )
 
     def start_link(self) -> None:
-        """Start the SuperLink; its state is in a file, so that it is there after a second start."""
-        options = ("--insecure", "--host", "127.0.0.1", "--port", str(self.link), "--isolation", "subprocess")
-        database = ("--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation")
+        """Start the SuperLink; its state is in a file, so that it is there after a
+        second start.
+        """
+        options = (
+            "--insecure",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.link),
+            "--isolation",
+            "subprocess",
+        )
+        database = (
+            "--database",
+            str(self.folder / "state.db"),
+            "--disable-runtime-dependency-installation",
+        )
         self.start("superlink", "flower-superlink", *options, *database)
         self.wait_for_health(self.link)
 
-    def start_party(self, party: str, *, data: tuple[Any, Any] | None = None, name: str = "", **node: Any) -> None:
+    def start_party(
+        self,
+        party: str,
+        *,
+        data: tuple[Any, Any] | None = None,
+        name: str = "",
+        **node: Any,
+    ) -> None:
         """Start a SuperNode with `node` as its settings (underscores for hyphens).
 
-        `data` are samples and labels: they go to a file, and `data-path` and `party-id` are set. `name` is that of the
-        process and its log file, where one party has several.
+        `data` are samples and labels: they go to a file, and `data-path` and `party-id`
+        are set. `name` is that of the process and its log file, where one party has
+        several.
         """
         if data is not None:
             np.savez(self.folder / f"{party}.npz", X=data[0], y=data[1])
-            node = {"data_path": str(self.folder / f"{party}.npz"), "party_id": party, **node}
+            node = {
+                "data_path": str(self.folder / f"{party}.npz"),
+                "party_id": party,
+                **node,
+            }
         (port,) = free_ports(1)
-        options = ("--insecure", "--superlink", f"127.0.0.1:{self.link}", "--port", str(port))
+        options = (
+            "--insecure",
+            "--superlink",
+            f"127.0.0.1:{self.link}",
+            "--port",
+            str(port),
+        )
         isolation = ("--isolation", "subprocess")
-        self.start(name or party, "flower-supernode", *options, *isolation, "--node-config", config_text(node))
+        self.start(
+            name or party,
+            "flower-supernode",
+            *options,
+            *isolation,
+            "--node-config",
+            config_text(node),
+        )
 
     def send(self, name: str, number: int) -> None:
         """Send a signal to a SuperLink or a party, and to all that it started."""
@@ -294,18 +425,26 @@ class Deployment(Flower):
     def stop(self) -> None:
         for process in self.processes(self.folder):
             with suppress(psutil.Error):
-                process.kill()  # what sleeps does not hear that it should end, and a SuperLink takes its time
+                # what sleeps does not hear that it should end, and a SuperLink takes
+                # its time
+                process.kill()
         super().stop()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def installed_app(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The app of this checkout, bundled and unpacked once for all processes of the session, under Flower's name."""
+    """The app of this checkout, bundled and unpacked once for all processes of the
+    session, under Flower's name.
+    """
     build = Flower(tmp_path_factory.mktemp("app").resolve())
     build.call("flwr", "build", "--app", str(ROOT))
     (bundle,) = build.cwd.glob("*.fab")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    names = (project["tool"]["flwr"]["app"]["publisher"], project["project"]["name"], project["project"]["version"])
+    names = (
+        project["tool"]["flwr"]["app"]["publisher"],
+        project["project"]["name"],
+        project["project"]["version"],
+    )
     app = ".".join((*names, hashlib.sha256(bundle.read_bytes()).hexdigest()[:8]))
     with zipfile.ZipFile(bundle) as packed:
         packed.extractall(build.folder / app)
@@ -313,7 +452,12 @@ def installed_app(tmp_path_factory: pytest.TempPathFactory) -> None:
             shutil.copystat(ROOT / file, build.folder / app / file)
     # What Numba has compiled in this checkout; it goes by the times of the files.
     others = shutil.ignore_patterns("*.py", "*.pyc*", "*.tmp.*")
-    shutil.copytree(ROOT / "flwr_flynn", build.folder / app / "flwr_flynn", ignore=others, dirs_exist_ok=True)
+    shutil.copytree(
+        ROOT / "flwr_flynn",
+        build.folder / app / "flwr_flynn",
+        ignore=others,
+        dirs_exist_ok=True,
+    )
     shared = tmp_path_factory.getbasetemp().resolve()
     shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
     with suppress(OSError):  # another process of the session was first
@@ -322,8 +466,11 @@ def installed_app(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Deployment]]:
-    """Start a SuperLink and the parties of a mapping from names to the keywords of `start_party`; ends with the module.
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., Deployment]]:
+    """Start a SuperLink and the parties of a mapping from names to the keywords of
+    `start_party`; ends with the module.
 
     What is given by `env` is in the environment of all processes.
     """
@@ -368,8 +515,9 @@ from sklearn.datasets import load_digits
 
 def load_data(context):
     X, y = load_digits(return_X_y=True)
-    mine = slice(int(context.node_config["partition-id"]), None, int(context.node_config["num-partitions"]))
-    X, y = X[mine], y[mine]
+    first = int(context.node_config["partition-id"])
+    n_parties = int(context.node_config["num-partitions"])
+    X, y = X[first::n_parties], y[first::n_parties]
     return X[5:], y[5:], X[:5], y[:5]
 """
 
@@ -380,13 +528,26 @@ MESSAGE_API = ("message.FlyNNStrategy(", "@app.train(")
 OLDER_API = ("LegacyContext(", "client_fn=")
 
 
-def write_app(folder: Path, page: str, server: Change = str, client: Change = str, marks: Any = MESSAGE_API) -> Path:
-    """The server and the client of a page of the documentation, by the marks of their API, as an app, changed."""
-    texts = [next(block for block in blocks(page, "python") if text in block) for text in marks]
+def write_app(
+    folder: Path,
+    page: str,
+    server: Change = str,
+    client: Change = str,
+    marks: Any = MESSAGE_API,
+) -> Path:
+    """The server and the client of a page of the documentation, by the marks of their
+    API, as an app, changed.
+    """
+    texts = [
+        next(block for block in blocks(page, "python") if text in block)
+        for text in marks
+    ]
     app = folder / "my-app"
     (app / "my_app").mkdir(parents=True)
     project = (ROOT / "tests" / "own_phase_app" / "pyproject.toml").read_text()
-    (app / "pyproject.toml").write_text(replaced(project, {"own_phase_app": "my_app", "own-phase-app": "my-app"}))
+    (app / "pyproject.toml").write_text(
+        replaced(project, {"own_phase_app": "my_app", "own-phase-app": "my-app"})
+    )
     (app / "my_app" / "__init__.py").touch()
     (app / "my_app" / "task.py").write_text(TASK)
     (app / "my_app" / "server_app.py").write_text(server(texts[0]))

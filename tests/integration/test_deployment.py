@@ -25,14 +25,19 @@ Federated = tuple[Deployment, list[list[list[str]]]]
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
-    """The page's first federation, and the commands of all its blocks with real ports; 300 digits as CSV, 500 NPZ."""
+    """The page's first federation, and the commands of all its blocks with real ports;
+    300 digits as CSV, 500 NPZ.
+    """
     flower = Deployment(tmp_path_factory.mktemp("deployment").resolve())
     flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
     (flower.cwd / "site1.npz").rename(flower.cwd / "site 1.npz")  # a path with a space
     places = {"$PWD": flower.cwd, "site1.npz": "site 1.npz", **flower.places()}
     config = Path(flower.env["FLWR_HOME"]) / "config.toml"
     config.write_text(replaced(blocks(PAGE, "toml")[0], places))
-    commands = [[command_of(line, places) for line in block.splitlines()] for block in blocks(PAGE, "bash")]
+    commands = [
+        [command_of(line, places) for line in block.splitlines()]
+        for block in blocks(PAGE, "bash")
+    ]
     try:
         flower.start("superlink", *commands[0][0])
         flower.wait_for_health(flower.link)
@@ -44,7 +49,9 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
 
 
 @pytest.mark.slow
-def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation: Federated, tmp_path: Path) -> None:
+def test_the_page_s_parties_make_one_model_join_leave_and_are_private(
+    federation: Federated, tmp_path: Path
+) -> None:
     flower, (first, train, join, update, leave, private) = federation
     files = [flower.cwd / name for name in ("site 1.npz", "site2.npz", "site3.npz")]
 
@@ -53,9 +60,13 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
         return flower.finished(flower.call(*command[:-1], given))
 
     def check(*sites: int) -> FlyNNClassifier:
-        """The server's model has the counts of the pooled samples, and its federation these parties."""
+        """The server's model has the counts of the pooled samples, and its federation
+        these parties.
+        """
         saved = Federation.load(flower.cwd / "digits.npz").members
-        assert [member.name for member in saved] == [f"site{site + 1}" for site in sites]
+        assert [member.name for member in saved] == [
+            f"site{site + 1}" for site in sites
+        ]
         assert all(member.key and member.sha256 for member in saved)
         X, y = training_rows(*(files[site] for site in sites))
         model = FlyNNClassifier.load(tmp_path / "model.npz")
@@ -74,7 +85,10 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
 
     flower.start("site3", *join[0])
     joined = run(join[1])
-    assert (joined.row("parties joined"), joined.row("parties in all")) == ("1 of 1", "3")
+    assert (joined.row("parties joined"), joined.row("parties in all")) == (
+        "1 of 1",
+        "3",
+    )
     check(0, 1, 2)
 
     flower.end("site3", signal.SIGTERM)
@@ -82,9 +96,15 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(federation
     flower.start("site3", *update[1])
     files[2] = flower.cwd / "site3_now.npz"
     updated = run(update[2])
-    assert (updated.row("parties updated"), updated.row("parties in all")) == ("1 of 3", "3")
+    assert (updated.row("parties updated"), updated.row("parties in all")) == (
+        "1 of 3",
+        "3",
+    )
     check(0, 1, 2)
-    theirs = [json.loads(line)["change"] for line in (flower.cwd / "site3.jsonl").read_text().splitlines()]
+    theirs = [
+        json.loads(line)["change"]
+        for line in (flower.cwd / "site3.jsonl").read_text().splitlines()
+    ]
     ours = json.loads((tmp_path / "metrics.json").read_text())["updates"]
     assert ours == [{"party": "site3", **change} for change in theirs if change]
     assert len(ours) == 1

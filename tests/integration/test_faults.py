@@ -1,4 +1,6 @@
-"""Processes that die, hang or start again in the middle of a run, and what comes of the run."""
+"""Processes that die, hang or start again in the middle of a run, and what comes of the
+run.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,44 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SIZES = {"hash_dim": 512, "seed": 7}
 SETTINGS = PUBLIC | SIZES | {"scaling": "none", "decay": 0.5, "evaluate": "false"}
-SETTINGS["timeout"] = 240  # of a busy machine; where somebody will not answer, the tests say SOON
+# of a busy machine; where somebody will not answer, the tests say SOON
+SETTINGS["timeout"] = 240
 SOON, RUN, DONE = 60, 400, "finished:completed"
 
 
 During = Callable[[Path], object]
 
 
-def begin(flower: Deployment, output: Path, name: str = "run", **settings: Any) -> subprocess.Popen[bytes]:
+def begin(
+    flower: Deployment, output: Path, name: str = "run", **settings: Any
+) -> subprocess.Popen[bytes]:
     """`flwr run` in the background; what it prints goes to a file beside `output`."""
-    pairs = {"min_parties": 2, "min_available": 3, "output_dir": str(output), **SETTINGS, **settings}
-    command = ("flwr", "run", str(ROOT), flower.superlink, "--stream", "--run-config", config_text(pairs))
+    pairs = {
+        "min_parties": 2,
+        "min_available": 3,
+        "output_dir": str(output),
+        **SETTINGS,
+        **settings,
+    }
+    command = (
+        "flwr",
+        "run",
+        str(ROOT),
+        flower.superlink,
+        "--stream",
+        "--run-config",
+        config_text(pairs),
+    )
     return flower.background(output.parent / f"{name}.log", *command)
 
 
-def run_through(flower: Deployment, output: Path, during: During = str, ends: str = DONE, **settings: Any) -> Run:
+def run_through(
+    flower: Deployment,
+    output: Path,
+    during: During = str,
+    ends: str = DONE,
+    **settings: Any,
+) -> Run:
     """A run to its end, and what is done in the meantime."""
     process = begin(flower, output, **settings)
     log = output.parent / "run.log"
@@ -46,7 +71,9 @@ def run_through(flower: Deployment, output: Path, during: During = str, ends: st
 def wait_for(text: str, log: Path, seconds: float = 200) -> None:
     end = time.monotonic() + seconds
     while text not in log.read_text(errors="replace"):
-        assert time.monotonic() < end, f"no {text!r} in:\n{log.read_text(errors='replace')[-4000:]}"
+        assert time.monotonic() < end, (
+            f"no {text!r} in:\n{log.read_text(errors='replace')[-4000:]}"
+        )
         time.sleep(0.1)
 
 
@@ -64,13 +91,23 @@ def check_model(run: Run, output: Path, *sites: int) -> None:
 
 @pytest.fixture(scope="module")
 def federation(deployment: Callable[..., Deployment]) -> Deployment:
-    """Three parties with 100 digits each, for all tests, of which the last two end parties for good."""
-    parties = {f"site{i}": {"data": (DIGITS.X[i:300:3], DIGITS.y[i:300:3]), "test_fraction": 0.0} for i in range(3)}
+    """Three parties with 100 digits each, for all tests, of which the last two end
+    parties for good.
+    """
+    parties = {
+        f"site{i}": {
+            "data": (DIGITS.X[i:300:3], DIGITS.y[i:300:3]),
+            "test_fraction": 0.0,
+        }
+        for i in range(3)
+    }
     return deployment(parties)
 
 
 def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> None:
-    other = begin(federation, tmp_path / "other", "other", seed=8, min_parties=3, timeout=RUN)
+    other = begin(
+        federation, tmp_path / "other", "other", seed=8, min_parties=3, timeout=RUN
+    )
     run = run_through(federation, tmp_path / "one", min_parties=3, timeout=RUN)
     other.wait(RUN)
     check_model(run, tmp_path / "one", 0, 1, 2)
@@ -95,17 +132,30 @@ def test_a_restart_leaves_no_half_a_model_and_who_is_killed_later_counts(
         federation.end("site2")
 
     # The parties come back by themselves, and a new run asks them anew.
-    run = run_through(federation, tmp_path / "new", kill_site2, evaluate="true", min_parties=3, timeout=2 * SOON)
+    run = run_through(
+        federation,
+        tmp_path / "new",
+        kill_site2,
+        evaluate="true",
+        min_parties=3,
+        timeout=2 * SOON,
+    )
     check_model(run, tmp_path / "new", 0, 1, 2)
     assert not (tmp_path / "cut" / "model.npz").exists()
 
 
-def test_silence_costs_the_timeout_and_a_death_ends_a_run_of_too_few(federation: Deployment, tmp_path: Path) -> None:
-    """Before it one was killed, of which Flower may or may not have noticed yet that it is dead."""
+def test_silence_costs_the_timeout_and_a_death_ends_a_run_of_too_few(
+    federation: Deployment, tmp_path: Path
+) -> None:
+    """Before it one was killed, of which Flower may or may not have noticed yet that it
+    is dead.
+    """
     federation.send("site1", signal.SIGSTOP)
     start = time.monotonic()
     try:
-        run = run_through(federation, tmp_path / "two", min_available=2, min_parties=1, timeout=SOON)
+        run = run_through(
+            federation, tmp_path / "two", min_available=2, min_parties=1, timeout=SOON
+        )
     finally:
         federation.send("site1", signal.SIGCONT)
     assert time.monotonic() - start < SOON + 120  # Flower's own start and end

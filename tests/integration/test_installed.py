@@ -1,4 +1,6 @@
-"""docs/how_to/install.md: the package as others get it, in environments without this repository."""
+"""docs/how_to/install.md: the package as others get it, in environments without this
+repository.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ def test_the_app_for_the_hub_is_bundled_whole(theirs: Flower) -> None:
     (bundle,) = theirs.cwd.glob("*.fab")
     packed = zipfile.ZipFile(bundle)
     sources = {path.relative_to(HUB).as_posix() for path in HUB.rglob("*.py")}
-    assert {"LICENSE", "README.md", "pyproject.toml"} | sources <= set(packed.namelist()), output
+    assert {"LICENSE", "README.md", "pyproject.toml"} | sources <= set(
+        packed.namelist()
+    ), output
     project = tomllib.loads(packed.read("pyproject.toml").decode())
     assert project["tool"]["flwr"]["app"]["fab-format-version"] == 1
     assert project["tool"]["flwr"]["app"]["flwr-version-target"]
     assert packed.read("LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 
-def test_a_run_installs_the_wheel_and_versions_name_no_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_installs_the_wheel_and_versions_name_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Flower, "installed", None)  # Flower unpacks the app by itself
     flower = Flower(tmp_path.resolve() / "flower")
     del flower.env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]
@@ -43,14 +49,29 @@ def test_a_run_installs_the_wheel_and_versions_name_no_index(tmp_path: Path, mon
         flower.shell(wheel)
         flower.shell(versions)
         listed = (flower.cwd / "requirements.txt").read_text()
-        assert re.search(rf"^flwr-flynn=={re.escape(__version__)} \\\n    --hash=sha256:", listed, re.MULTILINE)
+        assert re.search(
+            rf"^flwr-flynn=={re.escape(__version__)} \\\n    --hash=sha256:",
+            listed,
+            re.MULTILINE,
+        )
         assert "://" not in listed
         assert "--index" not in listed
         printed = flower.shell(run)
         flower.finished(printed)
         # What the run installed comes before the package that these tests have.
-        (place,) = set(re.findall(rf"flwr-flynn {re.escape(__version__)} in (\S+),", printed))
-        assert Path(place).is_relative_to(Path(flower.env["FLWR_HOME"]) / "runtime-envs")
-        assert len(FlyNNClassifier.load(flower.cwd / "build" / "run" / "model.npz").classes_) == 10
+        (place,) = set(
+            re.findall(rf"flwr-flynn {re.escape(__version__)} in (\S+),", printed)
+        )
+        assert Path(place).is_relative_to(
+            Path(flower.env["FLWR_HOME"]) / "runtime-envs"
+        )
+        assert (
+            len(
+                FlyNNClassifier.load(
+                    flower.cwd / "build" / "run" / "model.npz"
+                ).classes_
+            )
+            == 10
+        )
     finally:
         flower.stop()

@@ -1,4 +1,6 @@
-"""Apps of the Message API as users start them: that of the how-to guide, and the one with FlyNN beside FedAvg."""
+"""Apps of the Message API as users start them: that of the how-to guide, and the one
+with FlyNN beside FedAvg.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +27,40 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 PAGE = "docs/how_to/own_app.md"
 
 
-def test_parties_that_die_or_are_late_cost_nobody_else(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
-    """Three SuperNodes: one counts, the ClientApp of one is killed while it does, one answers after the timeout."""
-    flower = deployment({f"node{i}": {"partition_id": i, "num_partitions": 3} for i in range(3)}, PYTHONPATH=str(ROOT))
+def test_parties_that_die_or_are_late_cost_nobody_else(
+    deployment: Callable[..., Deployment], tmp_path: Path
+) -> None:
+    """Three SuperNodes: one counts, the ClientApp of one is killed while it does, one
+    answers after the timeout.
+    """
+    flower = deployment(
+        {f"node{i}": {"partition_id": i, "num_partitions": 3} for i in range(3)},
+        PYTHONPATH=str(ROOT),
+    )
 
     def server(text: str) -> str:
         fewer = "min_available_nodes=3, min_parties=1, decay=0.5, fraction_evaluate=0"
-        new = {"min_available_nodes=2, min_parties=2": fewer, "timeout=600": "timeout=90"}
-        new["    strategy.model.save"] = "    print('MISSING', strategy.missing)\n    strategy.model.save"
+        new = {
+            "min_available_nodes=2, min_parties=2": fewer,
+            "timeout=600": "timeout=90",
+        }
+        new["    strategy.model.save"] = (
+            "    print('MISSING', strategy.missing)\n    strategy.model.save"
+        )
         assert all(old in text for old in new)
         return replaced(text, new)
 
     def client(text: str) -> str:
         fault = (
             "    import os, time\n"
-            "    if context.node_config['partition-id'] == 1:\n        os.kill(os.getpid(), 9)\n"
-            "    if context.node_config['partition-id'] == 2:\n        time.sleep(200)\n"
+            "    if context.node_config['partition-id'] == 1:\n        "
+            "os.kill(os.getpid(), 9)\n"
+            "    if context.node_config['partition-id'] == 2:\n        "
+            "time.sleep(200)\n"
         )
-        return text.replace("    return message.train(", fault + "    return message.train(")
+        return text.replace(
+            "    return message.train(", fault + "    return message.train("
+        )
 
     run = flower.run(write_app(tmp_path, PAGE, server, client))
     (missing,) = re.findall(r"MISSING (.*)", run.output)
@@ -50,21 +68,39 @@ def test_parties_that_die_or_are_late_cost_nobody_else(deployment: Callable[...,
     assert missing.count("no reply") == 1
     X, y = load_digits(return_X_y=True)
     model = FlyNNClassifier.load(flower.cwd / "model.npz")
-    assert model.counts_ == ClassCounts.from_data(FlyHash(model.spec_), X[::3], y[::3], n_classes=10)
+    assert model.counts_ == ClassCounts.from_data(
+        FlyHash(model.spec_), X[::3], y[::3], n_classes=10
+    )
 
 
 def test_flynn_beside_fedavg(theirs: Flower, tmp_path: Path) -> None:
     (command,) = blocks(PAGE, "bash")
     assert "num-supernodes=4 " in command
-    given = shlex.quote(f"output={json.dumps(str(tmp_path / 'flynn.npz'))} num-server-rounds=3")
-    run = theirs.finished(theirs.shell(f"cd {shlex.quote(str(ROOT))}\n{command.rstrip()} --run-config {given}"))
-    fedavg, flynn = map(float, re.search(r"FedAvg (\S+) after 3 rounds, FlyNN (\S+) after 3", run.output).groups())
+    given = shlex.quote(
+        f"output={json.dumps(str(tmp_path / 'flynn.npz'))} num-server-rounds=3"
+    )
+    run = theirs.finished(
+        theirs.shell(
+            f"cd {shlex.quote(str(ROOT))}\n{command.rstrip()} --run-config {given}"
+        )
+    )
+    fedavg, flynn = map(
+        float,
+        re.search(
+            r"FedAvg (\S+) after 3 rounds, FlyNN (\S+) after 3", run.output
+        ).groups(),
+    )
     assert 0.5 < fedavg < flynn
     banks = [payments(bank) for bank in range(4)]
     test = np.arange(5000) % 5 == 0
     model = FlyNNClassifier.load(tmp_path / "flynn.npz")
     mine, labels = (np.concatenate([bank[k][~test] for bank in banks]) for k in (0, 1))
-    counts = [ClassCounts.from_data(member.hash, mine, labels, 2) for member in model.model_.members]
+    counts = [
+        ClassCounts.from_data(member.hash, mine, labels, 2)
+        for member in model.model_.members
+    ]
     assert counts == [member.counts for member in model.model_.members]
-    held = [roc_auc_score(y[test], model.predict_proba(X[test])[:, 1]) for X, y in banks]
+    held = [
+        roc_auc_score(y[test], model.predict_proba(X[test])[:, 1]) for X, y in banks
+    ]
     assert flynn == pytest.approx(np.mean(held), abs=2e-3)  # from histograms

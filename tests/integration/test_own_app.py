@@ -18,7 +18,8 @@ X, Y = load_digits(return_X_y=True)
 
 
 @pytest.mark.parametrize(
-    ("page", "marks", "n_held_out"), [("README.md", MESSAGE_API, 10), (PAGE, MESSAGE_API, 0), (PAGE, OLDER_API, 0)]
+    ("page", "marks", "n_held_out"),
+    [("README.md", MESSAGE_API, 10), (PAGE, MESSAGE_API, 0), (PAGE, OLDER_API, 0)],
 )
 def test_the_app_of_a_page_has_the_pooled_counts(
     page: str, marks: tuple[str, str], n_held_out: int, theirs: Flower, tmp_path: Path
@@ -26,11 +27,17 @@ def test_the_app_of_a_page_has_the_pooled_counts(
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
     theirs.run(write_app(tmp_path, page, marks=marks), nodes=2)
     members = FlyNNClassifier.load(theirs.cwd / "model.npz").model_.members
-    pooled = [ClassCounts.from_data(member.hash, X[n_held_out:], Y[n_held_out:], 10) for member in members]
+    pooled = [
+        ClassCounts.from_data(member.hash, X[n_held_out:], Y[n_held_out:], 10)
+        for member in members
+    ]
     assert [member.counts for member in members] == pooled
 
 
 def test_the_bundle_holds_the_whole_package() -> None:
     assert Flower.installed is not None
     modules = {path.relative_to(ROOT) for path in (ROOT / "flwr_flynn").rglob("*.py")}
-    assert {path.relative_to(Flower.installed) for path in (Flower.installed / "flwr_flynn").rglob("*.py")} == modules
+    assert {
+        path.relative_to(Flower.installed)
+        for path in (Flower.installed / "flwr_flynn").rglob("*.py")
+    } == modules

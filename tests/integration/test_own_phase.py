@@ -18,7 +18,9 @@ from .conftest import ROOT, Flower
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(theirs: Flower, tmp_path: Path) -> None:
+def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(
+    theirs: Flower, tmp_path: Path
+) -> None:
     app = shutil.copytree(ROOT / "tests" / "own_phase_app", tmp_path / "own_phase_app")
     run = theirs.run(app, nodes=3, output=str(tmp_path / "model.npz"))
     X, y = load_iris(return_X_y=True)
@@ -30,4 +32,7 @@ def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(theirs: Flowe
     (best,) = fit_members([model.spec_], X, y, 3)
     assert model.counts_.sha256() == best.counts.sha256()
     member = model.model_.member
-    assert (member.scoring.decay, member.temperature) == (best.scoring.decay, best.scoring.temperature)
+    assert (member.scoring.decay, member.temperature) == (
+        best.scoring.decay,
+        best.scoring.temperature,
+    )

@@ -1,4 +1,6 @@
-"""Pages of the documentation with shell commands, followed from top to bottom in a copy of the checkout."""
+"""Pages of the documentation with shell commands, followed from top to bottom in a copy
+of the checkout.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,17 @@ from tests.docs.test_pages import COMMANDS_RUN_BY, WITH_COMMANDS
 
 from .conftest import Flower
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # as readers run them
+# as readers run them
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 MAY_DIFFER = ("output folder",)
-"""Rows of a report with a folder. Those with bytes, which the version of zlib may change, may differ, too."""
+"""Rows of a report with a folder. Those with bytes, which the version of zlib may
+change, may differ, too."""
 
 
 def checkout(folder: Path) -> Path:
@@ -34,9 +42,14 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", [page for page in WITH_COMMANDS if page not in COMMANDS_RUN_BY])
-def test_the_commands_of_a_page(page: str, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bash blocks and Python blocks run in their order; what Python prints is what the page says.
+@pytest.mark.parametrize(
+    "page", [page for page in WITH_COMMANDS if page not in COMMANDS_RUN_BY]
+)
+def test_the_commands_of_a_page(
+    page: str, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bash blocks and Python blocks run in their order; what Python prints is what the
+    page says.
 
     Each page has a checkout of its own; one SuperLink does for all.
     """
@@ -49,10 +62,15 @@ def test_the_commands_of_a_page(page: str, flower: Flower, tmp_path: Path, monke
             output = flower.shell(block.text)
             if "flwr run" in block.text:
                 flower.finished(output)
-        elif block.language == "text" and block.text.startswith("FlyNN\n"):  # the report of the run before
+        elif block.language == "text" and block.text.startswith("FlyNN\n"):
+            # the report of the run before
             printed_rows = {" ".join(line.split()) for line in output.splitlines()}
             for row in (" ".join(line.split()) for line in block.text.splitlines()):
-                assert row in printed_rows or row.startswith(MAY_DIFFER) or row.endswith(" down"), row
+                assert (
+                    row in printed_rows
+                    or row.startswith(MAY_DIFFER)
+                    or row.endswith(" down")
+                ), row
         elif block.language == "python":
             printed = run_python(block.text, page, names)
             assert block.output is None or printed == block.output

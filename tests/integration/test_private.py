@@ -1,4 +1,6 @@
-"""Private runs with real processes: a simulation, and parties that hold on to their own policies."""
+"""Private runs with real processes: a simulation, and parties that hold on to their own
+policies.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SMALL = {"hash_dim": 512, "center": "8", "seed": 7}
 
 
-def test_a_private_simulation_keeps_and_prints_its_guarantee(flower: Flower, tmp_path: Path) -> None:
-    run = flower.run(nodes=3, epsilon=2.0, delta=1e-5, output_dir=str(tmp_path), **SMALL)
+def test_a_private_simulation_keeps_and_prints_its_guarantee(
+    flower: Flower, tmp_path: Path
+) -> None:
+    run = flower.run(
+        nodes=3, epsilon=2.0, delta=1e-5, output_dir=str(tmp_path), **SMALL
+    )
     assert "Traceback" not in run.output
     assert run.row("parties counted") == "3 of 3"
     assert run.row("equal") == "n/a, noisy"
@@ -36,17 +42,32 @@ def test_a_private_simulation_keeps_and_prints_its_guarantee(flower: Flower, tmp
     assert privacy["guarantee"] in " ".join(run.output.split())
     assert 1.9 < privacy["epsilon"] <= 2.0
     model = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert model.guarantee_ == privacy["guarantee"] == mechanism_from_dict(privacy["mechanism"]).guarantee()
+    assert (
+        model.guarantee_
+        == privacy["guarantee"]
+        == mechanism_from_dict(privacy["mechanism"]).guarantee()
+    )
     assert len(model.counts_.noise) == 3
     test = held_out(1797, 0.2, 0)
-    assert np.mean(model.predict(pd.DataFrame(DIGITS.X[test], columns=DIGITS.feature_names)) == DIGITS.y[test]) > 0.5
+    assert (
+        np.mean(
+            model.predict(pd.DataFrame(DIGITS.X[test], columns=DIGITS.feature_names))
+            == DIGITS.y[test]
+        )
+        > 0.5
+    )
     for party in range(3):
         (ledger,) = tmp_path.glob(f"state/*/party-{party}")
         assert Budget(ledger, Policy(2.0)).spent() == (privacy["epsilon"], 1e-5)
 
 
-def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(flower: Flower) -> None:
-    runs = [flower.run(nodes=2, epsilon=2.0, noise="seeded", evaluate="false", **SMALL) for _ in range(2)]
+def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(
+    flower: Flower,
+) -> None:
+    runs = [
+        flower.run(nodes=2, epsilon=2.0, noise="seeded", evaluate="false", **SMALL)
+        for _ in range(2)
+    ]
     for run in runs:
         assert run.row("privacy").startswith("NONE: seeded noise")
         assert "No privacy: noise from seed" in run.output
@@ -54,30 +75,44 @@ def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(flower: Flower
     assert runs[0].row("SHA-256 of the counts") == runs[1].row("SHA-256 of the counts")
 
 
-def test_parties_spend_no_more_than_their_policies_allow(deployment: Callable[..., Deployment], tmp_path: Path) -> None:
+def test_parties_spend_no_more_than_their_policies_allow(
+    deployment: Callable[..., Deployment], tmp_path: Path
+) -> None:
     """Two parties with a policy of epsilon 1 each; one has a sample that does not fit.
 
-    A third one misspells `data-path` and has Flower's numbers of the tutorials; it gives nothing, although the server
-    names a file on its disk as the run's data set.
+    A third one misspells `data-path` and has Flower's numbers of the tutorials; it
+    gives nothing, although the server names a file on its disk as the run's data set.
     """
     X = DIGITS.X.astype(float)
     X[3, 5] = np.nan
     parties: dict[str, Any] = {}
     for i in range(2):
-        places = {"state_path": str(tmp_path / f"state{i}"), "model_path": str(tmp_path / f"model{i}.npz")}
-        parties[f"site{i}"] = {"data": (X[i::2], DIGITS.y[i::2]), "max_epsilon": 1.0, "max_delta": 1e-4, **places}
+        places = {
+            "state_path": str(tmp_path / f"state{i}"),
+            "model_path": str(tmp_path / f"model{i}.npz"),
+        }
+        parties[f"site{i}"] = {
+            "data": (X[i::2], DIGITS.y[i::2]),
+            "max_epsilon": 1.0,
+            "max_delta": 1e-4,
+            **places,
+        }
     federation = deployment(parties)
     public = PUBLIC | {"n_examples": 1800, "min_available": 2}
     first = federation.run(epsilon=0.75, delta=1e-5, **public, **SMALL)
     assert first.row("parties counted") == "2 of 2"
     assert first.row("evaluation") == "none: parties send no results"
     # The model reaches them all the same.
-    guarantees = {FlyNNClassifier.load(tmp_path / f"model{i}.npz").guarantee_ for i in range(2)}
+    guarantees = {
+        FlyNNClassifier.load(tmp_path / f"model{i}.npz").guarantee_ for i in range(2)
+    }
     assert len(guarantees) == 1
     assert guarantees.pop() in " ".join(first.output.split())
     again = federation.run(epsilon=0.75, delta=1e-5, **public, **SMALL)
     assert again.row("SHA-256 of the counts") == first.row("SHA-256 of the counts")
-    more = federation.run(epsilon=0.5, delta=1e-5, ends="finished:failed", **public, **SMALL)
+    more = federation.run(
+        epsilon=0.5, delta=1e-5, ends="finished:failed", **public, **SMALL
+    )
     assert "site0 (declined: policy max-epsilon: " in more.output
     theirs = str(federation.folder / "site1.npz")
     node = {"num_partitions": 2, "data_pth": theirs, "max_epsilon": 1.0, "secure": True}

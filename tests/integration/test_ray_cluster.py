@@ -1,4 +1,6 @@
-"""The Ray cluster of docs/how_to/experiments.md: two nodes on this machine, by the commands that stand there."""
+"""The Ray cluster of docs/how_to/experiments.md: two nodes on this machine, by the
+commands that stand there.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,26 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 PAGE = "docs/how_to/experiments.md"
 
 
-def test_experiments_on_two_nodes_give_the_counts_of_one_process(tmp_path: Path) -> None:
+def test_experiments_on_two_nodes_give_the_counts_of_one_process(
+    tmp_path: Path,
+) -> None:
     flower = Flower(tmp_path.resolve() / "cluster")
     flower.cwd = checkout(tmp_path / "flwr-flynn")
     (port,) = free_ports(1)
-    head, other, experiments, end = (block.replace("29200", str(port)) for block in blocks(PAGE, "bash"))
-    assert end == "ray stop\n"  # ends every Ray of this machine: here only our own processes are ended
+    head, other, experiments, end = (
+        block.replace("29200", str(port)) for block in blocks(PAGE, "bash")
+    )
+    # ends every Ray of this machine: here only our own processes are ended
+    assert end == "ray stop\n"
     short = tempfile.mkdtemp(prefix="ray")  # the path of a socket has at most 107 bytes
     flower.env["RAY_TMPDIR"] = short
     try:
         flower.shell(head)
         flower.shell(other)
-        count = f'import ray; ray.init("127.0.0.1:{port}"); print(len(ray.nodes()), "nodes")'
+        count = (
+            f'import ray; ray.init("127.0.0.1:{port}"); print(len(ray.nodes()), '
+            '"nodes")'
+        )
         nodes = flower.shell(f"python -c {shlex.quote(count)}")
         assert "2 nodes" in nodes
         for line in experiments.splitlines():

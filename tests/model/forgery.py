@@ -11,11 +11,19 @@ import numpy as np
 from flwr_flynn.model import model_file
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
-"""A change of the fields of the header and of the arrays; bytes that it returns are the header."""
+"""A change of the fields of the header and of the arrays; bytes that it returns are the
+header."""
 
 
-def rewrite(path: Path, change: Change, seal: bool = True, compression: int = zipfile.ZIP_DEFLATED) -> None:
-    """Rewrite a file with changed header and arrays, and a digest that fits if it is sealed."""
+def rewrite(
+    path: Path,
+    change: Change,
+    seal: bool = True,
+    compression: int = zipfile.ZIP_DEFLATED,
+) -> None:
+    """Rewrite a file with changed header and arrays, and a digest that fits if it is
+    sealed.
+    """
     with np.load(path) as file:
         arrays = dict(file)
     fields = json.loads(arrays.pop("header").tobytes())
@@ -32,7 +40,9 @@ def rewrite(path: Path, change: Change, seal: bool = True, compression: int = zi
 
 def put(name: str, change: Callable[[Any], Any]) -> Change:
     """Change one array, or add it."""
-    return lambda _, arrays: arrays.update({name: change(arrays.get(name, np.zeros(1, np.int8)))})
+    return lambda _, arrays: arrays.update(
+        {name: change(arrays.get(name, np.zeros(1, np.int8)))}
+    )
 
 
 def set_to(*keys: Any, value: Any) -> Change:
@@ -48,7 +58,9 @@ def set_to(*keys: Any, value: Any) -> Change:
 
 
 def wrong_arrays(name: str, field: str, largest: int) -> dict[str, tuple[Change, str]]:
-    """Wrong forms of a matrix of int32 up to a magnitude: changes, and the field of the error about each."""
+    """Wrong forms of a matrix of int32 up to a magnitude: changes, and the field of the
+    error about each.
+    """
     of_shape = {
         "transposed": lambda array: np.ascontiguousarray(array.T),
         "flat": np.ravel,

@@ -34,13 +34,24 @@ def test_a_plan_without_scaling_needs_no_columns():
 CODED = ["bumps 5", "steps 16", "bumps 5"]
 
 
-KINDS = {4: [*CODED, "waves", "signed", "ones"], 128: [*CODED, "waves", "signed", "ones"]}
+KINDS = {
+    4: [*CODED, "waves", "signed", "ones"],
+    128: [*CODED, "waves", "signed", "ones"],
+}
 KINDS |= {129: [*CODED, "signed", "ones", "signed"], 1025: ["signed", "ones", "signed"]}
 
 
 def kind(spec):
     coded = f"{spec.coding} {spec.n_codes}"
-    return coded if spec.coding else "waves" if spec.n_waves else "signed" if spec.signed else "ones"
+    return (
+        coded
+        if spec.coding
+        else "waves"
+        if spec.n_waves
+        else "signed"
+        if spec.signed
+        else "ones"
+    )
 
 
 @pytest.mark.parametrize(("d", "kinds"), KINDS.items())
@@ -63,9 +74,15 @@ def test_candidates_of_auto(d, kinds):
             wanted = weights if d > 128 and spec is specs[-1] else weights / deviation
             np.testing.assert_allclose(spec.scale, wanted, rtol=1e-12)
         if spec.n_waves:
-            assert spec.wave_frequency == pytest.approx(1 / (2.2 * np.sqrt(2 * (weights**2).sum())))
+            assert spec.wave_frequency == pytest.approx(
+                1 / (2.2 * np.sqrt(2 * (weights**2).sum()))
+            )
     by_relevance = tuple(max(1, round(255 * value**0.5)) for value in relevance)
-    assert [spec.row_weights for spec in specs[:3]] == [by_relevance, by_relevance, None] or d > 1024
+    assert [spec.row_weights for spec in specs[:3]] == [
+        by_relevance,
+        by_relevance,
+        None,
+    ] or d > 1024
 
 
 @pytest.mark.parametrize("exponent", [-997, -332, 332, 997])
@@ -74,29 +91,51 @@ def test_columns_of_any_size_make_hashes_of_moderate_numbers(exponent):
     plan, size = HashPlan(4, 3, 150, "auto", hash_dim=256), 2.0**exponent
     specs = plan.specs(ColumnHistograms.from_data(X * size, Y, 3))
     for one, other in zip(specs, plan.specs(COLUMNS), strict=True):
-        np.testing.assert_array_equal(FlyHash(one).active(X[::10] * size), FlyHash(other).active(X[::10]))
+        np.testing.assert_array_equal(
+            FlyHash(one).active(X[::10] * size), FlyHash(other).active(X[::10])
+        )
 
 
 def sizes(case):
-    """Rows and active bits of an effort, of so many samples and classes; of given ones as in `HashSpec.suggest`."""
+    """Rows and active bits of an effort, of so many samples and classes; of given ones
+    as in `HashSpec.suggest`.
+    """
     effort, n, n_classes = case
     plan = HashPlan(4, n_classes, n, "auto", effort=effort)
     specs = plan.specs(COLUMNS)
     assert len(specs) == (1 if effort == "quick" else 6)
-    assert (plan.has_gram, plan.most_members) == (effort == "thorough", 1 if effort == "quick" else 3)
-    for given in ({"hash_dim": 512}, {"hash_nnz": 16}, {"hash_dim": 512, "hash_nnz": 16}):
+    assert (plan.has_gram, plan.most_members) == (
+        effort == "thorough",
+        1 if effort == "quick" else 3,
+    )
+    for given in (
+        {"hash_dim": 512},
+        {"hash_nnz": 16},
+        {"hash_dim": 512, "hash_nnz": 16},
+    ):
         suggested = HashSpec.suggest(4, 150 if n is None else n, n_classes, **given)
         for spec in replace(plan, **given).specs(COLUMNS):
-            assert (spec.hash_dim, spec.hash_nnz) == (suggested.hash_dim, suggested.hash_nnz)
-    ((hash_dim, hash_nnz),) = {(spec.hash_dim, spec.hash_nnz) for spec in specs}  # all candidates have them
+            assert (spec.hash_dim, spec.hash_nnz) == (
+                suggested.hash_dim,
+                suggested.hash_nnz,
+            )
+    # all candidates have them
+    ((hash_dim, hash_nnz),) = {(spec.hash_dim, spec.hash_nnz) for spec in specs}
     return f"{hash_dim} rows, {hash_nnz} of them active"
 
 
 def rows_of_gram(case):
-    """Rows of the Gram matrix, of so many features, classes and samples: they follow from the bytes of a perceptron."""
+    """Rows of the Gram matrix, of so many features, classes and samples: they follow
+    from the bytes of a perceptron.
+    """
     n_features, n_classes, n = case
-    rows, perceptron = gram_rows(n_features, n_classes, n), 50 * 2 * 4 * 256 * (n_features + n_classes)
-    assert rows == 1024 or (0.65 * rows**2 <= perceptron and rows <= n and 8 * rows <= n * n_classes)
+    rows, perceptron = (
+        gram_rows(n_features, n_classes, n),
+        50 * 2 * 4 * 256 * (n_features + n_classes),
+    )
+    assert rows == 1024 or (
+        0.65 * rows**2 <= perceptron and rows <= n and 8 * rows <= n * n_classes
+    )
     return f"{rows} rows"
 
 
@@ -114,11 +153,16 @@ def test_sizes_of_candidates_are_those_on_record():
 
 def test_samples_that_are_all_alike_have_no_waves():
     columns = ColumnHistograms.from_data(np.ones((5, 2)), np.array([0, 1, 0, 1, 0]), 2)
-    assert all(spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(columns))
+    assert all(
+        spec.n_waves == 0 for spec in HashPlan(2, 2, scaling="auto").specs(columns)
+    )
 
 
 def test_columns_are_needed_with_samples_and_a_row_that_a_candidate_can_have():
-    plan, wide = HashPlan(4, 3, scaling="auto"), ColumnHistograms.from_data(np.zeros((3, 129)), np.arange(3), 3)
+    plan, wide = (
+        HashPlan(4, 3, scaling="auto"),
+        ColumnHistograms.from_data(np.zeros((3, 129)), np.arange(3), 3),
+    )
     with raises(SpecError, field="columns"):
         plan.specs()
     with raises(DataError, field="histograms"):
@@ -143,8 +187,15 @@ def test_a_given_decay_leaves_no_choice():
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
 def test_typical_counts_are_added_in_order(rule):
     """The sums of a plain loop to the last bit: those of NumPy depend on its version."""
-    array, sizes = np.random.default_rng(3).integers(0, 50, (3, 1000)), np.array([49, 50, 77])
-    factors = [1.0] * 3 if rule == "novelty" else [(176 / 3) / size for size in sizes.tolist()]
+    array, sizes = (
+        np.random.default_rng(3).integers(0, 50, (3, 1000)),
+        np.array([49, 50, 77]),
+    )
+    factors = (
+        [1.0] * 3
+        if rule == "novelty"
+        else [(176 / 3) / size for size in sizes.tolist()]
+    )
     total = squares = poisson = of_all = 0.0
     pooled = [0.0] * 1000
     for factor, row in zip(factors, array.tolist(), strict=True):
@@ -155,12 +206,17 @@ def test_typical_counts_are_added_in_order(rule):
             pooled[i] += count * factor
     for value in pooled:
         of_all += value * value
-    assert typical_counts(array, sizes, rule) == (squares / total, (of_all / 3 + poisson) / total)
+    assert typical_counts(array, sizes, rule) == (
+        squares / total,
+        (of_all / 3 + poisson) / total,
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_classes_of_random_labels_are_alike(seed):
     rng = np.random.default_rng(seed)
-    counts = counted(hashes(rng, 3000, 100, 10), rng.choice(3, 3000, p=[0.6, 0.3, 0.1]), 3, 100)
+    counts = counted(
+        hashes(rng, 3000, 100, 10), rng.choice(3, 3000, p=[0.6, 0.3, 0.1]), 3, 100
+    )
     typical, alike = typical_counts(counts.array, counts.n_per_class, "balanced")
     assert typical == pytest.approx(alike, rel=0.02)

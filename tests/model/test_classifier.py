@@ -36,7 +36,9 @@ def test_scikit_learns_checks(estimator, check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([FlyNNClassifier(rule="novelty"), FlyNNClassifier(decay=0.5, n_jobs=2)])
+@parametrize_with_checks(
+    [FlyNNClassifier(rule="novelty"), FlyNNClassifier(decay=0.5, n_jobs=2)]
+)
 def test_scikit_learns_checks_with_settings(estimator, check):
     check(estimator)
 
@@ -53,28 +55,41 @@ def test_training_and_inference_agree_with_the_paper_in_plain_python(case, data)
     spec, points = case
     if len(points) == 0:
         return
-    codes = data.draw(st.lists(st.integers(0, 2), min_size=len(points), max_size=len(points)))
+    codes = data.draw(
+        st.lists(st.integers(0, 2), min_size=len(points), max_size=len(points))
+    )
     decay = data.draw(st.sampled_from([Fraction(0), Fraction(1, 2), Fraction(3, 4)]))
     try:
-        model = FlyNNClassifier(spec=spec, decay=float(decay), rule="novelty").fit(points, codes)
+        model = FlyNNClassifier(spec=spec, decay=float(decay), rule="novelty").fit(
+            points, codes
+        )
     except DataError as error:
-        assert (error.field, error.expected.endswith("(rescale the features)")) == ("X", True)
+        assert (error.field, error.expected.endswith("(rescale the features)")) == (
+            "X",
+            True,
+        )
         return
     classes, codes = np.unique(codes, return_inverse=True)
     hashes = oracle.hashes(points, model.model_.member.hash)
     counts = oracle.count(hashes, codes, len(classes), spec.hash_dim)
     assert_array_equal(model.counts_.array, counts)
-    assert_array_equal(model.predict(points), classes[oracle.predict(hashes, counts, decay)])
+    assert_array_equal(
+        model.predict(points), classes[oracle.predict(hashes, counts, decay)]
+    )
 
 
-@pytest.mark.parametrize("container", [np.asarray, sp.csr_array, sp.csc_matrix, sp.coo_array])
+@pytest.mark.parametrize(
+    "container", [np.asarray, sp.csr_array, sp.csc_matrix, sp.coo_array]
+)
 def test_one_shot_batches_and_one_by_one_are_equal(container):
     whole = FlyNNClassifier(spec=SPEC).partial_fit(container(X), Y, classes=LABELS)
     for step in (1, 7, 50):
         parts = FlyNNClassifier(spec=SPEC)
         for first in range(0, len(X), step):
             part = slice(first, first + step)
-            parts.partial_fit(container(X[part]), Y[part], classes=LABELS if first == 0 else None)
+            parts.partial_fit(
+                container(X[part]), Y[part], classes=LABELS if first == 0 else None
+            )
         assert_array_equal(parts.counts_.array, whole.counts_.array)
         assert_array_equal(parts.decision_function(X), whole.decision_function(X))
     assert_array_equal(fitted().counts_.array, whole.counts_.array)
@@ -84,7 +99,8 @@ BARE = pd.DataFrame(X[:, :4], columns=list("abcd"))
 FAILING = [
     (BARE, Y, {"hash_nnz": 10**6}, "hash_nnz"),
     (BARE[:3] * np.nan, Y[:3], {}, "columns"),
-    (X[:, :4], np.linspace(0, 1, len(X)), {}, None),  # scikit-learn refuses continuous labels
+    # scikit-learn refuses continuous labels
+    (X[:, :4], np.linspace(0, 1, len(X)), {}, None),
     (X[:, :4], Y, {"scaling": (None,)}, "scaling"),
     (X[:, :4] * 1e38, Y, {"scaling": None}, "X"),
 ]
@@ -92,7 +108,9 @@ FAILING = [
 
 @pytest.mark.parametrize(("points", "labels", "change", "field"), FAILING)
 @pytest.mark.parametrize("columns", [list("vwxyz"), None])
-def test_a_fit_that_fails_leaves_the_model_as_it_was(points, labels, change, field, columns):
+def test_a_fit_that_fails_leaves_the_model_as_it_was(
+    points, labels, change, field, columns
+):
     before = X if columns is None else pd.DataFrame(X, columns=columns)
     model = FlyNNClassifier(hash_dim=64, hash_nnz=4).fit(before, Y)
     state, expected = dict(vars(model)), model.predict_proba(before)
@@ -115,7 +133,11 @@ def test_all_ways_to_predict_agree(rule, n_classes):
     some = n_classes > CODES
     model = FlyNNClassifier(spec=SPEC, rule=rule).fit(X[some], Y[some])
     points = np.random.default_rng(0).normal(size=(300, 5))
-    scores, predicted, novelty = model.decision_function(points), model.predict(points), model.novelty(points)
+    scores, predicted, novelty = (
+        model.decision_function(points),
+        model.predict(points),
+        model.novelty(points),
+    )
     probabilities = model.predict_proba(points)
     assert_allclose(probabilities.sum(axis=1), 1)
     assert_array_equal(model.classes_[probabilities.argmax(axis=1)], predicted)
@@ -124,7 +146,8 @@ def test_all_ways_to_predict_agree(rule, n_classes):
     assert_array_equal(model.classes_[best], predicted)
     assert novelty.shape == (300, n_classes)
     assert ((novelty >= 0) & (novelty <= 1)).all()
-    model.set_params(rule="novelty", decay=0.1, temperature=9.0)  # after the fit they change nothing
+    # after the fit they change nothing
+    model.set_params(rule="novelty", decay=0.1, temperature=9.0)
     assert_array_equal(model.predict_proba(points), probabilities)
 
 
@@ -137,10 +160,20 @@ def test_batches_of_points_do_not_show(monkeypatch):
 # Labels, names, scikit-learn's machinery
 
 
-KINDS = [np.array([5, -3, 7]), np.array([0.0, 1.0, 2.0]), LABELS, LABELS.astype(object), np.array([0, 1, 2], np.uint8)]
+KINDS = [
+    np.array([5, -3, 7]),
+    np.array([0.0, 1.0, 2.0]),
+    LABELS,
+    LABELS.astype(object),
+    np.array([0, 1, 2], np.uint8),
+]
 
 
-@pytest.mark.parametrize("labels", [*KINDS, np.array([False, True, False])], ids=lambda labels: str(labels.dtype))
+@pytest.mark.parametrize(
+    "labels",
+    [*KINDS, np.array([False, True, False])],
+    ids=lambda labels: str(labels.dtype),
+)
 def test_labels_of_every_kind(labels, tmp_path):
     y = labels[CODES]
     model = FlyNNClassifier(spec=SPEC).fit(X, y)
@@ -168,10 +201,15 @@ def test_columns_have_names(tmp_path):
     model.merge(fitted())  # which has none
 
 
-CALLS = {**dict.fromkeys(("predict", "predict_proba", "decision_function", "novelty"), (X,)), "forget": (X, Y)}
+CALLS = {
+    **dict.fromkeys(("predict", "predict_proba", "decision_function", "novelty"), (X,)),
+    "forget": (X, Y),
+}
 
 
-@pytest.mark.parametrize(("call", "arguments"), [*CALLS.items(), ("save", ("",)), ("merge", (fitted(),))])
+@pytest.mark.parametrize(
+    ("call", "arguments"), [*CALLS.items(), ("save", ("",)), ("merge", (fitted(),))]
+)
 def test_unfitted(call, arguments):
     with pytest.raises(NotFittedError):
         getattr(FlyNNClassifier(), call)(*arguments)
@@ -183,23 +221,35 @@ def test_unfitted(call, arguments):
 
 
 def test_a_spec_fixes_the_hash():
-    model = FlyNNClassifier(SPEC, seed=99, signed=False, scaling=None, hash_dim=200).fit(X, Y)
+    model = FlyNNClassifier(
+        SPEC, seed=99, signed=False, scaling=None, hash_dim=200
+    ).fit(X, Y)
     assert model.spec_ == SPEC
     assert model.model_.member.hash.fingerprint == model.counts_.spec_fingerprint
 
 
 def test_sizes_left_out_are_suggested_and_given_ones_are_heard_by_auto():
     suggested = HashSpec.suggest(5, len(X), 3, seed=7, signed=True, center=(0.0,) * 5)
-    assert FlyNNClassifier(seed=7, scaling=([0.0] * 5, None)).fit(X, Y).spec_ == suggested
+    assert (
+        FlyNNClassifier(seed=7, scaling=([0.0] * 5, None)).fit(X, Y).spec_ == suggested
+    )
     # 6 entries of a row are for the candidates with more columns than five.
-    for sizes in ({"hash_dim": 8}, {"row_nnz": 6}, {"hash_nnz": 5}, {"hash_nnz": 50}, {"signed": False}):
+    for sizes in (
+        {"hash_dim": 8},
+        {"row_nnz": 6},
+        {"hash_nnz": 5},
+        {"hash_nnz": 50},
+        {"signed": False},
+    ):
         for member in FlyNNClassifier(**sizes).fit(X, Y).model_.members:
             assert {name: getattr(member.spec, name) for name in sizes} == sizes
     for member in FlyNNClassifier(hash_dim=10**5).fit(X, Y).model_.members:
         assert member.spec.hash_nnz > suggested.hash_nnz
     raw = FlyNNClassifier(scaling=None).fit(X, Y).spec_
     assert (raw.center, raw.scale, raw.signed) == (None, None, False)
-    assert FlyNNClassifier(scaling=None, signed=True).fit(X, Y).spec_.difference(raw) == ["signed"]
+    assert FlyNNClassifier(scaling=None, signed=True).fit(X, Y).spec_.difference(
+        raw
+    ) == ["signed"]
 
 
 def forget(points, labels):
@@ -211,14 +261,36 @@ def merge(points, labels):
 
 
 REFUSED = [  # other parameters are in `refused.txt`
-    (lambda model: model.fit(X[:, :4], Y), DataError, {"field": "X", "expected": "5 features", "got": "4"}),
-    (lambda model: model.fit(np.where(X[0, 0] == X, np.nan, X), Y), DataError, {"field": "X"}),  # it learns no schema
-    (lambda model: model.partial_fit(X[:2], [1.5, 2.5]), ValueError, {}),  # by scikit-learn
+    (
+        lambda model: model.fit(X[:, :4], Y),
+        DataError,
+        {"field": "X", "expected": "5 features", "got": "4"},
+    ),
+    # it learns no schema
+    (
+        lambda model: model.fit(np.where(X[0, 0] == X, np.nan, X), Y),
+        DataError,
+        {"field": "X"},
+    ),
+    # by scikit-learn
+    (lambda model: model.partial_fit(X[:2], [1.5, 2.5]), ValueError, {}),
     (forget(-X[:1], Y[:1]), CountsError, {"field": "difference"}),
-    (forget(np.tile(X[:1], (100, 1)), np.repeat(Y[:1], 100)), CountsError, {"field": "difference"}),
-    (forget(X[:2], [Y[0], "dog"]), DataError, {"field": "y", "got": "1 of 2 that are not"}),
+    (
+        forget(np.tile(X[:1], (100, 1)), np.repeat(Y[:1], 100)),
+        CountsError,
+        {"field": "difference"},
+    ),
+    (
+        forget(X[:2], [Y[0], "dog"]),
+        DataError,
+        {"field": "y", "got": "1 of 2 that are not"},
+    ),
     (merge(X, CODES), DataError, {"field": "merge", "expected": "equal classes_"}),
-    (merge(X[CODES > 0], Y[CODES > 0]), DataError, {"field": "merge", "expected": "equal classes_"}),
+    (
+        merge(X[CODES > 0], Y[CODES > 0]),
+        DataError,
+        {"field": "merge", "expected": "equal classes_"},
+    ),
 ]
 
 
@@ -241,17 +313,27 @@ def test_classes_are_needed_once_and_a_model_without_them_stays_unfitted():
         none.predict(X)
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])  # every fourth sample, and all
+# every fourth sample, and all
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     points, labels = X[::step], Y[::step]
     model = FlyNNClassifier(max_members=1).fit(points, labels)
-    specs = HashPlan(5, 3, len(points), "auto").specs(ColumnHistograms.from_data(points, CODES[::step], 3))
+    specs = HashPlan(5, 3, len(points), "auto").specs(
+        ColumnHistograms.from_data(points, CODES[::step], 3)
+    )
     assert len(set(specs)) == 6
     recalls = []
     for spec in specs:
-        decay = FlyNNClassifier(spec=spec).fit(points, labels).model_.member.scoring.decay
-        alone = FlyNNClassifier(spec=spec, decay=decay, class_weight="balanced")  # by which it is judged
-        recalls.append(balanced_accuracy_score(labels, cross_val_predict(alone, points, labels, cv=LeaveOneOut())))
+        decay = (
+            FlyNNClassifier(spec=spec).fit(points, labels).model_.member.scoring.decay
+        )
+        # by which it is judged
+        alone = FlyNNClassifier(spec=spec, decay=decay, class_weight="balanced")
+        recalls.append(
+            balanced_accuracy_score(
+                labels, cross_val_predict(alone, points, labels, cv=LeaveOneOut())
+            )
+        )
     assert model.spec_ == specs[int(np.argmax(np.round(recalls, 12)))]
     # The members are the best by the same results, and their weights follow from these.
     members = FlyNNClassifier(max_members=3).fit(points, labels).model_.members
@@ -260,24 +342,37 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     weights = 2.0 ** -(np.floor(behind * 173) / 4)
     heavy = weights >= 1 / 16
     assert [member.spec for member in members] == [specs[i] for i in order[heavy]]
-    assert_allclose([member.weight for member in members], weights[heavy] / weights[heavy].sum())
+    assert_allclose(
+        [member.weight for member in members], weights[heavy] / weights[heavy].sum()
+    )
 
 
-@pytest.mark.filterwarnings("ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:X has feature names, but FlyNNClassifier was fitted without:UserWarning"
+)
 def test_what_is_missing_is_told_by_column():
     frame = pd.DataFrame(X.copy(), columns=list("abcde"))
     frame.loc[[4, 5], "e"] = np.inf
     wanted = "NaN or infinity in 1 of 5 columns: e (2 of 120 samples)"
-    for act in (lambda: FlyNNClassifier().fit(frame, Y), lambda: fitted().predict(frame)):
+    for act in (
+        lambda: FlyNNClassifier().fit(frame, Y),
+        lambda: fitted().predict(frame),
+    ):
         with raises(DataError, field="X", got=wanted):
             act()
     frame.loc[3, "b"] = np.nan
     with raises(DataError, field="column 'e'", expected="finite numbers", got="others"):
         FlyNNClassifier().fit(frame, Y)
-    wanted = "NaN or infinity in 2 of 5 columns: b (1 of 120 samples), e (2 of 120 samples)"
+    wanted = (
+        "NaN or infinity in 2 of 5 columns: b (1 of 120 samples), e (2 of 120 samples)"
+    )
     with raises(DataError, field="X", got=wanted):
         fitted().predict(frame)
-    with raises(DataError, field="X", got="NaN or infinity in 1 of 5 columns: column 1 (1 of 4 samples)"):
+    with raises(
+        DataError,
+        field="X",
+        got="NaN or infinity in 1 of 5 columns: column 1 (1 of 4 samples)",
+    ):
         fitted().predict(sp.csr_array(frame.to_numpy()[:4]))
 
 
@@ -286,13 +381,20 @@ def test_scaling_is_learned_once():
     before = [(member.spec, member.weight) for member in model.model_.members]
     model.partial_fit(1000 * X[50:], Y[50:])
     assert [(member.spec, member.weight) for member in model.model_.members] == before
-    assert [member.spec for member in model.fit(X, Y).model_.members] != [spec for spec, _ in before]
+    assert [member.spec for member in model.fit(X, Y).model_.members] != [
+        spec for spec, _ in before
+    ]
 
 
 def test_the_model_does_not_depend_on_how_the_data_lie():
     expected = FlyNNClassifier().fit(X, Y).model_
     order = np.random.default_rng(0).permutation(len(X))
-    forms = [(X[order], Y[order]), (np.asfortranarray(X), Y), (sp.csc_array(X), Y), (X.tolist(), list(Y))]
+    forms = [
+        (X[order], Y[order]),
+        (np.asfortranarray(X), Y),
+        (sp.csc_array(X), Y),
+        (X.tolist(), list(Y)),
+    ]
     for points, labels in forms:
         model = FlyNNClassifier().fit(points, labels).model_
         assert model.members == expected.members
@@ -305,7 +407,9 @@ def test_the_model_does_not_depend_on_how_the_data_lie():
 def test_counts_from_elsewhere():
     counts = fitted().counts_
     order = [2, 0, 1]
-    moved = ClassCounts(counts.array[order], hash_nnz=10, spec_fingerprint=counts.spec_fingerprint)
+    moved = ClassCounts(
+        counts.array[order], hash_nnz=10, spec_fingerprint=counts.spec_fingerprint
+    )
     model = FlyNNClassifier.from_counts(SPEC, moved, LABELS[order], decay=0.8)
     assert_array_equal(model.classes_, LABELS[order])
     assert_array_equal(model.predict(X), fitted(decay=0.8).predict(X))
@@ -320,19 +424,35 @@ def test_a_model_becomes_a_classifier_whose_scoring_stays():
     given = fitted(rule="novelty", decay=0.6, temperature=0.3)
     made = FlyNNClassifier.from_model(given.model_)
     assert made.model_ is given.model_
-    assert (made.spec, made.rule, made.decay, made.temperature) == (SPEC, "novelty", 0.6, 0.3)
+    assert (made.spec, made.rule, made.decay, made.temperature) == (
+        SPEC,
+        "novelty",
+        0.6,
+        0.3,
+    )
     assert_array_equal(made.predict_proba(X), given.predict_proba(X))
     assert made.forget(X[:9], Y[:9]).model_.member.scoring.decay == 0.6
     again = FlyNNClassifier.from_model(given.model_, decay="auto", temperature="auto")
     assert again.model_.member.scoring.decay == 0.6
-    assert again.forget(X[:9], Y[:9]).model_.member.scoring.decay == suggest_decay(again.counts_, "novelty")
+    assert again.forget(X[:9], Y[:9]).model_.member.scoring.decay == suggest_decay(
+        again.counts_, "novelty"
+    )
     member = given.model_.member
-    two = FlyNNClassifier.from_model(Model((member, member), LABELS))  # whose parameters are nobody's alone
-    assert (two.spec, two.decay, two.temperature, two.rule) == (None, "auto", "auto", "novelty")
+    # whose parameters are nobody's alone
+    two = FlyNNClassifier.from_model(Model((member, member), LABELS))
+    assert (two.spec, two.decay, two.temperature, two.rule) == (
+        None,
+        "auto",
+        "auto",
+        "novelty",
+    )
     assert (two.n_features_in_, two.classes_.tolist()) == (5, LABELS.tolist())
     for name in ("counts_", "spec_"):
         assert not hasattr(two, name)
         with raises(DataError, field="members", got="2"):
             getattr(two, name)
     bare = ModelMember(SPEC, member.counts, ScoringRule("novelty", 0.5))
-    assert FlyNNClassifier.from_model(Model((bare,), LABELS)).model_.member.temperature == 0.2
+    assert (
+        FlyNNClassifier.from_model(Model((bare,), LABELS)).model_.member.temperature
+        == 0.2
+    )

@@ -75,10 +75,16 @@ def test_a_difference_is_counts_or_refused(a, b):
             a - b
 
 
-@given(st.lists(st.lists(st.integers(-1, 4), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(1, 4))
+@given(
+    st.lists(
+        st.lists(st.integers(-1, 4), min_size=4, max_size=4), min_size=1, max_size=3
+    ),
+    st.integers(1, 4),
+)
 def test_an_array_is_taken_only_if_hashes_can_make_it(rows, hash_nnz):
     def makeable(row):
-        # Give each bit in turn to the next points of a round; full circles fill every point with different bits.
+        # Give each bit in turn to the next points of a round; full circles fill every
+        # point with different bits.
         if min(row) < 0 or sum(row) % hash_nnz:
             return False
         n_points = sum(row) // hash_nnz
@@ -99,7 +105,12 @@ def test_an_array_is_taken_only_if_hashes_can_make_it(rows, hash_nnz):
             make(rows, hash_nnz)
 
 
-OTHERS = [make([[1, 1]], 2, 64 * "1"), make([[1, 1]], 1), make([[1, 1], [1, 1]]), make([[1, 1, 0]])]
+OTHERS = [
+    make([[1, 1]], 2, 64 * "1"),
+    make([[1, 1]], 1),
+    make([[1, 1], [1, 1]]),
+    make([[1, 1, 0]]),
+]
 ACTIVE = HASHER.active(np.eye(3))
 TWO = ClassCounts.from_active(HASHER, ACTIVE[:2], [0, 1], 2)
 
@@ -109,11 +120,17 @@ def left_out(active, y):
 
 
 REFUSED = [
-    *[(lambda a=a: make(a), CountsError, "array") for a in (np.zeros((0, 4), int), np.zeros((2, 0), int))],
+    *[
+        (lambda a=a: make(a), CountsError, "array")
+        for a in (np.zeros((0, 4), int), np.zeros((2, 0), int))
+    ],
     *[(lambda o=o: make([[1, 1]]) + o, CountsError, "sum") for o in OTHERS],
     *[(lambda o=o: make([[1, 1]]) - o, CountsError, "difference") for o in OTHERS],
     (lambda: make([[2**62]], 1) + make([[2**62]], 1), CountsError, "sum"),
-    *[(left_out(ACTIVE[i], y), DataError, "active, y") for i, y in (([2], [0]), ([0], [1]), ([0, 0], [0, 0]))],
+    *[
+        (left_out(ACTIVE[i], y), DataError, "active, y")
+        for i, y in (([2], [0]), ([0], [1]), ([0, 0], [0, 0]))
+    ],
 ]
 
 
@@ -157,7 +174,11 @@ def test_the_dtype_that_comes_in_does_not_matter(dtype):
 def test_the_digest_is_pinned():
     digest = "55e17de91f7f962d91235807d95db613e7f14ba1e444d1b79c7a1017fe78bab9"
     assert make([[1, 1, 0], [0, 2, 2]]).sha256() == digest
-    others = [make([[1, 0, 1], [0, 2, 2]]), make([[1, 1, 0, 0, 2, 2]], hash_nnz=2), make([[1, 1, 0], [0, 2, 2]], 1)]
+    others = [
+        make([[1, 0, 1], [0, 2, 2]]),
+        make([[1, 1, 0, 0, 2, 2]], hash_nnz=2),
+        make([[1, 1, 0], [0, 2, 2]], 1),
+    ]
     assert len({digest, *(other.sha256() for other in others)}) == 4
 
 
@@ -168,16 +189,27 @@ def test_suggested_decays_can_be_used(rule, copies):
     grid = decay_grid(counts, rule)
     assert suggest_decay(counts, rule) == grid[0]
     assert all(0 < decay < 1 for decay in grid)
-    assert np.isfinite([class_scores(counts, [[0, 1]], ScoringRule(rule, decay)) for decay in grid]).all()
+    assert np.isfinite(
+        [class_scores(counts, [[0, 1]], ScoringRule(rule, decay)) for decay in grid]
+    ).all()
 
 
-SIZES = [(100, 2**14, 40, 1), (2**15 + 1, 2**13, 40, 1), (10, 2**12, 2, 100), (100, 2**12, 40, 50)]
+SIZES = [
+    (100, 2**14, 40, 1),
+    (2**15 + 1, 2**13, 40, 1),
+    (10, 2**12, 2, 100),
+    (100, 2**12, 40, 50),
+]
 
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize(("n_features", "hash_dim", "row_nnz", "n_classes"), SIZES)
-def test_the_memory_that_is_needed_is_foreseen(n_features, hash_dim, row_nnz, n_classes, signed):
-    """Of one hash and its counts, from the drawing to the message; kernels' own arrays tracemalloc does not see."""
+def test_the_memory_that_is_needed_is_foreseen(
+    n_features, hash_dim, row_nnz, n_classes, signed
+):
+    """Of one hash and its counts, from the drawing to the message; kernels' own arrays
+    tracemalloc does not see.
+    """
     spec = HashSpec(n_features, hash_dim, row_nnz, hash_nnz=16, seed=1, signed=signed)
     FlyHash(HashSpec(n_features, 16, row_nnz, 16, seed=1, signed=signed))  # compiles
     with traced() as memory:

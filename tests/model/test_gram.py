@@ -1,4 +1,6 @@
-"""The Gram matrix: sums that add, scores that follow from them, and a model that has them."""
+"""The Gram matrix: sums that add, scores that follow from them, and a model that has
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,23 @@ from flwr_flynn.model.portable import content_shares
 from tests import oracle
 from tests.raising import raises
 
-X, Y = make_classification(300, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=1)
+X, Y = make_classification(
+    300, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=1
+)
 X = X.round(2)
 SPECS = (
     HashSpec(6, 24, 2, 6, seed=1, signed=True, center=(0.0,) * 6, scale=(1.0,) * 6),
-    HashSpec(6, 24, 3, 6, seed=2, signed=True, coding="bumps", n_codes=4, edges=((-1.0, 0.0, 1.0),) * 6),
+    HashSpec(
+        6,
+        24,
+        3,
+        6,
+        seed=2,
+        signed=True,
+        coding="bumps",
+        n_codes=4,
+        edges=((-1.0, 0.0, 1.0),) * 6,
+    ),
 )
 CLASSES = (4, 7, 5)
 GRAM = GramMatrix.from_data(SPECS, CLASSES, X, Y)
@@ -43,7 +57,9 @@ assert FOUND is not None
 SCORING = FOUND
 
 
-def learned(points: np.ndarray, labels: np.ndarray, n_classes: int = 3) -> GramScoring | None:
+def learned(
+    points: np.ndarray, labels: np.ndarray, n_classes: int = 3
+) -> GramScoring | None:
     return getattr(LearnedGram.of(SPECS, points, labels, n_classes), "scoring", None)
 
 
@@ -52,16 +68,25 @@ def learned(points: np.ndarray, labels: np.ndarray, n_classes: int = 3) -> GramS
 
 def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None:
     plain = HashSpec(6, 512, 2, 16, seed=1)
-    waves = HashSpec(6, 512, 2, 16, seed=1, scale=(1.0,) * 6, n_waves=8, wave_frequency=0.5)
+    waves = HashSpec(
+        6, 512, 2, 16, seed=1, scale=(1.0,) * 6, n_waves=8, wave_frequency=0.5
+    )
     alike, scaled = SPECS[1], SPECS[0]
     bumps = replace(alike, row_weights=(255, 128, 1, 16, 200, 3))
     steps = replace(bumps, coding="steps")
     assert gram_specs([alike], 64) == (replace(alike, hash_dim=64, hash_nnz=24),)
     found = gram_specs([bumps, steps, alike, waves, scaled, plain], 64)
     by_relevance = (255, 64, 1, 1, 157, 1)  # the squares
-    bases = [replace(each, row_weights=by_relevance) for each in (bumps, steps)] + [waves, scaled, plain]
+    bases = [replace(each, row_weights=by_relevance) for each in (bumps, steps)] + [
+        waves,
+        scaled,
+        plain,
+    ]
     sizes = (12, 13, 13, 13, 13)
-    assert found == tuple(replace(each, hash_dim=n, hash_nnz=4) for each, n in zip(bases, sizes, strict=True))
+    assert found == tuple(
+        replace(each, hash_dim=n, hash_nnz=4)
+        for each, n in zip(bases, sizes, strict=True)
+    )
     assert gram_specs([scaled], 2048)[0].hash_nnz == 512
 
 
@@ -69,7 +94,9 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
-def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(sizes: list[int]) -> None:
+def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(
+    sizes: list[int],
+) -> None:
     found, filled = class_weights(np.array(sizes)), [size for size in sizes if size]
     assert all(1 <= each <= LARGEST_CLASS_WEIGHT for each in found)
     largest = max(sizes)
@@ -84,7 +111,9 @@ def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(sizes: list[
 def test_sums_are_those_of_the_samples_one_by_one() -> None:
     assert GRAM != "sums"
     z = responses(SPECS, X).astype(np.int64)
-    assert_array_equal(z, np.hstack([flynn_hash(spec).graded(X) for spec in SPECS]) // 2)
+    assert_array_equal(
+        z, np.hstack([flynn_hash(spec).graded(X) for spec in SPECS]) // 2
+    )
     assert z.max() == LEVELS
     second = content_shares(X) < 0.5
     assert 100 < second.sum() < 200
@@ -96,14 +125,21 @@ def test_sums_are_those_of_the_samples_one_by_one() -> None:
             sums[label] += row
         assert_array_equal(GRAM.products[fold], products[np.triu_indices(48)])
         assert_array_equal(GRAM.sums[fold], sums)
-        assert GRAM.n_per_class[fold].tolist() == np.bincount(Y[held], minlength=3).tolist()
+        assert (
+            GRAM.n_per_class[fold].tolist()
+            == np.bincount(Y[held], minlength=3).tolist()
+        )
     assert {each.dtype for each in GRAM.tables} == {np.dtype(np.int64)}
 
 
 @pytest.mark.parametrize("largest", [1, LARGEST_CLASS_WEIGHT])
-def test_batches_and_weights_make_no_rounding(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
+def test_batches_and_weights_make_no_rounding(
+    monkeypatch: pytest.MonkeyPatch, largest: int
+) -> None:
     done: list[int] = []
-    whole = GramMatrix.from_data(SPECS, (1, largest, 1), np.tile(X, (20, 1)), np.tile(Y, 20))
+    whole = GramMatrix.from_data(
+        SPECS, (1, largest, 1), np.tile(X, (20, 1)), np.tile(Y, 20)
+    )
     monkeypatch.setattr("flwr_flynn.model.gram.BATCH", 28)
     one = GramMatrix.from_data(SPECS, (1, largest, 1), X, Y, progress=done.append)
     assert sum(done) == 300
@@ -114,19 +150,30 @@ def test_batches_and_weights_make_no_rounding(monkeypatch: pytest.MonkeyPatch, l
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(n_classes: int) -> None:
+def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
+    n_classes: int,
+) -> None:
     some = n_classes > Y
     weights = CLASSES[:n_classes]
-    found = GramMatrix.from_data(SPECS, weights, X[some], Y[some]).scoring(SPECS, weights)
+    found = GramMatrix.from_data(SPECS, weights, X[some], Y[some]).scoring(
+        SPECS, weights
+    )
     assert found is not None
     z, fold = responses(SPECS, X[some]).astype(float), content_shares(X[some]) < 0.5
     expected = oracle.gram_log_odds(z, Y[some], np.array(weights), fold, z)
     assert_allclose(found.log_odds(X[some]), expected, atol=2e-3)
 
 
-def test_too_few_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> None:
+def test_too_few_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> (
+    None
+):
     assert GramMatrix.zeros(48, 3).scoring(SPECS, CLASSES) is None
-    few = [(X[:0], Y[:0]), (X[:1], Y[:1]), (X[:9], np.zeros(9, np.int64)), (np.ones((8, 6)), np.arange(8) % 2)]
+    few = [
+        (X[:0], Y[:0]),
+        (X[:1], Y[:1]),
+        (X[:9], np.zeros(9, np.int64)),
+        (np.ones((8, 6)), np.arange(8) % 2),
+    ]
     assert [learned(*each) for each in few] == [None] * 4
     for n in range(2, 12):
         found = learned(X[:n], np.arange(n) % 2)
@@ -137,7 +184,9 @@ def test_too_few_samples_give_no_scores_and_a_class_without_samples_is_never_rig
 
 
 def nearly_of_samples(share: float, seed: int) -> list[np.ndarray]:
-    """Tables with a direction whose square is below 0 by less than the strength of one fold, and by more than both."""
+    """Tables with a direction whose square is below 0 by less than the strength of one
+    fold, and by more than both.
+    """
     direction = np.random.default_rng(seed).normal(size=48)
     direction /= np.linalg.norm(direction)
     tables = [each.copy() for each in GRAM.tables]
@@ -153,31 +202,48 @@ def nearly_of_samples(share: float, seed: int) -> list[np.ndarray]:
 
 def of_no_samples(seed: int) -> list[np.ndarray]:
     draws = np.random.default_rng(seed)
-    return [draws.integers(0, 2 ** draws.integers(1, 60), table.shape) for table in GRAM.tables]
+    return [
+        draws.integers(0, 2 ** draws.integers(1, 60), table.shape)
+        for table in GRAM.tables
+    ]
 
 
 def test_sums_of_no_samples_give_no_scores_or_finite_ones() -> None:
     forged = [of_no_samples(seed) for seed in range(20)]
-    forged += [nearly_of_samples(2.0**-k, seed) for k in range(4, 24) for seed in range(8)]
+    forged += [
+        nearly_of_samples(2.0**-k, seed) for k in range(4, 24) for seed in range(8)
+    ]
     for tables in forged:
         found = GramMatrix(tuple(tables)).scoring(SPECS, CLASSES)
         assert found is None or np.isfinite(found.log_odds(X[:3])).all()
 
 
-def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there() -> None:
+def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there() -> (
+    None
+):
     model = FlyNNClassifier(gram=64, effort="quick").fit(X[:200], Y[:200])
     first, there = model._gram, np.arange(200)
-    for gone, come in (([0, 100], [200]), (range(1, 60), range(201, 300)), (range(80, 90), [1, 2])):
+    for gone, come in (
+        ([0, 100], [200]),
+        (range(1, 60), range(201, 300)),
+        (range(80, 90), [1, 2]),
+    ):
         there = np.concatenate([np.setdiff1d(there, gone), come])
         model.forget(X[gone], Y[gone]).partial_fit(X[come], Y[come])
-        sums = GramMatrix.from_data(first.scoring.specs, first.weights, X[there], Y[there])
+        sums = GramMatrix.from_data(
+            first.scoring.specs, first.weights, X[there], Y[there]
+        )
         scoring = model.model_.gram
-        assert scoring.sha256() == sums.scoring(first.scoring.specs, first.weights).sha256()
+        assert (
+            scoring.sha256()
+            == sums.scoring(first.scoring.specs, first.weights).sha256()
+        )
         assert model._gram.scoring is scoring
     with pytest.raises(CountsError):
         model.forget(X[:200], 1 - np.minimum(Y[:200], 1))  # never there
     assert model.model_.gram is scoring
-    assert model.forget(X[there], Y[there]).model_.gram is None  # without samples there are no scores
+    # without samples there are no scores
+    assert model.forget(X[there], Y[there]).model_.gram is None
 
 
 def wrong_weights(value: int) -> np.ndarray:
@@ -187,7 +253,9 @@ def wrong_weights(value: int) -> np.ndarray:
 
 
 def test_sums_of_other_classes_and_specs_that_are_none_are_refused() -> None:
-    """Other values of the parameter are in `refused.txt`; what a file may not say is in `test_model_file`."""
+    """Other values of the parameter are in `refused.txt`; what a file may not say is in
+    `test_model_file`.
+    """
     with raises(CountsError, field="tables"):
         _ = GRAM + GramMatrix.zeros(48, 4)
     with raises(DataError, field="gram"):
@@ -195,7 +263,10 @@ def test_sums_of_other_classes_and_specs_that_are_none_are_refused() -> None:
 
 
 def test_a_model_has_no_gram_matrix_of_other_features() -> None:
-    assert FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram is None
+    assert (
+        FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram
+        is None
+    )
     model = FlyNNClassifier(hash_dim=32).fit(X, Y).model_
     with raises(DataError, field="gram"):
         replace(model, gram=replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]))
@@ -204,7 +275,9 @@ def test_a_model_has_no_gram_matrix_of_other_features() -> None:
 def test_equal_scorings_have_equal_digests() -> None:
     assert SCORING.sha256() == replace(SCORING, weights=SCORING.weights.copy()).sha256()
     others = [{"bias": SCORING.bias + 1}, {"weights": wrong_weights(5)}]
-    digests = {replace(SCORING, **each).sha256() for each in others} | {SCORING.sha256()}
+    digests = {replace(SCORING, **each).sha256() for each in others} | {
+        SCORING.sha256()
+    }
     assert len(digests) == 3
     assert not SCORING.weights.flags.writeable
 
@@ -212,18 +285,34 @@ def test_equal_scorings_have_equal_digests() -> None:
 # ---- a model with the Gram matrix
 
 
-@pytest.mark.parametrize("given_", [{"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}])
+@pytest.mark.parametrize(
+    "given_", [{"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}]
+)
 def test_a_model_averages_both_log_probabilities(given_: dict) -> None:
     plain, both = (FlyNNClassifier(gram=n, **given_).fit(X, Y) for n in (0, 48))
     assert both.model_.members == plain.model_.members
     ours = plain.with_prior(frequencies=[1, 1, 1]).predict_proba(X)
     theirs = log_softmax(both.model_.gram.log_odds(X), axis=1)
     equal = np.log(softmax((np.log(ours) + theirs) / 2 * np.sqrt(2 / 3), axis=1))
-    assert_allclose(both.predict_proba(X), softmax(equal + np.log(np.bincount(Y)), axis=1), rtol=1e-6, atol=1e-9)
+    assert_allclose(
+        both.predict_proba(X),
+        softmax(equal + np.log(np.bincount(Y)), axis=1),
+        rtol=1e-6,
+        atol=1e-9,
+    )
     assert_array_equal(both.novelty(X), plain.novelty(X))
     mostly = both.with_prior(frequencies=[1, 1, 8])
-    assert_allclose(mostly.predict_proba(X), softmax(equal + np.log([1, 1, 8]), axis=1), rtol=1e-5, atol=1e-9)
-    assert mostly.with_prior().model_.sha256() == both.model_.sha256() != plain.model_.sha256()
+    assert_allclose(
+        mostly.predict_proba(X),
+        softmax(equal + np.log([1, 1, 8]), axis=1),
+        rtol=1e-5,
+        atol=1e-9,
+    )
+    assert (
+        mostly.with_prior().model_.sha256()
+        == both.model_.sha256()
+        != plain.model_.sha256()
+    )
 
 
 def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> None:
@@ -234,16 +323,23 @@ def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> Non
     assert fitted.model_.gram is not None
     assert fitted.merge(other).counts_ == whole.counts_
     assert fitted.model_.gram is None
-    loaded = FlyNNClassifier.from_model(FlyNNClassifier(spec, gram=48).fit(X, Y).model_)  # without sums
+    # without sums
+    loaded = FlyNNClassifier.from_model(FlyNNClassifier(spec, gram=48).fit(X, Y).model_)
     assert loaded.forget(X[:3], Y[:3]).model_.gram is None
-    assert FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
+    assert (
+        FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
+    )
 
 
 def test_a_class_without_samples_is_below_the_others() -> None:
     fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
     scores = fitted.model_.scores(X)
     members = tuple(
-        replace(each, counts=each.counts - type(each.counts).from_data(each.hash, X[Y == 2], Y[Y == 2], 3))
+        replace(
+            each,
+            counts=each.counts
+            - type(each.counts).from_data(each.hash, X[Y == 2], Y[Y == 2], 3),
+        )
         for each in fitted.model_.members
     )
     without = replace(fitted.model_, members=members)

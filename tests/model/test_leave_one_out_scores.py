@@ -12,8 +12,18 @@ from scipy.special import log_softmax
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model import selection as leave_one_out
-from flwr_flynn.model.scoring import RULES, TEMPERATURES, ScoringRule, class_scores, log_odds
-from flwr_flynn.model.selection import hashed_batches, leave_one_out_tables, left_out_scores
+from flwr_flynn.model.scoring import (
+    RULES,
+    TEMPERATURES,
+    ScoringRule,
+    class_scores,
+    log_odds,
+)
+from flwr_flynn.model.selection import (
+    hashed_batches,
+    leave_one_out_tables,
+    left_out_scores,
+)
 from tests.strategies import counted, hashes, training_sets
 
 decays = st.one_of(st.sampled_from([0.0, 0.5, 0.8, 0.999999]), st.floats(1e-9, 0.9999))
@@ -26,48 +36,72 @@ def retrained(active, y, n_classes, hash_dim, decays, rule):
         rest = np.arange(len(y)) != p
         model = counted(active[rest], y[rest], n_classes, hash_dim)
         for d, decay in enumerate(decays):
-            matrices[d, y[p], class_scores(model, active[p : p + 1], ScoringRule(rule, decay))[0].argmax()] += 1
+            matrices[
+                d,
+                y[p],
+                class_scores(model, active[p : p + 1], ScoringRule(rule, decay))[
+                    0
+                ].argmax(),
+            ] += 1
     return matrices
 
 
 def left_out(counts, active, y, decays, rule):
     """Confusion matrices, (D, L, L), of the predictions by leave-one-out."""
     matrices = np.zeros((len(decays), counts.n_classes, counts.n_classes), np.int64)
-    for k, true, scores in left_out_scores(counts, active, y, [ScoringRule(rule, decay) for decay in decays]):
+    for k, true, scores in left_out_scores(
+        counts, active, y, [ScoringRule(rule, decay) for decay in decays]
+    ):
         np.add.at(matrices[k], (true, scores.argmax(axis=1)), 1)
     return matrices
 
 
-@given(training_sets(), st.lists(decays, min_size=1, max_size=3), st.sampled_from(RULES))
-def test_leave_one_out_is_retraining_and_tables_have_what_is_right_of_each_class(training, gammas, rule):
+@given(
+    training_sets(), st.lists(decays, min_size=1, max_size=3), st.sampled_from(RULES)
+)
+def test_leave_one_out_is_retraining_and_tables_have_what_is_right_of_each_class(
+    training, gammas, rule
+):
     active, y, n_classes, hash_dim = training
-    counts, expected = counted(active, y, n_classes, hash_dim), retrained(active, y, n_classes, hash_dim, gammas, rule)
+    counts, expected = (
+        counted(active, y, n_classes, hash_dim),
+        retrained(active, y, n_classes, hash_dim, gammas, rule),
+    )
     assert_array_equal(left_out(counts, active, y, gammas, rule), expected)
     candidates = [ScoringRule(rule, gamma) for gamma in gammas]
     table = leave_one_out_tables(counts, [(active, y)], candidates)
     assert_array_equal(table.correct, np.diagonal(expected, axis1=1, axis2=2))
     assert table.correct.dtype == table.log_losses.dtype == np.int64
-    assert not leave_one_out_tables(counts, [(active, y)], candidates, with_losses=False).log_losses.any()
+    assert not leave_one_out_tables(
+        counts, [(active, y)], candidates, with_losses=False
+    ).log_losses.any()
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_leave_one_out_takes_the_point_out_of_the_mean_class_size(rule):
-    # It changes all exponents alike, and so seldom the winner: many small sets are needed to see it.
+    # It changes all exponents alike, and so seldom the winner: many small sets are
+    # needed to see it.
     rng, grid = np.random.default_rng(7), [0.0, 0.3, 0.6, 0.999999, 1e-300]
     for _ in range(300):
         active, y = hashes(rng, 6, 12, 6), rng.choice(3, 6, p=[0.6, 0.2, 0.2])
         expected = retrained(active, y, 4, 12, grid, rule)
-        assert_array_equal(left_out(counted(active, y, 4, 12), active, y, grid, rule), expected)
+        assert_array_equal(
+            left_out(counted(active, y, 4, 12), active, y, grid, rule), expected
+        )
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", np.array([1.0, 0.5, 3.0])])
 @pytest.mark.parametrize("rule", RULES)
 def test_log_losses_are_those_of_posteriors_of_retrained_models(rule, class_weight):
-    """With the frequencies of all samples as prior; weights are those of samples, too, up to a factor."""
+    """With the frequencies of all samples as prior; weights are those of samples, too,
+    up to a factor.
+    """
     rng = np.random.default_rng(8)
     active, y = hashes(rng, 40, 30, 6), rng.choice(3, 40, p=[0.6, 0.3, 0.1])
     counts, one = counted(active, y, 3, 30), [ScoringRule(rule, 0.7)]
-    table = leave_one_out_tables(counts, [(active, y)], one, class_weight=class_weight).log_losses[0]
+    table = leave_one_out_tables(
+        counts, [(active, y)], one, class_weight=class_weight
+    ).log_losses[0]
     weights = np.ones(3) if class_weight is None else class_weight
     frequencies = np.ones(3) if isinstance(weights, str) else np.bincount(y) * weights
     importance = np.ones(3) if isinstance(weights, str) else weights / weights.max()
@@ -75,18 +109,27 @@ def test_log_losses_are_those_of_posteriors_of_retrained_models(rule, class_weig
     for p in range(len(y)):
         rest = np.arange(len(y)) != p
         model = counted(active[rest], y[rest], 3, 30)
-        (odds,) = log_odds(class_scores(model, active[p : p + 1], ScoringRule(rule, 0.7)), 6)
+        (odds,) = log_odds(
+            class_scores(model, active[p : p + 1], ScoringRule(rule, 0.7)), 6
+        )
         for t, temperature in enumerate(TEMPERATURES):
-            posterior = log_softmax((odds - odds.max()) / temperature + np.log(frequencies))
+            posterior = log_softmax(
+                (odds - odds.max()) / temperature + np.log(frequencies)
+            )
             expected[t] += min(-posterior[y[p]], 64.0) * importance[y[p]]
     np.testing.assert_allclose(table / 2.0**20, expected, atol=len(y) * 2.0**-20)
 
 
-def test_losses_of_a_class_of_which_some_samples_are_left_out_weigh_as_all_of_them(monkeypatch):
+def test_losses_of_a_class_of_which_some_samples_are_left_out_weigh_as_all_of_them(
+    monkeypatch,
+):
     rng = np.random.default_rng(3)
     active, y = hashes(rng, 60, 30, 6), np.repeat([0, 1, 2], [40, 15, 5])
     counts, one = counted(active, y, 3, 30), [ScoringRule("balanced", 0.7)]
-    by_class = [leave_one_out_tables(counts, [(active[y == c], y[y == c])], one).log_losses[0] for c in range(3)]
+    by_class = [
+        leave_one_out_tables(counts, [(active[y == c], y[y == c])], one).log_losses[0]
+        for c in range(3)
+    ]
     monkeypatch.setattr(leave_one_out, "N_LEFT_OUT", 30)  # about 10 of each class
     for label, share in enumerate([10 / 40, 10 / 15, 1.0]):
         some = (active[y == label], y[y == label])
@@ -99,7 +142,9 @@ def test_blocks_and_batches_do_not_show(monkeypatch):
     hasher = FlyHash(HashSpec(4, 64, 2, 16, seed=1, signed=True))
     X, y = rng.normal(size=(200, 4)), rng.integers(0, 5, 200)
     counts = ClassCounts.from_data(hasher, X, y, 5)
-    candidates = [ScoringRule(rule, decay) for rule in RULES for decay in (0.0, 0.7, 0.999)]
+    candidates = [
+        ScoringRule(rule, decay) for rule in RULES for decay in (0.0, 0.7, 0.999)
+    ]
     expected = leave_one_out_tables(counts, [(hasher.active(X), y)], candidates)
     monkeypatch.setattr(scoring_module, "BLOCK", 7)
     monkeypatch.setattr(leave_one_out, "HELD", 300)

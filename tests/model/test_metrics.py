@@ -1,4 +1,6 @@
-"""Figures from confusion matrices are scikit-learn's, and adding matrices is pooling points."""
+"""Figures from confusion matrices are scikit-learn's, and adding matrices is pooling
+points.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score
+from sklearn.metrics import (
+    accuracy_score,
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+)
 
 from flwr_flynn.model.metrics import confusion, scores, summary
 
-codes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40)
+codes = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40
+)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -20,7 +29,9 @@ codes = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, ma
 def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     true, predicted = np.array(pairs).T
     matrix = confusion(true, predicted, 4)
-    np.testing.assert_array_equal(matrix, confusion_matrix(true, predicted, labels=range(4)))
+    np.testing.assert_array_equal(
+        matrix, confusion_matrix(true, predicted, labels=range(4))
+    )
     assert scores(matrix) == pytest.approx(
         {
             "accuracy": accuracy_score(true, predicted),
@@ -31,10 +42,20 @@ def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
 
 
 @given(st.lists(codes, min_size=1, max_size=5))
-def test_the_sum_over_parties_is_the_pooled_matrix(parties: list[list[tuple[int, int]]]) -> None:
-    matrices = {f"p{i}": confusion(*np.array(pairs).T, 4) for i, pairs in enumerate(parties)}
+def test_the_sum_over_parties_is_the_pooled_matrix(
+    parties: list[list[tuple[int, int]]],
+) -> None:
+    matrices = {
+        f"p{i}": confusion(*np.array(pairs).T, 4) for i, pairs in enumerate(parties)
+    }
     pooled = confusion(*np.array([pair for pairs in parties for pair in pairs]).T, 4)
-    figures = summary(pooled, {name: (int(np.trace(each)), int(each.sum())) for name, each in matrices.items()})
+    figures = summary(
+        pooled,
+        {
+            name: (int(np.trace(each)), int(each.sum()))
+            for name, each in matrices.items()
+        },
+    )
     assert figures["confusion"] == pooled.tolist()
     assert figures["accuracy"] == scores(pooled)["accuracy"]
     each = [scores(matrix)["accuracy"] for matrix in matrices.values()]

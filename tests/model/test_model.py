@@ -24,7 +24,9 @@ OTHER = HashSpec(n_features=3, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
 def test_a_member_reads_its_counts():
     X = np.array([[3.0, 1.0]])
     active = HASHER.active(X)
-    np.testing.assert_array_equal(MEMBER.log_odds(X), log_odds(class_scores(COUNTS, active, READOUT), 3))
+    np.testing.assert_array_equal(
+        MEMBER.log_odds(X), log_odds(class_scores(COUNTS, active, READOUT), 3)
+    )
     np.testing.assert_array_equal(MEMBER.novelty(X), class_novelty(COUNTS, active, 0.5))
     assert MEMBER.hash.fingerprint == COUNTS.spec_fingerprint
 
@@ -38,9 +40,13 @@ def empty(spec, n_classes):
     return ModelMember(spec, ClassCounts.zeros(FlyHash(spec), n_classes), READOUT)
 
 
-@pytest.mark.parametrize("other", [empty(OTHER, 2), empty(SPEC, 3)], ids=["features", "classes"])
+@pytest.mark.parametrize(
+    "other", [empty(OTHER, 2), empty(SPEC, 3)], ids=["features", "classes"]
+)
 def test_members_of_other_features_or_classes_are_refused(other):
-    """`refused.txt` has the other arguments that `ModelMember` and `Model` refuse; `forged.txt`, the altered files."""
+    """`refused.txt` has the other arguments that `ModelMember` and `Model` refuse;
+    `forged.txt`, the altered files.
+    """
     with raises(DataError, field="members"):
         Model((MEMBER, other), ["a", "b"])
 
@@ -49,15 +55,33 @@ def test_a_model_is_immutable_and_identified_by_its_contents():
     labels = np.array(["a", "b"])
     model = Model([MEMBER], labels, ["p", "q"], "epsilon 1")
     labels[0] = "c"
-    assert (model.classes.tolist(), model.classes.flags.writeable) == (["a", "b"], False)
-    assert (model.members, model.feature_names, model.member) == ((MEMBER,), ("p", "q"), MEMBER)
+    assert (model.classes.tolist(), model.classes.flags.writeable) == (
+        ["a", "b"],
+        False,
+    )
+    assert (model.members, model.feature_names, model.member) == (
+        (MEMBER,),
+        ("p", "q"),
+        MEMBER,
+    )
     with pytest.raises(FrozenInstanceError):
         model.guarantee = None
-    assert replace(model, guarantee=None).sha256() == model.sha256()  # which plays no part in predictions
+    # which plays no part in predictions
+    assert replace(model, guarantee=None).sha256() == model.sha256()
     light, two = replace(MEMBER, weight=0.5), replace(model, members=(MEMBER, MEMBER))
-    others = [two, Model((MEMBER,), ["b", "a"], ["p", "q"]), Model((MEMBER,), ["a", "b"])]
-    scored, twice = replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3)), replace(MEMBER, counts=COUNTS + COUNTS)
-    others += [replace(model, members=each) for each in ((scored,), (twice,), (MEMBER, light), (light, MEMBER))]
+    others = [
+        two,
+        Model((MEMBER,), ["b", "a"], ["p", "q"]),
+        Model((MEMBER,), ["a", "b"]),
+    ]
+    scored, twice = (
+        replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3)),
+        replace(MEMBER, counts=COUNTS + COUNTS),
+    )
+    others += [
+        replace(model, members=each)
+        for each in ((scored,), (twice,), (MEMBER, light), (light, MEMBER))
+    ]
     assert len({each.sha256() for each in (model, *others)}) == 8
     with raises(DataError, field="members", got="2"):
         _ = two.member

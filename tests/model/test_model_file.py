@@ -1,4 +1,6 @@
-"""Model files: they come back as they were, and those that somebody tampered with do not come in."""
+"""Model files: they come back as they were, and those that somebody tampered with do
+not come in.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,17 @@ from tests.model.samples import CODES, LABELS, SPEC, X, Y
 from tests.raising import raises
 from tests.snapshots import assert_refused_as_on_record
 
-CODED = HashSpec(5, 40, 3, 4, seed=9, signed=True, coding="steps", n_codes=4, edges=((-1.0, 0.5),) * 5)
+CODED = HashSpec(
+    5,
+    40,
+    3,
+    4,
+    seed=9,
+    signed=True,
+    coding="steps",
+    n_codes=4,
+    edges=((-1.0, 0.5),) * 5,
+)
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
 PAIRS = LearnedGram.of(OWN, X, CODES, 3).scoring
 assert PAIRS is not None
@@ -45,14 +57,20 @@ def two_members(*weights):
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "model.npz"
-    FlyNNClassifier(HashSpec(3, 20, 2, 3, seed=1, scale=(1.0, 2.0, 0.1))).fit(X[:, :3], Y).save(path)
+    FlyNNClassifier(HashSpec(3, 20, 2, 3, seed=1, scale=(1.0, 2.0, 0.1))).fit(
+        X[:, :3], Y
+    ).save(path)
     return path
 
 
 def noisy():
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 2.0)
-    release = SimulatedRelease(mechanism, seed=1).release(FlyNNClassifier(SPEC).fit(X, Y).counts_)
-    return FlyNNClassifier.from_counts(SPEC, release, LABELS, guarantee=mechanism.guarantee()).model_
+    release = SimulatedRelease(mechanism, seed=1).release(
+        FlyNNClassifier(SPEC).fit(X, Y).counts_
+    )
+    return FlyNNClassifier.from_counts(
+        SPEC, release, LABELS, guarantee=mechanism.guarantee()
+    ).model_
 
 
 def noisy_up_to(largest):
@@ -60,11 +78,18 @@ def noisy_up_to(largest):
     model = noisy()
     array = np.clip(model.member.counts.array, -100, 100)
     array[0, 0] = largest
-    return replace(model, members=(replace(model.member, counts=replace(model.member.counts, array=array)),))
+    return replace(
+        model,
+        members=(
+            replace(model.member, counts=replace(model.member.counts, array=array)),
+        ),
+    )
 
 
 def paired_up_to(extreme):
-    """A Gram matrix with a weight, and biases, of the largest size that their types hold."""
+    """A Gram matrix with a weight, and biases, of the largest size that their types
+    hold.
+    """
     weights, bias = np.zeros((32, 3), np.int32), np.array([2**44, -(2**44), 0])
     weights[3, 1] = extreme
     return replace(two_members(), gram=replace(PAIRS, weights=weights, bias=bias))
@@ -94,10 +119,22 @@ noisy_path, coded_path, paired_path = map(saved, (noisy, coded, paired))
 # ---- files come back
 
 
-WIDTHS = {0: 1, 127: 1, 128: 2, -128: 2, -129: 2, 2**15: 4, -(2**15): 4, 2**24: 4, -(2**24): 4}
+WIDTHS = {
+    0: 1,
+    127: 1,
+    128: 2,
+    -128: 2,
+    -129: 2,
+    2**15: 4,
+    -(2**15): 4,
+    2**24: 4,
+    -(2**24): 4,
+}
 MODELS = {
     **{
-        f"{rule}, {n}": lambda rule=rule, n=n: FlyNNClassifier(rule=rule, seed=5, max_members=n).fit(X, Y).model_
+        f"{rule}, {n}": lambda rule=rule, n=n: (
+            FlyNNClassifier(rule=rule, seed=5, max_members=n).fit(X, Y).model_
+        )
         for rule in RULES
         for n in (1, 3)
     },
@@ -105,7 +142,9 @@ MODELS = {
     **{f"counts up to {n}": partial(noisy_up_to, n) for n in (127, 128, 32767, 32768)},
     "coded, without a prior": lambda: replace(coded(), prior=None),
     "coded and paired": lambda: replace(coded(), gram=PAIRS, prior=None),
-    "paired, with another prior": lambda: replace(paired(), prior=np.log([0.5, 0.25, 0.25])),
+    "paired, with another prior": lambda: replace(
+        paired(), prior=np.log([0.5, 0.25, 0.25])
+    ),
     **{f"weights up to {n}": partial(paired_up_to, n) for n in WIDTHS},
 }
 
@@ -115,33 +154,56 @@ def test_models_come_back_from_files(make, tmp_path):
     model, first, second = make(), tmp_path / "first", tmp_path / "second"
     model_file.write(first, model)
     loaded = FlyNNClassifier.load(first)
-    assert loaded.model_.members == model.members  # specs, counts with their noise, scorings and weights
-    assert (loaded.model_.sha256(), loaded.guarantee_) == (model.sha256(), model.guarantee)
+    # specs, counts with their noise, scorings and weights
+    assert loaded.model_.members == model.members
+    assert (loaded.model_.sha256(), loaded.guarantee_) == (
+        model.sha256(),
+        model.guarantee,
+    )
     assert_array_equal(loaded.model_.scores(X), model.scores(X))
     if len(model.members) == 1:
-        assert (loaded.counts_, loaded.spec_) == (model.member.counts, model.member.spec)
+        assert (loaded.counts_, loaded.spec_) == (
+            model.member.counts,
+            model.member.spec,
+        )
     loaded.save(second)
     assert first.read_bytes() == second.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
-    parts = [*["prior"] * (model.prior is not None), *["gram", "bias"] * (model.gram is not None)]
+    parts = [
+        *["prior"] * (model.prior is not None),
+        *["gram", "bias"] * (model.gram is not None),
+    ]
     with np.load(first, allow_pickle=False) as file:
-        assert {*file} == {"header", "digest", *parts, *(f"counts_{i}" for i in range(len(model.members)))}
+        assert {*file} == {
+            "header",
+            "digest",
+            *parts,
+            *(f"counts_{i}" for i in range(len(model.members))),
+        }
         header = json.loads(file["header"].tobytes())
     assert header["format"] == 10
     assert model.gram is None or header["gram"].keys() == {"specs", "fingerprints"}
 
 
 @pytest.mark.parametrize(("extreme", "width"), WIDTHS.items())
-def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(extreme, width, tmp_path):
+def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(
+    extreme, width, tmp_path
+):
     model_file.write(tmp_path / "m", paired_up_to(extreme))
     with np.load(tmp_path / "m") as file:
-        assert (file["gram"].dtype, file["bias"].dtype) == (np.dtype(f"<i{width}"), np.dtype("<i8"))
+        assert (file["gram"].dtype, file["bias"].dtype) == (
+            np.dtype(f"<i{width}"),
+            np.dtype("<i8"),
+        )
 
 
 def test_a_guarantee_is_that_of_the_noisy_counts_alone(noisy_path):
     model, same = FlyNNClassifier.load(noisy_path), FlyNNClassifier.load(noisy_path)
     assert (model.counts_.array < 0).any()
-    assert model.counts_.noise_variance == LaplaceCounts.for_spec(SPEC, 3, 2.0).noise_sd ** 2
+    assert (
+        model.counts_.noise_variance
+        == LaplaceCounts.for_spec(SPEC, 3, 2.0).noise_sd ** 2
+    )
     assert model.guarantee_.startswith("Differential privacy with epsilon 2")
     assert model.merge(same).guarantee_ == same.guarantee_
     assert model.forget(X[:1], Y[:1]).guarantee_ is None
@@ -156,10 +218,17 @@ def test_records_of_the_writer_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("weighted", [0.25, 1.0])
-@pytest.mark.parametrize("word", [{}, {"aligned": False}], ids=["as written", "as in 0.8"])
+@pytest.mark.parametrize(
+    "word", [{}, {"aligned": False}], ids=["as written", "as in 0.8"]
+)
 def test_rewritten_files_are_read(paired_path, weighted, word):
     """Forging works: so each forged file below is refused for what is forged."""
-    rewrite(paired_path, lambda fields, _: fields.update(word) or fields["members"][0].update(weight=weighted))
+    rewrite(
+        paired_path,
+        lambda fields, _: (
+            fields.update(word) or fields["members"][0].update(weight=weighted)
+        ),
+    )
     model = FlyNNClassifier.load(paired_path).model_
     assert (model.gram.sha256(), model.members[0].weight) == (PAIRS.sha256(), weighted)
 
@@ -242,7 +311,9 @@ HEADERS = {
     "quote": lambda npy: npy.replace(b"'descr'", b"'descr "),
     "indent": lambda npy: npy.replace(b"{", b"\n", 1),
     "line": lambda npy: npy.replace(b" \n", b"\\\n", 1),
-    "deep": lambda npy: npy[:10] + b"(" * (npy.index(b"\n") - 10) + npy[npy.index(b"\n") :],
+    "deep": lambda npy: (
+        npy[:10] + b"(" * (npy.index(b"\n") - 10) + npy[npy.index(b"\n") :]
+    ),
     "version": lambda npy: npy[:6] + b"\3\0" + npy[8:],
     "nothing": lambda npy: b"",
 }
@@ -251,7 +322,9 @@ HEADERS = {
 @pytest.mark.parametrize("member", ["header", "counts_0", "digest", "extra"])
 @pytest.mark.parametrize("change", HEADERS)
 def test_members_whose_npy_header_is_none_are_refused(path, change, member):
-    """The checksums of the zip file fit: what is wrong is found by whoever reads the array."""
+    """The checksums of the zip file fit: what is wrong is found by whoever reads the
+    array.
+    """
     with model_file.reading(path, 2**20) as (model, _):
         model_file.write(path, model, extra={})
     with zipfile.ZipFile(path) as archive:
@@ -274,7 +347,10 @@ def test_what_the_block_refuses_the_file_is_refused_for(path):
         (TypeError("unhashable"), ("file", "a model file", "TypeError")),
     ]:
         field, expected, got = facts
-        with raises(ModelFileError, field=field, expected=expected, got=got) as caught, model_file.reading(path, 2**20):
+        with (
+            raises(ModelFileError, field=field, expected=expected, got=got) as caught,
+            model_file.reading(path, 2**20),
+        ):
             raise error
         assert str(caught.value).startswith(f"{path}: ")
     with model_file.reading(path, 2**20) as (model, extra):
@@ -306,18 +382,34 @@ def weight(value):
     return set_to("members", 0, "weight", value=value)
 
 
-# What the headers of files may not say is in `forged.txt`; what a spec refuses else in `tests.hashing`.
+# What the headers of files may not say is in `forged.txt`; what a spec refuses else in
+# `tests.hashing`.
 PLAIN = [
     *((header(text), "file") for text in (b"", b"[]", b"[" * 10**5, b"\xff", b"{}")),
-    *[(set_to("guarantee", value=10001 * "a"), "guarantee"), (weight(10**400), "weight")],
+    *[
+        (set_to("guarantee", value=10001 * "a"), "guarantee"),
+        (weight(10**400), "weight"),
+    ],
     (lambda fields, _: fields["members"][0].pop("weight"), "file"),
-    *((counts(bad), "counts") for bad in (np.zeros((3, 19), np.uint8), np.zeros(60, np.uint8))),
-    *((counts(np.zeros((3, 20), dtype)), "counts_0") for dtype in (np.int64, float, ">u2", "u1,u1")),
-    *((counts(bad), "array") for bad in (np.ones((3, 20), np.uint8), np.full((3, 20), 2**63, np.uint64))),
+    *(
+        (counts(bad), "counts")
+        for bad in (np.zeros((3, 19), np.uint8), np.zeros(60, np.uint8))
+    ),
+    *(
+        (counts(np.zeros((3, 20), dtype)), "counts_0")
+        for dtype in (np.int64, float, ">u2", "u1,u1")
+    ),
+    *(
+        (counts(bad), "array")
+        for bad in (np.ones((3, 20), np.uint8), np.full((3, 20), 2**63, np.uint64))
+    ),
     (counts(np.asfortranarray(np.zeros((3, 20), np.uint8))), "counts_0"),
     (counts(np.array([[{}]], object)), "counts_0"),  # a pickle
     (put("more", lambda array: array), "arrays"),
-    *((prior(bad), "prior") for bad in (np.zeros(2), np.zeros((3, 1)), np.zeros((2, 3)), np.zeros(10**6))),
+    *(
+        (prior(bad), "prior")
+        for bad in (np.zeros(2), np.zeros((3, 1)), np.zeros((2, 3)), np.zeros(10**6))
+    ),
     *((prior(np.zeros(3, dtype)), "prior") for dtype in ("<f4", ">f8", "<i8")),
     *((prior([0, 0, bad]), "prior") for bad in (np.nan, -np.inf, 1e-9, -1e300)),
 ]
@@ -376,15 +468,25 @@ def test_forged_files_are_refused(kind, change, field, request):
         FlyNNClassifier.load(path)
 
 
-def test_values_that_a_header_may_not_have_are_refused_as_it_is_on_record(path, noisy_path, coded_path, paired_path):
+def test_values_that_a_header_may_not_have_are_refused_as_it_is_on_record(
+    path, noisy_path, coded_path, paired_path
+):
     def load_with(file, content, change):
         *keys, value = change
         file.write_bytes(content)
         rewrite(file, set_to(*keys, value=value))
         FlyNNClassifier.load(file)
 
-    files = {"plain": path, "noisy": noisy_path, "coded": coded_path, "paired": paired_path}
-    takes = {kind: partial(load_with, file, file.read_bytes()) for kind, file in files.items()}
+    files = {
+        "plain": path,
+        "noisy": noisy_path,
+        "coded": coded_path,
+        "paired": paired_path,
+    }
+    takes = {
+        kind: partial(load_with, file, file.read_bytes())
+        for kind, file in files.items()
+    }
     assert_refused_as_on_record(Path(__file__).parent / "forged.txt", takes)
 
 
@@ -421,7 +523,9 @@ def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
     pairs = replace(PAIRS, specs=(wide,), weights=np.zeros((4000, 3), np.int32))
     model, path = replace(two_members(), gram=pairs), tmp_path / "m"
     model_file.write(path, model)
-    limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(wide, 3)
+    limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(
+        wide, 3
+    )
     assert FlyNNClassifier.load(path, max_bytes=limit).model_.gram is not None
     with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)

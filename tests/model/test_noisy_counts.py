@@ -1,4 +1,6 @@
-"""The algebra of noisy counts: arrays add exactly, and what noise is in them is always known."""
+"""The algebra of noisy counts: arrays add exactly, and what noise is in them is always
+known.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +39,24 @@ def noisy(array, name, variance=4.0, **fields):
 
 @st.composite
 def counts(draw):
-    """Plain or noisy counts of two classes and three bits; releases with the same name are the same."""
+    """Plain or noisy counts of two classes and three bits; releases with the same name
+    are the same.
+    """
     if draw(st.booleans()):
         sizes = draw(st.lists(st.integers(0, 5), min_size=2, max_size=2))
         return plain([[n, n, 0] for n in sizes])
     name = draw(st.integers(0, 3))
-    return noisy(np.random.default_rng(name).integers(-50, 50, (2, 3)), name, 1.0 + name)
+    return noisy(
+        np.random.default_rng(name).integers(-50, 50, (2, 3)), name, 1.0 + name
+    )
 
 
 @given(st.lists(counts(), min_size=1, max_size=4))
 def test_sums_do_not_depend_on_the_order(several):
     totals = [sum(order) for order in permutations(several)]
-    assert all(total == totals[0] and total.sha256() == totals[0].sha256() for total in totals)
+    assert all(
+        total == totals[0] and total.sha256() == totals[0].sha256() for total in totals
+    )
     assert_array_equal(totals[0].array, sum(each.array for each in several))
 
 
@@ -61,12 +69,24 @@ def test_what_was_added_can_be_subtracted_exactly(a, b, c):
 
 
 def test_variances_add_and_a_release_is_itself():
-    a, b = noisy([[-3, 2, 9], [0, 0, 1]], 0, 4.0), noisy([[1, 1, -1], [0, 0, 0]], 1, 9.0)
+    a, b = (
+        noisy([[-3, 2, 9], [0, 0, 1]], 0, 4.0),
+        noisy([[1, 1, -1], [0, 0, 0]], 1, 9.0),
+    )
     exact, thrice = plain([[1, 2, 1], [0, 0, 0]]), noisy(a.array, 0, times=3) + b
-    assert [each.noise_variance for each in (a + b, a - b, (a + b) - b)] == [13.0, 13.0, 4.0]
-    assert [each.noise_variance for each in (a + exact, exact + a, exact - a)] == [4.0] * 3
+    assert [each.noise_variance for each in (a + b, a - b, (a + b) - b)] == [
+        13.0,
+        13.0,
+        4.0,
+    ]
+    assert [each.noise_variance for each in (a + exact, exact + a, exact - a)] == [
+        4.0
+    ] * 3
     assert (a + a).noise_variance == 16.0  # the same noise twice, not two of them
-    assert [(a + thrice).noise_variance, (a - thrice).noise_variance] == [16 * 4.0 + 9.0, 4 * 4.0 + 9.0]
+    assert [(a + thrice).noise_variance, (a - thrice).noise_variance] == [
+        16 * 4.0 + 9.0,
+        4 * 4.0 + 9.0,
+    ]
     assert ((a + thrice) - thrice).noise == a.noise
     assert ((exact + a) - a).noise == exact.noise == ()
 
@@ -82,9 +102,19 @@ def test_sizes_are_estimates():
 
 def test_noise_is_part_of_what_is_equal():
     array = [[1, 1, 0], [0, 0, 0]]
-    different = [plain(array), noisy(array, 0), noisy(array, 1), noisy(array, 0, 5.0), noisy(array, 0, times=2)]
+    different = [
+        plain(array),
+        noisy(array, 0),
+        noisy(array, 1),
+        noisy(array, 0, 5.0),
+        noisy(array, 0, times=2),
+    ]
     different.append(noisy(array, 0, selected=True))
-    assert len({each.sha256() for each in different}) == len(set(different)) == len(different)
+    assert (
+        len({each.sha256() for each in different})
+        == len(set(different))
+        == len(different)
+    )
     for each in different:
         assert pickle.loads(pickle.dumps(each)) == each
 
@@ -94,11 +124,18 @@ def test_noise_is_part_of_what_is_equal():
 @pytest.mark.parametrize("selected", [False, True])
 def test_whatever_the_noise_counts_can_be_read_out(rule, scale, selected):
     noise = np.random.default_rng(1).integers(-9, 9, (3, 40))
-    for array in (noise, np.zeros((3, 40), int), np.full((3, 40), -5), np.full((3, 40), 7)):
+    for array in (
+        noise,
+        np.zeros((3, 40), int),
+        np.full((3, 40), -5),
+        np.full((3, 40), 7),
+    ):
         counts = noisy(array * scale, 0, 16.0 * scale**2, selected=selected)
         for decay in decay_grid(counts, rule):
             assert 0 < decay < 1
-            assert np.isfinite(class_scores(counts, [[0, 1]], ScoringRule(rule, decay))).all()
+            assert np.isfinite(
+                class_scores(counts, [[0, 1]], ScoringRule(rule, decay))
+            ).all()
             assert np.isfinite(class_novelty(counts, [[0, 1]], decay)).all()
 
 
@@ -117,7 +154,8 @@ def test_more_noise_makes_exponents_smaller():
         array = exact + np.rint(rng.normal(0, sd, exact.shape)).astype(int)
         decays.append(suggest_decay(noisy(array, 0, sd**2)))
     assert all(quieter < louder + 1e-3 for quieter, louder in pairwise(decays)), decays
-    # With next to no noise the exponent of the mean count is 0.8, gamma = exp(-0.8 / 21).
+    # With next to no noise the exponent of the mean count is 0.8, gamma = exp(-0.8 /
+    # 21).
     assert math.log(decays[0]) == pytest.approx(-0.8 / 21, rel=0.02)
 
 
@@ -128,12 +166,23 @@ A, B = (noisy([[5, 2, -2], [-3, 0, -2]], 0, variance) for variance in (4.0, 9.0)
 @pytest.mark.parametrize(
     ("act", "field"),
     [
-        (lambda: leave_one_out_tables(A, [([[0, 1]], [0])], [ScoringRule("balanced", 0.5)]), "leave_one_out"),
+        (
+            lambda: leave_one_out_tables(
+                A, [([[0, 1]], [0])], [ScoringRule("balanced", 0.5)]
+            ),
+            "leave_one_out",
+        ),
         (lambda: plain(A.array), "array"),
-        *[(lambda bad=bad: noisy([[bad, 0, 0], ZERO], 0), "array") for bad in (2**62, -(2**63))],
+        *[
+            (lambda bad=bad: noisy([[bad, 0, 0], ZERO], 0), "array")
+            for bad in (2**62, -(2**63))
+        ],
         (lambda: A + noisy(A.array, 0, 9.0), "sum"),
         (lambda: release_name([0.5], FINGERPRINT), "array"),
-        *[(lambda bad=bad: replace(A, noise=bad), "noise") for bad in ("abc", [1], A.noise + B.noise, 5, None)],
+        *[
+            (lambda bad=bad: replace(A, noise=bad), "noise")
+            for bad in ("abc", [1], A.noise + B.noise, 5, None)
+        ],
     ],
 )
 def test_what_noisy_counts_cannot_do(act, field):
@@ -146,7 +195,9 @@ RELEASE = asdict(Release(NAMES[0], 2.0, -3, True))
 
 def test_a_release_survives_json_and_other_values_are_none():
     assert asdict(Release.from_dict(json.loads(json.dumps(RELEASE)))) == RELEASE
-    less = [{name: RELEASE[name] for name in RELEASE if name != field} for field in RELEASE]
+    less = [
+        {name: RELEASE[name] for name in RELEASE if name != field} for field in RELEASE
+    ]
     for values in (None, [], {}, *less):
         with raises(CountsError, field="release"):
             Release.from_dict(values)
@@ -156,5 +207,13 @@ def test_a_name_is_of_shape_and_values():
     array = np.arange(6).reshape(2, 3)
     same = [array, array.astype(np.int8), np.asfortranarray(array)]
     assert len({release_name(each, FINGERPRINT) for each in same}) == 1
-    assert len({release_name(each, FINGERPRINT) for each in (array, array.reshape(3, 2), -array)}) == 3
+    assert (
+        len(
+            {
+                release_name(each, FINGERPRINT)
+                for each in (array, array.reshape(3, 2), -array)
+            }
+        )
+        == 3
+    )
     assert release_name(array, FINGERPRINT) != release_name(array, 64 * "1")

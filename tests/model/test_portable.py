@@ -44,7 +44,12 @@ def test_logarithms(x):
 def test_limits():
     beyond = [0.0, -0.0, -746.0, -1e308, -math.inf, 709.8, math.inf]
     assert [exp(x) for x in beyond] == [1, 1, 0, 0, 0, math.inf, math.inf]
-    assert [log(x) for x in (0.0, -0.0, 1.0, math.inf)] == [-math.inf, -math.inf, 0, math.inf]
+    assert [log(x) for x in (0.0, -0.0, 1.0, math.inf)] == [
+        -math.inf,
+        -math.inf,
+        0,
+        math.inf,
+    ]
 
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())

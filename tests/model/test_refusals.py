@@ -1,4 +1,6 @@
-"""Refused values of counts, releases, scoring rules, members, models, priors and plans, one a line of a record."""
+"""Refused values of counts, releases, scoring rules, members, models, priors and plans,
+one a line of a record.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,17 @@ from flwr_flynn.model.selection import left_out_scores
 from tests.model.samples import LABELS, SPEC, X, Y
 from tests.snapshots import assert_refused_as_on_record
 
-HASHER = FlyHash(HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True))
+HASHER = FlyHash(
+    HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True)
+)
 ACTIVE, HALF = HASHER.active(np.eye(3)), ScoringRule("balanced", 0.5)
 TWO = ClassCounts.from_active(HASHER, ACTIVE[:2], [0, 1], 2)
 MEMBER = ModelMember(HASHER.spec, TWO, HALF)
 MODEL = Model((MEMBER,), ["a", "b"], ["p", "q", "r"])
-FOUR = Model((replace(MEMBER, counts=ClassCounts.zeros(HASHER, 4)),), ["ash", "birch", "cedar", "date"])
+FOUR = Model(
+    (replace(MEMBER, counts=ClassCounts.zeros(HASHER, 4)),),
+    ["ash", "birch", "cedar", "date"],
+)
 COUNTS = {"array": [[1, 1]], "hash_nnz": 2, "spec_fingerprint": 64 * "0"}
 RELEASE = asdict(Release(64 * "a", 2.0, -3, True))
 PARAMETERS = FlyNNClassifier().get_params()
@@ -52,7 +59,9 @@ def alike(*acts: Callable[[Any], object]) -> Callable[[Any], str]:
 
 
 def left_alone(act: Callable[[FlyNNClassifier, Any], object]) -> Callable[[Any], str]:
-    """The error of a classifier about a value, which leaves its model as it was; of scikit-learn's, the parameter."""
+    """The error of a classifier about a value, which leaves its model as it was; of
+    scikit-learn's, the parameter.
+    """
 
     def take(value: Any) -> str:
         classifier = FlyNNClassifier(SPEC).fit(X, Y)
@@ -69,10 +78,20 @@ def left_alone(act: Callable[[FlyNNClassifier, Any], object]) -> Callable[[Any],
 
 
 TAKES = {
-    "fit": left_alone(lambda model, change: model.set_params(spec=None, **change).fit(X, Y)),
-    "fit-with-spec": left_alone(lambda model, change: model.set_params(**change).fit(X, Y)),
-    "learn": left_alone(lambda model, given: model.partial_fit(X[: len(given["y"])], **given)),
-    "merge": left_alone(lambda model, change: model.merge(FlyNNClassifier(replace(SPEC, **change)).fit(X, Y))),
+    "fit": left_alone(
+        lambda model, change: model.set_params(spec=None, **change).fit(X, Y)
+    ),
+    "fit-with-spec": left_alone(
+        lambda model, change: model.set_params(**change).fit(X, Y)
+    ),
+    "learn": left_alone(
+        lambda model, given: model.partial_fit(X[: len(given["y"])], **given)
+    ),
+    "merge": left_alone(
+        lambda model, change: model.merge(
+            FlyNNClassifier(replace(SPEC, **change)).fit(X, Y)
+        )
+    ),
     "from-counts": left_alone(
         lambda model, change: FlyNNClassifier.from_counts(
             **({"spec": SPEC, "counts": model.counts_, "classes": LABELS} | change)
@@ -85,9 +104,15 @@ TAKES = {
         lambda bits: class_scores(TWO, bits, HALF),
         lambda bits: class_novelty(TWO, bits, 0.5),
     ),
-    "y": alike(lambda y: ClassCounts.from_active(HASHER, ACTIVE[:1], y, 2), lambda y: left_out(ACTIVE[:1], y)),
+    "y": alike(
+        lambda y: ClassCounts.from_active(HASHER, ACTIVE[:1], y, 2),
+        lambda y: left_out(ACTIVE[:1], y),
+    ),
     "release": lambda change: Release.from_dict(RELEASE | change),
-    "decay": alike(lambda decay: ScoringRule("novelty", decay), lambda decay: class_novelty(TWO, ACTIVE, decay)),
+    "decay": alike(
+        lambda decay: ScoringRule("novelty", decay),
+        lambda decay: class_novelty(TWO, ACTIVE, decay),
+    ),
     "rule": lambda values: ScoringRule(*values),
     "member": lambda change: replace(MEMBER, **change),
     "model": lambda change: replace(MODEL, **change),

@@ -15,10 +15,20 @@ from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.model import selection
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.scoring import TEMPERATURES
-from flwr_flynn.model.selection import Choice, best_temperature, choose, fit_members, kept, leave_one_out_tables
+from flwr_flynn.model.selection import (
+    Choice,
+    best_temperature,
+    choose,
+    fit_members,
+    kept,
+    leave_one_out_tables,
+)
 
 X, Y = load_iris(return_X_y=True)
-SPECS = [HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0)) for rho, seed in ((5, 0), (20, 1))]
+SPECS = [
+    HashSpec(4, 100, 2, rho, seed, signed=True, center=(5.0, 3.0, 4.0, 1.0))
+    for rho, seed in ((5, 0), (20, 1))
+]
 
 
 def test_without_a_number_of_members_the_best_is_alone():
@@ -28,30 +38,48 @@ def test_without_a_number_of_members_the_best_is_alone():
 
 
 def oracle_choose(correct, sizes, max_members):
-    """The best rows of tables, one after the other, with weights by steps of a fourth root of 1/2."""
+    """The best rows of tables, one after the other, with weights by steps of a fourth
+    root of 1/2.
+    """
     filled = [label for label, size in enumerate(sizes) if size]
     best = []
     for spec, table in enumerate(correct):
-        scores = [round(sum(row[label] / sizes[label] for label in filled) / max(len(filled), 1), 12) for row in table]
+        scores = [
+            round(
+                sum(row[label] / sizes[label] for label in filled)
+                / max(len(filled), 1),
+                12,
+            )
+            for row in table
+        ]
         best.append((max(scores), spec, scores.index(max(scores))))
     best = sorted(best, key=lambda each: -each[0])[:max_members]
     if not filled:
         return [(best[0][1], best[0][2], 1.0)]
     heavy = [each for each in best if math.floor((best[0][0] - each[0]) * 173) <= 16]
     weights = [0.5 ** (math.floor((best[0][0] - each[0]) * 173) / 4) for each in heavy]
-    return [(each[1], each[2], weight / sum(weights)) for each, weight in zip(heavy, weights, strict=True)]
+    return [
+        (each[1], each[2], weight / sum(weights))
+        for each, weight in zip(heavy, weights, strict=True)
+    ]
 
 
 @given(st.data())
 def test_choices_are_those_of_a_plain_oracle(data):
     sizes = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
     row = st.tuples(*[st.integers(0, size) for size in sizes])
-    tables = data.draw(st.lists(st.lists(row, min_size=1, max_size=3), min_size=1, max_size=5))
+    tables = data.draw(
+        st.lists(st.lists(row, min_size=1, max_size=3), min_size=1, max_size=5)
+    )
     max_members = data.draw(st.integers(1, 6))
     chosen = choose([np.array(table) for table in tables], np.array(sizes), max_members)
     expected = oracle_choose(tables, sizes, max_members)
-    assert [(each.spec, each.scoring) for each in chosen] == [each[:2] for each in expected]
-    np.testing.assert_allclose([each.weight for each in chosen], [each[2] for each in expected], rtol=1e-12)
+    assert [(each.spec, each.scoring) for each in chosen] == [
+        each[:2] for each in expected
+    ]
+    np.testing.assert_allclose(
+        [each.weight for each in chosen], [each[2] for each in expected], rtol=1e-12
+    )
     weights = [each.weight for each in chosen]
     assert math.isclose(sum(weights), 1.0)
     assert weights == sorted(weights, reverse=True)
@@ -80,20 +108,33 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
         hasher = FlyHash(member.spec)
         assert member.counts == ClassCounts.from_data(hasher, X, Y, 3)
         scorings = candidate_scorings(member.counts, rule)
-        tables = leave_one_out_tables(member.counts, [(hasher.active(X[mask]), Y[mask])], scorings)
+        tables = leave_one_out_tables(
+            member.counts, [(hasher.active(X[mask]), Y[mask])], scorings
+        )
         (choice,) = choose([tables.correct], np.bincount(Y[mask], minlength=3))
         assert member.scoring.decay == scorings[choice.scoring].decay
-        assert member.scoring.temperature == best_temperature(tables.log_losses[choice.scoring])
+        assert member.scoring.temperature == best_temperature(
+            tables.log_losses[choice.scoring]
+        )
 
 
 def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
-    monkeypatch.setattr(selection, "kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool))
+    monkeypatch.setattr(
+        selection, "kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool)
+    )
     (member,) = fit_members(SPECS, X, Y, 3, max_members=2)
-    assert (member.spec, member.weight, member.scoring.temperature) == (SPECS[0], 1.0, None)
+    assert (member.spec, member.weight, member.scoring.temperature) == (
+        SPECS[0],
+        1.0,
+        None,
+    )
     assert member.scoring.decay == candidate_scorings(member.counts)[0].decay
 
 
 def test_the_temperature_of_no_samples():
     assert best_temperature(np.zeros(len(TEMPERATURES), np.int64)) == 1.0
-    assert best_temperature(np.array([2**80, *range(2**70, 2**70 + 32)], object)) == TEMPERATURES[1]
+    assert (
+        best_temperature(np.array([2**80, *range(2**70, 2**70 + 32)], object))
+        == TEMPERATURES[1]
+    )
     assert sorted(TEMPERATURES, reverse=True) == list(TEMPERATURES)

@@ -15,9 +15,15 @@ from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.selection import kept
 
 WORD = 2**64
-ELEMENTS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 5e-324]) | st.floats(allow_nan=False, allow_infinity=False)
-SAMPLES = hnp.arrays(np.float64, st.tuples(st.integers(0, 6), st.integers(1, 5)), elements=ELEMENTS) | hnp.arrays(
-    st.sampled_from([np.uint8, np.int64, np.float32]), (5, 3), elements=st.integers(0, 3)
+ELEMENTS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 5e-324]) | st.floats(
+    allow_nan=False, allow_infinity=False
+)
+SAMPLES = hnp.arrays(
+    np.float64, st.tuples(st.integers(0, 6), st.integers(1, 5)), elements=ELEMENTS
+) | hnp.arrays(
+    st.sampled_from([np.uint8, np.int64, np.float32]),
+    (5, 3),
+    elements=st.integers(0, 3),
 )
 
 
@@ -45,7 +51,10 @@ def test_shares_agree_with_the_oracle_in_every_form(X):
     assert content_shares(X[::-1])[::-1].tolist() == expected
     for container in (sp.csr_array, sp.csc_matrix, sp.coo_array):
         assert content_shares(container(X)).tolist() == expected
-    columns, ends = np.tile(np.arange(X.shape[1]), len(X)), np.arange(len(X) + 1) * X.shape[1]
+    columns, ends = (
+        np.tile(np.arange(X.shape[1]), len(X)),
+        np.arange(len(X) + 1) * X.shape[1],
+    )
     with_zeros = sp.csr_array((X.ravel(), columns, ends), shape=X.shape)
     assert content_shares(with_zeros).tolist() == expected
 
@@ -53,7 +62,10 @@ def test_shares_agree_with_the_oracle_in_every_form(X):
 def test_entries_in_parts_and_in_any_order_are_one_entry():
     values, columns = np.array([1.0, 2.0, 0.25, 3.0]), np.array([2, 0, 2, 1])
     split = sp.csr_array((values, columns, np.array([0, 3, 4])), shape=(2, 3))
-    assert content_shares(split).tolist() == [share([2.0, 0.0, 1.25]), share([0.0, 3.0, 0.0])]
+    assert content_shares(split).tolist() == [
+        share([2.0, 0.0, 1.25]),
+        share([0.0, 3.0, 0.0]),
+    ]
     assert split.nnz == 4  # the caller's array is as it was
 
 
@@ -73,7 +85,9 @@ def test_every_split_in_every_form_and_batch_keeps_the_same_samples(seed, n_samp
         patch.setattr(selection, "_BATCH", 12)
         for mine in (party == k for k in range(6)):
             assert_array_equal(kept(X[mine], y[mine], sizes, n_samples), expected[mine])
-            assert_array_equal(kept(sp.csr_array(X[mine]), y[mine], sizes, n_samples), expected[mine])
+            assert_array_equal(
+                kept(sp.csr_array(X[mine]), y[mine], sizes, n_samples), expected[mine]
+            )
 
 
 def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_asked_for():
@@ -91,7 +105,13 @@ def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_asked_for():
 def test_shares_are_uniform(d):
     from scipy.stats import chisquare, kstest
 
-    assert kstest(content_shares(np.random.default_rng(1).normal(size=(20000, d))), "uniform").pvalue > 1e-4
-    grid = np.stack(np.meshgrid(*[np.arange(1, 28)] * 3), -1).reshape(-1, 3)  # small integers differ in few bits
+    assert (
+        kstest(
+            content_shares(np.random.default_rng(1).normal(size=(20000, d))), "uniform"
+        ).pvalue
+        > 1e-4
+    )
+    # small integers differ in few bits
+    grid = np.stack(np.meshgrid(*[np.arange(1, 28)] * 3), -1).reshape(-1, 3)
     counts = np.bincount((content_shares(grid) * 64).astype(int), minlength=64)
     assert chisquare(counts).pvalue > 1e-4

@@ -1,4 +1,6 @@
-"""The ledger: nothing is spent twice by mistake, nothing is released that is not recorded, and faults mean refusal."""
+"""The ledger: nothing is spent twice by mistake, nothing is released that is not
+recorded, and faults mean refusal.
+"""
 
 from __future__ import annotations
 
@@ -84,14 +86,25 @@ def never():
 
 def refused(field, function, *args, got=None, **more):
     """The error by which a ledger refuses."""
-    with raises(PrivacyError, field=field, **({} if got is None else {"got": got})) as caught:
+    with raises(
+        PrivacyError, field=field, **({} if got is None else {"got": got})
+    ) as caught:
         function(*args, **more)
     return caught.value
 
 
-def test_each_request_has_an_answer_of_its_own_which_stays_whatever_the_counts_become(path):
-    """Sums, refusals and replays are those of test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing."""
-    asked = [(0.25, {}), (0.25, {"terms": "another run"}), (0.25, {"counts": ELSEWHERE}), (0.125, {})]
+def test_each_request_has_an_answer_of_its_own_which_stays_whatever_the_counts_become(
+    path,
+):
+    """Sums, refusals and replays are those of
+    test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing.
+    """
+    asked = [
+        (0.25, {}),
+        (0.25, {"terms": "another run"}),
+        (0.25, {"counts": ELSEWHERE}),
+        (0.125, {}),
+    ]
     releases = [ask(path, epsilon, **more).counts for epsilon, more in asked]
     assert len({release.sha256() for release in releases}) == 4
     assert ask(path, 0.25, counts=LATER).counts == releases[0]
@@ -112,10 +125,34 @@ def test_a_refusal_says_neither_what_is_spent_nor_what_is_left(path):
 
 SHARE = GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4)
 TOO_MUCH = [  # policy, mechanism, field, expected, got
-    ({"mechanisms": ["gaussian"]}, laplace(), "policy mechanisms", "gaussian", "laplace"),
-    ({}, SimulatedRelease(laplace(), 1), "policy mechanisms", "gaussian, laplace, top-t", "simulated"),
-    ({"neighbours": "replace-one"}, laplace(), "policy neighbours", "replace-one", "add-remove"),
-    ({"records_per_person": 3}, laplace(records_per_person=2), "policy records-per-person", "3", "2"),
+    (
+        {"mechanisms": ["gaussian"]},
+        laplace(),
+        "policy mechanisms",
+        "gaussian",
+        "laplace",
+    ),
+    (
+        {},
+        SimulatedRelease(laplace(), 1),
+        "policy mechanisms",
+        "gaussian, laplace, top-t",
+        "simulated",
+    ),
+    (
+        {"neighbours": "replace-one"},
+        laplace(),
+        "policy neighbours",
+        "replace-one",
+        "add-remove",
+    ),
+    (
+        {"records_per_person": 3},
+        laplace(records_per_person=2),
+        "policy records-per-person",
+        "3",
+        "2",
+    ),
     ({}, SHARE, "policy secure-sum", None, "off"),
     ({"max_epsilon": 0}, laplace(), "policy max-epsilon", None, None),
     ({}, laplace(2.0), "policy max-epsilon", None, None),
@@ -133,35 +170,56 @@ TOO_MUCH_AFTER_ONE = [  # of epsilon .5
 
 @pytest.mark.parametrize(
     ("begun", "case"),
-    [*((False, case) for case in TOO_MUCH), *((True, case) for case in TOO_MUCH_AFTER_ONE)],
+    [
+        *((False, case) for case in TOO_MUCH),
+        *((True, case) for case in TOO_MUCH_AFTER_ONE),
+    ],
     ids=lambda value: str(value[2]) if isinstance(value, tuple) else str(value),
 )
-def test_what_the_policy_does_not_allow_is_refused_by_the_request_alone(path, begun, case, monkeypatch):
+def test_what_the_policy_does_not_allow_is_refused_by_the_request_alone(
+    path, begun, case, monkeypatch
+):
     """Before data are touched, before any accounting, and without a ledger."""
     policy, mechanism, field, expected, got = case
     if begun:
         ask(path, terms="earlier")
-    monkeypatch.setattr(GaussianCounts, "sigma", property(lambda self: pytest.fail("sigma was looked for")))
+    monkeypatch.setattr(
+        GaussianCounts,
+        "sigma",
+        property(lambda self: pytest.fail("sigma was looked for")),
+    )
     with raises(PrivacyError, field=field, expected=expected, got=got):
         open_budget(path, **policy).release(mechanism, HERE.spec_fingerprint, never)
     assert spent(path) == ((0.5, 0.0) if begun else (0.0, 0.0))
-    assert open_budget(path).is_begun == begun  # to look at the costs makes no ledger either
+    # to look at the costs makes no ledger either
+    assert open_budget(path).is_begun == begun
 
 
 def test_an_answer_that_is_there_needs_no_data_and_no_room(path, monkeypatch):
     first = ask(path)
     monkeypatch.setattr(release_policy, "MOST_RELEASES", 1)
     for policy in ({}, {"mechanisms": ["gaussian"], "max_epsilon": 0.1}):
-        again = open_budget(path, **policy).release(laplace(), HERE.spec_fingerprint, never)
+        again = open_budget(path, **policy).release(
+            laplace(), HERE.spec_fingerprint, never
+        )
         assert (again.counts, again.repeated) == (first.counts, True)
     with raises(PrivacyError, field="ledger", expected="at most 1 releases"):
         open_budget(path).release(laplace(0.25), HERE.spec_fingerprint, never)
     monkeypatch.undo()
-    huge = LaplaceCounts(0.001, hash_nnz=2**31 - 1, n_classes=1, records_per_person=10**6)
+    huge = LaplaceCounts(
+        0.001, hash_nnz=2**31 - 1, n_classes=1, records_per_person=10**6
+    )
     with raises(ConfigError, field="epsilon"):
         open_budget(path).release(huge, HERE.spec_fingerprint, never)
     lose(path)
-    refused("ledger", open_budget(path).release, laplace(), HERE.spec_fingerprint, never, got="lost")
+    refused(
+        "ledger",
+        open_budget(path).release,
+        laplace(),
+        HERE.spec_fingerprint,
+        never,
+        got="lost",
+    )
 
 
 # Faults
@@ -179,14 +237,21 @@ def altered(path, change):
 
 
 def forge(path, change):
-    """Entries that come with the digests that fit them: no entry is taken for more than it is."""
+    """Entries that come with the digests that fit them: no entry is taken for more than
+    it is.
+    """
     content = json.loads((path / "ledger.json").read_text())
     content["entries"] = change(content["entries"])
     del content["sha256"]
     content["sha256"] = ledger_files.digest_of(content)
     (path / "ledger.json").write_text(json.dumps(content))
     with suppress(TypeError, KeyError):
-        ledger = LedgerFile(content["composition"], content["delta"], content["data_path"], content["entries"])
+        ledger = LedgerFile(
+            content["composition"],
+            content["delta"],
+            content["data_path"],
+            content["entries"],
+        )
         marker_of(path).write_bytes(ledger.marker())
 
 
@@ -199,25 +264,57 @@ def swap(path):
 ENTRIES = [7, {"0": {}}, [7], [{}]]
 FIELDS = [
     *({"epsilon": epsilon} for epsilon in (-1.0, math.nan, 10**400)),
-    *({"delta": "0"}, {"rho": 0.5}, {"closes": 0}, {"closes": True}, {"request": {}}, {"more": ""}),
+    *(
+        {"delta": "0"},
+        {"rho": 0.5},
+        {"closes": 0},
+        {"closes": True},
+        {"request": {}},
+        {"more": ""},
+    ),
     {"file": "../ledger.json"},
 ]
 MARKERS = [b"", b"7", b"[]", b"{", b"{}"]
-MARKERS += [b'{"format": 2, "entries": %s, "head": ""}' % n for n in (b"1", b"1.0", b"-1")]
+MARKERS += [
+    b'{"format": 2, "entries": %s, "head": ""}' % n for n in (b"1", b"1.0", b"-1")
+]
 FAULTS = {
     "lose": lose,
     "lose all": shutil.rmtree,
     "lose marker": lambda path: marker_of(path).unlink(),
     "lose all but the folder": lambda path: (shutil.rmtree(path), path.mkdir()),
-    "lose all but a folder from before": lambda path: (shutil.rmtree(path), marker_of(path).unlink(), path.mkdir()),
+    "lose all but a folder from before": lambda path: (
+        shutil.rmtree(path),
+        marker_of(path).unlink(),
+        path.mkdir(),
+    ),
     "swap": swap,
-    "forget spending": lambda path: altered(path, lambda content: content["entries"][0].update(epsilon=0.0)),
-    "empty": lambda path: (path / "ledger.json").write_text('{"format": 1, "sha256": "", "entries": []}'),
-    "empty and sound": lambda path: (path / "ledger.json").write_bytes(LedgerFile().to_bytes()),
-    "truncate": lambda path: (path / "ledger.json").write_bytes((path / "ledger.json").read_bytes()[:-1]),
-    **{f"entries {bad}": partial(forge, change=lambda entries, bad=bad: bad) for bad in ENTRIES},
-    **{f"{bad}"[:40]: partial(forge, change=lambda entries, bad=bad: [entries[0] | bad]) for bad in FIELDS},
-    **{f"marker {bad}": lambda path, bad=bad: marker_of(path).write_bytes(bad) for bad in MARKERS},
+    "forget spending": lambda path: altered(
+        path, lambda content: content["entries"][0].update(epsilon=0.0)
+    ),
+    "empty": lambda path: (path / "ledger.json").write_text(
+        '{"format": 1, "sha256": "", "entries": []}'
+    ),
+    "empty and sound": lambda path: (path / "ledger.json").write_bytes(
+        LedgerFile().to_bytes()
+    ),
+    "truncate": lambda path: (path / "ledger.json").write_bytes(
+        (path / "ledger.json").read_bytes()[:-1]
+    ),
+    **{
+        f"entries {bad}": partial(forge, change=lambda entries, bad=bad: bad)
+        for bad in ENTRIES
+    },
+    **{
+        f"{bad}"[:40]: partial(
+            forge, change=lambda entries, bad=bad: [entries[0] | bad]
+        )
+        for bad in FIELDS
+    },
+    **{
+        f"marker {bad}": lambda path, bad=bad: marker_of(path).write_bytes(bad)
+        for bad in MARKERS
+    },
 }
 
 
@@ -226,7 +323,9 @@ def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, name):
     ask(path)
     FAULTS[name](path)
     for _ in range(2):
-        refused("ledger", ask, path, got="lost" if name.startswith("lose") else "altered")
+        refused(
+            "ledger", ask, path, got="lost" if name.startswith("lose") else "altered"
+        )
         error = refused("ledger", spent, path)
     assert str(path.parent) not in str(error)
     assert f"python -m flwr_flynn.privacy.ledger reset {path}" in error.__notes__[0]
@@ -244,9 +343,15 @@ def test_a_lost_altered_or_forged_release_is_neither_sent_nor_made_again(path):
         file.write_bytes(content)
         refused("ledger", ask, path, got="release")
         assert spent(path) == (0.5, 0.0)
-    for content in (b"", b"PK\x03\x04", whole[:-30]):  # that the ledger vouches for, and no parser reads
+    # that the ledger vouches for, and no parser reads
+    for content in (b"", b"PK\x03\x04", whole[:-30]):
         file.write_bytes(content)
-        forge(path, lambda entries, raw=content: [entries[0] | {"sha256": hashlib.sha256(raw).hexdigest()}])
+        forge(
+            path,
+            lambda entries, raw=content: [
+                entries[0] | {"sha256": hashlib.sha256(raw).hexdigest()}
+            ],
+        )
         refused("ledger", ask, path, got="release")
     file.unlink()
     refused("ledger", ask, path, got="release")
@@ -270,7 +375,9 @@ def test_what_cannot_be_recorded_is_not_released(path, monkeypatch):
 
 def ask_one_of_five(path, place, queue):
     try:
-        queue.put((place % 5, ask(path, 0.25, terms=f"run {place % 5}").counts.sha256()))
+        queue.put(
+            (place % 5, ask(path, 0.25, terms=f"run {place % 5}").counts.sha256())
+        )
     except PrivacyError as error:
         queue.put((place % 5, error.field))
 
@@ -279,13 +386,18 @@ def test_processes_take_turns(path):
     """Ten at once ask for five releases, two each, of which the policy allows four."""
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    processes = [context.Process(target=ask_one_of_five, args=(path, place, queue)) for place in range(10)]
+    processes = [
+        context.Process(target=ask_one_of_five, args=(path, place, queue))
+        for place in range(10)
+    ]
     for process in processes:
         process.start()
     answers = [queue.get(timeout=60) for _ in processes]
     for process in processes:
         process.join()
-    by_run = {run: {answer for each, answer in answers if each == run} for run in range(5)}
+    by_run = {
+        run: {answer for each, answer in answers if each == run} for run in range(5)
+    }
     assert all(len(same) == 1 for same in by_run.values())
     assert sum(same == {"policy max-epsilon"} for same in by_run.values()) == 1
     assert spent(path) == (1.0, 0.0)
@@ -302,23 +414,35 @@ def test_a_link_is_the_same_ledger(path):
 
 def test_a_ledger_is_the_partys_own_to_read(path):
     ask(path)
-    files = [*path.iterdir(), path.with_name("state.exists"), path.with_name("state.lock")]
+    files = [
+        *path.iterdir(),
+        path.with_name("state.exists"),
+        path.with_name("state.lock"),
+    ]
     assert len(files) == 4
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(tmp_path, monkeypatch):
-    """With a folder that vanishes, both the ledger and what tells that there was one would."""
+def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(
+    tmp_path, monkeypatch
+):
+    """With a folder that vanishes, both the ledger and what tells that there was one
+    would.
+    """
     settled, settle = [], ledger_files.settle
-    monkeypatch.setattr(ledger_files, "settle", lambda folder: (settled.append(folder), settle(folder)))
+    monkeypatch.setattr(
+        ledger_files, "settle", lambda folder: (settled.append(folder), settle(folder))
+    )
     ask(tmp_path / "new" / "newer" / "state")
     assert settled[:2] == [tmp_path, tmp_path / "new"]
     assert tmp_path / "new" / "newer" in settled
 
 
 def die_at(path, step, before):
-    """Release, and be killed before or after the step-th time that a file is put in its place."""
+    """Release, and be killed before or after the step-th time that a file is put in its
+    place.
+    """
     steps, replace = [], os.replace
 
     def replace_and_die(source, target):
@@ -337,16 +461,24 @@ def die_at(path, step, before):
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
-    ("first", "step"), [*((True, step) for step in range(1, 8)), *((False, step) for step in range(1, 6))]
+    ("first", "step"),
+    [*((True, step) for step in range(1, 8)), *((False, step) for step in range(1, 6))],
 )
-def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, first, step, before):
-    """Steps: for a first release marker and new ledger; ledger and marker with the request; release, ledger, marker."""
+def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(
+    path, first, step, before
+):
+    """Steps: for a first release marker and new ledger; ledger and marker with the
+    request; release, ledger, marker.
+    """
     earlier = None if first else ask(path, 0.25)
-    process = multiprocessing.get_context("fork").Process(target=die_at, args=(path, step, before))
+    process = multiprocessing.get_context("fork").Process(
+        target=die_at, args=(path, step, before)
+    )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    if first and (step, before) in ((1, False), (2, True)):  # there was a ledger, or might have been
+    # there was a ledger, or might have been
+    if first and (step, before) in ((1, False), (2, True)):
         refused("ledger", spent, path, got="lost")
         return
     written = step - 2 * first - before  # steps that were done
@@ -357,7 +489,11 @@ def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(path, first, s
         left = {file.name for file in path.iterdir()}
         assert left - {"ledger.json"} <= {entry["file"] for entry in entries_of(path)}
         assert len(left) == 1 + (not first) + (written >= 3)
-        assert json.loads(marker_of(path).read_text())["entries"] == len(entries_of(path)) == 4 * cost
+        assert (
+            json.loads(marker_of(path).read_text())["entries"]
+            == len(entries_of(path))
+            == 4 * cost
+        )
     assert earlier is None or ask(path, 0.25).counts == earlier.counts
     assert ask(path, 0.25, terms="more").repeated == answered
     assert spent(path) == (cost + 0.25 * (not answered), 0.0)
@@ -374,10 +510,17 @@ def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
         assert budget.main(["reset", str(wrong)]) == 1
         assert capsys.readouterr().err.startswith(f"ledger {wrong.name}: ")
     assert sorted(path.iterdir()) == before
-    assert sorted(file.name for file in path.parent.iterdir()) == ["state", "state.exists", "state.lock"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "state",
+        "state.exists",
+        "state.lock",
+    ]
     assert not list(path.parent.parent.glob("*.lock"))
     (path / "notes.txt").unlink()
-    for left_by_a_killed_process in (path / ".ledger.json.partial", path.with_name(".state.exists.partial")):
+    for left_by_a_killed_process in (
+        path / ".ledger.json.partial",
+        path.with_name(".state.exists.partial"),
+    ):
         left_by_a_killed_process.touch()
     assert budget.main(["reset", str(path)]) == 0
     assert [file.name for file in path.parent.iterdir()] == ["state.lock"]
@@ -394,7 +537,10 @@ def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
     assert str(path) in capsys.readouterr().err
     assert not path.parent.exists()
     ask(path)
-    assert shown(path, capsys) == "composition basic, releases 1, epsilon 0.5, delta 0 spent"
+    assert (
+        shown(path, capsys)
+        == "composition basic, releases 1, epsilon 0.5, delta 0 spent"
+    )
     lose(path)
     assert budget.main(["show", str(path)]) == 1
     assert capsys.readouterr().err.splitlines()[-1].endswith(f"reset {path}")
@@ -406,9 +552,13 @@ def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
 # Before data are touched
 
 
-@pytest.mark.parametrize("error", [DataError("X"), OSError(5, "input"), ValueError(), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [DataError("X"), OSError(5, "input"), ValueError(), KeyboardInterrupt()]
+)
 def test_a_count_that_fails_is_charged_all_the_same(path, error):
-    """Else whatever fails because of one record would answer questions about it for nothing."""
+    """Else whatever fails because of one record would answer questions about it for
+    nothing.
+    """
 
     def fail():
         raise error
@@ -420,7 +570,13 @@ def test_a_count_that_fails_is_charged_all_the_same(path, error):
     assert spent(path) == (0.5, 0.0)
     assert not ask(path).repeated
     assert spent(path) == (1.0, 0.0)
-    refused("policy max-epsilon", open_budget(path).release, laplace(), ELSEWHERE.spec_fingerprint, never)
+    refused(
+        "policy max-epsilon",
+        open_budget(path).release,
+        laplace(),
+        ELSEWHERE.spec_fingerprint,
+        never,
+    )
 
 
 def test_what_no_sample_decides_is_refused_before_the_charge(path, monkeypatch):
@@ -428,8 +584,11 @@ def test_what_no_sample_decides_is_refused_before_the_charge(path, monkeypatch):
         raise DataError("columns", "others", "these")
 
     with raises(DataError, field="columns"):
-        open_budget(path).release(laplace(), HERE.spec_fingerprint, never, prepare=refuse)
-    monkeypatch.setattr(mechanism, "privacy_extra", refuse)  # noise that cannot be drawn
+        open_budget(path).release(
+            laplace(), HERE.spec_fingerprint, never, prepare=refuse
+        )
+    # noise that cannot be drawn
+    monkeypatch.setattr(mechanism, "privacy_extra", refuse)
     with raises(DataError, field="columns"):
         open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
     refused("request", open_budget(path).recall, laplace(), HERE.spec_fingerprint)
@@ -442,7 +601,11 @@ def test_a_ledger_is_made_whole_or_not_at_all_on_a_full_disk(path, step, monkeyp
     steps, fsync = [], os.fsync
     path.parent.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", lambda n: (full if steps.append(n) or len(steps) == step else fsync)(n))
+        patch.setattr(
+            os,
+            "fsync",
+            lambda n: (full if steps.append(n) or len(steps) == step else fsync)(n),
+        )
         with suppress(PrivacyError):
             ask(path, 0.25)
     assert spent(path)[0] in (0.0, 0.25)
@@ -451,9 +614,15 @@ def test_a_ledger_is_made_whole_or_not_at_all_on_a_full_disk(path, step, monkeyp
 
 def test_counts_that_do_not_fit_are_not_released(path):
     noisy = laplace().release(HERE)
-    for wrong in (ELSEWHERE, noisy, ClassCounts([[2, 2, 0]], hash_nnz=2, spec_fingerprint=64 * "0")):
+    for wrong in (
+        ELSEWHERE,
+        noisy,
+        ClassCounts([[2, 2, 0]], hash_nnz=2, spec_fingerprint=64 * "0"),
+    ):
         with pytest.raises(CountsError):
-            open_budget(path).release(laplace(0.25), HERE.spec_fingerprint, lambda wrong=wrong: wrong)
+            open_budget(path).release(
+                laplace(0.25), HERE.spec_fingerprint, lambda wrong=wrong: wrong
+            )
     assert [entry["sha256"] for entry in entries_of(path)] == ["", "", ""]
 
 
@@ -470,7 +639,9 @@ def test_nothing_on_the_disk_depends_on_the_counts_but_the_release(tmp_path):
 
 
 def test_a_share_is_not_sent_again_to_be_taken_out(path):
-    """Two sums, one with it and one without, would leave the others with too little noise between them."""
+    """Two sums, one with it and one without, would leave the others with too little
+    noise between them.
+    """
     budget = open_budget(path, secure_sum=True)
     answer(budget, SHARE)
     refused("share", budget.recall, SHARE, HERE.spec_fingerprint)
@@ -509,10 +680,23 @@ def test_an_older_copy_of_the_folder_is_noticed(path, copies):
     assert {file.name: file.read_bytes() for file in path.iterdir()} == files
 
 
-def test_a_ledger_with_a_release_by_a_mechanism_of_0_8_shows_what_was_spent_and_releases_nothing(path):
+def test_a_ledger_with_a_release_by_a_mechanism_of_0_8_shows_what_was_spent_and_releases_nothing(
+    path,
+):
     ask(path, 0.125)
-    rounds = {"mechanism": "gaussian-rounds", "epsilon": 0.125, "delta": 1e-5, "n_rounds": 2, **SHAPE}
-    forge(path, lambda entries: [entries[0] | {"request": entries[0]["request"] | {"mechanism": rounds}}])
+    rounds = {
+        "mechanism": "gaussian-rounds",
+        "epsilon": 0.125,
+        "delta": 1e-5,
+        "n_rounds": 2,
+        **SHAPE,
+    }
+    forge(
+        path,
+        lambda entries: [
+            entries[0] | {"request": entries[0]["request"] | {"mechanism": rounds}}
+        ],
+    )
     refused("ledger", ask, path, 0.25, got="mechanism")
     assert spent(path) == (0.125, 0.0)
 
@@ -523,13 +707,18 @@ def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, copies)
     assert marker_of(path).read_bytes() == copies[2][1]
     marker_of(path).write_bytes(copies[0][1])
     refused("ledger", spent, path, got="altered")
-    put_back(path, copies[0][0])  # folder and marker put back together are not noticed, as the module says
+    # folder and marker put back together are not noticed, as the module says
+    put_back(path, copies[0][0])
     assert spent(path) == (0.125, 0.0)
 
 
 def test_what_a_killed_process_left_is_removed(path):
     ask(path)
-    stale = [path / ".ledger.json.partial", path / f"{32 * 'b'}.npz", path / f".{32 * 'b'}.npz.partial"]
+    stale = [
+        path / ".ledger.json.partial",
+        path / f"{32 * 'b'}.npz",
+        path / f".{32 * 'b'}.npz.partial",
+    ]
     others = [path / "notes.txt", path.parent / ".ledger.json.partial"]
     for file in [*stale, *others]:
         file.write_text("")
@@ -545,11 +734,20 @@ def test_a_ledger_serves_one_data_file(path, tmp_path):
     data, other = tmp_path / "data.csv", tmp_path / "other.csv"
     (tmp_path / "link.csv").symlink_to(data)
     first = answer(Budget(path, Policy(1.0), data), laplace())
-    assert answer(Budget(path, Policy(1.0), str(tmp_path / "link.csv")), laplace()).counts == first.counts
+    assert (
+        answer(Budget(path, Policy(1.0), str(tmp_path / "link.csv")), laplace()).counts
+        == first.counts
+    )
     for wrong in (other, None):
         budget = Budget(path, Policy(1.0), wrong)
         for function in (partial(budget.release, count=never), budget.recall):
-            error = refused("ledger", function, laplace(), HERE.spec_fingerprint, got="another data file")
+            error = refused(
+                "ledger",
+                function,
+                laplace(),
+                HERE.spec_fingerprint,
+                got="another data file",
+            )
             assert str(tmp_path) not in str(error)
             assert str(data) in error.__notes__[0]
     assert Budget(path, Policy(1.0)).spent() == (0.5, 0.0)  # for the party's own eyes
@@ -563,7 +761,9 @@ def test_a_ledger_without_a_data_file_stays_so(path, tmp_path):
     assert json.loads((path / "ledger.json").read_text())["data_path"] is None
 
 
-@pytest.mark.parametrize("epsilon", [0.001, pytest.param(0.006, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "epsilon", [0.001, pytest.param(0.006, marks=pytest.mark.slow)]
+)
 def test_no_request_takes_minutes_to_account_for(epsilon):
     start = time.process_time()
     mechanism = GaussianCounts(epsilon, 1e-12, hash_nnz=1, n_classes=2)
@@ -574,8 +774,12 @@ def test_no_request_takes_minutes_to_account_for(epsilon):
 # Policies that become stricter
 
 
-@pytest.mark.parametrize("stricter", [{"neighbours": "replace-one"}, {"records_per_person": 2}])
-def test_a_policy_that_becomes_stricter_releases_nothing_until_the_ledger_is_reset(path, stricter):
+@pytest.mark.parametrize(
+    "stricter", [{"neighbours": "replace-one"}, {"records_per_person": 2}]
+)
+def test_a_policy_that_becomes_stricter_releases_nothing_until_the_ledger_is_reset(
+    path, stricter
+):
     strong = laplace(0.25, neighbours="replace-one", records_per_person=2)
     ask(path, 0.25)
     budget = open_budget(path, **stricter)
@@ -590,7 +794,10 @@ def test_a_policy_that_becomes_stricter_releases_nothing_until_the_ledger_is_res
 # Accounts
 
 
-ZCDP, WHOLE = {"max_delta": 1e-5, "composition": "zcdp"}, GaussianCounts(1.0, 1e-5, **SHAPE)
+ZCDP, WHOLE = (
+    {"max_delta": 1e-5, "composition": "zcdp"},
+    GaussianCounts(1.0, 1e-5, **SHAPE),
+)
 
 
 def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, capsys):
@@ -598,7 +805,12 @@ def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, cap
     first, epsilon = answer(open_budget(path, **ZCDP), WHOLE), WHOLE.epsilon(1e-5)
     assert open_budget(path, **ZCDP).spent() == (epsilon, 1e-5)
     for max_epsilon in (1.0, 10.0):  # closed for good
-        refused("policy max-epsilon", answer, open_budget(path, **ZCDP, max_epsilon=max_epsilon), laplace(0.001))
+        refused(
+            "policy max-epsilon",
+            answer,
+            open_budget(path, **ZCDP, max_epsilon=max_epsilon),
+            laplace(0.001),
+        )
     assert answer(open_budget(path, **ZCDP), WHOLE).counts == first.counts
     assert entries_of(path)[0]["closes"] is True
     facts = f"releases 1, closed, epsilon {shown_bound(epsilon, 6)}, delta 1e-05 spent"
@@ -611,11 +823,20 @@ def test_a_ledger_keeps_to_its_composition(mine, other, path, capsys):
     answer(open_budget(path, composition=mine), noise)
     budget = open_budget(path, composition=other)
     refused("policy composition", answer, budget, noise)
-    refused("policy composition", budget.recall, noise, HERE.spec_fingerprint, got=other)
+    refused(
+        "policy composition", budget.recall, noise, HERE.spec_fingerprint, got=other
+    )
     # The costs are told by the ledger's own composition.
-    epsilon, delta = (accounting.zcdp_epsilon(noise.zcdp_rho, 1e-4), 1e-4) if mine == "zcdp" else (0.1, 0.0)
+    epsilon, delta = (
+        (accounting.zcdp_epsilon(noise.zcdp_rho, 1e-4), 1e-4)
+        if mine == "zcdp"
+        else (0.1, 0.0)
+    )
     assert budget.spent() == (epsilon, delta)
-    told = f"composition {mine}, releases 1, epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
+    told = (
+        f"composition {mine}, releases 1, epsilon {shown_bound(epsilon, 6)}, delta "
+        f"{shown_bound(delta, 6)} spent"
+    )
     assert shown(path, capsys) == told
     budget.reset()
     answer(budget, noise)
@@ -633,7 +854,9 @@ def test_a_lock_that_was_replaced_is_noticed_before_the_ledger_is_written(path):
         lock.touch()
         return HERE
 
-    refused("ledger", release, laplace(0.5), HERE.spec_fingerprint, replaced, got="lock")
+    refused(
+        "ledger", release, laplace(0.5), HERE.spec_fingerprint, replaced, got="lock"
+    )
     lock.unlink()
     gone = laplace(0.25), HERE.spec_fingerprint, lambda: lock.unlink() or HERE
     refused("ledger", release, *gone, terms="more", got="not written")

@@ -61,7 +61,8 @@ def counts(array, hash_nnz=4):
 
 
 def exact_delta(epsilon, sigma, n_entries):
-    """Delta of discrete Gaussian noise where n entries differ by one: all depends on their sum s alone.
+    """Delta of discrete Gaussian noise where n entries differ by one: all depends on
+    their sum s alone.
 
     log P(s with) / P(s without) = (2 s - n) / (2 sigma ** 2).
     """
@@ -87,19 +88,31 @@ def test_sigma_is_what_the_promise_takes_and_no_more(epsilon, delta, n_entries):
     sigma = accounting.gaussian_sigma(epsilon, delta, n_entries)
     for noise, is_enough in ((sigma, True), (0.997 * sigma, False)):
         bound = accounting.gaussian_epsilon(noise, delta, n_entries)
-        assert (exact_delta(epsilon, noise, n_entries) <= delta * (1 + 1e-9)) == (bound <= epsilon) == is_enough
-        assert exact_delta(bound, noise, n_entries) <= delta * (1 + 1e-6)  # of a sum of 30 convolutions
+        assert (
+            (exact_delta(epsilon, noise, n_entries) <= delta * (1 + 1e-9))
+            == (bound <= epsilon)
+            == is_enough
+        )
+        # of a sum of 30 convolutions
+        assert exact_delta(bound, noise, n_entries) <= delta * (1 + 1e-6)
         assert exact_delta(0.999 * bound - 1e-3, noise, n_entries) > delta
 
 
 @pytest.mark.parametrize("largest", [2, 5])
 def test_several_records_of_a_person_are_bounded_however_they_overlap(largest):
-    """In the same entries, or in as many different ones: epsilon of both is below the bound."""
+    """In the same entries, or in as many different ones: epsilon of both is below the
+    bound.
+    """
     sigma, n_entries, delta = 30.0, 9, 1e-5
     bound = accounting.gaussian_epsilon(sigma, delta, n_entries, largest)
     wide = accounting.gaussian_epsilon(sigma, delta, n_entries * largest)
-    high = accounting.privacy_extra("dp_accounting.pld.privacy_loss_distribution").from_discrete_gaussian_mechanism(
-        sigma, sensitivity=largest, value_discretization_interval=1e-3, use_connect_dots=True
+    high = accounting.privacy_extra(
+        "dp_accounting.pld.privacy_loss_distribution"
+    ).from_discrete_gaussian_mechanism(
+        sigma,
+        sensitivity=largest,
+        value_discretization_interval=1e-3,
+        use_connect_dots=True,
     )
     same = high.self_compose(n_entries).get_epsilon_for_delta(delta)
     assert wide < same < bound < 1.15 * same
@@ -123,9 +136,17 @@ def test_no_rounding_makes_the_noise_too_small_and_it_is_no_larger_than_it_must_
     epsilon, rho, n_released, neighbours, k
 ):
     """In exact arithmetic, with the very floats that the samplers get."""
-    common = {"hash_nnz": rho, "n_classes": 2, "neighbours": neighbours, "records_per_person": k}
+    common = {
+        "hash_nnz": rho,
+        "n_classes": 2,
+        "neighbours": neighbours,
+        "records_per_person": k,
+    }
     both = 1 if neighbours == "add-remove" else 2
-    laplace, top = LaplaceCounts(epsilon, **common), TopTLaplace(epsilon, n_released, **common)
+    laplace, top = (
+        LaplaceCounts(epsilon, **common),
+        TopTLaplace(epsilon, n_released, **common),
+    )
     selected = Fraction(n_released * k * both) / Fraction(top.gumbel_scale)
     released = Fraction(min(n_released, both * rho) * k) / Fraction(top.scale)
     exact = Fraction(both * rho * k) / Fraction(laplace.scale), selected + released
@@ -145,14 +166,26 @@ def test_opendp_gives_away_no_more_by_its_own_maps():
     dp = accounting.privacy_extra("opendp.prelude")
     dp.enable_features("contrib")
     domain = dp.vector_domain(dp.atom_domain(T="i64"))
-    for mechanism in (LaplaceCounts(0.3, **SHAPE), LaplaceCounts(0.75, **SHAPE, neighbours="replace-one")):
-        theirs = dp.m.make_laplace(domain, dp.l1_distance(T="i64"), scale=mechanism.scale)
-        assert theirs.map(mechanism.l1_sensitivity) <= mechanism.target_epsilon * (1 + 1e-12)
-        assert theirs.map(2 * mechanism.l1_sensitivity) > 1.99 * mechanism.target_epsilon
-    gaussian = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3)  # accounted for by zCDP, as OpenDP does
+    for mechanism in (
+        LaplaceCounts(0.3, **SHAPE),
+        LaplaceCounts(0.75, **SHAPE, neighbours="replace-one"),
+    ):
+        theirs = dp.m.make_laplace(
+            domain, dp.l1_distance(T="i64"), scale=mechanism.scale
+        )
+        assert theirs.map(mechanism.l1_sensitivity) <= mechanism.target_epsilon * (
+            1 + 1e-12
+        )
+        assert (
+            theirs.map(2 * mechanism.l1_sensitivity) > 1.99 * mechanism.target_epsilon
+        )
+    # accounted for by zCDP, as OpenDP does
+    gaussian = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3)
     add = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale=gaussian.sigma)
     theirs = dp.c.make_zCDP_to_approxDP(add)
-    assert theirs.map(3 * 2).epsilon(1e-5) == pytest.approx(gaussian.epsilon(1e-5), rel=0.05)
+    assert theirs.map(3 * 2).epsilon(1e-5) == pytest.approx(
+        gaussian.epsilon(1e-5), rel=0.05
+    )
 
 
 def test_gaussian_noise_promises_nothing_at_delta_0_and_top_t_spends_half_in_each_step():
@@ -164,7 +197,9 @@ def test_gaussian_noise_promises_nothing_at_delta_0_and_top_t_spends_half_in_eac
 @pytest.mark.parametrize("n_honest", [1, 2, 10, 100])
 def test_shares_of_distributed_noise_carry_it_together(n_honest):
     shared = GaussianCounts(1.0, 1e-5, hash_nnz=100, n_classes=2, n_honest=n_honest)
-    whole = GaussianCounts(1.0, 1e-5, hash_nnz=100, n_classes=2).sigma / math.sqrt(n_honest)
+    whole = GaussianCounts(1.0, 1e-5, hash_nnz=100, n_classes=2).sigma / math.sqrt(
+        n_honest
+    )
     assert max(3, whole * (1 - 1e-12)) <= shared.sigma <= max(3.0, 1.001 * whole)
     assert shared.epsilon(1e-5) <= 1.0
     assert "securely computed sum" in shared.guarantee()
@@ -175,7 +210,8 @@ def test_a_sum_of_discrete_gaussians_is_as_near_to_one_as_stated(sigma, n_partie
     total = reduce(np.convolve, n_parties * [gaussian_pmf(sigma)])
     x = np.arange(len(total)) - len(total) // 2
     whole = np.exp(-(x**2) / (2 * n_parties * sigma**2))
-    near = np.abs(x) < 6 * sigma * math.sqrt(n_parties)  # beyond, rounding errors take over
+    # beyond, rounding errors take over
+    near = np.abs(x) < 6 * sigma * math.sqrt(n_parties)
     gap = np.abs(np.log(total[near] / (whole / whole.sum())[near])).max()
     assert 0 < gap <= accounting.sum_of_gaussians_gap(sigma, n_parties)
     assert accounting.sum_of_gaussians_gap(3.0, 1000) < 1e-30
@@ -189,13 +225,17 @@ def goodness(drawn, pmf):
     expected = pmf * len(drawn)
     observed = np.bincount(np.clip(drawn, -reach, reach) + reach, minlength=len(pmf))
     often = expected >= 10
-    expected, observed = [np.append(each[often], each[~often].sum()) for each in (expected, observed)]
+    expected, observed = [
+        np.append(each[often], each[~often].sum()) for each in (expected, observed)
+    ]
     return chisquare(observed, expected).pvalue
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.8, 1.2, 20.0])
-@pytest.mark.parametrize("sampler", [OpenDPNoise(), SeededNoise(3)], ids=["opendp", "seeded"])
+@pytest.mark.parametrize(
+    "sampler", [OpenDPNoise(), SeededNoise(3)], ids=["opendp", "seeded"]
+)
 def test_noise_has_the_distribution_that_is_accounted_for(sampler, scale):
     assert goodness(sampler.laplace(40000, scale), laplace_pmf(scale)) > UNLIKELY
     if isinstance(sampler, OpenDPNoise) or scale > 1:
@@ -218,21 +258,38 @@ def test_no_seed_decides_what_leaves_a_party(kind, monkeypatch):
 
 def test_wide_noise_has_the_distribution_that_is_accounted_for():
     drawn = OpenDPNoise().gaussian(20000, 500.0)
-    assert kstest(drawn + np.random.default_rng(0).random(drawn.size) - 0.5, "norm", (0, 500.0)).pvalue > UNLIKELY
+    assert (
+        kstest(
+            drawn + np.random.default_rng(0).random(drawn.size) - 0.5,
+            "norm",
+            (0, 500.0),
+        ).pvalue
+        > UNLIKELY
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", [OpenDPNoise(), SeededNoise(5)], ids=["opendp", "seeded"])
+@pytest.mark.parametrize(
+    "sampler", [OpenDPNoise(), SeededNoise(5)], ids=["opendp", "seeded"]
+)
 def test_the_largest_noisy_scores_are_draws_without_replacement(sampler):
     scores, how_many, scale = np.array([4, 0, 1, 2]), 2, 2.0
     weights = np.exp(scores / scale)
     drawn, law = {}, {}
     for first, second in permutations(range(4), 2):
-        law[first, second] = weights[first] / weights.sum() * weights[second] / (weights.sum() - weights[first])
+        law[first, second] = (
+            weights[first]
+            / weights.sum()
+            * weights[second]
+            / (weights.sum() - weights[first])
+        )
         drawn[first, second] = 0
     for _ in range(RUNS):
         drawn[tuple(sampler.top(scores, how_many, scale).tolist())] += 1
-    assert chisquare(list(drawn.values()), RUNS * np.array(list(law.values()))).pvalue > UNLIKELY
+    assert (
+        chisquare(list(drawn.values()), RUNS * np.array(list(law.values()))).pvalue
+        > UNLIKELY
+    )
 
 
 # What is released
@@ -243,7 +300,9 @@ def test_a_release_is_noisy_counts_of_the_stated_variance(mechanism):
     exact = counts(np.tile([[5, 5, 5, 5], [0, 0, 0, 0]], 1000))
     release = mechanism.release(exact)
     assert release.noise_variance == pytest.approx(mechanism.noise_sd**2)
-    noise = (release.array - exact.array)[release.array != 0 if mechanism.kind == "top-t" else ...]
+    noise = (release.array - exact.array)[
+        release.array != 0 if mechanism.kind == "top-t" else ...
+    ]
     if mechanism.kind == "top-t":
         assert np.count_nonzero(release.array) <= 10
         assert release.n_per_class is None
@@ -257,7 +316,9 @@ def test_a_release_is_noisy_counts_of_the_stated_variance(mechanism):
 
 
 def test_no_count_is_refused_and_none_overflows():
-    """Beyond the limit, which leaves room for sums, they are clipped; far below it noise is all that changes."""
+    """Beyond the limit, which leaves room for sums, they are clipped; far below it
+    noise is all that changes.
+    """
     limit = (2**63 - 1) // 4 // 4
     far = 1e-12  # the probability that noise is larger than this many scales
     for size in (0, 1000, 2**61 // 4, (2**63 - 1) // 4):
@@ -301,7 +362,8 @@ def test_simulated_releases_can_be_repeated_and_protect_nobody(mechanism):
     first = one.release(exact)
     assert first == same.release(exact)
     assert one.release(exact) == same.release(exact) != first != other.release(exact)
-    assert one.received(first.array, FINGERPRINT) == first  # as of the mechanism that it simulates
+    # as of the mechanism that it simulates
+    assert one.received(first.array, FINGERPRINT) == first
     assert (one.epsilon(1e-5), one.noise_sd) == (math.inf, mechanism.noise_sd)
     assert one.guarantee().startswith("No privacy")
 
@@ -309,24 +371,37 @@ def test_simulated_releases_can_be_repeated_and_protect_nobody(mechanism):
 # In words and as data
 
 
-@pytest.mark.parametrize("mechanism", [*ALL.values(), SimulatedRelease(ONE, 3)], ids=repr)
+@pytest.mark.parametrize(
+    "mechanism", [*ALL.values(), SimulatedRelease(ONE, 3)], ids=repr
+)
 def test_a_description_is_all_there_is(mechanism):
     same = mechanism_from_dict(json.loads(json.dumps(mechanism.to_dict())))
     assert same == mechanism
-    assert [made(same) for made in (hash, repr)] == [made(mechanism) for made in (hash, repr)]
+    assert [made(same) for made in (hash, repr)] == [
+        made(mechanism) for made in (hash, repr)
+    ]
     assert same.guarantee() == mechanism.guarantee()
     assert sum(repr(each) == repr(mechanism) for each in ALL.values()) <= 1
 
 
 def test_a_guarantee_says_what_is_promised_and_what_is_not():
     words = ALL["gaussian, three records"].guarantee()
-    for expected in ("epsilon 1 and", "delta 1e-05", "2.72, and by 1e-05 more", "discrete Gaussian"):
+    for expected in (
+        "epsilon 1 and",
+        "delta 1e-05",
+        "2.72, and by 1e-05 more",
+        "discrete Gaussian",
+    ):
         assert expected in words, words
     for expected in ("at most 3", "replaced", "Not covered", "add"):
         assert expected in words, words
 
 
-KNOWN = {"gaussian": ONE, "top-t": TopTLaplace(1.0, 5, **SHAPE), "simulated": SimulatedRelease(ONE, 1)}
+KNOWN = {
+    "gaussian": ONE,
+    "top-t": TopTLaplace(1.0, 5, **SHAPE),
+    "simulated": SimulatedRelease(ONE, 1),
+}
 
 
 def described(known, values):
@@ -335,14 +410,19 @@ def described(known, values):
 
 def test_policies_and_descriptions_are_refused_as_it_is_on_record():
     takes = {kind: partial(described, known) for kind, known in KNOWN.items()}
-    takes |= {"policy": lambda values: Policy(**{"max_epsilon": 1.0} | values), "mechanism": mechanism_from_dict}
+    takes |= {
+        "policy": lambda values: Policy(**{"max_epsilon": 1.0} | values),
+        "mechanism": mechanism_from_dict,
+    }
     assert_refused_as_on_record(Path(__file__).parent / "refused.txt", takes)
 
 
 @pytest.mark.parametrize("missing", ONE.to_dict())
 def test_nothing_may_be_missing_from_a_description(missing):
     values = {name: value for name, value in ONE.to_dict().items() if name != missing}
-    with raises(ConfigError, got="None" if missing == "mechanism" else f"none named {missing}"):
+    with raises(
+        ConfigError, got="None" if missing == "mechanism" else f"none named {missing}"
+    ):
         mechanism_from_dict(values)
 
 
@@ -367,7 +447,11 @@ def test_further_refusals():
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr(accounting, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    monkeypatch.setattr(
+        accounting,
+        "import_module",
+        lambda name: (_ for _ in ()).throw(ImportError(name)),
+    )
     with raises(MissingExtraError, field="opendp", expected="flwr-flynn[privacy]"):
         LaplaceCounts(1.0, **SHAPE).release(counts([[1] * 4, [0] * 4]))
 
@@ -382,7 +466,9 @@ SIZES = [  # delta; features, samples, classes; parties; further settings; m and
 ]
 
 
-@pytest.mark.parametrize(("delta", "figures", "n_parties", "more", "hash_dim", "hash_nnz"), SIZES)
+@pytest.mark.parametrize(
+    ("delta", "figures", "n_parties", "more", "hash_dim", "hash_nnz"), SIZES
+)
 def test_sizes_of_private_counts(delta, figures, n_parties, more, hash_dim, hash_nnz):
     spec = privacy.suggest_spec(1.0, delta, *figures, n_parties, seed=3, **more)
     assert (spec.seed, spec.hash_dim) == (3, hash_dim)
@@ -416,7 +502,9 @@ class HalvedNoise(OpenDPNoise):
 
 
 def neighbours(mechanism):
-    """Counts of one class without and with a person's records, as far apart as the mechanism says they may be."""
+    """Counts of one class without and with a person's records, as far apart as the
+    mechanism says they may be.
+    """
     rho, k = mechanism.hash_nnz, mechanism.records_per_person
     without, with_person = np.zeros((2, max(mechanism.n_changed, 8)), np.int64)
     with_person[:rho] = k
@@ -426,22 +514,32 @@ def neighbours(mechanism):
 
 
 def runs(mechanism, sampler, array, n):
-    """Releases; noise on all counts is independent, so that the classes of one release will do."""
+    """Releases; noise on all counts is independent, so that the classes of one release
+    will do.
+    """
     if mechanism.kind == "top-t":
         exact = counts([array], mechanism.hash_nnz)
-        return np.array([mechanism.release(exact, sampler=sampler).array[0] for _ in range(n)])
+        return np.array(
+            [mechanism.release(exact, sampler=sampler).array[0] for _ in range(n)]
+        )
     of_many_classes = mechanism_from_dict(mechanism.to_dict() | {"n_classes": 2 * n})
-    exact = counts(np.tile(array[: mechanism.n_changed], (2 * n, 1)), mechanism.hash_nnz)
+    exact = counts(
+        np.tile(array[: mechanism.n_changed], (2 * n, 1)), mechanism.hash_nnz
+    )
     return of_many_classes.release(exact, sampler=sampler).array
 
 
 def shown_by(mechanism, without, with_person, before, after):
-    """Lower bound on epsilon that releases of `before` and of `after` show about the difference of the two."""
+    """Lower bound on epsilon that releases of `before` and of `after` show about the
+    difference of the two.
+    """
     change = after - before
     changed = np.flatnonzero(change)
     if mechanism.kind == "gaussian":
         half = (change @ before + change @ after) / 2
-        return audit.gaussian_epsilon(with_person @ change, without @ change, half, mechanism.delta)
+        return audit.gaussian_epsilon(
+            with_person @ change, without @ change, half, mechanism.delta
+        )
 
     def event(released):
         ahead = (released[:, changed] - after[changed]) * np.sign(change[changed])
@@ -455,7 +553,12 @@ def audited(mechanism, sampler, n=RUNS):
     before, after = neighbours(mechanism)
     if mechanism.kind != "top-t":
         before, after = before[: mechanism.n_changed], after[: mechanism.n_changed]
-    return shown_by(mechanism, *(runs(mechanism, sampler, each, n) for each in (before, after)), before, after)
+    return shown_by(
+        mechanism,
+        *(runs(mechanism, sampler, each, n) for each in (before, after)),
+        before,
+        after,
+    )
 
 
 REPLACED = {"neighbours": "replace-one", "hash_nnz": 2, "n_classes": 1}
@@ -477,7 +580,10 @@ AUDITED = pytest.mark.parametrize("mechanism", AUDITS.values(), ids=AUDITS)
 @AUDITED
 def test_audit(mechanism):
     shown = audited(mechanism, OpenDPNoise())
-    print(f"{mechanism!r}: at least {shown:.3f} of {mechanism.epsilon(mechanism.delta):.3f}")
+    print(
+        f"{mechanism!r}: at least {shown:.3f} of "
+        f"{mechanism.epsilon(mechanism.delta):.3f}"
+    )
     assert 0.6 <= shown <= mechanism.epsilon(mechanism.delta)
 
 
@@ -491,16 +597,27 @@ def test_an_audit_notices_halved_noise(mechanism):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mechanism", [GaussianCounts(4.0, 1e-5, hash_nnz=2, n_classes=1), LaplaceCounts(1.0, hash_nnz=2, n_classes=1)]
+    "mechanism",
+    [
+        GaussianCounts(4.0, 1e-5, hash_nnz=2, n_classes=1),
+        LaplaceCounts(1.0, hash_nnz=2, n_classes=1),
+    ],
 )
 def test_audit_of_the_messages_that_leave_a_party(mechanism):
-    """The same through all that makes a message: nothing in it gives away more than the noisy counts."""
+    """The same through all that makes a message: nothing in it gives away more than the
+    noisy counts.
+    """
     before, after = np.array([[0, 0, 1, 1], [1, 1, 1, 1]])
 
     def sent(array):
         exact = counts([array], hash_nnz=2)
         return np.array(
-            [codec.release_field(HASHER, mechanism, 0).packed(mechanism.release(exact).array)[0] for _ in range(FEW)]
+            [
+                codec.release_field(HASHER, mechanism, 0).packed(
+                    mechanism.release(exact).array
+                )[0]
+                for _ in range(FEW)
+            ]
         )
 
     shown = shown_by(mechanism, sent(before), sent(after), before, after)

@@ -1,4 +1,6 @@
-"""Sums of releases: no account admits more than it promises, by figures that are worked out here once more."""
+"""Sums of releases: no account admits more than it promises, by figures that are worked
+out here once more.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,22 @@ from scipy.optimize import minimize_scalar
 
 from flwr_flynn import ClassCounts
 from flwr_flynn.errors import ConfigError, PrivacyError
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease, TopTLaplace, accounting
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    SimulatedRelease,
+    TopTLaplace,
+    accounting,
+)
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.privacy.release_policy import Account, Policy
 from tests.privacy.distributions import gaussian_pmf, laplace_pmf
 from tests.raising import raises
 
 SHAPE = {"hash_nnz": 16, "n_classes": 2}
-HERE = ClassCounts([[1] * 16 + [0] * 4, [0] * 20], hash_nnz=16, spec_fingerprint=64 * "0")
+HERE = ClassCounts(
+    [[1] * 16 + [0] * 4, [0] * 20], hash_nnz=16, spec_fingerprint=64 * "0"
+)
 ROUNDING = 1 + 2e-9
 
 GAUSSIANS = [
@@ -41,19 +51,32 @@ REQUESTS = [*GAUSSIANS, SHARE, *PURE]
 
 
 def rho_of(mechanism):
-    """From what noise is drawn and what a person changes, in other words than the package's."""
-    both, k, rho = (1 if mechanism.neighbours == "add-remove" else 2), mechanism.records_per_person, mechanism.hash_nnz
-    if mechanism.kind == "gaussian":  # of the sum, where shares are summed; for sigma of 3 that is a discrete Gaussian
+    """From what noise is drawn and what a person changes, in other words than the
+    package's.
+    """
+    both, k, rho = (
+        (1 if mechanism.neighbours == "add-remove" else 2),
+        mechanism.records_per_person,
+        mechanism.hash_nnz,
+    )
+    # of the sum, where shares are summed; for sigma of 3 that is a discrete Gaussian
+    if mechanism.kind == "gaussian":
         variance = Fraction(mechanism.sigma) ** 2 * (mechanism.n_honest or 1)
         return Fraction(both * rho * k**2) / (2 * variance)
     if mechanism.kind == "laplace":
         return (Fraction(both * rho * k) / Fraction(mechanism.scale)) ** 2 / 2
     draws = Fraction(mechanism.n_released * k * both) * Fraction(mechanism.exponent)
-    return (draws + Fraction(min(mechanism.n_released, both * rho) * k) / Fraction(mechanism.scale)) ** 2 / 2
+    return (
+        draws
+        + Fraction(min(mechanism.n_released, both * rho) * k)
+        / Fraction(mechanism.scale)
+    ) ** 2 / 2
 
 
 def delta_of(rho, epsilon):
-    """Delta of rho-zCDP (Canonne, Kamath and Steinke 2020), by another search than the package's for epsilon."""
+    """Delta of rho-zCDP (Canonne, Kamath and Steinke 2020), by another search than the
+    package's for epsilon.
+    """
 
     def log_delta(place):
         beyond = math.exp(place)
@@ -62,12 +85,19 @@ def delta_of(rho, epsilon):
 
     starts = np.linspace(-12, 18, 241)
     best = min(starts, key=log_delta)
-    found = minimize_scalar(log_delta, bounds=(best - 0.2, best + 0.2), method="bounded", options={"xatol": 1e-9})
+    found = minimize_scalar(
+        log_delta,
+        bounds=(best - 0.2, best + 0.2),
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
     return math.exp(min(found.fun, log_delta(best)))
 
 
 def admitted(policy, requests):
-    """Costs of those requests that a policy admits, one after the other, and which they are."""
+    """Costs of those requests that a policy admits, one after the other, and which they
+    are.
+    """
     costs, which = [], []
     for request in requests:
         try:
@@ -81,7 +111,9 @@ def admitted(policy, requests):
 POLICIES = {"max_epsilon": st.floats(0.05, 8), "max_delta": st.floats(1e-9, 1e-2)}
 
 
-@given(st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30))
+@given(
+    st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30)
+)
 def test_basic_admits_no_more_than_its_sums(bounds, requests):
     policy = Policy(**bounds, secure_sum=True)
     costs, which = admitted(policy, requests)
@@ -89,12 +121,16 @@ def test_basic_admits_no_more_than_its_sums(bounds, requests):
     delta = sum(Fraction(request.delta) for request in which)
     assert epsilon <= Fraction(bounds["max_epsilon"] * ROUNDING)
     assert delta <= Fraction(bounds["max_delta"] * ROUNDING)
-    assert Account("basic", 0.0).total(costs) == (pytest.approx(float(epsilon)), pytest.approx(float(delta)))
+    assert Account("basic", 0.0).total(costs) == (
+        pytest.approx(float(epsilon)),
+        pytest.approx(float(delta)),
+    )
     assert not any(cost.closes for cost in costs)
     for request in REQUESTS:  # and what is refused does not fit
         if not admits(policy, request, costs):
             assert (
-                epsilon + Fraction(request.target_epsilon) > bounds["max_epsilon"]  # what it asked for
+                # what it asked for
+                epsilon + Fraction(request.target_epsilon) > bounds["max_epsilon"]
                 or delta + Fraction(request.delta) > bounds["max_delta"]
             )
 
@@ -107,7 +143,9 @@ def admits(policy, request, costs):
     return True
 
 
-@given(st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30))
+@given(
+    st.fixed_dictionaries(POLICIES), st.lists(st.sampled_from(REQUESTS), max_size=30)
+)
 def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
     policy = Policy(**bounds, secure_sum=True, composition="zcdp")
     costs, which = admitted(policy, requests)
@@ -118,7 +156,10 @@ def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
         assert only.epsilon(only.delta) <= most * ROUNDING
         assert only.delta <= delta * ROUNDING
         assert delta_of(rho, most) > delta * (1 - 1e-6)
-        assert Account("zcdp", delta).total(costs) == (only.epsilon(only.delta), only.delta)
+        assert Account("zcdp", delta).total(costs) == (
+            only.epsilon(only.delta),
+            only.delta,
+        )
         assert not any(admits(policy, request, costs) for request in REQUESTS)
         return
     assert delta_of(rho, most) <= delta * (1 + 1e-6)
@@ -131,20 +172,31 @@ def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
             assert delta_of(rho + float(rho_of(request)), most) > delta * (1 - 1e-6)
 
 
-@given(st.lists(st.sampled_from(REQUESTS), min_size=2, max_size=6), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.sampled_from(REQUESTS), min_size=2, max_size=6),
+    st.randoms(use_true_random=False),
+)
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
 def test_the_total_does_not_depend_on_the_order(composition, requests, draw):
     policy = Policy(100.0, 0.1, secure_sum=True, composition=composition)
     costs, which = admitted(policy, requests)
     assert len(which) == len(requests)
     shuffled = draw.sample(requests, len(requests))
-    assert Account(composition, 0.1).total(admitted(policy, shuffled)[0]) == Account(composition, 0.1).total(costs)
+    assert Account(composition, 0.1).total(admitted(policy, shuffled)[0]) == Account(
+        composition, 0.1
+    ).total(costs)
 
 
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
-@given(requests=st.lists(st.tuples(st.sampled_from(GAUSSIANS + PURE), st.sampled_from("abc")), max_size=8))
+@given(
+    requests=st.lists(
+        st.tuples(st.sampled_from(GAUSSIANS + PURE), st.sampled_from("abc")), max_size=8
+    )
+)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing(tmp_path_factory, composition, requests):
+def test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing(
+    tmp_path_factory, composition, requests
+):
     policy = Policy(1.5, 2e-5, ["simulated"], composition=composition)
     ledger = Budget(tmp_path_factory.mktemp("ledger") / "state", policy)
     costs, known = [], {}
@@ -153,7 +205,9 @@ def test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing(tmp_path_
         key = repr((request, terms))
         before = ledger.spent()
         try:
-            released = ledger.release(request, HERE.spec_fingerprint, lambda: HERE, terms=terms)
+            released = ledger.release(
+                request, HERE.spec_fingerprint, lambda: HERE, terms=terms
+            )
         except PrivacyError:
             assert key not in known
             assert not admits(policy, request, costs)
@@ -181,13 +235,18 @@ def divergence(p, q, order):
 @pytest.mark.parametrize("n_parties", [1, 2, 4])
 @pytest.mark.parametrize("sigma", [0.55, 0.8, 3.0])
 @pytest.mark.parametrize("shift", [1, 3])
-def test_gaussian_noise_and_sums_of_it_are_of_the_stated_parameter(sigma, n_parties, shift):
+def test_gaussian_noise_and_sums_of_it_are_of_the_stated_parameter(
+    sigma, n_parties, shift
+):
     total = np.pad(reduce(np.convolve, n_parties * [gaussian_pmf(sigma, 16)]), shift)
     bound = accounting.gaussian_rho(sigma, 1, shift, n_parties)
     sharp = shift**2 / (2 * n_parties * sigma**2)
     assert bound >= sharp
     for order in (1.01, 1.5, 2, 3):
-        found = max(divergence(total[:-shift], total[shift:], order), divergence(total[shift:], total[:-shift], order))
+        found = max(
+            divergence(total[:-shift], total[shift:], order),
+            divergence(total[shift:], total[:-shift], order),
+        )
         assert found <= order * bound * (1 + 1e-9)
         if sigma == 3.0:
             assert found >= order * sharp * 0.999
@@ -204,9 +263,15 @@ def test_laplace_noise_is_of_the_stated_parameter(scale):
 
 @pytest.mark.parametrize("mechanism", REQUESTS, ids=lambda mechanism: mechanism.kind)
 def test_the_parameter_of_every_mechanism(mechanism):
-    assert float(rho_of(mechanism)) <= mechanism.zcdp_rho <= float(rho_of(mechanism)) * (1 + 1e-9)
+    assert (
+        float(rho_of(mechanism))
+        <= mechanism.zcdp_rho
+        <= float(rho_of(mechanism)) * (1 + 1e-9)
+    )
     assert SimulatedRelease(mechanism, 1).zcdp_rho == math.inf
-    assert Account("zcdp", 1e-5).cost(SimulatedRelease(mechanism, 1)) == Account("zcdp", 1e-5).cost(mechanism)
+    assert Account("zcdp", 1e-5).cost(SimulatedRelease(mechanism, 1)) == Account(
+        "zcdp", 1e-5
+    ).cost(mechanism)
     assert Account().cost(mechanism).rho is None
 
 
@@ -216,30 +281,41 @@ def test_the_conversion_is_that_of_dp_accounting(rho, delta):
     rdp = accounting.privacy_extra("dp_accounting.rdp.rdp_privacy_accountant")
     orders = [1 + math.exp(place) for place in np.linspace(-8, 14, 2001)]
     theirs, _ = rdp.compute_epsilon(orders, [order * rho for order in orders], delta)
-    assert accounting.zcdp_epsilon(rho, delta) == pytest.approx(theirs, rel=1e-4, abs=1e-9)
+    assert accounting.zcdp_epsilon(rho, delta) == pytest.approx(
+        theirs, rel=1e-4, abs=1e-9
+    )
 
 
 def test_the_conversion_refuses_what_is_none():
     for bad in ((-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0), (1.0, math.nan)):
         with pytest.raises(ConfigError):
             accounting.zcdp_epsilon(*bad)
-    assert [accounting.zcdp_epsilon(rho, 1e-5) for rho in (0.0, math.inf)] == [0, math.inf]
+    assert [accounting.zcdp_epsilon(rho, 1e-5) for rho in (0.0, math.inf)] == [
+        0,
+        math.inf,
+    ]
 
 
 # What it is for
 
 
 def test_twenty_noisy_releases_cost_about_what_they_give_away():
-    """Of 20 times (.2, 1e-6), basic sums make 4 and the filter .91, where the exact account of them is .83."""
+    """Of 20 times (.2, 1e-6), basic sums make 4 and the filter .91, where the exact
+    account of them is .83.
+    """
     run, delta = GaussianCounts(0.2, 1e-6, **SHAPE), 2e-5
     filtered = Policy(1.0, delta, composition="zcdp")
     costs, which = admitted(filtered, 20 * [run])
     assert len(which) == 20
     assert len(admitted(Policy(1.0, delta), 20 * [run])[0]) == 5
-    # The exact account of 20 runs that were all fixed beforehand: one composition of all entries of all of them.
+    # The exact account of 20 runs that were all fixed beforehand: one composition of
+    # all entries of all of them.
     tight = accounting.gaussian_epsilon(run.sigma, delta, 20 * run.n_changed)
     total, at = Account("zcdp", delta).total(costs)
-    print(f"20 runs of (.2, 1e-6) at delta {delta:g}: filter {total:.3f}, exact {tight:.3f}, basic 4")
+    print(
+        f"20 runs of (.2, 1e-6) at delta {delta:g}: filter {total:.3f}, exact "
+        f"{tight:.3f}, basic 4"
+    )
     assert tight < total < 1.12 * tight
     assert at == delta
 

@@ -1,4 +1,6 @@
-"""What the experiments write: tables, figures and a summary, and finished pieces that stay."""
+"""What the experiments write: tables, figures and a summary, and finished pieces that
+stay.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,12 @@ def shown(folder: Path, *figures: str) -> str:
     return text
 
 
-def run_once(experiment: str, *options: str, smaller: Sequence[tuple[Any, str, Any]] = ()) -> Any:
-    """A fixture: the folder of a quick run, some parts of which are made smaller for the tests of a module."""
+def run_once(
+    experiment: str, *options: str, smaller: Sequence[tuple[Any, str, Any]] = ()
+) -> Any:
+    """A fixture: the folder of a quick run, some parts of which are made smaller for
+    the tests of a module.
+    """
 
     @pytest.fixture(scope="module")
     def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -37,14 +43,19 @@ def run_once(experiment: str, *options: str, smaller: Sequence[tuple[Any, str, A
         with pytest.MonkeyPatch.context() as patch:
             for module, name, value in smaller:
                 patch.setattr(module, name, value)
-            assert command.main([experiment, "--quick", *options, "--out", str(folder)]) == 0
+            assert (
+                command.main([experiment, "--quick", *options, "--out", str(folder)])
+                == 0
+            )
             yield folder
 
     return finished
 
 
 def run_again(arguments: list[str], folder: Path, *parts: tuple[Any, str]) -> None:
-    """Run an experiment whose pieces are finished: none of these parts computes, and all tables stay as they are."""
+    """Run an experiment whose pieces are finished: none of these parts computes, and
+    all tables stay as they are.
+    """
     before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
     with pytest.MonkeyPatch.context() as patch:
         for module, name in parts:

@@ -16,7 +16,10 @@ from simulations.data import DataSet
 
 
 def plain_neighbours(train, point, k, own=-1):
-    distances = [(sum((a - b) ** 2 for a, b in zip(row, point, strict=True)), i) for i, row in enumerate(train)]
+    distances = [
+        (sum((a - b) ** 2 for a, b in zip(row, point, strict=True)), i)
+        for i, row in enumerate(train)
+    ]
     return [i for _, i in sorted(distances) if i != own][:k]
 
 
@@ -25,29 +28,60 @@ def as_is(X, train):
 
 
 def test_neighbours_are_the_nearest_and_of_equals_the_first():
-    # A coarse grid, with many ties and duplicates: of all neighbours, equally far ones come in their own order.
+    # A coarse grid, with many ties and duplicates: of all neighbours, equally far ones
+    # come in their own order.
     generator = np.random.default_rng(0)
     train, points = (generator.integers(0, 3, (n, 4)).astype(float) for n in (60, 20))
     found = baselines.neighbour_labels(train, np.arange(60), points, 60)
     assert found.tolist() == [plain_neighbours(train, point, 60) for point in points]
     found = baselines.neighbour_labels(train, np.arange(60), None, 59)
-    assert found.tolist() == [plain_neighbours(train, train[i], 59, own=i) for i in range(60)]
-    alike = baselines.neighbour_labels(np.zeros((4, 2)), np.arange(4), np.zeros((1, 2)), 4)
+    assert found.tolist() == [
+        plain_neighbours(train, train[i], 59, own=i) for i in range(60)
+    ]
+    alike = baselines.neighbour_labels(
+        np.zeros((4, 2)), np.arange(4), np.zeros((1, 2)), 4
+    )
     assert sorted(alike[0]) == [0, 1, 2, 3]
 
 
 def test_samples_are_scaled_timed_and_held_out_by_fold():
     X, y = np.array([[1.0, 5.0], [3.0, 5.0], [100.0, 7.0]]), np.arange(60) % 3
-    np.testing.assert_allclose(baselines.standardised(X, np.array([0, 1])), [[-1, 0], [1, 0], [98, 2]])
-    np.testing.assert_allclose(baselines.unit_rows(np.array([[3, 4], [0, 0]])), [[0.6, 0.8], [0, 0]])
-    ((train, test),) = DataSet("made", np.zeros((4, 1)), np.arange(4) % 2, np.array([-1, 0, -1, 0])).splits
-    assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])  # of no fold: never held out
-    data = DataSet("made", np.random.default_rng(10).normal(size=(60, 4)) + 5 * y[:, None], y, np.arange(60) % 2)
-    found = baselines.trained("1-NN", data, lambda classes: KNeighborsClassifier(1), lambda each: each.n_samples_fit_)
-    assert (json.loads(found["detail"]), found["scores"]) == ({"folds": [30, 30]}, [1.0, 1.0])
+    np.testing.assert_allclose(
+        baselines.standardised(X, np.array([0, 1])), [[-1, 0], [1, 0], [98, 2]]
+    )
+    np.testing.assert_allclose(
+        baselines.unit_rows(np.array([[3, 4], [0, 0]])), [[0.6, 0.8], [0, 0]]
+    )
+    ((train, test),) = DataSet(
+        "made", np.zeros((4, 1)), np.arange(4) % 2, np.array([-1, 0, -1, 0])
+    ).splits
+    # of no fold: never held out
+    assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
+    data = DataSet(
+        "made",
+        np.random.default_rng(10).normal(size=(60, 4)) + 5 * y[:, None],
+        y,
+        np.arange(60) % 2,
+    )
+    found = baselines.trained(
+        "1-NN",
+        data,
+        lambda classes: KNeighborsClassifier(1),
+        lambda each: each.n_samples_fit_,
+    )
+    assert (json.loads(found["detail"]), found["scores"]) == (
+        {"folds": [30, 30]},
+        [1.0, 1.0],
+    )
     assert min(found["fit"] + found["predict"]) > 0
-    few = baselines.knn_rows(DataSet("made", np.arange(6.0)[:, None], y[:6] % 2, np.arange(6) // 2), "as is", as_is, 64)
-    assert {*json.loads(few["nested"]["detail"])["k"]} <= {1, 2, 3}  # below the size of the training fold
+    few = baselines.knn_rows(
+        DataSet("made", np.arange(6.0)[:, None], y[:6] % 2, np.arange(6) // 2),
+        "as is",
+        as_is,
+        64,
+    )
+    # below the size of the training fold
+    assert {*json.loads(few["nested"]["detail"])["k"]} <= {1, 2, 3}
 
 
 def test_votes_for_every_k_at_once():
@@ -56,17 +90,22 @@ def test_votes_for_every_k_at_once():
     for row, mine in zip(labels.tolist(), predicted.tolist(), strict=True):
         for k in range(1, 13):
             votes = Counter(row[:k])
-            assert mine[k - 1] == min(label for label, n in votes.items() if n == max(votes.values()))
+            assert mine[k - 1] == min(
+                label for label, n in votes.items() if n == max(votes.values())
+            )
 
 
 def test_balanced_accuracy_is_scikit_learns():
     generator = np.random.default_rng(6)
     y, predicted = generator.integers(0, 3, 50), generator.integers(0, 5, (50, 4))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # classes that were predicted and do not occur
+        # classes that were predicted and do not occur
+        warnings.simplefilter("ignore", UserWarning)
         expected = [balanced_accuracy_score(y, column) for column in predicted.T]
     np.testing.assert_allclose(baselines.balanced_accuracy(y, predicted, 6), expected)
-    np.testing.assert_allclose(baselines.balanced_accuracy(y, predicted[:, 0], 6), expected[0])
+    np.testing.assert_allclose(
+        baselines.balanced_accuracy(y, predicted[:, 0], 6), expected[0]
+    )
 
 
 def plain_sbfc(X, y, fold, planes, size):
@@ -79,7 +118,9 @@ def plain_sbfc(X, y, fold, planes, size):
             members = bits[(fold != fold[i]) & (y == label)]
             seen = members.any(axis=0) if len(members) else np.zeros(size, bool)
             missing.append(int((bits[i] & ~seen).sum()))
-        result.append({label for label, count in enumerate(missing) if count == min(missing)})
+        result.append(
+            {label for label, count in enumerate(missing) if count == min(missing)}
+        )
     return result
 
 
@@ -87,20 +128,33 @@ def test_sbfc_is_its_definition():
     generator = np.random.default_rng(8)
     y = np.arange(60) % 3
     X = generator.normal(size=(60, 8)) + 3 * generator.normal(size=(3, 8))[y]
-    fold, planes, sizes = np.arange(60) // 20, generator.normal(size=(8, 1100)), [1, 7, 40, 1100]
+    fold, planes, sizes = (
+        np.arange(60) // 20,
+        generator.normal(size=(8, 1100)),
+        [1, 7, 40, 1100],
+    )
     predicted = baselines.sbfc_predictions(DataSet("made", X, y, fold), planes, sizes)
     for column, size in enumerate(sizes):
-        pairs = list(zip(predicted[:, column], plain_sbfc(X, y, fold, planes, size), strict=True))
+        pairs = list(
+            zip(predicted[:, column], plain_sbfc(X, y, fold, planes, size), strict=True)
+        )
         assert all(said in candidates for said, candidates in pairs)
         # Ties, of which one bit makes many, are broken at random.
-        assert size > 1 or len({said for said, candidates in pairs if len(candidates) == 3}) == 3
+        assert (
+            size > 1
+            or len({said for said, candidates in pairs if len(candidates) == 3}) == 3
+        )
 
 
 def test_sbfc_sizes_go_down_and_up_from_d():
     sizes = baselines.sbfc_sizes(50, 20, 2**14)
     assert sizes == sorted(set(sizes) | {50})
     assert 15 <= len(sizes) <= 20
-    assert (sizes[0], sizes[-1], baselines.sbfc_sizes(2, 20, 2**14)[-1]) == (2, 2**14, 4096)
+    assert (sizes[0], sizes[-1], baselines.sbfc_sizes(2, 20, 2**14)[-1]) == (
+        2,
+        2**14,
+        4096,
+    )
     assert baselines.sbfc_sizes(784, 3, 512) == [39, 784]  # no room above
 
 

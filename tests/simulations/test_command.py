@@ -38,7 +38,8 @@ def test_the_lean_baseline_counts_what_we_count_where_nothing_ties():
     y = np.arange(150) % 3
     hasher = FlyHash(HashSpec(40, 500, 8, 9, seed=1))
     counts = lean_count(lean_matrix(hasher), X, y, 3, 9)
-    # SciPy adds in another order; sums that it rounds differently may swap places at the very edge.
+    # SciPy adds in another order; sums that it rounds differently may swap places at
+    # the very edge.
     assert np.abs(counts - hasher.count(X, y, 3)).sum() <= 4
     rows = np.sort(lean_rows(10, 50, 4), axis=1)
     assert rows.shape == (50, 4)
@@ -57,7 +58,11 @@ def test_wrong_options_are_refused_as_it_is_on_record(tmp_path, capsys):
         return next(word for word in (wrong.split()[-1], "pieces") if word in last)
 
     record = Path(__file__).parent / "wrong_options.txt"
-    takes = {name: partial(told, name) for name in command.EXPERIMENTS if f"{name} " in record.read_text("utf-8")}
+    takes = {
+        name: partial(told, name)
+        for name in command.EXPERIMENTS
+        if f"{name} " in record.read_text("utf-8")
+    }
     assert_refused_as_on_record(record, takes)
 
 
@@ -71,7 +76,10 @@ def test_bench_writes_its_files(tmp_path):
     assert command.main(["bench", "--quick", "--output", str(tmp_path)]) == 0
     rows = {row["shape"]: row for row in read(tmp_path / "bench.csv")}
     assert list(rows) == [shape.name for shape in bench.SHAPES]
-    assert {rows[name]["m"] + " " + rows[name]["rho"] for name in ("Digits 64k", "MNIST 64k")} == {"65536 256"}
+    assert {
+        rows[name]["m"] + " " + rows[name]["rho"]
+        for name in ("Digits 64k", "MNIST 64k")
+    } == {"65536 256"}
     assert {"x lean", "float32 x lean", "x kNN"} <= rows["Digits"].keys()
     shown(tmp_path, "bench")
 
@@ -84,14 +92,24 @@ def test_bench_measures_a_shape():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two tiny sets: one with an official split and whole numbers, one with labels that are words."""
+    """Two tiny sets: one with an official split and whole numbers, one with labels that
+    are words.
+    """
     folder = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(0)
     y = np.arange(90) % 3
-    X = (4 * generator.normal(size=(3, 6))[y] + generator.normal(size=(90, 6))).round().astype(np.int16)
+    X = (
+        (4 * generator.normal(size=(3, 6))[y] + generator.normal(size=(90, 6)))
+        .round()
+        .astype(np.int16)
+    )
     np.savez(folder / "split.npz", X=X[:60], y=y[:60], X_test=X[60:], y_test=y[60:])
     words = np.array(["no", "yes"])[(generator.random(70) < 0.3).astype(int)]
-    np.savez(folder / "words.npz", X=generator.normal(size=(70, 4)).astype(np.float32), y=words)
+    np.savez(
+        folder / "words.npz",
+        X=generator.normal(size=(70, 4)).astype(np.float32),
+        y=words,
+    )
     return folder
 
 
@@ -99,7 +117,10 @@ def folder(tmp_path_factory):
 def finished(folder, tmp_path_factory):
     """The folder of a finished quick run."""
     out = tmp_path_factory.mktemp("out")
-    assert command.main(["accuracy", "--quick", "--data", str(folder), "--out", str(out)]) == 0
+    assert (
+        command.main(["accuracy", "--quick", "--data", str(folder), "--out", str(out)])
+        == 0
+    )
     return out
 
 
@@ -109,59 +130,128 @@ def test_the_default_flynn_of_the_table_is_the_default_classifier(finished, fold
     scores = []
     for train, test in problem.splits:
         predicted = FlyNNClassifier().fit(X[train], y[train]).predict(X[test])
-        scores.append(np.mean([(predicted == y[test])[y[test] == label].mean() for label in range(3)]))
-    row = next(row for row in read(finished / "accuracy.csv") if (row["set"], row["method"]) == ("split", "FlyNN"))
+        scores.append(
+            np.mean(
+                [(predicted == y[test])[y[test] == label].mean() for label in range(3)]
+            )
+        )
+    row = next(
+        row
+        for row in read(finished / "accuracy.csv")
+        if (row["set"], row["method"]) == ("split", "FlyNN")
+    )
     assert float(row["mean"]) == pytest.approx(np.mean(scores))
     assert float(row["sd"]) == pytest.approx(np.std(scores, ddof=1))
 
 
 @pytest.mark.parametrize(("kind", "method"), CENTRALISED.items())
-def test_the_centralised_baselines_are_scikit_learns_on_the_same_folds(finished, folder, kind, method):
+def test_the_centralised_baselines_are_scikit_learns_on_the_same_folds(
+    finished, folder, kind, method
+):
     make = {
-        "forest": lambda: RandomForestClassifier(200, class_weight="balanced", random_state=0),
-        "boosting": lambda: HistGradientBoostingClassifier(class_weight="balanced", random_state=0),
-        "logistic": lambda: make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=9999)),
+        "forest": lambda: RandomForestClassifier(
+            200, class_weight="balanced", random_state=0
+        ),
+        "boosting": lambda: HistGradientBoostingClassifier(
+            class_weight="balanced", random_state=0
+        ),
+        "logistic": lambda: make_pipeline(
+            StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=9999)
+        ),
     }[kind]
     problem = folded("split", *load(folder / "split.npz"), folds=3)
-    rows = [row for row in read(finished / "folds.csv") if (row["set"], row["method"]) == ("split", method)]
+    rows = [
+        row
+        for row in read(finished / "folds.csv")
+        if (row["set"], row["method"]) == ("split", method)
+    ]
     for row, (train, test) in zip(rows, problem.splits, strict=True):
-        predicted = make().fit(problem.X[train], problem.y[train]).predict(problem.X[test])
-        assert float(row["balanced accuracy"]) == pytest.approx(balanced_accuracy_score(problem.y[test], predicted))
+        predicted = (
+            make().fit(problem.X[train], problem.y[train]).predict(problem.X[test])
+        )
+        assert float(row["balanced accuracy"]) == pytest.approx(
+            balanced_accuracy_score(problem.y[test], predicted)
+        )
 
 
 def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
     means, rows = read(finished / "accuracy.csv"), read(finished / "folds.csv")
-    assert list(means[0]) == ["set", "method", "n", "d", "classes", "mean", "sd", "seconds", "folds", "seed", "detail"]
+    assert list(means[0]) == [
+        "set",
+        "method",
+        "n",
+        "d",
+        "classes",
+        "mean",
+        "sd",
+        "seconds",
+        "folds",
+        "seed",
+        "detail",
+    ]
     names = {row["method"] for row in means}
-    assert {FLYNN, *methods.OTHERS, "FlyNN paper", "kNN", "kNN L2", "kNN standardised, nested", "SBFC"} < names
-    assert {(row["set"], row["n"], row["classes"]) for row in means} == {("split", "90", "3"), ("words", "70", "2")}
+    assert {
+        FLYNN,
+        *methods.OTHERS,
+        "FlyNN paper",
+        "kNN",
+        "kNN L2",
+        "kNN standardised, nested",
+        "SBFC",
+    } < names
+    assert {(row["set"], row["n"], row["classes"]) for row in means} == {
+        ("split", "90", "3"),
+        ("words", "70", "2"),
+    }
     assert (len(means), len(rows)) == (2 * len(names), 3 * len(means))
     assert {(row["folds"], row["seed"]) for row in means} == {("3", "0")}
-    assert all(json.loads(row["detail"])["of"] == 3 for row in means if row["method"] == "FlyNN paper")
+    assert all(
+        json.loads(row["detail"])["of"] == 3
+        for row in means
+        if row["method"] == "FlyNN paper"
+    )
     for mean in means:
-        mine = [row for row in rows if (row["set"], row["method"]) == (mean["set"], mean["method"])]
+        mine = [
+            row
+            for row in rows
+            if (row["set"], row["method"]) == (mean["set"], mean["method"])
+        ]
         assert [row["fold"] for row in mine] == ["0", "1", "2"]
-        assert np.mean([float(row["balanced accuracy"]) for row in mine]) == pytest.approx(float(mean["mean"]))
+        assert np.mean(
+            [float(row["balanced accuracy"]) for row in mine]
+        ) == pytest.approx(float(mean["mean"]))
         assert sum(int(row["n_test"]) for row in mine) == int(mean["n"])
         for row in mine:
             assert int(row["n_train"]) + int(row["n_test"]) == int(mean["n"])
             assert (row["d"], row["classes"]) == (mean["d"], mean["classes"])
             timed = mean["method"] in (FLYNN, *methods.OTHERS)
-            assert not timed or float(row["fit seconds"]) > 0 < float(row["predict seconds"])
+            assert not timed or float(row["fit seconds"]) > 0 < float(
+                row["predict seconds"]
+            )
     shown(finished, "accuracy_baselines", "accuracy_variants")
-    compared = {(row["FlyNN"], row["against"]) for row in read(finished / "comparison.csv")}
+    compared = {
+        (row["FlyNN"], row["against"]) for row in read(finished / "comparison.csv")
+    }
     assert compared > {("FlyNN", "kNN"), ("FlyNN paper", "MLP, one epoch")}
 
 
 def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, capsys):
-    run_again(["accuracy", "--quick", "--data", str(folder)], finished, (methods, "call"))
+    run_again(
+        ["accuracy", "--quick", "--data", str(folder)], finished, (methods, "call")
+    )
     assert capsys.readouterr().err.startswith("0 of ")
 
 
 def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
-    assert command.main(["ablation", "--quick", "--data", str(folder), "--out", str(finished)]) == 0
+    assert (
+        command.main(
+            ["ablation", "--quick", "--data", str(folder), "--out", str(finished)]
+        )
+        == 0
+    )
     n = len(methods.ABLATION)
-    assert f"{2 * n - 2} of {2 * n} pieces" in capsys.readouterr().err  # the default is that of the comparison
+    # the default is that of the comparison
+    assert f"{2 * n - 2} of {2 * n} pieces" in capsys.readouterr().err
     lines = read(finished / "ablation.csv")
     assert list(lines[0]) == ["set", *methods.ABLATION]
     means = {line["set"]: line for line in lines}
@@ -174,11 +264,17 @@ def test_bundled_sets_need_no_folder(tmp_path):
     small = ["--sets", "iris", "--max-examples", "60", "--folds", "2"]
     assert command.main(["ablation", "--quick", *small, "--out", str(tmp_path)]) == 0
     made = {name: make() for name, make in data.BUNDLED.items()}
-    assert {name: len(X) for name, (X, *_) in made.items()} == {name: len(y) for name, (_, y, *_) in made.items()}
+    assert {name: len(X) for name, (X, *_) in made.items()} == {
+        name: len(y) for name, (_, y, *_) in made.items()
+    }
     assert (made["synthetic_binary"][0].sum(axis=1) == 20).all()
 
 
-TABLE, CLASSES, NINE = np.zeros((30, 2)), np.arange(30) % 2, {"X": np.zeros((9, 2)), "y": np.zeros(9)}
+TABLE, CLASSES, NINE = (
+    np.zeros((30, 2)),
+    np.arange(30) % 2,
+    {"X": np.zeros((9, 2)), "y": np.zeros(9)},
+)
 NO_DATA_SETS = [
     {"X": TABLE},
     {"X": TABLE, "y": CLASSES, "X_test": TABLE[:3]},
@@ -199,7 +295,9 @@ NO_DATA_SETS = [
 def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, tmp_path, capsys):
     np.savez(tmp_path / "odd.npz", **arrays)
     with pytest.raises(SystemExit):
-        command.main(["accuracy", "--data", str(tmp_path), "--out", str(tmp_path / "out")])
+        command.main(
+            ["accuracy", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+        )
     assert ": error: odd" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -207,7 +305,12 @@ def test_a_file_that_is_no_data_set_is_refused_by_name(arrays, tmp_path, capsys)
 def test_a_file_that_is_no_whole_archive_is_refused_by_name(folder, tmp_path):
     whole = (folder / "split.npz").read_bytes()
     cut = (whole[:length] for length in range(0, len(whole), 97))
-    for content in (b"not an archive", b"PK\x03\x04 damaged", b"\x93NUMPY\x01\x00", *cut):
+    for content in (
+        b"not an archive",
+        b"PK\x03\x04 damaged",
+        b"\x93NUMPY\x01\x00",
+        *cut,
+    ):
         (tmp_path / "odd.npz").write_bytes(content)
         with pytest.raises(DataError, match=r"^odd\.npz"):
             load(tmp_path / "odd.npz")
@@ -221,7 +324,10 @@ def test_a_subsample_keeps_shares_and_rare_classes():
     assert len(problem.y) == 400
     np.testing.assert_array_equal(y[problem.X[:, 0]], np.array([5, 7, 9])[problem.y])
     assert folded("", np.arange(4000)[:, None], y, most=400).digest == problem.digest
-    assert folded("", np.arange(4000)[:, None], y, most=400, seed=1).digest != problem.digest
+    assert (
+        folded("", np.arange(4000)[:, None], y, most=400, seed=1).digest
+        != problem.digest
+    )
 
 
 def test_folds_are_stratified_and_cover_every_point_once():
@@ -240,23 +346,43 @@ def test_configurations_lie_in_the_ranges_and_suit_the_classifier(d):
         assert min(8, chosen["hash_dim"]) <= chosen["hash_nnz"] <= 256
         assert 0 <= chosen["decay"] <= 0.8
         FlyNNClassifier(**chosen)._validate_params()
-    assert methods.paper_configurations(d, settings) == methods.paper_configurations(d, settings)
+    assert methods.paper_configurations(d, settings) == methods.paper_configurations(
+        d, settings
+    )
 
 
 def test_the_comparison_of_a_small_known_case():
     ours = {"a": 0.9, "b": 0.6, "c": 0.5, "d": 0.8}
     theirs = {"a": 0.8, "b": 0.6, "c": 0.4, "d": 0.9, "e": 1.0}
     knn = {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.8, "e": 1.0}
-    gains, losses = [0.1 / 1.0, 0.0, 0.1 / 0.5, -0.1 / 0.8], [1 - 0.9 / 0.8, 0.0, 1 - 0.5 / 0.4, 1 - 0.8 / 0.9]
+    gains, losses = (
+        [0.1 / 1.0, 0.0, 0.1 / 0.5, -0.1 / 0.8],
+        [1 - 0.9 / 0.8, 0.0, 1 - 0.5 / 0.4, 1 - 0.8 / 0.9],
+    )
     a, b = ([table[name] / knn[name] for name in ours] for table in (ours, theirs))
-    expected = {"improvement": np.median(gains), "median loss": np.median(losses), "mean loss": np.mean(losses)}
-    expected |= {"worst": max(losses), "t p": ttest_rel(a, b).pvalue, "Wilcoxon p": wilcoxon(gains).pvalue}
+    expected = {
+        "improvement": np.median(gains),
+        "median loss": np.median(losses),
+        "mean loss": np.mean(losses),
+    }
+    expected |= {
+        "worst": max(losses),
+        "t p": ttest_rel(a, b).pvalue,
+        "Wilcoxon p": wilcoxon(gains).pvalue,
+    }
     row = results.compare(ours, theirs, knn)
     assert {name: row[name] for name in expected} == pytest.approx(expected)
-    assert (row["sets"], row["won"], row["W/T/L"], row["worst set"]) == (4, 0.5, "2/1/1", "d")
+    assert (row["sets"], row["won"], row["W/T/L"], row["worst set"]) == (
+        4,
+        0.5,
+        "2/1/1",
+        "d",
+    )
     one = results.compare({"a": 0.5}, {"a": 0.4}, {"a": 0.4})
     assert np.isnan([one["t p"], one["Wilcoxon p"]]).all()
-    same = results.compare({"a": 0.5, "b": 0.3}, {"a": 0.5, "b": 0.3}, {"a": 1.0, "b": 1.0})
+    same = results.compare(
+        {"a": 0.5, "b": 0.3}, {"a": 0.5, "b": 0.3}, {"a": 1.0, "b": 1.0}
+    )
     assert (same["W/T/L"], same["t p"], same["Wilcoxon p"]) == ("0/2/0", 1.0, 1.0)
     assert results.compare({"a": 0.5}, {"b": 0.5}, {"a": 1.0}) == {"sets": 0}
 
@@ -269,7 +395,9 @@ def test_cells_come_back_under_the_same_inputs_only(tmp_path):
             computed.append(folds)
             return rows
 
-        return study.Cells(tmp_path, finished=finished).finish("a/../b: kNN", {"folds": folds}, work)
+        return study.Cells(tmp_path, finished=finished).finish(
+            "a/../b: kNN", {"folds": folds}, work
+        )
 
     assert [finish(3), finish(3), finish(3, finished=True)] == [rows] * 3
     assert computed == [3]
@@ -287,24 +415,44 @@ def test_cells_come_back_under_the_same_inputs_only(tmp_path):
 def test_the_digest_of_code_is_of_modules_and_whole_packages(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "ROOT", tmp_path)
     (tmp_path / "package" / "inner").mkdir(parents=True)
-    first, inner = (tmp_path / "package" / name for name in ("first.py", "inner/third.py"))
+    first, inner = (
+        tmp_path / "package" / name for name in ("first.py", "inner/third.py")
+    )
     digests = []
-    for file, text in ((first, "x = 1\n"), (inner, "x = 1\n"), (inner, "x = 2\n"), (first, "x = 2\n")):
+    for file, text in (
+        (first, "x = 1\n"),
+        (inner, "x = 1\n"),
+        (inner, "x = 2\n"),
+        (first, "x = 2\n"),
+    ):
         file.write_text(text)
-        digests.append((study.code_digest("package"), study.code_digest("package.first")))
+        digests.append(
+            (study.code_digest("package"), study.code_digest("package.first"))
+        )
     assert study.code_digest("package", "package.first") == digests[-1][0]
     assert len({whole for whole, _ in digests}) == 4
     assert [one == digests[0][1] for _, one in digests] == [True, True, True, False]
 
 
 def test_a_table_keeps_the_kind_of_every_value(tmp_path):
-    rows = [{"a": 1, "b": float("nan")}, {"b": 0.1, "c": "x,y"}, {"a": True, "b": float("inf"), "curve": [1]}]
+    rows = [
+        {"a": 1, "b": float("nan")},
+        {"b": 0.1, "c": "x,y"},
+        {"a": True, "b": float("inf"), "curve": [1]},
+    ]
     study.Study("bench", "", "", ["--out", str(tmp_path)]).write("t", rows)
     assert [list(row.values()) for row in read(tmp_path / "t.csv")] == [
         ["1", "nan", ""], ["", "0.1", "x,y"], ["True", "inf", ""],
     ]  # fmt: skip
-    printed = results.markdown_table([{"set": "a", "mean": 0.12345}, {"set": "long", "more": 1e-5}]).splitlines()
-    assert printed == ["| set | mean | more |", "| :-- | --: | --: |", "| a | 0.123 |  |", "| long |  | 1.0e-05 |"]
+    printed = results.markdown_table(
+        [{"set": "a", "mean": 0.12345}, {"set": "long", "more": 1e-5}]
+    ).splitlines()
+    assert printed == [
+        "| set | mean | more |",
+        "| :-- | --: | --: |",
+        "| a | 0.123 |  |",
+        "| long |  | 1.0e-05 |",
+    ]
 
 
 def test_a_failure_says_in_which_piece(tmp_path):
@@ -318,19 +466,39 @@ def test_a_failure_says_in_which_piece(tmp_path):
 
 @pytest.mark.slow
 def test_processes_give_what_one_gives(folder, finished, tmp_path):
-    arguments = ["accuracy", "--quick", "--data", str(folder), "--jobs", "2", "--out", str(tmp_path)]
+    arguments = [
+        "accuracy",
+        "--quick",
+        "--data",
+        str(folder),
+        "--jobs",
+        "2",
+        "--out",
+        str(tmp_path),
+    ]
     others = set(multiprocessing.active_children())  # of other tests in this process
     assert command.main(arguments) == 0
     assert set(multiprocessing.active_children()) <= others
     one, two = (
-        {(row["set"], row["method"]): (row["mean"], row["sd"]) for row in read(out / "accuracy.csv")}
+        {
+            (row["set"], row["method"]): (row["mean"], row["sd"])
+            for row in read(out / "accuracy.csv")
+        }
         for out in (finished, tmp_path)
     )
-    assert {key: (found, two.get(key)) for key, found in one.items() if found != two.get(key)} == {}
+    assert {
+        key: (found, two.get(key))
+        for key, found in one.items()
+        if found != two.get(key)
+    } == {}
     assert one.keys() == two.keys()
 
 
 def test_the_experiments_that_the_documentation_names_are_there():
-    named = {name for page in PAGES for name in re.findall(r"python -m simulations\s+([a-z]+)", text_of(page))}
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"python -m simulations\s+([a-z]+)", text_of(page))
+    }
     assert len(named) >= 3
     assert named <= {*command.EXPERIMENTS, "publish", "all"}

@@ -1,4 +1,6 @@
-"""`python -m simulations membership`: the attack finds what there is to find, and the bound holds."""
+"""`python -m simulations membership`: the attack finds what there is to find, and the
+bound holds.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,18 @@ from tests.simulations.tables import read
 
 def test_an_attack_finds_members_that_show_and_none_that_do_not() -> None:
     rng = np.random.default_rng(0)
-    open_book = membership.attacked(lambda some: some + rng.normal(scale=0.01, size=len(some)), 200, 12)
+    open_book = membership.attacked(
+        lambda some: some + rng.normal(scale=0.01, size=len(some)), 200, 12
+    )
     assert open_book["found at 0.1%"] == open_book["found at 1.0%"] == 1.0
     assert open_book["advantage"] == 1.0
     blind = membership.attacked(lambda some: rng.normal(size=len(some)), 200, 12)
     assert blind["found at 1.0%"] < 0.05
     assert blind["advantage"] < 0.1
     mu = 1.0  # of a Gaussian mechanism: the best attack finds Phi(mu + Phi^-1(rate))
-    gaussian = membership.attacked(lambda some: mu * some + rng.normal(size=len(some)), 500, 60)
+    gaussian = membership.attacked(
+        lambda some: mu * some + rng.normal(size=len(some)), 500, 60
+    )
     assert abs(gaussian["advantage"] - 0.383) < 0.03
 
 
@@ -34,9 +40,21 @@ def test_what_a_guarantee_allows() -> None:
 def test_noise_hides_members(tmp_path, monkeypatch) -> None:
     names = {"server, counts", "server, counts, epsilon 1", "model, epsilon 1"}
     some = membership.attacks
-    monkeypatch.setattr(membership, "attacks", lambda X, y: {k: v for k, v in some(X, y).items() if k in names})
-    assert command.main(["membership", "--quick", "--samples", "600", "--output", str(tmp_path)]) == 0
-    found = {row["attack"]: float(row["advantage"]) for row in read(tmp_path / "membership.csv")}
+    monkeypatch.setattr(
+        membership,
+        "attacks",
+        lambda X, y: {k: v for k, v in some(X, y).items() if k in names},
+    )
+    assert (
+        command.main(
+            ["membership", "--quick", "--samples", "600", "--output", str(tmp_path)]
+        )
+        == 0
+    )
+    found = {
+        row["attack"]: float(row["advantage"])
+        for row in read(tmp_path / "membership.csv")
+    }
     assert found.keys() == names
     assert found.pop("server, counts") > 0.5
     assert max(found.values()) < membership.allowed(1.0)

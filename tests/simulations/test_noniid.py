@@ -19,14 +19,21 @@ from tests.simulations.tables import read, run_again, run_once, shown
 pytest.importorskip("flwr_datasets")
 
 TINY = noniid.Plan(
-    splits=("IID", "Dirichlet 0.1", "shards"), parties=(4,), rounds=3, largest=400, rates=(0.1, 1.0),
-    epochs_at_once=(5,), mus=(0.1,),
-)  # fmt: skip
+    splits=("IID", "Dirichlet 0.1", "shards"),
+    parties=(4,),
+    rounds=3,
+    largest=400,
+    rates=(0.1, 1.0),
+    epochs_at_once=(5,),
+    mus=(0.1,),
+)
 
 
 def loss(weights, X, y):
     scores = gradients.logits(weights, X)
-    return float(np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y]))
+    return float(
+        np.mean(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y])
+    )
 
 
 @pytest.mark.parametrize("hidden", [0, 5])
@@ -35,13 +42,23 @@ def test_gradients_are_those_of_the_loss(hidden):
     X, y = random.normal(size=(20, 4)), random.integers(0, 3, 20)
     shapes = [array.shape for array in gradients.initial_weights(4, 3, hidden, seed=0)]
     weights = [random.normal(size=shape) for shape in shapes]
-    slopes = np.concatenate([slope.ravel() for slope in gradients.gradient(weights, X, y)])
+    slopes = np.concatenate(
+        [slope.ravel() for slope in gradients.gradient(weights, X, y)]
+    )
 
     def moved(flat):
         parts = np.split(flat, np.cumsum([array.size for array in weights])[:-1])
-        return loss([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)], X, y)
+        return loss(
+            [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)],
+            X,
+            y,
+        )
 
-    np.testing.assert_allclose(slopes, approx_fprime(np.concatenate([w.ravel() for w in weights]), moved), atol=1e-5)
+    np.testing.assert_allclose(
+        slopes,
+        approx_fprime(np.concatenate([w.ravel() for w in weights]), moved),
+        atol=1e-5,
+    )
 
 
 def near(found, expected, atol=1e-6, rtol=0.0):
@@ -51,30 +68,50 @@ def near(found, expected, atol=1e-6, rtol=0.0):
 
 
 def federated(parts, recipe, n_rounds, hidden=0, **more):
-    return gradients.federate(parts, 3, hidden, recipe, n_rounds, more.pop("each", lambda _: None), **more)
+    return gradients.federate(
+        parts, 3, hidden, recipe, n_rounds, more.pop("each", lambda _: None), **more
+    )
 
 
 def test_the_proximal_term_pulls_towards_the_global_weights():
     """By hand: the second of two full batches."""
     random = np.random.default_rng(0)
     X, y = random.normal(size=(32, 4)).astype(np.float32), random.integers(0, 3, 32)
-    start, recipe = gradients.initial_weights(4, 3, 0, seed=0), Recipe(0.5, 2, batch=32, mu=0.3)
-    first = [w - np.float32(0.5) * g for w, g in zip(start, gradients.gradient(start, X, y), strict=True)]
+    start, recipe = (
+        gradients.initial_weights(4, 3, 0, seed=0),
+        Recipe(0.5, 2, batch=32, mu=0.3),
+    )
+    first = [
+        w - np.float32(0.5) * g
+        for w, g in zip(start, gradients.gradient(start, X, y), strict=True)
+    ]
     slopes = gradients.gradient(first, X, y)
-    second = [w - 0.5 * (g + 0.3 * (w - w0)) for w, g, w0 in zip(first, slopes, start, strict=True)]
-    near(gradients.descend(start, X, y, recipe, np.random.default_rng(2)), second, rtol=1e-4)
+    second = [
+        w - 0.5 * (g + 0.3 * (w - w0))
+        for w, g, w0 in zip(first, slopes, start, strict=True)
+    ]
+    near(
+        gradients.descend(start, X, y, recipe, np.random.default_rng(2)),
+        second,
+        rtol=1e-4,
+    )
     assert not start[0].any()
 
 
 def skewed(n_points=(90, 60, 33)):
     """Parties of one class each, and one without samples."""
     random = np.random.default_rng(0)
-    parts = [(random.normal(i, 1, size=(n, 4)).astype(np.float32), np.full(n, i)) for i, n in enumerate(n_points)]
+    parts = [
+        (random.normal(i, 1, size=(n, 4)).astype(np.float32), np.full(n, i))
+        for i, n in enumerate(n_points)
+    ]
     return [*parts, (np.zeros((0, 4), np.float32), np.zeros(0, int))]
 
 
 def scaffold(parts, start, recipe, n_rounds):
-    """SCAFFOLD as its paper has it, with means by samples, in float64: weights, the server's variates, the parties'."""
+    """SCAFFOLD as its paper has it, with means by samples, in float64: weights, the
+    server's variates, the parties'.
+    """
     weights = [array.astype(float) for array in start]
     common = [np.zeros(array.shape) for array in start]
     own = [[np.zeros(array.shape) for array in start] for _ in parts]
@@ -82,14 +119,23 @@ def scaffold(parts, start, recipe, n_rounds):
     for number in range(1, n_rounds + 1):
         ends, news = [], []
         for i, (X, y) in enumerate(parts):
-            random, end, steps = np.random.default_rng([0, i, number]), [array.copy() for array in weights], 0
+            random, end, steps = (
+                np.random.default_rng([0, i, number]),
+                [array.copy() for array in weights],
+                0,
+            )
             for _ in range(recipe.epochs):
                 order = random.permutation(len(y))
-                for rows in (order[at : at + recipe.batch] for at in range(0, len(y), recipe.batch)):
+                for rows in (
+                    order[at : at + recipe.batch]
+                    for at in range(0, len(y), recipe.batch)
+                ):
                     slopes = gradients.gradient(end, X[rows].astype(float), y[rows])
                     end = [
                         e - recipe.rate * (g - c_i + c)
-                        for e, g, c_i, c in zip(end, slopes, own[i], common, strict=True)
+                        for e, g, c_i, c in zip(
+                            end, slopes, own[i], common, strict=True
+                        )
                     ]
                     steps += 1
             new = [
@@ -99,8 +145,14 @@ def scaffold(parts, start, recipe, n_rounds):
             ends.append(end)
             news.append(new if steps else own[i])
         for place in range(len(start)):
-            weights[place] += sum(p * (end[place] - weights[place]) for p, end in zip(shares, ends, strict=True))
-            common[place] += sum(p * (new[place] - c[place]) for p, new, c in zip(shares, news, own, strict=True))
+            weights[place] += sum(
+                p * (end[place] - weights[place])
+                for p, end in zip(shares, ends, strict=True)
+            )
+            common[place] += sum(
+                p * (new[place] - c[place])
+                for p, new, c in zip(shares, news, own, strict=True)
+            )
         own = news
     return weights, common, own
 
@@ -110,7 +162,9 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
     parts, recipe, parties = skewed(), Recipe(0.1, 3, batch=16), []
     made = gradients.ScaffoldClient.__init__
     monkeypatch.setattr(
-        gradients.ScaffoldClient, "__init__", lambda self, *args: [made(self, *args), parties.append(self)][0]
+        gradients.ScaffoldClient,
+        "__init__",
+        lambda self, *args: [made(self, *args), parties.append(self)][0],
     )
     start = gradients.initial_weights(4, 3, hidden, seed=0)
     got, traffic = federated(parts, recipe, 4, hidden, kind=gradients.ScaffoldClient)
@@ -120,36 +174,63 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
         near(party.own, theirs, 2e-3)
     # The server's variate is the mean of the parties', by samples.
     for place, array in enumerate(common):
-        mean = sum(len(y) * party.own[place] for party, (_, y) in zip(parties, parts, strict=True)) / 183
+        mean = (
+            sum(
+                len(y) * party.own[place]
+                for party, (_, y) in zip(parties, parts, strict=True)
+            )
+            / 183
+        )
         np.testing.assert_allclose(mean, array, atol=2e-3)
     # It sends twice what FedAvg sends, and does better by what parties differ in.
     plain, less = federated(parts, recipe, 4, hidden)
     assert 1.7 < traffic.up / less.up < 2.1
     assert 1.7 < traffic.down / less.down < 2.1
-    assert any(np.abs(one - other).max() > 1e-3 for one, other in zip(got, plain, strict=True))
+    assert any(
+        np.abs(one - other).max() > 1e-3 for one, other in zip(got, plain, strict=True)
+    )
 
 
-@pytest.mark.parametrize(("kind", "n_common"), [(gradients.GradientClient, 4), (gradients.HeadClient, 2)])
-def test_common_arrays_are_means_of_what_parties_trained_by_their_samples_and_heads_stay_there(kind, n_common):
-    parts, recipe, start, seen = skewed(), Recipe(0.1, 2), gradients.initial_weights(4, 3, 5, seed=3), []
+@pytest.mark.parametrize(
+    ("kind", "n_common"), [(gradients.GradientClient, 4), (gradients.HeadClient, 2)]
+)
+def test_common_arrays_are_means_of_what_parties_trained_by_their_samples_and_heads_stay_there(
+    kind, n_common
+):
+    parts, recipe, start, seen = (
+        skewed(),
+        Recipe(0.1, 2),
+        gradients.initial_weights(4, 3, 5, seed=3),
+        [],
+    )
     got, traffic = federated(parts, recipe, 3, 5, each=seen.append, seed=3, kind=kind)
     common, own = start[:n_common], [start[n_common:]] * 4
     for number in (1, 2, 3):
         trained = [
-            gradients.descend([*common, *own[i]], X, y, recipe, np.random.default_rng([3, i, number]))
+            gradients.descend(
+                [*common, *own[i]], X, y, recipe, np.random.default_rng([3, i, number])
+            )
             for i, (X, y) in enumerate(parts)
         ]
         own = [each[n_common:] for each in trained]
         common = [
-            sum(len(y) * each[k] for each, (_, y) in zip(trained, parts, strict=True)) / 183 for k in range(n_common)
+            sum(len(y) * each[k] for each, (_, y) in zip(trained, parts, strict=True))
+            / 183
+            for k in range(n_common)
         ]
     heads = [np.stack(each) for each in zip(*own, strict=True)]
     near(got, [*common, *heads], 1e-5)
     near(seen[-1], got, 0)
-    assert [array.shape for array in got] == [array.shape for array in (*common, *heads)]
+    assert [array.shape for array in got] == [
+        array.shape for array in (*common, *heads)
+    ]
     assert (len(seen), traffic.replied) == (3, 12)
     if kind is gradients.HeadClient:
-        assert all(np.abs(got[2][i] - got[2][j]).max() > 1e-3 for i in range(4) for j in range(i))
+        assert all(
+            np.abs(got[2][i] - got[2][j]).max() > 1e-3
+            for i in range(4)
+            for j in range(i)
+        )
         assert traffic.up < federated(parts, recipe, 3, 5)[1].up
 
 
@@ -164,33 +245,45 @@ def test_every_split_deals_out_points_once(split, n_parties):
     if split != splits.SHIFT:
         dealt = np.concatenate([parts.pooled.X, parts.pooled.X_test])[:, 0].astype(int)
         assert len(set(dealt)) == len(dealt) >= 0.85 * len(data.y)
-        np.testing.assert_array_equal(data.y[dealt], np.concatenate([parts.pooled.y, parts.pooled.y_test]))
+        np.testing.assert_array_equal(
+            data.y[dealt], np.concatenate([parts.pooled.y, parts.pooled.y_test])
+        )
         inner = parts.for_validation(seed=1).pooled  # which never sees what is held out
-        assert sorted([*inner.X.ravel(), *inner.X_test.ravel()]) == sorted(parts.pooled.X.ravel())
+        assert sorted([*inner.X.ravel(), *inner.X_test.ravel()]) == sorted(
+            parts.pooled.X.ravel()
+        )
     if split in ("1 class", "2 classes"):
         assert (parts.class_table > 0).sum(axis=1).max() == int(split[0])
 
 
 def test_a_shift_differs_by_party_and_is_the_same_for_all_points_of_one():
     data = splits.read("digits")
-    plain, shifted = (splits.deal_out(data, split, 5, seed=0) for split in ("IID", splits.SHIFT))
+    plain, shifted = (
+        splits.deal_out(data, split, 5, seed=0) for split in ("IID", splits.SHIFT)
+    )
     maps = []
     for one, other in zip(plain.shares, shifted.shares, strict=True):
         np.testing.assert_array_equal(one.y, other.y)
         gain, offset = np.polyfit(one.X[:, 20].astype(float), other.X[:, 20], 1)
-        np.testing.assert_allclose(other.X_test[:, 20], gain * one.X_test[:, 20] + offset, atol=1e-3)
+        np.testing.assert_allclose(
+            other.X_test[:, 20], gain * one.X_test[:, 20] + offset, atol=1e-3
+        )
         maps.append((round(gain, 4), round(offset, 4)))
     assert len(set(maps)) == 5
 
 
 def samples_of(y):
     """A party without training samples, and with these labels held out."""
-    return splits.Samples(np.zeros((0, 1)), np.zeros(0, int), np.zeros((len(y), 1)), np.array(y))
+    return splits.Samples(
+        np.zeros((0, 1)), np.zeros(0, int), np.zeros((len(y), 1)), np.array(y)
+    )
 
 
 def test_scores_of_a_small_known_case():
     shares = [samples_of(y) for y in ([0] * 5, [0, 1, 1, 1, 1, 1], [1])]
-    scores = splits.Parts(shares, 2).scores(np.array([0] * 5 + [0, 1, 1, 1, 0, 0] + [0]))
+    scores = splits.Parts(shares, 2).scores(
+        np.array([0] * 5 + [0, 1, 1, 1, 0, 0] + [0])
+    )
     assert scores["accuracy"] == pytest.approx(9 / 12)
     assert scores["balanced"] == pytest.approx((6 / 6 + 3 / 6) / 2)
     assert scores["worst"] == pytest.approx(4 / 6)  # not the party with one point
@@ -209,41 +302,89 @@ finished = run_once("noniid", "--jobs", "2", smaller=[(noniid, "QUICK", TINY)])
 def test_there_is_a_row_for_every_cell_and_none_is_run_again(finished):
     rows = read(finished / "noniid.csv")
     assert len(rows) == 3 * len(noniid.METHODS)
-    assert all(0 < float(row["personal accuracy"]) <= 1 and int(row["up"]) * int(row["down"]) > 0 for row in rows)
+    assert all(
+        0 < float(row["personal accuracy"]) <= 1
+        and int(row["up"]) * int(row["down"]) > 0
+        for row in rows
+    )
     assert {row["rounds"] for row in rows if row["method"] in page.BASELINES} == {"3"}
-    assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {"nan"}
-    assert "| Dirichlet 0.1 |" in shown(finished, "accuracy-all-4", "bytes-digits-4", "skew-digits-4")
-    mine = [row for row in rows if row["method"] == noniid.FLYNN]  # the pooled model in every cell
-    assert len({row["sha256"] for row in mine}) == len({row["accuracy"] for row in mine}) == 1
+    assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {
+        "nan"
+    }
+    assert "| Dirichlet 0.1 |" in shown(
+        finished, "accuracy-all-4", "bytes-digits-4", "skew-digits-4"
+    )
+    # the pooled model in every cell
+    mine = [row for row in rows if row["method"] == noniid.FLYNN]
+    assert (
+        len({row["sha256"] for row in mine})
+        == len({row["accuracy"] for row in mine})
+        == 1
+    )
     assert len(mine[0]["sha256"]) == 64
     for more in ([], ["--finished"]):
-        run_again(["noniid", "--quick", *more], finished, (noniid, "flynn"), (noniid, "by_gradients"))
+        run_again(
+            ["noniid", "--quick", *more],
+            finished,
+            (noniid, "flynn"),
+            (noniid, "by_gradients"),
+        )
 
 
 @pytest.mark.parametrize("pooled", [[50, 50], [10, 90]])
 @pytest.mark.parametrize("own", [[90, 10], [90, 0], [50, 50], [0, 0]])
 def test_a_party_adds_its_frequencies_less_the_pooled_ones(own, pooled):
     y = np.repeat([0, 1], [90, 10])
-    X = (np.random.default_rng(0).normal(size=(100, 2)) + y[:, None] * [0.5, 0]).astype(np.float32)
+    X = (np.random.default_rng(0).normal(size=(100, 2)) + y[:, None] * [0.5, 0]).astype(
+        np.float32
+    )
     weights = [np.array([[0.0, 0.5], [0.0, 0.0]]), np.log(np.array(pooled) / 100)]
     shares = (np.array(pooled) + 1) / 102
     mine = np.repeat([0, 1], own)
     scores = gradients.logits(weights, X) + np.log(own + 2 * shares) - np.log(shares)
-    found = noniid.with_class_prior(splits.Samples(X[: len(mine)], mine, X, y), weights, np.array(pooled))
+    found = noniid.with_class_prior(
+        splits.Samples(X[: len(mine)], mine, X, y), weights, np.array(pooled)
+    )
     np.testing.assert_array_equal(found, scores.argmax(axis=1))
 
 
 def known_rows():
-    """Two cells: ours is ahead in the first, in the second behind on the mean and equal at the worst party."""
+    """Two cells: ours is ahead in the first, in the second behind on the mean and equal
+    at the worst party.
+    """
     rows = []
     for seed, mean, worst in ((0, 0.9, 0.8), (1, 0.7, 0.5)):
-        about = {"set": "a", "parties": 4, "split": "IID", "seed": seed, "up": 1000, "down": 1000, "rounds": 4}
-        harm = {"worse": seed, "better": 2, "judged": 4, "drop": 0.1 * seed, "drop of": 10 * seed}
-        ours = {"method": page.THOROUGH, "personal accuracy": mean, "personal worst": worst}
+        about = {
+            "set": "a",
+            "parties": 4,
+            "split": "IID",
+            "seed": seed,
+            "up": 1000,
+            "down": 1000,
+            "rounds": 4,
+        }
+        harm = {
+            "worse": seed,
+            "better": 2,
+            "judged": 4,
+            "drop": 0.1 * seed,
+            "drop of": 10 * seed,
+        }
+        ours = {
+            "method": page.THOROUGH,
+            "personal accuracy": mean,
+            "personal worst": worst,
+        }
         theirs = {name: 0.8 - i / 100 for i, name in enumerate(page.BASELINES)}
         rows.append(about | ours | harm)
         rows += [
-            about | {"method": name, "personal accuracy": accuracy, "personal worst": 0.5, "up": 3000}
+            about
+            | {
+                "method": name,
+                "personal accuracy": accuracy,
+                "personal worst": 0.5,
+                "up": 3000,
+            }
             for name, accuracy in theirs.items()
         ]
     return rows
@@ -253,24 +394,51 @@ def test_cells_are_counted_where_ours_is_ahead_or_equal():
     frame = page.beside(known_rows())
     assert len(frame) == 2
     best = page.ahead(frame)[-1]
-    assert (best["against"], best["cells"], best["mean: ahead or equal"]) == ("all of them", 2, "50 %")
-    assert (best["worst party: ahead or equal"], best["worst party: gain"]) == ("100 %", "+0.150")
+    assert (best["against"], best["cells"], best["mean: ahead or equal"]) == (
+        "all of them",
+        2,
+        "50 %",
+    )
+    assert (best["worst party: ahead or equal"], best["worst party: gain"]) == (
+        "100 %",
+        "+0.150",
+    )
     line = page.by_set(known_rows(), frame)[0]
-    told = [line[name] for name in ("mean: FlyNN thorough", "mean: best baseline", "of the MLP's")]
+    told = [
+        line[name]
+        for name in ("mean: FlyNN thorough", "mean: best baseline", "of the MLP's")
+    ]
     assert told == ["0.800", "0.800", "0.50"]
     means = frame["personal accuracy"][[page.THOROUGH, *page.BASELINES]]
     (line,) = behind(means, page.THOROUGH, page.BASELINES)
-    assert (line["seed"], line[page.THOROUGH], line["best"], line["by"]) == (1, 0.7, 0.8, "FedAvg LR")
+    assert (line["seed"], line[page.THOROUGH], line["best"], line["by"]) == (
+        1,
+        0.7,
+        0.8,
+        "FedAvg LR",
+    )
     assert behind(means.iloc[:1], page.THOROUGH, page.BASELINES) == []
-    incomplete = [row for row in known_rows() if (row["seed"], row["method"]) != (1, "SCAFFOLD LR")]
+    incomplete = [
+        row
+        for row in known_rows()
+        if (row["seed"], row["method"]) != (1, "SCAFFOLD LR")
+    ]
     assert len(page.beside(incomplete)) == 1
 
 
 def test_a_star_marks_figures_that_skew_cannot_touch():
     common = {"split": "IID", "accuracy": 0.5, "worst": 0.25}
-    rows = [common | {"method": name, "steps": 2 - (name == "FedAvg LR")} for name in noniid.METHODS]
+    rows = [
+        common | {"method": name, "steps": 2 - (name == "FedAvg LR")}
+        for name in noniid.METHODS
+    ]
     (line,) = page.table(rows, "accuracy", ["FedAvg LR", "FedAvg MLP", "none"], "worst")
-    assert line == {"split": "IID", "FedAvg LR": "0.500 (0.25)*", "FedAvg MLP": "0.500 (0.25)", "none": ""}
+    assert line == {
+        "split": "IID",
+        "FedAvg LR": "0.500 (0.25)*",
+        "FedAvg MLP": "0.500 (0.25)",
+        "none": "",
+    }
 
 
 def test_harm_is_counted_over_parties():
@@ -278,9 +446,19 @@ def test_harm_is_counted_over_parties():
     assert (line["parties"], line["worse"], line["better"]) == (8, "12.5 %", "50.0 %")
     assert line["worst loss"].startswith("0.100 of 10 samples (a, 4 parties")
     shares = [samples_of(np.zeros(n, int)) for n in (5, 10, 4, 8)]
-    own = [np.array([0] * 5), np.array([0] * 7 + [1] * 3), np.ones(4, int), np.zeros(8, int)]
+    own = [
+        np.array([0] * 5),
+        np.array([0] * 7 + [1] * 3),
+        np.ones(4, int),
+        np.zeros(8, int),
+    ]
     shared = np.concatenate([[1] * 5, [0] * 10, [0] * 4, [0] * 8]).astype(int)
     scores = noniid.with_personal(splits.Parts(shares, 2), shared, own)
-    assert [scores[name] for name in ("worse", "better", "judged", "drop of")] == [1, 1, 3, 10]
+    assert [scores[name] for name in ("worse", "better", "judged", "drop of")] == [
+        1,
+        1,
+        3,
+        10,
+    ]
     assert scores["drop"] == pytest.approx(0.3)
     assert scores["personal accuracy"] == pytest.approx(20 / 27)

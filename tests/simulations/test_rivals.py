@@ -1,4 +1,6 @@
-"""`python -m simulations rivals`: bytes and exchanges are counted from the trained models; the page is complete."""
+"""`python -m simulations rivals`: bytes and exchanges are counted from the trained
+models; the page is complete.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ X, Y = load_iris(return_X_y=True)
 
 
 def asked(left: list[int], right: list[int], node: int = 0) -> int:
-    """Histograms below a node that is split: one for two children that are split, one for one, none for none."""
+    """Histograms below a node that is split: one for two children that are split, one
+    for one, none for none.
+    """
     below = [child for child in (left[node], right[node]) if left[child] >= 0]
     return bool(below) + sum(asked(left, right, child) for child in below)
 
@@ -37,7 +41,9 @@ def test_a_tree_asks_for_the_root_and_one_child_of_each_split() -> None:
 
 
 def test_boosted_trees_are_counted_like_others() -> None:
-    made = HistGradientBoostingClassifier(max_iter=3, max_bins=rivals.BINS, random_state=0).fit(X, Y)
+    made = HistGradientBoostingClassifier(
+        max_iter=3, max_bins=rivals.BINS, random_state=0
+    ).fit(X, Y)
     for tree in (each for same_round in made._predictors for each in same_round):
         nodes = rivals._Nodes(tree.nodes)
         assert (nodes.children_left >= 0).sum() == tree.get_n_leaf_nodes() - 1
@@ -45,11 +51,24 @@ def test_boosted_trees_are_counted_like_others() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_has_every_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["rivals", "--quick", "--max-examples", "150", "--sets", "wine", "--output", str(tmp_path)]
+def test_the_page_has_every_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [
+        "rivals",
+        "--quick",
+        "--max-examples",
+        "150",
+        "--sets",
+        "wine",
+        "--output",
+        str(tmp_path),
+    ]
     assert command.main(given) == 0
     rows = read(tmp_path / "rivals.csv")
     assert {row["method"] for row in rows} == {*rivals.METHODS}
     assert all(float(row["kB"]) > 0 and float(row["exchanges"]) >= 1 for row in rows)
-    assert all(f"| {method} |" in shown(tmp_path, "rivals") for method in rivals.METHODS)
+    assert all(
+        f"| {method} |" in shown(tmp_path, "rivals") for method in rivals.METHODS
+    )
     assert np.mean([float(row["balanced"]) for row in rows]) > 0.8

@@ -25,14 +25,19 @@ CLASSES = ("ash", "birch", "cedar")
 
 def points(n, seed=0):
     random = np.random.default_rng(seed)
-    return random.normal(size=(n, 5)).astype(np.float32), np.array(CLASSES)[random.integers(0, 3, n)]
+    return random.normal(size=(n, 5)).astype(np.float32), np.array(CLASSES)[
+        random.integers(0, 3, n)
+    ]
 
 
 def parties_of(n_parties, n=90):
     """Parties of very different sizes; some have nothing."""
     X, y = points(n)
     owner = (np.random.default_rng(1).random(n) ** 2 * n_parties).astype(int)
-    return [party_of(X[owner == i], y[owner == i], name=f"party-{i}") for i in range(n_parties)]
+    return [
+        party_of(X[owner == i], y[owner == i], name=f"party-{i}")
+        for i in range(n_parties)
+    ]
 
 
 def pooled(n=90):
@@ -77,7 +82,10 @@ def test_every_federation_has_the_pooled_counts(n_parties, data):
 def test_a_federation_of_all_phases_is_that_of_the_package():
     plan = HashPlan(5, 3, 90, "auto", hash_dim=40)
     options = RunOptions(spec=plan, classes=CLASSES, min_parties=5)
-    here, expected = runner.federate(options, parties_of(5)).run, federate(options, parties_of(5))
+    here, expected = (
+        runner.federate(options, parties_of(5)).run,
+        federate(options, parties_of(5)),
+    )
     assert here.model.model_.sha256() == expected.model.model_.sha256()
     # Bytes but for the parties' names, which are here those of the traffic.
     assert here.traffic.keys() == expected.traffic.keys()
@@ -97,11 +105,21 @@ def test_a_party_that_refuses_is_named():
     refuses_by_name("process")
 
 
-WRONG = [(parties_of(3), {"where": "cloud"}, "where"), (parties_of(3), {"decay": 2.0}, "decay")]
-WRONG += [([], {}, "parties"), ([party_of(*points(3), name="Basel")] * 2, {}, "parties")]
+WRONG = [
+    (parties_of(3), {"where": "cloud"}, "where"),
+    (parties_of(3), {"decay": 2.0}, "decay"),
+]
+WRONG += [
+    ([], {}, "parties"),
+    ([party_of(*points(3), name="Basel")] * 2, {}, "parties"),
+]
 
 
-@pytest.mark.parametrize(("parties", "changes", "field"), WRONG, ids=["where", "decay", "nobody", "equal names"])
+@pytest.mark.parametrize(
+    ("parties", "changes", "field"),
+    WRONG,
+    ids=["where", "decay", "nobody", "equal names"],
+)
 def test_wrong_settings_and_parties_are_named(parties, changes, field):
     with raises(ConfigError, field=field):
         run(parties, **changes)
@@ -126,8 +144,12 @@ def test_ray_gives_the_bits_of_one_process(on_ray):
     assert (there.traffic.asked, len(there.party_seconds)) == (17, 17)
     assert there.model.model_.sha256() == here.model.model_.sha256()
     refuses_by_name(on_ray)
-    options = RunOptions(spec=HashPlan(5, 3, 90, "auto", hash_dim=40), classes=CLASSES, min_parties=5)
-    here, there = (runner.federate(options, parties_of(5), where) for where in ("process", on_ray))
+    options = RunOptions(
+        spec=HashPlan(5, 3, 90, "auto", hash_dim=40), classes=CLASSES, min_parties=5
+    )
+    here, there = (
+        runner.federate(options, parties_of(5), where) for where in ("process", on_ray)
+    )
     assert there.model.model_.sha256() == here.model.model_.sha256()
     assert there.run.traffic == here.run.traffic
 

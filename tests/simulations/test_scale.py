@@ -1,4 +1,6 @@
-"""Cost of a party to the server: the law is that memory does not depend on how many there are."""
+"""Cost of a party to the server: the law is that memory does not depend on how many
+there are.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,35 @@ from tests.simulations.tables import read
 def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -> None:
     few, many = scale.at_once(4, noisy), scale.at_once(64, noisy)
     assert many["kept MiB"] < few["kept MiB"] + 0.5
-    assert many["beside replies, peak MiB"] < 13 * 1.25  # sums in int64; packing wider counts takes some more
+    # sums in int64; packing wider counts takes some more
+    assert many["beside replies, peak MiB"] < 13 * 1.25
     few, many = scale.one_by_one(4, noisy), scale.one_by_one(64, noisy)
     for name in ("one by one, peak MiB", "one by one, kept MiB"):
         assert many[name] < few[name] + 0.5
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells a process's share of memory")
-def test_memory_of_processes_is_that_of_those_with_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "read_bytes", lambda path: b"FLWR_HOME=/here\0" if path.name == "environ" else b"")
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(),
+    reason="Linux tells a process's share of memory",
+)
+def test_memory_of_processes_is_that_of_those_with_the_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        Path,
+        "read_bytes",
+        lambda path: b"FLWR_HOME=/here\0" if path.name == "environ" else b"",
+    )
     assert scale.Watch(Path("/here")).sizes()[os.getpid()] > 2**20
     assert not scale.Watch(Path("/there")).sizes()
 
 
 @pytest.mark.slow
 def test_a_federation_has_the_counts_of_the_pooled_samples(tmp_path: Path) -> None:
-    assert command.main(["scale", "--quick", "--where", "process", "--out", str(tmp_path)]) == 0
+    assert (
+        command.main(["scale", "--quick", "--where", "process", "--out", str(tmp_path)])
+        == 0
+    )
     rows = read(tmp_path / "federations.csv")
     assert [(row["where"], row["parties"], row["pooled"]) for row in rows] == [
         ("process", "10", "the same"), ("process", "100", "the same"),

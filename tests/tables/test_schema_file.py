@@ -20,7 +20,9 @@ from flwr_flynn.tables.table import as_level
 from tests.raising import raises
 from tests.snapshots import assert_refused_as_on_record
 
-NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(is_nameable)
+NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20).filter(
+    is_nameable
+)
 OTHERS = ("ja", "1", 'a "quoted" one', "a.b = c", "\U0001f600\u00e4")
 NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 
@@ -29,15 +31,28 @@ NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 def columns(draw: Any, name: str) -> Column:
     """A column of any kind."""
     kind = draw(st.sampled_from(["number", "category", "date"]))
-    levels = draw(st.lists(NAMES, unique=True, max_size=5)) if kind == "category" else []
-    low, high = sorted((draw(NUMBERS), draw(NUMBERS)), key=lambda end: (end is None, end or 0.0))
+    levels = (
+        draw(st.lists(NAMES, unique=True, max_size=5)) if kind == "category" else []
+    )
+    low, high = sorted(
+        (draw(NUMBERS), draw(NUMBERS)), key=lambda end: (end is None, end or 0.0)
+    )
     if kind != "number":
         low = high = None
     texts = st.text(st.characters(codec="utf-8"), max_size=9)
     gaps = draw(st.lists(texts.filter(str.isprintable), max_size=3))
-    column = Column(name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps)
-    texts = [text for text in OTHERS if as_level(text) not in column.levels] if column.levels else []
-    synonyms = {text: draw(st.sampled_from(list(column.levels))) for text in texts[: draw(st.integers(0, 5))]}
+    column = Column(
+        name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps
+    )
+    texts = (
+        [text for text in OTHERS if as_level(text) not in column.levels]
+        if column.levels
+        else []
+    )
+    synonyms = {
+        text: draw(st.sampled_from(list(column.levels)))
+        for text in texts[: draw(st.integers(0, 5))]
+    }
     return replace(column, synonyms=synonyms)
 
 
@@ -46,35 +61,55 @@ def schemas(draw: Any) -> Schema:
     """A schema with all that one may hold."""
     names = draw(st.lists(NAMES, unique=True, min_size=2, max_size=5))
     drawn = [draw(columns(name)) for name in names[1:]]
-    drawn.append(Column(names[0] + "'s", "number")) if names[0] + "'s" not in names else None
+    drawn.append(Column(names[0] + "'s", "number")) if names[
+        0
+    ] + "'s" not in names else None
     classes = draw(
-        st.lists(st.text(st.characters(codec="utf-8"), max_size=9), unique=True, max_size=4)
+        st.lists(
+            st.text(st.characters(codec="utf-8"), max_size=9), unique=True, max_size=4
+        )
         | st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=4)
     )
-    return Schema(drawn or [Column("a", "number")], draw(st.booleans()), draw(st.sampled_from(["", names[0]])), classes)
+    return Schema(
+        drawn or [Column("a", "number")],
+        draw(st.booleans()),
+        draw(st.sampled_from(["", names[0]])),
+        classes,
+    )
 
 
 @given(schemas())
 def test_a_schema_survives_a_file_and_json(schema: Schema) -> None:
     assert parsed(to_toml(schema)) == schema
-    comments = {("", "classes"): "two\nlines", (schema.names[0], "kind"): 'a "quoted" # note'}
+    comments = {
+        ("", "classes"): "two\nlines",
+        (schema.names[0], "kind"): 'a "quoted" # note',
+    }
     assert parsed(to_toml(schema, comments)) == schema
     assert tomllib.loads(to_toml(schema))["column"][0]["name"] == schema.names[0]
     assert Schema.from_dict(json.loads(json.dumps(schema.to_dict()))) == schema
 
 
 def read(content: bytes, path: Path) -> Schema:
-    """The schema of such a file; an error about it begins with its name, and shows as one short line."""
+    """The schema of such a file; an error about it begins with its name, and shows as
+    one short line.
+    """
     path.write_bytes(content)
     try:
         return read_schema(path)
     except SchemaError as error:
         text = str(error)
-        assert (text.startswith(path.name), text.isprintable(), len(text) < 600) == (True, True, True)
+        assert (text.startswith(path.name), text.isprintable(), len(text) < 600) == (
+            True,
+            True,
+            True,
+        )
         raise
 
 
-def test_what_is_no_schema_and_no_summary_is_refused_as_it_is_on_record(tmp_path: Path) -> None:
+def test_what_is_no_schema_and_no_summary_is_refused_as_it_is_on_record(
+    tmp_path: Path,
+) -> None:
     """Values that come from anybody, and texts of schema files."""
     takes = {"schema": Schema.from_dict, "summary": TableSummary.from_dict}
     takes |= {"file": lambda text: read(text.encode(), tmp_path / "our.toml")}
@@ -82,9 +117,12 @@ def test_what_is_no_schema_and_no_summary_is_refused_as_it_is_on_record(tmp_path
 
 
 LEVELS, SYNONYMS = (
-    b", ".join(b"%b%d%b" % (a, i, z) for i in range(1025)) for a, z in ((b"'", b"'"), (b"k", b" = 'yes'"))
+    b", ".join(b"%b%d%b" % (a, i, z) for i in range(1025))
+    for a, z in ((b"'", b"'"), (b"k", b" = 'yes'"))
 )
-CATEGORY = b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = [%b]\nsynonyms = {%b}\n"
+CATEGORY = (
+    b"[[column]]\nname = 'a'\nkind = 'category'\nlevels = [%b]\nsynonyms = {%b}\n"
+)
 HOSTILE = {
     "no UTF-8": b'label = "\xff"\n',
     "deep": b"a = " + b"[" * 5000,
@@ -95,7 +133,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-def test_files_of_no_text_or_of_too_much_of_it_are_refused(content: bytes, tmp_path: Path) -> None:
+def test_files_of_no_text_or_of_too_much_of_it_are_refused(
+    content: bytes, tmp_path: Path
+) -> None:
     assert parsed((CATEGORY % (b"'yes'", b"ja = 'yes'")).decode()).names == ("a",)
     with raises(SchemaError):
         read(content, tmp_path / "our.toml")
@@ -110,7 +150,10 @@ def test_any_bytes_are_a_schema_or_refused(content: bytes) -> None:
 
 
 def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
-    text = 'gap-texts = ["unknown"]\n\n[[column]]\nname = "age"\nkind = "number"\ngap-texts = ["-999"]\n'
+    text = (
+        'gap-texts = ["unknown"]\n\n[[column]]\nname = "age"\nkind = "number"\n'
+        'gap-texts = ["-999"]\n'
+    )
     (tmp_path / "our.toml").write_text("\ufeff" + text, encoding="utf-8")
     found = read_schema(tmp_path / "our.toml")
     assert found == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
@@ -119,10 +162,17 @@ def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
 
 
 def test_synonyms_of_levels_are_in_a_schema_s_digest_where_it_has_some() -> None:
-    plain, given = Column("a", "category", ["yes"]), Column("a", "category", ["yes"], synonyms={"ja": "yes"})
+    plain, given = (
+        Column("a", "category", ["yes"]),
+        Column("a", "category", ["yes"], synonyms={"ja": "yes"}),
+    )
     assert "synonyms" not in plain.to_dict()
     assert given.to_dict()["synonyms"] == {"ja": "yes"}
     assert Schema.from_dict(Schema([given]).to_dict()) == Schema([given])
     with raises(SchemaError, field="columns"):
-        many = {"kind": "category", "levels": ["yes"], "synonyms": {str(i): "yes" for i in range(1024)}}
+        many = {
+            "kind": "category",
+            "levels": ["yes"],
+            "synonyms": {str(i): "yes" for i in range(1024)},
+        }
         Schema.from_dict({"columns": [{"name": str(i), **many} for i in range(65)]})

@@ -34,7 +34,9 @@ FRAME = pd.DataFrame(
         "text": [" x", None, "e\u0301"],
         "mixed": [1, "a", None],
         "when": pd.to_datetime(["2024-01-02 06:00", None, "2025-02-03 12:00"]),
-        "zoned": pd.to_datetime(["2024-01-02 00:00", "2024-01-02 00:00", None], utc=True),
+        "zoned": pd.to_datetime(
+            ["2024-01-02 00:00", "2024-01-02 00:00", None], utc=True
+        ),
         "span": pd.to_timedelta(["1 day", None, "36 h"]),
         "empty": [None, None, None],
     }
@@ -51,13 +53,22 @@ def test_a_frame_has_numbers_texts_and_dates():
     table = Table.of(FRAME)
     kinds = dict(zip(table.names, table.kinds, strict=True))
     assert kinds == {
-        **dict.fromkeys(("real", "integer", "flag", "maybe", "span", "empty"), "number"),
+        **dict.fromkeys(
+            ("real", "integer", "flag", "maybe", "span", "empty"), "number"
+        ),
         **dict.fromkeys(("levels", "numbers", "text", "mixed"), "category"),
         **dict.fromkeys(("when", "zoned"), "date"),
     }
-    texts = {"text": ["x", None, "\u00e9"], "mixed": ["1", "a", None], "numbers": ["1", "2", "2"]}
+    texts = {
+        "text": ["x", None, "\u00e9"],
+        "mixed": ["1", "a", None],
+        "numbers": ["1", "2", "2"],
+    }
     assert {name: column(table, name).tolist() for name in texts} == texts
-    assert_array_equal([column(table, "span"), column(table, "maybe")], [[1.0, np.nan, 1.5], [1.0, np.nan, 0.0]])
+    assert_array_equal(
+        [column(table, "span"), column(table, "maybe")],
+        [[1.0, np.nan, 1.5], [1.0, np.nan, 0.0]],
+    )
     assert column(table, "zoned")[0] == np.datetime64("2024-01-02")
     assert (len(table), table.shape) == (3, (3, 12))
     assert column(table[1:], "mixed").tolist() == ["a", None]
@@ -80,15 +91,30 @@ def test_objects_are_of_the_kind_of_all_of_them():
         return Table.of(column[:, None]).kinds[0]
 
     assert kind(1, 2.5, Decimal("1.5"), None, np.nan, True) == "number"
-    assert kind(date(2024, 1, 2), datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=2))), pd.NaT) == "date"
+    assert (
+        kind(
+            date(2024, 1, 2),
+            datetime(2024, 1, 2, tzinfo=timezone(timedelta(hours=2))),
+            pd.NaT,
+        )
+        == "date"
+    )
     assert kind("a", None, pd.NA) == kind("a", 1) == "category"
     assert kind(timedelta(days=2), None) == "number"
 
 
 NEEDS = [
-    *[(np.array([[1.0, np.nan]]), True), (np.array([[1, None]], object), True), (np.array([["a"]]), True)],
+    *[
+        (np.array([[1.0, np.nan]]), True),
+        (np.array([[1, None]], object), True),
+        (np.array([["a"]]), True),
+    ],
     *[([[1, "a"]], True), (FRAME[["real"]], True), (FRAME[["levels"]], True)],
-    *[(np.zeros((2, 2), np.uint8), False), (np.array([[1.0, np.inf]]), False), (np.array([[1, 2]], object), False)],
+    *[
+        (np.zeros((2, 2), np.uint8), False),
+        (np.array([[1.0, np.inf]]), False),
+        (np.array([[1, 2]], object), False),
+    ],
     *[([[1, 2]], False), ([[1], [1, 2]], False), (FRAME[["flag"]], False)],
     (pd.DataFrame({"a": pd.array([1, 2], dtype="Int64")}), False),
 ]
@@ -104,7 +130,11 @@ def test_what_needs_a_table(X, expected):
 
 def test_the_numbers_of_a_row():
     schema = Schema(
-        [Column("when", "date"), Column("text", "category", ["x", "z"], gaps=False), Column("real", "number")]
+        [
+            Column("when", "date"),
+            Column("text", "category", ["x", "z"], gaps=False),
+            Column("real", "number"),
+        ]
     )
     X = schema.encode(FRAME[["real", "text", "when", "flag"]])
     assert schema.inputs == (
@@ -118,14 +148,28 @@ def test_the_numbers_of_a_row():
 
 
 def test_columns_are_found_by_name_and_checked():
-    schema = Schema([Column("a", "number", low=0, high=2), Column("b", "category", ["1", "2"])])
-    assert_array_equal(schema.encode(pd.DataFrame({"b": [1, 2], "c": "x", "a": [0, 2.0]}))[:, 2:4], [[1, 0], [0, 1]])
-    assert_array_equal(schema.encode(pd.DataFrame({"a": [None, None], "b": [None, "1"]}, dtype=object))[:, 1], [1, 1])
-    assert_array_equal(schema.encode(pd.DataFrame({"a": [1.0]}))[:, 2:], [[0, 0, 1]])  # gaps
+    schema = Schema(
+        [Column("a", "number", low=0, high=2), Column("b", "category", ["1", "2"])]
+    )
+    assert_array_equal(
+        schema.encode(pd.DataFrame({"b": [1, 2], "c": "x", "a": [0, 2.0]}))[:, 2:4],
+        [[1, 0], [0, 1]],
+    )
+    assert_array_equal(
+        schema.encode(
+            pd.DataFrame({"a": [None, None], "b": [None, "1"]}, dtype=object)
+        )[:, 1],
+        [1, 1],
+    )
+    # gaps
+    assert_array_equal(schema.encode(pd.DataFrame({"a": [1.0]}))[:, 2:], [[0, 0, 1]])
     frame = pd.DataFrame({"a": [1.0, 3.0, np.inf, np.nan], "b": "1"})
-    with raises(DataError, field="column 'a'", expected="numbers in 0 to 2", got="others") as caught:
+    with raises(
+        DataError, field="column 'a'", expected="numbers in 0 to 2", got="others"
+    ) as caught:
         schema.encode(frame)
-    assert caught.value.__notes__ == ["2 of 4 rows"]  # for this machine's log: the server chose the range
+    # for this machine's log: the server chose the range
+    assert caught.value.__notes__ == ["2 of 4 rows"]
     assert encode_rows(schema, frame)[1].tolist() == [True, False, False, True]
 
 
@@ -133,28 +177,60 @@ def numbers(*values):
     return pd.DataFrame({"a": pd.Series(values, dtype=object)})
 
 
-NAMED = Schema([Column("a", "number", low=0, high=2), Column("b", "category", ["1", "2"])])
+NAMED = Schema(
+    [Column("a", "number", low=0, high=2), Column("b", "category", ["1", "2"])]
+)
 NEEDED = Schema([Column("a", "number"), Column("b", "number", required=True)])
 NAMELESS = Schema(NAMED.columns, is_named=False)
 DAY = Schema([Column("day", "date")])
 REFUSED = [
-    (lambda: NAMED.encode(pd.DataFrame({"a": [1.0], "bb": ["1"]})), "columns", "1 of 2 missing: 'b'; 1 others"),
-    (lambda: NEEDED.encode(pd.DataFrame({"a": [1.0]})), "columns", "1 of 2 missing: 'b'; 0 others"),
-    (lambda: NAMED.encode(pd.DataFrame({"a": ["x"], "b": ["1"]})), "column 'a'", "kind category"),
+    (
+        lambda: NAMED.encode(pd.DataFrame({"a": [1.0], "bb": ["1"]})),
+        "columns",
+        "1 of 2 missing: 'b'; 1 others",
+    ),
+    (
+        lambda: NEEDED.encode(pd.DataFrame({"a": [1.0]})),
+        "columns",
+        "1 of 2 missing: 'b'; 0 others",
+    ),
+    (
+        lambda: NAMED.encode(pd.DataFrame({"a": ["x"], "b": ["1"]})),
+        "column 'a'",
+        "kind category",
+    ),
     (lambda: NAMED.encode(np.zeros((1, 2))), "X", "an array without"),
     (lambda: NAMELESS.encode(np.zeros((1, 3))), "X", "3"),
-    (lambda: DAY.encode(pd.DataFrame({"day": ["soon", "later"]})), "column 'day'", "kind category"),
-    (lambda: encode_rows(NEEDED, pd.DataFrame({"a": [1], "c": [1]})), "columns", "1 of 2 missing"),
+    (
+        lambda: DAY.encode(pd.DataFrame({"day": ["soon", "later"]})),
+        "column 'day'",
+        "kind category",
+    ),
+    (
+        lambda: encode_rows(NEEDED, pd.DataFrame({"a": [1], "c": [1]})),
+        "columns",
+        "1 of 2 missing",
+    ),
     (lambda: encode_rows(NAMED, np.zeros((2, 3))), "X", "3 columns"),
     (lambda: encode_rows(NAMELESS, np.zeros((2, 3))), "X", "3 columns"),
-    (lambda: Table(["a", "a"], [np.zeros(1)] * 2), "columns", "2 columns, 1 of them named again"),
+    (
+        lambda: Table(["a", "a"], [np.zeros(1)] * 2),
+        "columns",
+        "2 columns, 1 of them named again",
+    ),
     (
         lambda: needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"])),
         "columns",
         "2 columns, 1 of them named again",
     ),
-    *((lambda bad=bad: Table.of(numbers(*bad)), "a", None) for bad in ([10**400], [Decimal("sNaN"), 1])),
-    *((lambda bad=bad: Table.of(numbers("a", bad)), "a", None) for bad in ([1, 2], {"a": 1}, b"x", 1j)),
+    *(
+        (lambda bad=bad: Table.of(numbers(*bad)), "a", None)
+        for bad in ([10**400], [Decimal("sNaN"), 1])
+    ),
+    *(
+        (lambda bad=bad: Table.of(numbers("a", bad)), "a", None)
+        for bad in ([1, 2], {"a": 1}, b"x", 1j)
+    ),
 ]
 
 
@@ -166,7 +242,10 @@ def test_what_does_not_fit_is_refused_by_name(act, field, got):
 
 
 def test_ranges_of_the_numbers():
-    columns = [Column("a", "number", low=-1, high=2), Column("b", "category", ["x", "y"], gaps=False)]
+    columns = [
+        Column("a", "number", low=-1, high=2),
+        Column("b", "category", ["x", "y"], gaps=False),
+    ]
     assert Schema(columns).ranges == ([-1.0, 0.0, 0.0, 0.0], [2.0, 1.0, 1.0, 1.0])
     assert Schema([*columns, Column("c", "number", low=0)]).ranges is None
     assert Schema([*columns, Column("c", "date")]).ranges is None
@@ -177,24 +256,38 @@ def test_ranges_of_the_numbers():
 
 @st.composite
 def tables(draw):
-    """A table of a category with gaps, a number with gaps and dates, and a split of its rows."""
+    """A table of a category with gaps, a number with gaps and dates, and a split of its
+    rows.
+    """
     n = draw(st.integers(1, 30))
-    texts = np.array(draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=n, max_size=n)), object)
-    numbers = np.array(draw(st.lists(st.sampled_from([1.0, 2.5, np.nan]), min_size=n, max_size=n)))
-    dates = np.array(draw(st.lists(st.integers(0, 10**6), min_size=n, max_size=n)), "datetime64[us]")
+    texts = np.array(
+        draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=n, max_size=n)),
+        object,
+    )
+    numbers = np.array(
+        draw(st.lists(st.sampled_from([1.0, 2.5, np.nan]), min_size=n, max_size=n))
+    )
+    dates = np.array(
+        draw(st.lists(st.integers(0, 10**6), min_size=n, max_size=n)), "datetime64[us]"
+    )
     owners = np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
     table = Table(["t", "n", "d"], [texts, numbers, dates])
     return table, [table[owners == party] for party in range(4)]
 
 
 def parts(summary: TableSummary) -> tuple[object, ...]:
-    return summary.n_rows, {name: (each.gaps, dict(each.levels)) for name, each in summary.columns.items()}
+    return summary.n_rows, {
+        name: (each.gaps, dict(each.levels)) for name, each in summary.columns.items()
+    }
 
 
 @given(tables())
 def test_summaries_of_a_split_add_to_that_of_all_rows(case):
     table, shares = case
-    total, whole = reduce(add, [TableSummary.of(share) for share in shares]), TableSummary.of(table)
+    total, whole = (
+        reduce(add, [TableSummary.of(share) for share in shares]),
+        TableSummary.of(table),
+    )
     assert total.schema()[0].columns == whole.schema()[0].columns
     assert parts(total)[0] == parts(whole)[0]
     assert {name: total.columns[name].levels for name in whole.columns} == {
@@ -223,14 +316,17 @@ def test_columns_that_are_left_out():
     alone = TableSummary.of(Table(["many", "alone"], [many, np.zeros(n)]))
     both, left_out = (TableSummary.of(table) + alone).schema()
     assert both.columns == schema.columns
-    assert (schema.ignore, both.ignore) == (("empty", "id"), ())  # of those that most rows have
+    # of those that most rows have
+    assert (schema.ignore, both.ignore) == (("empty", "id"), ())
     assert set(left_out) == {"id", "empty", "x" * 300, "alone"}
     with raises(SchemaError, field="columns", got="1 that cannot: 'empty' (no values)"):
         TableSummary.of(Table(["empty"], [empty])).schema()
 
 
 def test_the_kind_of_most_rows_wins():
-    texts, numbers = (Table(["a"], [values]) for values in (np.array(["x", "x"], object), np.zeros(3)))
+    texts, numbers = (
+        Table(["a"], [values]) for values in (np.array(["x", "x"], object), np.zeros(3))
+    )
     total = TableSummary.of(texts) + TableSummary.of(numbers)
     assert total.columns["a"].kind == "number"
     assert (total + TableSummary.of(texts)).columns["a"].kind == "category"
@@ -239,22 +335,57 @@ def test_the_kind_of_most_rows_wins():
 # ---- rows one by one
 
 
-ROW_SCHEMA = Schema([Column("a", "number", low=0, high=9), Column("b", "category", ["x", "1"]), Column("d", "date")])
+ROW_SCHEMA = Schema(
+    [
+        Column("a", "number", low=0, high=9),
+        Column("b", "category", ["x", "1"]),
+        Column("d", "date"),
+    ]
+)
 ODD = [
-    *("1.5", " 2 ", "true", "1_0", "x", "-3", "NA", "", None, np.nan, 4, True, 1j, date(2024, 1, 2)),
-    *("2024-01-02", "2024-13-02", np.datetime64("2024-01-02"), pd.NaT, pd.NA, object(), np.inf, "inf", "1e400"),
+    *(
+        "1.5",
+        " 2 ",
+        "true",
+        "1_0",
+        "x",
+        "-3",
+        "NA",
+        "",
+        None,
+        np.nan,
+        4,
+        True,
+        1j,
+        date(2024, 1, 2),
+    ),
+    *(
+        "2024-01-02",
+        "2024-13-02",
+        np.datetime64("2024-01-02"),
+        pd.NaT,
+        pd.NA,
+        object(),
+        np.inf,
+        "inf",
+        "1e400",
+    ),
 ]
 
 
 @given(st.lists(st.tuples(*[st.sampled_from(ODD)] * 3), min_size=1, max_size=8))
 def test_no_row_decides_about_another(rows):
-    """All rows together are what each is by itself: the law on which the privacy of refusals rests."""
+    """All rows together are what each is by itself: the law on which the privacy of
+    refusals rests.
+    """
     X = np.empty((len(rows), 3), object)
     for index, row in enumerate(rows):
         X[index] = row
     numbers, fits = encode_rows(ROW_SCHEMA, pd.DataFrame(X, columns=["a", "b", "d"]))
     for index in range(len(rows)):
-        alone, fit = encode_rows(ROW_SCHEMA, pd.DataFrame(X[index : index + 1], columns=["a", "b", "d"]))
+        alone, fit = encode_rows(
+            ROW_SCHEMA, pd.DataFrame(X[index : index + 1], columns=["a", "b", "d"])
+        )
         assert fits[index] == fit[0]
         if fit[0]:
             assert_array_equal(numbers[index], alone[0])
@@ -262,7 +393,14 @@ def test_no_row_decides_about_another(rows):
 
 def test_rows_that_do_not_fit():
     X = np.array(
-        [["1.5", "x", "2024-01-02"], ["10", "x", ""], ["word", "x", ""], ["", "", ""], ["1", "y", "word"]], object
+        [
+            ["1.5", "x", "2024-01-02"],
+            ["10", "x", ""],
+            ["word", "x", ""],
+            ["", "", ""],
+            ["1", "y", "word"],
+        ],
+        object,
     )
     rows, fits = encode_rows(ROW_SCHEMA, Table(["a", "b", "d"], list(X.T)))
     assert fits.tolist() == [True, False, False, True, False]
@@ -272,17 +410,37 @@ def test_rows_that_do_not_fit():
 
 def test_dates_of_one_row_are_those_of_a_table():
     moments = pd.to_datetime(["2020-01-31 06:00", None])
-    for frame in (pd.DataFrame({"d": moments}), pd.DataFrame({"d": ["31.01.2020 06:00", ""]}, dtype=object)):
+    for frame in (
+        pd.DataFrame({"d": moments}),
+        pd.DataFrame({"d": ["31.01.2020 06:00", ""]}, dtype=object),
+    ):
         numbers, fits = encode_rows(Schema([Column("d", "date")]), frame)
         assert fits.all()
-        assert_array_equal(numbers, Schema([Column("d", "date")]).encode(pd.DataFrame({"d": moments})))
+        assert_array_equal(
+            numbers, Schema([Column("d", "date")]).encode(pd.DataFrame({"d": moments}))
+        )
     odd = ["today", "20240131", "03/04/2024", "2024-13-01"]
-    assert not encode_rows(Schema([Column("d", "date")]), pd.DataFrame({"d": odd}))[1].any()
+    assert not encode_rows(Schema([Column("d", "date")]), pd.DataFrame({"d": odd}))[
+        1
+    ].any()
 
 
 FORMS = [  # levels, and other forms of the first two
-    *((["1", "2.0"], seen) for seen in ([1, 2], [1.0, 2.0], ["1", "2.0"], [True, 2], pd.Categorical([1.0, 2.0]))),
-    *[(["True", "False", "unknown"], [True, False]), (["01", "02", "A3"], [1, 2]), (["1", "0"], ["true", "False"])],
+    *(
+        (["1", "2.0"], seen)
+        for seen in (
+            [1, 2],
+            [1.0, 2.0],
+            ["1", "2.0"],
+            [True, 2],
+            pd.Categorical([1.0, 2.0]),
+        )
+    ),
+    *[
+        (["True", "False", "unknown"], [True, False]),
+        (["01", "02", "A3"], [1, 2]),
+        (["1", "0"], ["true", "False"]),
+    ],
     *[(["heart", "lung"], ["Heart", " LUNG "]), (["e\u0301", "o"], ["\u00e9", "O"])],
 ]
 
@@ -306,8 +464,16 @@ def test_columns_of_an_array_keep_their_positions():
 
 
 def test_numbers_of_rows_are_told_in_multiples_of_the_floor():
-    """Exact ones, 99 gaps of 100 rows, or 60 and 39 of two levels, would tell of the one row that is left."""
-    rare = Table(["hiv", "sex"], [np.array(["yes"] + [None] * 99, object), np.array(["f"] * 60 + ["m"] * 39 + ["x"])])
+    """Exact ones, 99 gaps of 100 rows, or 60 and 39 of two levels, would tell of the
+    one row that is left.
+    """
+    rare = Table(
+        ["hiv", "sex"],
+        [
+            np.array(["yes"] + [None] * 99, object),
+            np.array(["f"] * 60 + ["m"] * 39 + ["x"]),
+        ],
+    )
     rare = Table(rare.names, [column.astype(object) for column in rare.columns])
     told = TableSummary.of(rare, 5).columns
     assert (told["hiv"].gaps, told["hiv"].levels) == (95, {})
@@ -316,7 +482,10 @@ def test_numbers_of_rows_are_told_in_multiples_of_the_floor():
 
 def test_a_learned_schema_is_bounded():
     levels = {f"l{index:05}": 2 for index in range(64)}
-    columns = {f"c{index:05}": ColumnSummary(128, {"category": 128}, 0, levels) for index in range(2000)}
+    columns = {
+        f"c{index:05}": ColumnSummary(128, {"category": 128}, 0, levels)
+        for index in range(2000)
+    }
     schema, left_out = TableSummary(columns, 128).schema()
     assert schema.width <= 2**16
     assert len(schema.columns) + len(left_out) == 2000

@@ -1,8 +1,10 @@
-"""CSV files as tables: their dialect from the head, encoding and kinds from a first pass, values from a second.
+"""CSV files as tables: their dialect from the head, encoding and kinds from a first
+pass, values from a second.
 
-The standard library's `csv.reader` tries four separators; the one that gives most rows as many fields as the header
-wins. It agrees with clevercsv on plain, quoted, German and ragged samples, where `csv.Sniffer` refuses some, and needs
-no further package (DuckDB's sniffer is 66 MB).
+The standard library's `csv.reader` tries four separators; the one that gives most rows
+as many fields as the header wins. It agrees with clevercsv on plain, quoted, German and
+ragged samples, where `csv.Sniffer` refuses some, and needs no further package (DuckDB's
+sniffer is 66 MB).
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_flynn.app.data.source import SEPARATORS, Dialect, Part, Reading, Source, decoding
+from flwr_flynn.app.data.source import (
+    SEPARATORS,
+    Dialect,
+    Part,
+    Reading,
+    Source,
+    decoding,
+)
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.texts import GROUPS, proves
@@ -36,7 +45,9 @@ _BINARY = {
     b"PK\x03\x04": "a zip archive or an .xlsx file",
     b"PAR1": "a Parquet file",
     b"\xd0\xcf\x11\xe0": "an .xls file",
-    **dict.fromkeys((b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ"), "a compressed file"),
+    **dict.fromkeys(
+        (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ"), "a compressed file"
+    ),
 }
 
 
@@ -47,7 +58,10 @@ def _text_of(path: Path, dialect: Dialect) -> IO[str]:
 def header_of(path: Path, dialect: Dialect) -> list[str]:
     """The fields of the first line that is not blank."""
     with _text_of(path, dialect) as stream:
-        return next(filter(None, csv.reader(stream, delimiter=dialect.separator)), None) or []
+        return (
+            next(filter(None, csv.reader(stream, delimiter=dialect.separator)), None)
+            or []
+        )
 
 
 class CsvText(Source):
@@ -60,17 +74,28 @@ class CsvText(Source):
         self.columns = self.key_names = tuple(header_of(path, dialect))
         self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
 
-    def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
+    def parts(
+        self, n_rows: int, wanted: Collection[int] | None = None
+    ) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
         width, last = len(self.columns), [""]
-        with decoding(self._path, self.dialect.encoding), _text_of(self._path, self.dialect) as stream:
+        with (
+            decoding(self._path, self.dialect.encoding),
+            _text_of(self._path, self.dialect) as stream,
+        ):
             rows = filter(None, csv.reader(stream, delimiter=self.dialect.separator))
             next(rows, None)
             while some := list(islice(rows, n_rows)):
                 last = some[-1]
                 fitting = [row for row in some if len(row) == width]
-                texts = [*map(list, zip(*fitting, strict=True))] or [[] for _ in range(width)]
-                yield Part(len(fitting), lambda part, texts=texts: texts, len(some) - len(fitting))  # type: ignore[misc]
+                texts = [*map(list, zip(*fitting, strict=True))] or [
+                    [] for _ in range(width)
+                ]
+                yield Part(
+                    len(fitting),
+                    lambda part, texts=texts: texts,  # type: ignore[misc]
+                    len(some) - len(fitting),
+                )
         _check_end(self._path, last[-1])
 
 
@@ -85,32 +110,58 @@ def opened_csv(path: Path, reading: Reading) -> TableFile:
 
 
 def _check_header(file: TableFile) -> None:
-    """Refuse a file with another header below the first, or with rows within quotes that opened by mistake."""
+    """Refuse a file with another header below the first, or with rows within quotes
+    that opened by mistake.
+    """
     words = [{*map(str.strip, report.numerals.words)} for report in file.reports]
     has_numbers = any(report.numerals.n_numbers for report in file.reports)
-    if has_numbers and all(name in each for name, each in zip(file.names, words, strict=False)):
+    if has_numbers and all(
+        name in each for name, each in zip(file.names, words, strict=False)
+    ):
         raise DataError(file.name, "one header", "the header again below")
     triples = zip(file.first, words, file.reports, strict=False)
-    mixed = [some == {text.strip()} for text, some, report in triples if report.numerals.n_numbers]
-    if len(mixed) > 1 and all(mixed) and file.n_rows > 2 and len({*file.first}) == len(file.first):
+    mixed = [
+        some == {text.strip()}
+        for text, some, report in triples
+        if report.numerals.n_numbers
+    ]
+    if (
+        len(mixed) > 1
+        and all(mixed)
+        and file.n_rows > 2
+        and len({*file.first}) == len(file.first)
+    ):
         raise DataError(file.name, "one header", "a second one in the first row")
     width = len(file.columns) - 1
     for report in file.reports:
         for text in report.numerals.words if width else ():
-            inner = [line.count(file.reading.dialect.separator) for line in text.splitlines()[1:-1]]
+            inner = [
+                line.count(file.reading.dialect.separator)
+                for line in text.splitlines()[1:-1]
+            ]
             if len(inner) > 1 and all(n == width for n in inner):
-                raise DataError(file.name, "quotes that are closed in their row", "whole rows within a field")
+                raise DataError(
+                    file.name,
+                    "quotes that are closed in their row",
+                    "whole rows within a field",
+                )
 
 
 def _check_end(path: Path, last: str) -> None:
-    """Refuse a file whose last quote is open: from it to the end all would be the last field of one row."""
+    """Refuse a file whose last quote is open: from it to the end all would be the last
+    field of one row.
+    """
     if "\n" not in last and "\r" not in last:
         return
     with path.open("rb") as stream:
         stream.seek(-min(64, path.stat().st_size), os.SEEK_END)
         tail = stream.read().replace(b"\0", b"").rstrip(b"\r\n ")
     if not tail.endswith(b'"'):
-        raise DataError(path.name, "quotes that are closed", "one that is open at the end of the file")
+        raise DataError(
+            path.name,
+            "quotes that are closed",
+            "one that is open at the end of the file",
+        )
 
 
 # ---- the dialect
@@ -123,7 +174,9 @@ def detected(path: Path, given: Dialect | None = None) -> Dialect:
         head = stream.read(_HEAD)
         is_whole = not stream.read(1)
     encoding = given.encoding or _encoding_of(path, head)
-    text = codecs.getincrementaldecoder(codec(encoding))("replace").decode(head, final=is_whole)
+    text = codecs.getincrementaldecoder(codec(encoding))("replace").decode(
+        head, final=is_whole
+    )
     separator = given.separator or _separator_of(text, is_whole)
     decimal = given.decimal or _decimal_of(path, text, separator, is_whole)
     return replace(given, separator=separator, decimal=decimal, encoding=encoding)
@@ -142,7 +195,11 @@ def _encoding_of(path: Path, head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not wide:
         return "utf-16"
     if wide or b"\0" in head[:4]:
-        raise DataError(path.name, "text in UTF-8, or in UTF-16 with a byte order mark", "UTF-16 or UTF-32")
+        raise DataError(
+            path.name,
+            "text in UTF-8, or in UTF-16 with a byte order mark",
+            "UTF-16 or UTF-32",
+        )
     for encoding in ("utf-8", "windows-1252"):
         decoder, line = codecs.getincrementaldecoder(codec(encoding))(), 1
         try:
@@ -152,10 +209,13 @@ def _encoding_of(path: Path, head: bytes) -> str:
                     line += chunk.count(b"\n")
             return encoding
         except UnicodeDecodeError as error:
-            if encoding == "utf-8" and _UTF8.search(head):  # other characters are right: a byte of it is broken
+            # other characters are right: a byte of it is broken
+            if encoding == "utf-8" and _UTF8.search(head):
                 line += error.object.count(b"\n", 0, error.start)
                 expected = "text in UTF-8, or the setting encoding"
-                raise DataError(path.name, expected, f"a byte that is none in line {line}") from None
+                raise DataError(
+                    path.name, expected, f"a byte that is none in line {line}"
+                ) from None
     return "latin-1"
 
 
@@ -165,10 +225,18 @@ _UTF8 = re.compile(rb"[\xc3-\xdf][\x80-\xbf]|[\xe1-\xef][\x80-\xbf]{2}")
 def _sample(text: str, separator: str, is_whole: bool) -> list[list[str]]:
     """The first rows of a text that are not blank; [] if it cannot be parsed so."""
     try:
-        rows = list(islice(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=separator)), _ROWS))
+        rows = list(
+            islice(
+                filter(
+                    None, csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+                ),
+                _ROWS,
+            )
+        )
     except csv.Error:
         return []
-    return rows if is_whole or len(rows) == _ROWS else rows[:-1]  # the last one may be cut off
+    # the last one may be cut off
+    return rows if is_whole or len(rows) == _ROWS else rows[:-1]
 
 
 def _separator_of(text: str, is_whole: bool) -> str:
@@ -183,10 +251,11 @@ def _separator_of(text: str, is_whole: bool) -> str:
 
 
 def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
-    """The decimal mark that most fields prove; a group of three digits alone proves none, and is refused alone.
+    """The decimal mark that most fields prove; a group of three digits alone proves
+    none, and is refused alone.
 
-    1.5 and 1,234,567 prove a point. Of 1.234 nothing is said, unless integers stand in the same column; between commas
-    a comma separates thousands.
+    1.5 and 1,234,567 prove a point. Of 1.234 nothing is said, unless integers stand in
+    the same column; between commas a comma separates thousands.
     """
     proofs, groups = Counter[str](), 0
     for column in zip_longest(*_sample(text, separator, is_whole)[1:], fillvalue=""):
@@ -195,11 +264,24 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
         for field in fields:
             for mark in ".,":
                 proofs[mark] += proves(field, mark)
-                is_group = field.count(mark) == 1 and GROUPS[mark].fullmatch(field) is not None and field[0] != "0"
-                groups += is_group and separator != "," and (mark == "," or has_integers)
+                is_group = (
+                    field.count(mark) == 1
+                    and GROUPS[mark].fullmatch(field) is not None
+                    and field[0] != "0"
+                )
+                groups += (
+                    is_group and separator != "," and (mark == "," or has_integers)
+                )
     if groups and not proofs.total():
-        expected = "a decimal mark (setting decimal), where numbers such as 1,234 have groups of three digits alone"
-        raise DataError(path.name, expected, f"{groups} fields in which it may also separate thousands")
+        expected = (
+            "a decimal mark (setting decimal), where numbers such as 1,234 "
+            "have groups of three digits alone"
+        )
+        raise DataError(
+            path.name,
+            expected,
+            f"{groups} fields in which it may also separate thousands",
+        )
     return "," if proofs[","] > proofs["."] else "."
 
 
@@ -210,21 +292,33 @@ _BLOCK = 2**22  # bytes of lines at a time
 
 
 class CsvLines(Source):
-    """A plain CSV file, every line of which is a row by itself; one with another number of fields has no values."""
+    """A plain CSV file, every line of which is a row by itself; one with another number
+    of fields has no values.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = path.name, path
         with path.open("rb") as stream:
             head = stream.read(4)
-            if b"\0" in head or head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            if b"\0" in head or head.startswith(
+                (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+            ):
                 raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
-            self.columns = self.key_names = tuple(next(filter(None, map(_fields, _lines(stream))), []))
+            self.columns = self.key_names = tuple(
+                next(filter(None, map(_fields, _lines(stream))), [])
+            )
             if any(b'"' in line and _is_open(line) for line in _lines(stream)):
-                raise DataError(path.name, "a record in each line, without line breaks in quotes", "open quotes")
+                raise DataError(
+                    path.name,
+                    "a record in each line, without line breaks in quotes",
+                    "open quotes",
+                )
         self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
 
-    def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
+    def parts(
+        self, n_rows: int, wanted: Collection[int] | None = None
+    ) -> Iterator[Part]:
         """The lines, without the header."""
         with self._path.open("rb") as stream:
             lines, some, size = _lines(stream), [], 0
@@ -246,7 +340,9 @@ class CsvLines(Source):
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file without their ends; an empty one in the place of one that is too long."""
+    """The lines of a file without their ends; an empty one in the place of one that is
+    too long.
+    """
     while line := stream.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
             while (rest := stream.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
@@ -258,13 +354,17 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
 def _fields(line: bytes) -> list[str]:
     """The fields of a line, none of one that is blank or cannot be read by itself."""
     try:
-        return next(csv.reader([line.decode("utf-8", "replace").removeprefix("\ufeff")]), [])
+        return next(
+            csv.reader([line.decode("utf-8", "replace").removeprefix("\ufeff")]), []
+        )
     except csv.Error:
         return []
 
 
 def _is_open(line: bytes) -> bool:
-    """True if a quote of the line is open at its end: the lines after it belong to the same record."""
+    """True if a quote of the line is open at its end: the lines after it belong to the
+    same record.
+    """
     try:
         return len([*csv.reader([line.decode("utf-8", "replace"), "behind"])]) == 1
     except csv.Error:

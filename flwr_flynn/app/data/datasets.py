@@ -1,8 +1,8 @@
 """The data set of a simulation, and the share of each party.
 
-The index of a sample and the split seed decide if it is held out (`held_out`), and not the party. A
-share is a list of indices into one data set, by the partitioners of flwr-datasets (`deal`). So the federated model can
-equal the pooled one.
+The index of a sample and the split seed decide if it is held out (`held_out`), and not
+the party. A share is a list of indices into one data set, by the partitioners of
+flwr-datasets (`deal`). So the federated model can equal the pooled one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _STREAM_TEST, _STREAM_ORDER, _STREAM_PARTITIONER = 1, 2, 3
 
 
 def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """SplitMix64 (Steele, Lea & Flood, OOPSLA 2014) at the counters `x`: a 64-bit hash for each.
+    """SplitMix64 (Steele, Lea & Flood, OOPSLA 2014) at the counters `x`: a 64-bit hash
+    for each.
 
-    Integer arithmetic modulo 2**64 alone, so the result is the same on every machine and with every NumPy.
+    Integer arithmetic modulo 2**64 alone, so the result is the same on every machine
+    and with every NumPy.
 
     >>> [hex(int(v)) for v in splitmix64([0, 1])]
     ['0xe220a8397b1dcdaf', '0x910a2dec89025cc1']
@@ -49,60 +51,110 @@ def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
 
 def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
     """A 64-bit hash of (seed, stream, i) for i from 0 below n."""
-    return splitmix64(np.arange(n, dtype=np.uint64) ^ splitmix64(splitmix64([seed]) ^ np.uint64(stream)))
+    return splitmix64(
+        np.arange(n, dtype=np.uint64)
+        ^ splitmix64(splitmix64([seed]) ^ np.uint64(stream))
+    )
 
 
 def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
-    """(n,) mask of the held-out samples, by a hash in the first `fraction` of 64-bit numbers."""
+    """(n,) mask of the held-out samples, by a hash in the first `fraction` of 64-bit
+    numbers.
+    """
     # 53 bits are exact in a float64, so the comparison rounds nothing.
-    return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(math.ceil(fraction * 2**53))
+    return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(
+        math.ceil(fraction * 2**53)
+    )
 
 
-def deal(config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None = None) -> tuple[IndexArray, ...]:
-    """Indices of the samples of each party, by the run's partitioner; held-out samples are dealt like the rest.
+def deal(
+    config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None = None
+) -> tuple[IndexArray, ...]:
+    """Indices of the samples of each party, by the run's partitioner; held-out samples
+    are dealt like the rest.
 
-    Samples are shuffled first: some partitioners deal runs of neighbours, and files are often sorted by class.
+    Samples are shuffled first: some partitioners deal runs of neighbours, and files are
+    often sorted by class.
     """
     n = len(codes)
-    seed = int(splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0] >> np.uint64(32))
+    seed = int(
+        splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0]
+        >> np.uint64(32)
+    )
     order = np.argsort(_sample_hash(n, config.split_seed, _STREAM_ORDER), kind="stable")
-    given = {key: value for key, value in config.options().items() if key != "partition_by"}
-    columns = {"index": order, "label": codes[order]} | ({} if by is None else {"by": by[order]})
+    given = {
+        key: value for key, value in config.options().items() if key != "partition_by"
+    }
+    columns = {"index": order, "label": codes[order]} | (
+        {} if by is None else {"by": by[order]}
+    )
     try:
         with warnings.catch_warnings():
-            # About samples that are left out, and repeated draws; the report has the number of dealt samples.
+            # About samples that are left out, and repeated draws; the report has the
+            # number of dealt samples.
             warnings.simplefilter("ignore")
             name = "".join(word.capitalize() for word in config.partitioner.split("-"))
-            make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
+            make = getattr(
+                import_module("flwr_datasets.partitioner"), f"{name}Partitioner"
+            )
             defaults: dict[str, Any] = {
                 **{"num_partitions": n_parties, "seed": seed, "alpha": config.alpha},
                 "partition_by": "label" if by is None else "by",
                 "min_partition_size": 0,  # an empty party is a valid party
                 "num_classes_per_partition": 2,
                 "num_shards_per_partition": 2,
-                "partition_sizes": [len(part) for part in np.array_split(order, n_parties)],
+                "partition_sizes": [
+                    len(part) for part in np.array_split(order, n_parties)
+                ],
             }
-            if too_large := [key for key, value in given.items() if isinstance(value, int) and value > n]:
+            if too_large := [
+                key
+                for key, value in given.items()
+                if isinstance(value, int) and value > n
+            ]:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
-            if isinstance(sizes := given.get("partition_sizes"), list) and len(sizes) != n_parties:
+            if (
+                isinstance(sizes := given.get("partition_sizes"), list)
+                and len(sizes) != n_parties
+            ):
                 raise ValueError(f"partition_sizes has {len(sizes)} sizes")
             if "shard_size" in given:
                 defaults["num_shards_per_partition"] = None
-            arguments = {key: value for key, value in defaults.items() if key in signature(make).parameters} | given
+            arguments = {
+                key: value
+                for key, value in defaults.items()
+                if key in signature(make).parameters
+            } | given
             partitioner = make(**arguments)
             # Indices and labels only: the features stay one NumPy array.
-            partitioner.dataset = import_module("datasets").Dataset.from_dict(columns).with_format("numpy")
+            partitioner.dataset = (
+                import_module("datasets")
+                .Dataset.from_dict(columns)
+                .with_format("numpy")
+            )
             n_shares = partitioner.num_partitions
             if n_shares > n_parties:
                 raise ValueError(f"it makes {n_shares} shares")
             shares = [partitioner.load_partition(i)["index"] for i in range(n_shares)]
     except ImportError as error:
         needed = error.name or "flwr-datasets"
-        raise ConfigError(needed, "flwr-flynn[simulation]", "none; pip install 'flwr-flynn[simulation]'") from None
+        raise ConfigError(
+            needed,
+            "flwr-flynn[simulation]",
+            "none; pip install 'flwr-flynn[simulation]'",
+        ) from None
     except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError) as error:
-        expected = f"one that deals {n} samples to {n_parties} parties ({' '.join(str(error).split())})"
-        raise ConfigError("run-config partitioner", expected, config.partitioner) from None
-    return tuple(np.asarray(share, dtype=np.int64) for share in [*shares, *[()] * (n_parties - n_shares)])
+        expected = (
+            f"one that deals {n} samples to {n_parties} parties "
+            f"({' '.join(str(error).split())})"
+        )
+        raise ConfigError(
+            "run-config partitioner", expected, config.partitioner
+        ) from None
+    return tuple(
+        np.asarray(share, dtype=np.int64)
+        for share in [*shares, *[()] * (n_parties - n_shares)]
+    )
 
 
 @dataclass(frozen=True)
@@ -117,7 +169,9 @@ class Dataset:
     groups: Array | None = None
 
     def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Samples:
-        """The samples at `indices`, held-out ones by the mask `test` (shape (n,)) apart."""
+        """The samples at `indices`, held-out ones by the mask `test` (shape (n,))
+        apart.
+        """
         # In ascending order, so that neighbours in memory stay neighbours.
         indices = np.sort(indices)
         train, held = indices[~test[indices]], indices[test[indices]]
@@ -135,11 +189,20 @@ def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
         bunch = load_digits()
         # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
         X = bunch.data.astype(np.uint8)
-        return Dataset(X, bunch.target.astype(np.int64), list(range(10)), "digits", tuple(bunch.feature_names))
+        return Dataset(
+            X,
+            bunch.target.astype(np.int64),
+            list(range(10)),
+            "digits",
+            tuple(bunch.feature_names),
+        )
     if ending(Path(source)) not in ENDINGS:
         expected = f"digits, or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
-    file = opened(existing(source, "dataset", os.path.abspath(source)[:500]), Reading(label, group))
+    file = opened(
+        existing(source, "dataset", os.path.abspath(source)[:500]),
+        Reading(label, group),
+    )
     X, y, groups, _ = file.whole()  # a faulty row refuses the file
     classes, codes = coded_labels(y, file.name)
     return Dataset(X, codes, classes, file.name, file.names or None, groups)
@@ -148,7 +211,9 @@ def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
 @lru_cache(maxsize=2)
 def simulated_dataset(config: RunConfig) -> Dataset:
     """The data set of a simulation, loaded once in a process."""
-    data = load_dataset(config.dataset, label=config.label, group=config.partition_column)
+    data = load_dataset(
+        config.dataset, label=config.label, group=config.partition_column
+    )
     if not len(data.y):
         raise DataError(data.name, "at least one sample", "none")
     return data
@@ -159,7 +224,9 @@ def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...
     """The indices of every party's samples in a simulation, dealt once in a process."""
     data = simulated_dataset(config)
     if config.partitioner == NATURAL and data.groups is None:
-        raise config.refused("partitioner_options", "partition_by: a file's column of ids")
+        raise config.refused(
+            "partitioner_options", "partition_by: a file's column of ids"
+        )
     return deal(config, n_parties, data.y, data.groups)
 
 
@@ -172,14 +239,30 @@ def simulated_share(config: RunConfig, party: int, n_parties: int) -> Samples:
 
 def n_training(config: RunConfig) -> int:
     """Number of samples of a simulation's data set that are not held out."""
-    return int((~held_out(len(simulated_dataset(config).y), config.test_fraction, config.split_seed)).sum())
+    return int(
+        (
+            ~held_out(
+                len(simulated_dataset(config).y),
+                config.test_fraction,
+                config.split_seed,
+            )
+        ).sum()
+    )
 
 
-def pooled_training(config: RunConfig, n_parties: int, among: Collection[int] | None = None) -> tuple[Any, IndexArray]:
-    """The training samples of all parties, or of those `among` them, as if one party had them, and their codes."""
+def pooled_training(
+    config: RunConfig, n_parties: int, among: Collection[int] | None = None
+) -> tuple[Any, IndexArray]:
+    """The training samples of all parties, or of those `among` them, as if one party
+    had them, and their codes.
+    """
     data = simulated_dataset(config)
     is_train = ~held_out(len(data.y), config.test_fraction, config.split_seed)
     shares = enumerate(simulated_shares(config, n_parties))
-    chosen = [share[is_train[share]] for party, share in shares if among is None or party in among]
+    chosen = [
+        share[is_train[share]]
+        for party, share in shares
+        if among is None or party in among
+    ]
     train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
     return data.X[train], data.y[train]

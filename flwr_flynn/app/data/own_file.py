@@ -1,4 +1,6 @@
-"""Files of open parties: opened in the one way, and as samples, in memory or in files without a name."""
+"""Files of open parties: opened in the one way, and as samples, in memory or in files
+without a name.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,21 @@ _KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
 
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:
-    """A file whose columns are known, from a first pass over it; its rows are still to be checked (`check`)."""
-    by_schema = reading.schema is not None and reading.schema.is_named and not reading.features
-    features: Any = reading.schema if by_schema else tuple(reading.features)  # type: ignore[arg-type]
+    """A file whose columns are known, from a first pass over it; its rows are still to
+    be checked (`check`).
+    """
+    by_schema = (
+        reading.schema is not None and reading.schema.is_named and not reading.features
+    )
+    features: Any = reading.schema
+    if not by_schema:
+        features = tuple(reading.features)  # type: ignore[arg-type]
     reading = replace(reading, label=label_of(path, reading.label), features=features)
-    return opened_csv(path, reading) if ending(path) == ".csv" else TableFile(_typed_source(path, reading), reading)
+    return (
+        opened_csv(path, reading)
+        if ending(path) == ".csv"
+        else TableFile(_typed_source(path, reading), reading)
+    )
 
 
 def label_of(path: Path, label: str | None) -> str | None:
@@ -68,11 +80,17 @@ def label_of(path: Path, label: str | None) -> str | None:
 
 def _typed_source(path: Path, reading: Reading) -> Source:
     """A file whose columns have types."""
-    return read_npz(path, reading.label, reading.group) if ending(path) == ".npz" else ParquetColumns(path)
+    return (
+        read_npz(path, reading.label, reading.group)
+        if ending(path) == ".npz"
+        else ParquetColumns(path)
+    )
 
 
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
-    """The path of a file that is there and has a known ending; a `ConfigError` about the `field` else."""
+    """The path of a file that is there and has a known ending; a `ConfigError` about
+    the `field` else.
+    """
     name = repr(Path(source).name[:80])
     try:
         is_there = (path := Path(source).expanduser()).is_file()
@@ -81,15 +99,21 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
     if not is_there:
         raise ConfigError(field or name, f"a file {place or name}", "no such file")
     if ending(path) not in ENDINGS:
-        raise ConfigError(field or name, f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", name)
+        raise ConfigError(
+            field or name, f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", name
+        )
     return path
 
 
 def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Raise a `ConfigError` if a result would replace a file that is read, by whatever name it has."""
+    """Raise a `ConfigError` if a result would replace a file that is read, by whatever
+    name it has.
+    """
     read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
     if replaced := [path.name for path in results if os.path.realpath(path) in read]:
-        raise ConfigError("--out", "another place than that of a file that is read", replaced[0])
+        raise ConfigError(
+            "--out", "another place than that of a file that is read", replaced[0]
+        )
 
 
 def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
@@ -109,26 +133,42 @@ def full_text(error: BaseException) -> str:
 # ---- samples of a party
 
 
-def opened_own(node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None) -> TableFile:
+def opened_own(
+    node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None
+) -> TableFile:
     """The file of an open party, as `opened`; the log says what was found in it."""
     rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
     path = existing(node.data_path, "node-config data-path")
-    asked = Reading(node.label, node.held_out_key, features, node.dialect(), schema, rule, node.names("ignore"))
+    asked = Reading(
+        node.label,
+        node.held_out_key,
+        features,
+        node.dialect(),
+        schema,
+        rule,
+        node.names("ignore"),
+    )
     file = opened(path, asked)
     file.label_map = node.labels()
     log.info("FlyNN: data: %s", file.described())
     if file.left_out:
         others = ", ".join(repr(column[:60]) for column in file.left_out[:20])
-        log.info("FlyNN: %s columns are not among the run's features: %s", len(file.left_out), others)
+        log.info(
+            "FlyNN: %s columns are not among the run's features: %s",
+            len(file.left_out),
+            others,
+        )
     return file
 
 
 def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
-    """The samples of an open party: a faulty row refuses the file, and `HeldOut` decides if a row is held out.
+    """The samples of an open party: a faulty row refuses the file, and `HeldOut`
+    decides if a row is held out.
 
-    X is an array where all features are numbers without gaps, and else a Table; of a table above `LARGE` bytes its
-    summary, from which a schema follows. By a schema X is its numbers. `names` are those of an array's columns, where
-    no others were asked for.
+    X is an array where all features are numbers without gaps, and else a Table; of a
+    table above `LARGE` bytes its summary, from which a schema follows. By a schema X is
+    its numbers. `names` are those of an array's columns, where no others were asked
+    for.
     """
     if isinstance(features, Schema):
         return encoded_share(node, features)
@@ -143,33 +183,56 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
-    """The rows of a private party's file; a secret of the party decides about those held out.
+    """The rows of a private party's file; a secret of the party decides about those
+    held out.
 
     Rows are held out only if results on them may leave the party.
     """
-    rule = HeldOut(node.test_fraction, secret()) if node.evaluate and node.test_fraction else None
-    asked = Reading(node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore"))
-    return private_file(existing(node.data_path, "node-config data-path"), asked, node.labels())
+    rule = (
+        HeldOut(node.test_fraction, secret())
+        if node.evaluate and node.test_fraction
+        else None
+    )
+    asked = Reading(
+        node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore")
+    )
+    return private_file(
+        existing(node.data_path, "node-config data-path"), asked, node.labels()
+    )
 
 
-def private_file(path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None) -> PrivateFile:
-    """The rows of a private party's file; its column of ids, for the held-out rule, is no feature."""
+def private_file(
+    path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None
+) -> PrivateFile:
+    """The rows of a private party's file; its column of ids, for the held-out rule, is
+    no feature.
+    """
     reading = replace(reading, label=label_of(path, reading.label))
     with decoding(path):
-        source = CsvLines(path) if ending(path) == ".csv" else _typed_source(path, reading)
+        source = (
+            CsvLines(path) if ending(path) == ".csv" else _typed_source(path, reading)
+        )
         return PrivateFile(source, reading, label_map or {})
 
 
 class PrivateFile(RowReader):
-    """Rows of a private party's file, which are read one by one, with those that are held out.
+    """Rows of a private party's file, which are read one by one, with those that are
+    held out.
 
-    A file that no parser reads is an error of the constructor, which decodes all of it, whatever will be asked. After
-    that no row decides about the file or about other rows: every line of a CSV file is a row by itself, and a text of a
-    Parquet file that cannot be decoded is a missing value.
+    A file that no parser reads is an error of the constructor, which decodes all of it,
+    whatever will be asked. After that no row decides about the file or about other
+    rows: every line of a CSV file is a row by itself, and a text of a Parquet file that
+    cannot be decoded is a missing value.
     """
 
-    def __init__(self, source: Source, reading: Reading, label_map: Mapping[str, str]) -> None:
-        self._source, self._held_out, self._label_map = source, reading.held_out, label_map
+    def __init__(
+        self, source: Source, reading: Reading, label_map: Mapping[str, str]
+    ) -> None:
+        self._source, self._held_out, self._label_map = (
+            source,
+            reading.held_out,
+            label_map,
+        )
         self._layout = layout = source.layout(reading)
         self.names, self.width = layout.names or None, len(layout.order)
         self.n_rows = sum(part.n for part in source.parts(MOST_ROWS))
@@ -181,15 +244,22 @@ class PrivateFile(RowReader):
         for part in self._source.parts(n_rows):
             yield Block(part.n, partial(self._one_side, part.cells, held_out))
 
-    def _one_side(self, read: Callable[[slice], Any], held_out: bool, part: slice) -> tuple[Any, Any]:
+    def _one_side(
+        self, read: Callable[[slice], Any], held_out: bool, part: slice
+    ) -> tuple[Any, Any]:
         cells, layout = read(part), self._layout
         columns = [cells[index] for index in layout.order]
-        columns = [values if isinstance(values, np.ndarray) else objects(values) for values in columns]
+        columns = [
+            values if isinstance(values, np.ndarray) else objects(values)
+            for values in columns
+        ]
         X: Any = Table(self.names, columns) if self.names else np.stack(columns, axis=1)
         y = mapped(objects(self._source.labels(cells[layout.label])), self._label_map)
         if self._held_out is None:
             return X, y
-        side = np.flatnonzero(self._held_out.mask(keys_of(self._source, cells, layout.group)) == held_out)
+        side = np.flatnonzero(
+            self._held_out.mask(keys_of(self._source, cells, layout.group)) == held_out
+        )
         return X[side], y[side]
 
 
@@ -197,18 +267,27 @@ _WIDEST = 256  # bytes of a label in an array of NumPy
 _LONGEST = 1024  # characters, as in a list of classes
 
 
-def labels_of(classes: Sequence[str | int], codes: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def labels_of(
+    classes: Sequence[str | int], codes: npt.NDArray[np.int64]
+) -> npt.NDArray[Any]:
     """The label of every code."""
     labels = np.asarray(classes)
     # In a text type of NumPy each label is as wide as the longest.
     return (labels if labels.dtype.itemsize <= _WIDEST else objects(classes))[codes]
 
 
-def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.NDArray[np.int64]]:
-    """The different labels of a file in their order, and the index of each row's among them."""
+def coded_labels(
+    y: npt.NDArray[Any], name: str
+) -> tuple[list[str | int], npt.NDArray[np.int64]]:
+    """The different labels of a file in their order, and the index of each row's among
+    them.
+    """
     if y.dtype.kind == "f":
         if n_missing := int((~np.isfinite(y)).sum()):
-            raise with_rows(DataError(name, "a label in each row", "rows without one"), f"{n_missing} rows")
+            raise with_rows(
+                DataError(name, "a label in each row", "rows without one"),
+                f"{n_missing} rows",
+            )
         if (y == np.floor(y)).all():
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
@@ -218,9 +297,13 @@ def coded_labels(y: npt.NDArray[Any], name: str) -> tuple[list[str | int], npt.N
         raise DataError(name, "strings or integers as labels", "bytes")
     texts = [str(label) for label in different]
     if longest := sum(len(text) > _LONGEST for text in texts):
-        error = DataError(name, f"labels of at most {_LONGEST} characters", "some that are longer")
+        error = DataError(
+            name, f"labels of at most {_LONGEST} characters", "some that are longer"
+        )
         raise with_rows(error, f"{longest} labels")
-    own: list[Any] = different if y.dtype.kind in "iu" else whole_numbers(texts) or texts
+    own: list[Any] = (
+        different if y.dtype.kind in "iu" else whole_numbers(texts) or texts
+    )
     labels = sorted(set(own))
     place = {label: code for code, label in enumerate(labels)}
     return labels, np.array([place[label] for label in own], np.int64)[codes]
@@ -230,18 +313,26 @@ LARGE = 2**28
 """Bytes of a file's numbers above which they are in files without a name."""
 
 _MOST_TEXTS = 2**20
-"""Different texts of a column that are counted; beyond, those that occurred once are dropped."""
+"""Different texts of a column that are counted; beyond, those that occurred once are
+dropped."""
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
-    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps, read some rows at a time.
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps,
+    read some rows at a time.
 
-    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory maps of files without a name,
-    which are gone with the share or with the process.
+    Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory
+    maps of files without a name, which are gone with the share or with the process.
     """
-    file, most = opened_own(node, (), schema), min(LARGE, int(node.memory_limit * 2**30 / 4))
+    file, most = (
+        opened_own(node, (), schema),
+        min(LARGE, int(node.memory_limit * 2**30 / 4)),
+    )
     file.check()
-    in_memory, step = 8 * file.n_rows * schema.width <= most, max(1, most // (64 * schema.width))
+    in_memory, step = (
+        8 * file.n_rows * schema.width <= most,
+        max(1, most // (64 * schema.width)),
+    )
     labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
     remarks: set[str] | None = None  # that hold for all rows
     with ExitStack() as stack:
@@ -260,8 +351,13 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
                 tests.append(is_test)
             X, X_test = (_mapped(each, schema.width) for each in files)
         except OSError as error:
-            expected = f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in the folder of temporary files"
-            raise DataError(file.name, expected, error.strerror or type(error).__name__) from None
+            expected = (
+                f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in "
+                "the folder of temporary files"
+            )
+            raise DataError(
+                file.name, expected, error.strerror or type(error).__name__
+            ) from None
     for remark in sorted(remarks or ()):
         log.warning("FlyNN: %s", remark)
     classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
@@ -270,11 +366,18 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
 
 
 def _mapped(file: Any, width: int) -> npt.NDArray[Any]:
-    """Rows of a file. A map keeps its file open; writing to it would change memory alone."""
+    """Rows of a file.
+
+    A map keeps its file open; writing to it would change memory alone.
+    """
     if isinstance(file, io.BytesIO):
         return np.frombuffer(bytearray(file.getbuffer())).reshape(-1, width)
     file.flush()
-    return np.memmap(file, np.float64, "c").reshape(-1, width) if file.tell() else np.empty((0, width))
+    return (
+        np.memmap(file, np.float64, "c").reshape(-1, width)
+        if file.tell()
+        else np.empty((0, width))
+    )
 
 
 def is_large(file: TableFile) -> bool:
@@ -283,26 +386,41 @@ def is_large(file: TableFile) -> bool:
 
 
 def counted(file: TableFile, least: int = 1) -> TableSummary:
-    """Kinds, gaps and levels of the features in the rows that are not held out, as they may be told.
+    """Kinds, gaps and levels of the features in the rows that are not held out, as they
+    may be told.
 
-    With a column of ids, levels and gaps need `least` different ids too: one person's name in many rows stays at home.
+    With a column of ids, levels and gaps need `least` different ids too: one person's
+    name in many rows stays at home.
     """
-    total, holders = TableSummary({}, 0), defaultdict[str, dict[str | None, set[bytes]]](dict)
+    total, holders = (
+        TableSummary({}, 0),
+        defaultdict[str, dict[str | None, set[bytes]]](dict),
+    )
     for batch in file.batches() if is_large(file) else [file.in_one()]:
         rows = slice(None) if batch.test is None else ~batch.test
         table = file.table(batch.columns)[rows]
         total += TableSummary.counted(table)
         ids = [] if batch.groups is None else id_keys(batch.groups[rows])
         for name, values in zip(table.names, table.columns, strict=True) if ids else ():
-            cells = values.tolist() if values.dtype.kind == "O" else [None if gap else "" for gap in missing(values)]
+            cells = (
+                values.tolist()
+                if values.dtype.kind == "O"
+                else [None if gap else "" for gap in missing(values)]
+            )
             for cell, key in zip(cells, ids, strict=True):
                 if len(known := holders[name].setdefault(cell, set())) < least:
                     known.add(key)
         for name, each in total.columns.items():
             if max(len(each.levels), len(holders[name])) > _MOST_TEXTS:
                 kept = {text: n for text, n in each.levels.items() if n > 1}
-                total = replace(total, columns={**total.columns, name: replace(each, levels=kept)})
-                holders[name] = {cell: some for cell, some in holders[name].items() if cell in kept or cell is None}
+                total = replace(
+                    total, columns={**total.columns, name: replace(each, levels=kept)}
+                )
+                holders[name] = {
+                    cell: some
+                    for cell, some in holders[name].items()
+                    if cell in kept or cell is None
+                }
     if file.reading.group:
         total = total.only(lambda name, cell: len(holders[name].get(cell, ())) >= least)
     return total.told(least)

@@ -1,4 +1,6 @@
-"""Files as they stand, for open and for private parties: columns, rows, and the part that each column has in a run."""
+"""Files as they stand, for open and for private parties: columns, rows, and the part
+that each column has in a run.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +45,27 @@ def ending(path: Path) -> str:
 
 @contextmanager
 def decoding(path: Path, encoding: str = "") -> Iterator[None]:
-    """Every failure of a parser in the block is a DataError without a folder and without a value."""
+    """Every failure of a parser in the block is a DataError without a folder and
+    without a value.
+    """
     try:
         yield
     except (FlyNNError, MemoryError):
         raise
-    except Exception as error:  # noqa: BLE001 - Arrow, json, zipfile and NumPy's parser raise a dozen kinds
+    except Exception as error:  # noqa: BLE001
+        # Arrow, json, zipfile and NumPy's parser raise a dozen kinds.
         got = str(error)[:80] if isinstance(error, csv.Error) else type(error).__name__
         readable = DataError(path.name, f"a readable {ending(path)} file", got)
         other = DataError(path.name, f"text in {encoding.upper()}", "another encoding")
-        raise (other if encoding and isinstance(error, UnicodeError) else readable) from None
+        raise (
+            other if encoding and isinstance(error, UnicodeError) else readable
+        ) from None
 
 
 def objects(values: Sequence[Any] | Array) -> Array:
-    """Python's values in an array: in a text type of NumPy each value would be as wide as the longest."""
+    """Python's values in an array: in a text type of NumPy each value would be as wide
+    as the longest.
+    """
     found = np.empty(len(values), object)
     found[:] = values.tolist() if isinstance(values, np.ndarray) else values
     return found
@@ -69,7 +78,8 @@ class Dialect:
     Parameters
     ----------
     separator, decimal, encoding, date_format : str
-        "" is detected: the first three from the head of the file, the last by the values of each column.
+        "" is detected: the first three from the head of the file, the last by the
+        values of each column.
     gap_texts : sequence of str
         Texts of missing values beside `GAP_TEXTS`.
     """
@@ -103,15 +113,19 @@ Features = tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """Some rows that nobody has looked at; `cells` gives the values of all columns in a slice of them."""
+    """Some rows that nobody has looked at; `cells` gives the values of all columns in a
+    slice of them.
+    """
 
     n: int
     cells: Callable[[slice], Sequence[Any]]
-    n_broken: int = 0  # rows with more or fewer fields than the header, which are left out
+    # rows with more or fewer fields than the header, which are left out
+    n_broken: int = 0
 
 
 class Source(ABC):
-    """A file as it stands, for open and for private parties: the names of its columns, and its rows.
+    """A file as it stands, for open and for private parties: the names of its columns,
+    and its rows.
 
     Attributes
     ----------
@@ -120,7 +134,8 @@ class Source(ABC):
     kinds : sequence of str or None
         Kind of each column by the types of the file; None in a file of texts alone.
     keys : sequence of int
-        Columns that stand in keys of rows, see `held_out`, and `key_names` in whose order; None for their own.
+        Columns that stand in keys of rows, see `held_out`, and `key_names` in whose
+        order; None for their own.
     """
 
     name: str
@@ -135,8 +150,12 @@ class Source(ABC):
         return reading.layout(self.name, self.columns)
 
     @abstractmethod
-    def parts(self, n_rows: int, wanted: Collection[int] | None = None) -> Iterator[Part]:
-        """All rows, at most so many at a time; of other columns than those wanted there need not be values."""
+    def parts(
+        self, n_rows: int, wanted: Collection[int] | None = None
+    ) -> Iterator[Part]:
+        """All rows, at most so many at a time; of other columns than those wanted there
+        need not be values.
+        """
 
     def raw(self, index: int, values: Any) -> Raw:
         """The values of a column, for a feature of an open file."""
@@ -151,23 +170,41 @@ class Source(ABC):
         for part in self.parts(MOST_ROWS, indices):
             cells = part.cells(slice(None))
             chosen = [cells[index] for index in indices]
-            yield from zip(*(each.tolist() if isinstance(each, np.ndarray) else each for each in chosen), strict=True)
+            yield from zip(
+                *(
+                    each.tolist() if isinstance(each, np.ndarray) else each
+                    for each in chosen
+                ),
+                strict=True,
+            )
 
 
 def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     """The labels, some of them by other names."""
     if not book:
         return labels
-    return objects([book.get(str(label).strip(), book.get(level_of(label) or "", label)) for label in labels.tolist()])
+    return objects(
+        [
+            book.get(str(label).strip(), book.get(level_of(label) or "", label))
+            for label in labels.tolist()
+        ]
+    )
 
 
 def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
     """Mask of the labels that are missing."""
     pairs = ((each, isinstance(each, str)) for each in labels.tolist())
-    return np.array([each.strip().lower() in _NO_LABELS if text else is_gap(each) for each, text in pairs], np.bool_)
+    return np.array(
+        [
+            each.strip().lower() in _NO_LABELS if text else is_gap(each)
+            for each, text in pairs
+        ],
+        np.bool_,
+    )
 
 
-_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})  # "none" and "-" may be classes
+# "none" and "-" may be classes
+_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})
 
 
 @dataclass(frozen=True)
@@ -177,7 +214,8 @@ class Reading:
     Parameters
     ----------
     label : str or None, default=""
-        Column of the labels, "" for `label` (`y` of an NPZ file); None if there are none to read.
+        Column of the labels, "" for `label` (`y` of an NPZ file); None if there are
+        none to read.
     group : str
         A column of ids, which is no feature.
     features : sequence of str or Schema
@@ -201,7 +239,8 @@ class Reading:
     ignore: Sequence[str] = ()
 
     def layout(self, name: str, columns: Sequence[str]) -> Layout:
-        """The layout of a file's columns: the features asked for, or every column but label, group and ignored ones.
+        """The layout of a file's columns: the features asked for, or every column but
+        label, group and ignored ones.
 
         A column without a name is none.
         """
@@ -209,8 +248,14 @@ class Reading:
         at = {column: index for index, column in enumerate(columns) if column}
         if not at:
             raise DataError(name, "a first line with the names of the columns", "none")
-        if again := [column for column, n in Counter(filter(None, columns)).items() if n > 1]:
-            error = DataError(name, "columns of different names", f"{len(again)} names that stand more than once")
+        if again := [
+            column for column, n in Counter(filter(None, columns)).items() if n > 1
+        ]:
+            error = DataError(
+                name,
+                "columns of different names",
+                f"{len(again)} names that stand more than once",
+            )
             raise with_names(error, again)
 
         named = [*at]
@@ -219,8 +264,11 @@ class Reading:
             return [at[named[index]] for index in places(name, named, wanted, expected)]
 
         wanted = (self.label, self.group)
-        label_at, group_at = (chosen([each], f"a column {each!r}")[0] if each else None for each in wanted)
-        # A column to ignore that is not there may be misspelt, and would be used under its own name.
+        label_at, group_at = (
+            chosen([each], f"a column {each!r}")[0] if each else None for each in wanted
+        )
+        # A column to ignore that is not there may be misspelt, and would be used under
+        # its own name.
         unused = {label_at, group_at, *chosen(self.ignore, "the columns to ignore")}
         rest = [column for column, index in at.items() if index not in unused]
         if not rest:
@@ -231,28 +279,64 @@ class Reading:
         else:
             names = tuple(map(as_name, self.features or rest))
             if n_same := len(names) - len({*names}):
-                raise DataError(name, "features of different names", f"{n_same} of the run's again")
-            indices = places(name, rest, names, f"each of the run's {len(names)} features", announced=True)
-        there = {rest[index]: name for index, name in zip(indices, names, strict=True) if index is not None}
+                raise DataError(
+                    name, "features of different names", f"{n_same} of the run's again"
+                )
+            indices = places(
+                name,
+                rest,
+                names,
+                f"each of the run's {len(names)} features",
+                announced=True,
+            )
+        there = {
+            rest[index]: name
+            for index, name in zip(indices, names, strict=True)
+            if index is not None
+        }
         left_out = tuple(column for column in rest if column not in there)
-        return Layout(label_at, group_at, [at[column] for column in there], tuple(there.values()), left_out)
+        return Layout(
+            label_at,
+            group_at,
+            [at[column] for column in there],
+            tuple(there.values()),
+            left_out,
+        )
 
-    def columns(self, names: Sequence[str], kinds: Sequence[str | None]) -> list[RawColumn]:
+    def columns(
+        self, names: Sequence[str], kinds: Sequence[str | None]
+    ) -> list[RawColumn]:
         """The features of a file, with what is known of them beforehand."""
         wanted: dict[str, Column] = {}
         if self.schema is not None:
-            wanted = dict(zip(self.schema.names if self.schema.is_named else names, self.schema.columns, strict=False))
+            wanted = dict(
+                zip(
+                    self.schema.names if self.schema.is_named else names,
+                    self.schema.columns,
+                    strict=False,
+                )
+            )
         dialect, columns = self.dialect, list[RawColumn]()
         for column, kind in zip(map(wanted.get, names), kinds, strict=True):
-            gaps = gaps_with((*dialect.gap_texts, *(column.gap_texts if column else ())))
-            wanted_kind = column.kind if column else "category" if kind == "levels" else None
+            gaps = gaps_with(
+                (*dialect.gap_texts, *(column.gap_texts if column else ()))
+            )
+            wanted_kind = (
+                column.kind if column else "category" if kind == "levels" else None
+            )
             typed = "category" if kind == "levels" else kind
-            columns.append(RawColumn(typed, wanted_kind, dialect.decimal, dialect.date_format, gaps))
+            columns.append(
+                RawColumn(
+                    typed, wanted_kind, dialect.decimal, dialect.date_format, gaps
+                )
+            )
         return columns
 
 
 def keys_of(source: Source, cells: Sequence[Any], group: int | None) -> list[bytes]:
-    """Keys of rows, by which they are held out: by the column of ids, without one by all cells."""
+    """Keys of rows, by which they are held out: by the column of ids, without one by
+    all cells.
+    """
     ids = None if group is None else cells[group]
     return row_keys([cells[index] for index in source.keys], ids, source.key_names)
 
@@ -262,9 +346,10 @@ ALL = Reading()
 
 # ---- rows that are held out
 
-# By what stands in the row, or by a column of ids that the site names: no request, no order of columns or rows, and no
-# other row has a part in it. A row of a file is held out for ever or never. With a column of ids, such as patients,
-# rows of one id stay together, and a corrected cell moves none.
+# By what stands in the row, or by a column of ids that the site names: no request, no
+# order of columns or rows, and no other row has a part in it. A row of a file is held
+# out for ever or never. With a column of ids, such as patients, rows of one id stay
+# together, and a corrected cell moves none.
 
 _GAP = struct.pack("<d", np.nan)
 
@@ -287,21 +372,37 @@ class HeldOut:
     def mask(self, keys: Iterable[bytes]) -> npt.NDArray[np.bool_]:
         """(n,) mask of the rows that are held out, by the key of each."""
         most = self.fraction * 2.0**64
-        digests = (hashlib.blake2b(key, digest_size=8, key=self.secret).digest() for key in keys)
-        return np.fromiter((int.from_bytes(digest, "big") < most for digest in digests), np.bool_)
+        digests = (
+            hashlib.blake2b(key, digest_size=8, key=self.secret).digest()
+            for key in keys
+        )
+        return np.fromiter(
+            (int.from_bytes(digest, "big") < most for digest in digests), np.bool_
+        )
 
 
-def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | None = None) -> list[bytes]:
-    """Keys of rows: by their ids; without, or where an id is missing, by all of their cells, in the order of the names.
+def row_keys(
+    columns: Sequence[Any], ids: Any = None, names: Sequence[str] | None = None
+) -> list[bytes]:
+    """Keys of rows: by their ids; without, or where an id is missing, by all of their
+    cells, in the order of the names.
 
     Columns are arrays or lists. A number is the same in whatever form it comes.
     """
-    order = range(len(columns)) if names is None else sorted(range(len(columns)), key=names.__getitem__)
+    order = (
+        range(len(columns))
+        if names is None
+        else sorted(range(len(columns)), key=names.__getitem__)
+    )
     if ids is None:
         floats = [_floats(columns[index]) for index in order]
         if floats and not any(each is None for each in floats):
             return _bytes(np.stack(floats, axis=1))  # type: ignore[arg-type]
-        return [*map(b"".join, zip(*(_cells(columns[index]) for index in order), strict=True))]
+        return [
+            *map(
+                b"".join, zip(*(_cells(columns[index]) for index in order), strict=True)
+            )
+        ]
     by_id = id_keys(ids)
     if _GAP in by_id:
         rows = row_keys(columns, None, names)
@@ -310,19 +411,33 @@ def row_keys(columns: Sequence[Any], ids: Any = None, names: Sequence[str] | Non
 
 
 def id_keys(ids: Any) -> list[bytes]:
-    """The key of each id: that of a cell, but the digits of a number of which float64 does not keep all."""
+    """The key of each id: that of a cell, but the digits of a number of which float64
+    does not keep all.
+    """
     values = ids if isinstance(ids, list) else ids.tolist()
-    texts = ((each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)).strip() for each in values)
-    return [f"{t}\x1f".encode() if _is_long(t) else key for t, key in zip(texts, _cells(ids), strict=True)]
+    texts = (
+        (
+            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
+        ).strip()
+        for each in values
+    )
+    return [
+        f"{t}\x1f".encode() if _is_long(t) else key
+        for t, key in zip(texts, _cells(ids), strict=True)
+    ]
 
 
 def _is_long(text: str) -> bool:
     """True for an integer of which float64 does not keep all digits."""
-    return bool(re.fullmatch(r"[+-]?\d{16,}", text)) and (len(text) > 17 or abs(int(text)) > 2**53)
+    return bool(re.fullmatch(r"[+-]?\d{16,}", text)) and (
+        len(text) > 17 or abs(int(text)) > 2**53
+    )
 
 
 def _floats(column: Any) -> npt.NDArray[np.float64] | None:
-    """The numbers of a column, with one NaN and no -0.0; None where it has other values."""
+    """The numbers of a column, with one NaN and no -0.0; None where it has other
+    values.
+    """
     numbers = plain_numbers(column, GAP_TEXTS) if isinstance(column, list) else column
     if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "biufmM":
         return None

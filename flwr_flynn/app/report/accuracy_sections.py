@@ -1,4 +1,6 @@
-"""Sections of a report about accuracy: by party, figures with intervals, confusion, curves, subgroups."""
+"""Sections of a report about accuracy: by party, figures with intervals, confusion,
+curves, subgroups.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,12 @@ from flwr_flynn.app.report.sections import (
 )
 from flwr_flynn.model.metrics import share
 
-_WORDS = {"auroc": "AUROC", "auprc": "AUPRC", "brier": "Brier score", "log_loss": "log-loss"}
+_WORDS = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "brier": "Brier score",
+    "log_loss": "log-loss",
+}
 _CALIBRATION = ("calibration_error", "calibration_slope", "calibration_intercept")
 NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accuracy")}
 """Figures with intervals, and their names."""
@@ -42,22 +49,38 @@ NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accurac
 
 def figures_of(report: Report) -> dict[str, Any]:
     """The figures from scores; without entries in a run that has none."""
-    return (report["evaluation"] or {}).get("figures") or {"classes": [], "parties": [], "groups": None, "overall": {}}
+    return (report["evaluation"] or {}).get("figures") or {
+        "classes": [],
+        "parties": [],
+        "groups": None,
+        "overall": {},
+    }
 
 
 def accuracy(report: Report) -> Section:
     """Accuracy by party, worst first."""
     evaluation, title = report["evaluation"] or {}, "Accuracy by party"
     of_party = {party["name"]: party for party in figures_of(report)["parties"]}
-    parties = sorted(evaluation.get("parties", ()), key=lambda party: (party["accuracy"], party["name"]))
+    parties = sorted(
+        evaluation.get("parties", ()),
+        key=lambda party: (party["accuracy"], party["name"]),
+    )
     if not parties:
         return Section(title, [])
     keys = ("auroc", "brier", "calibration_error") if of_party else ()
     rows = [
-        (party["name"], party["examples"], _share(party), *map(of_party.get(party["name"], {}).get, keys))
+        (
+            party["name"],
+            party["examples"],
+            _share(party),
+            *map(of_party.get(party["name"], {}).get, keys),
+        )
         for party in parties
     ]
-    said = f"{count(len(rows), 'party', 'parties')} tried the model on test samples of their own, the worst first. "
+    said = (
+        f"{count(len(rows), 'party', 'parties')} tried the model on test samples "
+        "of their own, the worst first. "
+    )
     said += f"Over all samples the accuracy is {figure(evaluation['accuracy'])}."
     head = "party", "test samples", "accuracy", *(NAMES[key] for key in keys)
     return Section(title, [], [sentence(said), *_figures(title, "parties", head, rows)])
@@ -68,57 +91,117 @@ def _share(party: dict[str, Any]) -> Interval:
     return share(accuracy * n, n) or (accuracy,) * 3
 
 
-def _figures(title: str, noun: str, head: Sequence[str], rows: Sequence[Any]) -> list[Markup | None]:
-    """Rows of a name, a number of samples and figures with intervals: the first as bars, and all as a table."""
+def _figures(
+    title: str, noun: str, head: Sequence[str], rows: Sequence[Any]
+) -> list[Markup | None]:
+    """Rows of a name, a number of samples and figures with intervals: the first as
+    bars, and all as a table.
+    """
     shown = [(name, n, *map(with_interval, figures)) for name, n, *figures in rows]
     caption = f"Figures {title.removeprefix('Accuracy ')}"
-    known = [(name, with_interval(value), value[0]) for name, _, value, *_ in rows if value]
+    known = [
+        (name, with_interval(value), value[0]) for name, _, value, *_ in rows if value
+    ]
     return [
-        bars(title, f"{title}; the table below has the numbers", known[:MOST_BARS]) if known else None,
+        bars(title, f"{title}; the table below has the numbers", known[:MOST_BARS])
+        if known
+        else None,
         more(f"{caption} as a table", *bounded(caption, head, shown, noun)),
     ]
 
 
 def scores(report: Report) -> Section:
-    """Discrimination and calibration, over all samples and by class, and rates at thresholds."""
+    """Discrimination and calibration, over all samples and by class, and rates at
+    thresholds.
+    """
     figures, evaluation = figures_of(report), report["evaluation"]
     if not evaluation:
         return Section("Figures", [("evaluation", _why_none(report))])
     overall = figures["overall"] or {}
     samples = figures.get("examples") or evaluation["examples"]
-    said = f"Over {count(samples, 'test sample')} of all parties{', with 95 % intervals in brackets' * bool(overall)}. "
+    said = (
+        f"Over {count(samples, 'test sample')} of all "
+        f"parties{', with 95 % intervals in brackets' * bool(overall)}. "
+    )
     if len(figures["classes"]) > 2 and overall:
-        said += "AUROC, AUPRC and calibration are means over the classes, each against the rest. "
+        said += (
+            "AUROC, AUPRC and calibration are means over the classes, each "
+            "against the rest. "
+        )
     if figures.get("resolution"):
-        said += f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} at most. "
+        said += (
+            f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} "
+            "at most. "
+        )
     if samples < evaluation["examples"]:
-        said += f"{count(evaluation['examples'] - samples, 'more sample')} are of parties below their floor. "
+        said += (
+            f"{count(evaluation['examples'] - samples, 'more sample')} are of "
+            "parties below their floor. "
+        )
     parts: list[Markup | None] = [sentence(said)]
     classes = _shown(report)
     rates = [
-        (of["label"], f"{row['threshold']:g}", _in_words(of, row), *(with_interval(row[name]) for name in _RATES))
+        (
+            of["label"],
+            f"{row['threshold']:g}",
+            _in_words(of, row),
+            *(with_interval(row[name]) for name in _RATES),
+        )
         for of in classes[:MOST_CLASSES]
         for row in of["thresholds"][:MOST_CLASSES]
     ]
     if rates:
-        columns = "class", "threshold", "in words", "sensitivity", "specificity", "PPV", "NPV"
-        shown = bounded("What thresholds of the probability would do", columns, rates, "rows", "thresholds")
-        parts += shown if len(classes) == 1 else [more("Thresholds of the probability", *shown)]
+        columns = (
+            "class",
+            "threshold",
+            "in words",
+            "sensitivity",
+            "specificity",
+            "PPV",
+            "NPV",
+        )
+        shown = bounded(
+            "What thresholds of the probability would do",
+            columns,
+            rates,
+            "rows",
+            "thresholds",
+        )
+        parts += (
+            shown
+            if len(classes) == 1
+            else [more("Thresholds of the probability", *shown)]
+        )
     parts.append(left_out(len(classes), "classes", MOST_CLASSES))
     return Section("Figures", _overall(evaluation, overall), parts)
 
 
 def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
-    """Figures over all parties, and those of the worst party and of the parties' own copies."""
+    """Figures over all parties, and those of the worst party and of the parties' own
+    copies.
+    """
     plain = {} if overall.get("accuracy") else {"accuracy": "accuracy"}
     plain |= {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
-    facts = [(name, with_interval(overall[key])) for key, name in NAMES.items() if overall.get(key)]
+    facts = [
+        (name, with_interval(overall[key]))
+        for key, name in NAMES.items()
+        if overall.get(key)
+    ]
     facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
     if worst := evaluation["worst_party"]:
-        facts.append(("worst party", f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test samples)"))
+        facts.append(
+            (
+                "worst party",
+                f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test "
+                "samples)",
+            )
+        )
     if prior := evaluation.get("class_prior"):
         worst = prior["worst_party"]
-        shown = f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} ({worst['name']})"
+        shown = (
+            f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} "
+            f"({worst['name']})"
+        )
         facts.append(("with class prior", shown))
     return facts
 
@@ -129,8 +212,16 @@ def _why_none(report: Report) -> str:
         return f"failed with {', '.join(errors)}"
     if not report["evaluates"]:
         return "none: parties send no results"
-    silent = {name for phase in ("secure evaluation", "evaluation") for name in report["absent"].get(phase, {})}
-    return f"failed at {len(silent)} parties" if silent else "none: no party holds test samples"
+    silent = {
+        name
+        for phase in ("secure evaluation", "evaluation")
+        for name in report["absent"].get(phase, {})
+    }
+    return (
+        f"failed at {len(silent)} parties"
+        if silent
+        else "none: no party holds test samples"
+    )
 
 
 _RATES = ("sensitivity", "specificity", "ppv", "npv")
@@ -141,16 +232,34 @@ def confusion(report: Report) -> Section:
     matrix, names = (report["evaluation"] or {}).get("confusion", ()), report["classes"]
     if not matrix:
         return Section("Confusion", [])
-    shown = [(name, row[:MOST_CLASSES]) for name, row in zip(names, matrix, strict=True)][:MOST_CLASSES]
-    said = "Rows are true classes, columns predicted ones. The stronger the colour, the more samples, by row."
-    drawn = shades("Test samples by true and predicted class", "true \\ predicted", names[:MOST_CLASSES], shown)
-    return Section("Confusion", [], [sentence(said), drawn, left_out(len(names), "classes", MOST_CLASSES)])
+    shown = [
+        (name, row[:MOST_CLASSES]) for name, row in zip(names, matrix, strict=True)
+    ][:MOST_CLASSES]
+    said = (
+        "Rows are true classes, columns predicted ones. The stronger the colour, "
+        "the more samples, by row."
+    )
+    drawn = shades(
+        "Test samples by true and predicted class",
+        "true \\ predicted",
+        names[:MOST_CLASSES],
+        shown,
+    )
+    return Section(
+        "Confusion",
+        [],
+        [sentence(said), drawn, left_out(len(names), "classes", MOST_CLASSES)],
+    )
 
 
 def _shown(report: Report) -> list[dict[str, Any]]:
     """The classes; of two the rarer alone, as the other is its mirror image."""
     classes: list[dict[str, Any]] = figures_of(report)["classes"]
-    return [min(reversed(classes), key=lambda each: each["examples"] or 0)] if len(classes) == 2 else classes
+    return (
+        [min(reversed(classes), key=lambda each: each["examples"] or 0)]
+        if len(classes) == 2
+        else classes
+    )
 
 
 def curves(report: Report) -> Section:
@@ -161,26 +270,51 @@ def curves(report: Report) -> Section:
     pictures = []
     for of in classes[:MOST_CLASSES]:
         error = with_interval((of["calibration"] or {}).get("error"))
-        area, error = f"AUROC {with_interval(of['auroc'])}", f"calibration error {error}"
-        pictures.append((of["label"], area, curve(f"ROC curve of {of['label']}", area, of["roc"])))
-        drawn = reliability(f"Reliability curve of {of['label']}", error, of["reliability"])
+        area, error = (
+            f"AUROC {with_interval(of['auroc'])}",
+            f"calibration error {error}",
+        )
+        pictures.append(
+            (of["label"], area, curve(f"ROC curve of {of['label']}", area, of["roc"]))
+        )
+        drawn = reliability(
+            f"Reliability curve of {of['label']}", error, of["reliability"]
+        )
         pictures.append((of["label"], error, drawn))
     said = (
-        "Left: the share that is found over that of false alarms, at all thresholds. Right: the share that is of the "
-        "class over the predicted one. The left diagonal is chance, the right one perfect. Points: figures.csv."
+        "Left: the share that is found over that of false alarms, at all thresholds. "
+        "Right: the share that is of the "
+        "class over the predicted one. The left diagonal is chance, the right one "
+        "perfect. Points: figures.csv."
     )
     noted = left_out(len(classes), "classes", MOST_CLASSES)
-    return Section("ROC and calibration", [], [sentence(said), gallery(pictures), noted])
+    return Section(
+        "ROC and calibration", [], [sentence(said), gallery(pictures), noted]
+    )
 
 
 def _in_words(of: dict[str, Any], row: dict[str, Any]) -> str:
-    """Samples of 100, or of 1000 where the class is rare, that a threshold flags, flags rightly and misses."""
-    own, rest, found, passed = of["examples"], of["others"], row["sensitivity"], row["specificity"]
+    """Samples of 100, or of 1000 where the class is rare, that a threshold flags, flags
+    rightly and misses.
+    """
+    own, rest, found, passed = (
+        of["examples"],
+        of["others"],
+        row["sensitivity"],
+        row["specificity"],
+    )
     if not own or not rest or not found or not passed:
         return NONE
     n, of_class = (100 if 20 * own >= own + rest else 1000), own / (own + rest)
-    hit, wrong, lost = of_class * found[0], (1 - of_class) * (1 - passed[0]), of_class * (1 - found[0])
-    return f"of {n:,} samples {n * (hit + wrong):.0f} are flagged, {n * hit:.0f} rightly; {n * lost:.0f} are missed"
+    hit, wrong, lost = (
+        of_class * found[0],
+        (1 - of_class) * (1 - passed[0]),
+        of_class * (1 - found[0]),
+    )
+    return (
+        f"of {n:,} samples {n * (hit + wrong):.0f} are flagged, {n * hit:.0f} "
+        f"rightly; {n * lost:.0f} are missed"
+    )
 
 
 def subgroups(report: Report) -> Section:
@@ -188,21 +322,40 @@ def subgroups(report: Report) -> Section:
     groups = figures_of(report)["groups"]
     if not groups or not groups["levels"]:
         return Section("Subgroups", [])
-    levels = sorted(groups["levels"], key=lambda level: level["accuracy"][0] if level["accuracy"] else 2.0)
+    levels = sorted(
+        groups["levels"],
+        key=lambda level: level["accuracy"][0] if level["accuracy"] else 2.0,
+    )
     keys = ("accuracy", "auroc", "auprc", "brier", "calibration_error")
-    rows = [(level["level"], level["examples"], *map(level.get, keys)) for level in levels]
+    rows = [
+        (level["level"], level["examples"], *map(level.get, keys)) for level in levels
+    ]
     column, head = groups["column"], ["level", "samples", *(NAMES[key] for key in keys)]
-    said = sentence(f"Test samples by the level of the column {column}, the lowest accuracy first.")
-    return Section("Subgroups", [], [said, *_figures(f"Accuracy by level of {column}", "levels", head, rows)])
+    said = sentence(
+        f"Test samples by the level of the column {column}, the lowest accuracy first."
+    )
+    return Section(
+        "Subgroups",
+        [],
+        [said, *_figures(f"Accuracy by level of {column}", "levels", head, rows)],
+    )
 
 
 def as_csv(report: Report) -> str:
     """The figures of these sections, with the ends of their intervals."""
-    stream, evaluation, names = io.StringIO(), dict(report["evaluation"] or {}), report["classes"]
+    stream, evaluation, names = (
+        io.StringIO(),
+        dict(report["evaluation"] or {}),
+        report["classes"],
+    )
     matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
-    evaluation["confusion"] = {name: dict(zip(names, row, strict=False)) for name, row in matrix}
+    evaluation["confusion"] = {
+        name: dict(zip(names, row, strict=False)) for name, row in matrix
+    }
     rows = ((cell(" / ".join(path)), *values) for path, values in _leaves(evaluation))
-    csv.writer(stream, lineterminator="\n").writerows([("figure", "value", "low", "high"), *rows])
+    csv.writer(stream, lineterminator="\n").writerows(
+        [("figure", "value", "low", "high"), *rows]
+    )
     return stream.getvalue()
 
 
@@ -210,14 +363,29 @@ _NAMES = ("name", "label", "level", "threshold", "predicted")
 """Keys of what a row is about."""
 
 
-def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
-    """Figures, those with an interval as three numbers, by their paths; of a curve each point by its first number."""
-    is_point = isinstance(value, list) and not any(isinstance(each, dict | list) for each in value)
+def _leaves(
+    value: Any, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
+    """Figures, those with an interval as three numbers, by their paths; of a curve each
+    point by its first number.
+    """
+    is_point = isinstance(value, list) and not any(
+        isinstance(each, dict | list) for each in value
+    )
     if isinstance(value, int | float) and not (path and path[-1] in _NAMES):
         yield path, [value]
     elif is_point and value:
-        yield (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)], value[len(value) == 2 :]
+        yield (
+            (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)],
+            value[len(value) == 2 :],
+        )
     elif isinstance(value, dict | list):
-        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
-            names = [each[key] for key in _NAMES if key in each] if isinstance(value, list) else [name]
+        for name, each in (
+            value.items() if isinstance(value, dict) else enumerate(value)
+        ):
+            names = (
+                [each[key] for key in _NAMES if key in each]
+                if isinstance(value, list)
+                else [name]
+            )
             yield from _leaves(each, (*path, *map(str, names[:1])))

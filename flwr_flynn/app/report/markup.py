@@ -1,4 +1,5 @@
-"""HTML and SVG of the pages, escaped: elements, tables, bars, curves, and their style in one accent colour.
+"""HTML and SVG of the pages, escaped: elements, tables, bars, curves, and their style
+in one accent colour.
 
 The markup is well-formed XML, too. It has no script and loads nothing.
 """
@@ -12,8 +13,11 @@ from xml.sax.saxutils import escape
 
 LONGEST = 200  # characters of a name, a label or a reason
 NONE = "\u2013"  # in the place of a figure that is not known
-_UNSEEN = re.compile(r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]")
-"""Control characters, lone surrogates, and characters that change the direction of the text around them."""
+_UNSEEN = re.compile(
+    r"[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]"
+)
+"""Control characters, lone surrogates, and characters that change the direction of the
+text around them."""
 _VOID = ("meta", "br")
 
 
@@ -30,7 +34,10 @@ def shortened(value: object, most: int = LONGEST) -> str:
 
 
 def _escaped(value: object) -> str:
-    return escape(_UNSEEN.sub("\ufffd", value if isinstance(value, str) else str(value)), {'"': "&quot;"})
+    return escape(
+        _UNSEEN.sub("\ufffd", value if isinstance(value, str) else str(value)),
+        {'"': "&quot;"},
+    )
 
 
 def _parts(children: Iterable[Any]) -> Iterable[str]:
@@ -49,31 +56,51 @@ def joined(*children: Any) -> Markup:
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
-    """An element. Children are markup, texts, numbers, lists of these, or None; so are attributes, without lists.
+    """An element.
 
-    Of an attribute's name a last underscore is dropped, and others become hyphens: ``class_``, ``aria_label``.
+    Children are markup, texts, numbers, lists of these, or None; so are attributes,
+    without lists.
+
+    Of an attribute's name a last underscore is dropped, and others become hyphens:
+    ``class_``, ``aria_label``.
     """
-    named = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    named = {
+        key.rstrip("_").replace("_", "-"): value
+        for key, value in attributes.items()
+        if value is not None
+    }
     given = (f' {key}="{_escaped(value)}"' for key, value in named.items())
     start = f"<{name}{''.join(given)}"
-    return Markup(f"{start}/>" if name in _VOID else f"{start}>{joined(*children)}</{name}>")
+    return Markup(
+        f"{start}/>" if name in _VOID else f"{start}>{joined(*children)}</{name}>"
+    )
 
 
 # ---- figures
 
 
 def figure(value: float | None) -> str:
-    """A figure with four digits behind the point, or in all; an integer with commas between thousands."""
+    """A figure with four digits behind the point, or in all; an integer with commas
+    between thousands.
+    """
     if value is None:
         return NONE
     if isinstance(value, int):
         return f"{value:,}" if abs(value) < 10**15 else f"{float(value):.4g}"
-    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 10**6 else f"{value:.4g}"
+    return (
+        f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 10**6 else f"{value:.4g}"
+    )
 
 
 def in_bytes(n: float) -> str:
     """A number of bytes in the unit that fits."""
-    return f"{n:.0f} B" if n < 1000 else f"{n / 1e3:.1f} kB" if n < 1e6 else f"{n / 1e6:.4g} MB"
+    return (
+        f"{n:.0f} B"
+        if n < 1000
+        else f"{n / 1e3:.1f} kB"
+        if n < 1e6
+        else f"{n / 1e6:.4g} MB"
+    )
 
 
 def count(n: int, one: str, many: str = "") -> str:
@@ -84,41 +111,84 @@ def count(n: int, one: str, many: str = "") -> str:
 # ---- tables and bars
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]], class_: str | None = None) -> Markup:
-    """A table whose rows begin with their header; numbers, and texts that begin with a digit or a dash, are figures."""
+def table(
+    caption: str,
+    head: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    class_: str | None = None,
+) -> Markup:
+    """A table whose rows begin with their header; numbers, and texts that begin with a
+    digit or a dash, are figures.
+    """
     body, are_figures = [], [True] * len(head)
     for row in rows:
-        are_figures = [old and _is_figure(cell) for old, cell in zip(are_figures, row, strict=True)]
+        are_figures = [
+            old and _is_figure(cell) for old, cell in zip(are_figures, row, strict=True)
+        ]
         body.append(row)
-    sides = [None, *("n" if is_figure and body else None for is_figure in are_figures[1:])]
-    names = [tag("th", name, scope="col", class_=side) for name, side in zip(head, sides, strict=True)]
+    sides = [
+        None,
+        *("n" if is_figure and body else None for is_figure in are_figures[1:]),
+    ]
+    names = [
+        tag("th", name, scope="col", class_=side)
+        for name, side in zip(head, sides, strict=True)
+    ]
     filled = tag("tbody", [tag("tr", _cells(row, sides)) for row in body])
     parts = tag("caption", caption), tag("thead", tag("tr", names)), filled
     return scroll(caption, tag("table", *parts, class_=class_))
 
 
 def scroll(label: str, *children: Any) -> Markup:
-    """A region that scrolls sideways where its content is wider than the screen, also by the keyboard."""
-    return tag("div", *children, class_="scroll", tabindex=0, role="region", aria_label=label)
+    """A region that scrolls sideways where its content is wider than the screen, also
+    by the keyboard.
+    """
+    return tag(
+        "div", *children, class_="scroll", tabindex=0, role="region", aria_label=label
+    )
 
 
 def _is_figure(cell: Any) -> bool:
-    return cell is None or isinstance(cell, int | float) or (isinstance(cell, str) and cell[:1] in f"{NONE}-0123456789")
+    return (
+        cell is None
+        or isinstance(cell, int | float)
+        or (isinstance(cell, str) and cell[:1] in f"{NONE}-0123456789")
+    )
 
 
 def _cells(row: Sequence[Any], sides: Sequence[str | None]) -> list[Markup]:
-    shown = [figure(cell) if cell is None or isinstance(cell, int | float) else cell for cell in row]
+    shown = [
+        figure(cell) if cell is None or isinstance(cell, int | float) else cell
+        for cell in row
+    ]
     first = tag("th", shown[0], scope="row")
-    return [first, *(tag("td", cell, class_=side) for cell, side in zip(shown[1:], sides[1:], strict=True))]
+    return [
+        first,
+        *(
+            tag("td", cell, class_=side)
+            for cell, side in zip(shown[1:], sides[1:], strict=True)
+        ),
+    ]
 
 
 def svg(title: str, description: str, *children: Any, **attributes: Any) -> Markup:
     """A picture with a name and a description for those who do not see it."""
-    return tag("svg", tag("title", title), tag("desc", description), *children, role="img", **attributes)
+    return tag(
+        "svg",
+        tag("title", title),
+        tag("desc", description),
+        *children,
+        role="img",
+        **attributes,
+    )
 
 
-def bars(title: str, description: str, rows: Sequence[tuple[str, str, float]]) -> Markup:
-    """Bars as wide as the page, each below its label and its value; the third entry is its length, from 0 to 1."""
+def bars(
+    title: str, description: str, rows: Sequence[tuple[str, str, float]]
+) -> Markup:
+    """Bars as wide as the page, each below its label and its value; the third entry is
+    its length, from 0 to 1.
+    """
     drawn = []
     for index, (label, value, share) in enumerate(rows):
         top, width = 34 * index, f"{100 * min(max(share, 0.0), 1.0):.2f}%"
@@ -132,7 +202,8 @@ def bars(title: str, description: str, rows: Sequence[tuple[str, str, float]]) -
 
 
 def cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: with an apostrophe before it where it would.
+    """A text that no spreadsheet takes for a formula: with an apostrophe before it
+    where it would.
 
     >>> cell("=cmd|' /C calc'!A0"), cell("well")
     ("'=cmd|' /C calc'!A0", 'well')
@@ -144,33 +215,46 @@ def cell(text: str) -> str:
 
 PAGE_STYLE = Markup(
     """
-:root{color-scheme:light dark;--ink:#1b232d;--soft:#566271;--line:#dce1e7;--paper:#fdfdfc;--accent:#0a6299}
-@media screen and (prefers-color-scheme:dark){:root{--ink:#e4e8ec;--soft:#a4afbb;--line:#303943;--paper:#13171c;
+:root{color-scheme:light dark;--ink:#1b232d;--soft:#566271;--line:#dce1e7;--paper:#fdfdfc;
+--accent:#0a6299}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e4e8ec;--soft:#a4afbb;--line:#303943;
+--paper:#13171c;
 --accent:#6fb6ea}}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.6 system-ui,sans-serif}
 header,main,footer,nav{max-width:66rem;margin:0 auto;padding:0 1.5rem}header{padding-top:1.2rem}
-section{padding:2rem 0;border-top:1px solid var(--line)}h1{line-height:1.15;margin:2rem 0 1rem}h2{margin:0 0 .5rem}
+section{padding:2rem 0;border-top:1px solid var(--line)}h1{line-height:1.15;margin:2rem 0 1rem}
+h2{margin:0 0 .5rem}
 p{margin:.5rem 0 1rem;max-width:42rem;overflow-wrap:anywhere}
-.fault{border-left:3px solid var(--accent);padding-left:1rem;font-weight:600}a,summary{color:var(--accent)}
+.fault{border-left:3px solid var(--accent);padding-left:1rem;font-weight:600}
+a,summary{color:var(--accent)}
 .skip{position:absolute;left:-100vw;background:var(--paper)}.skip:focus{left:0}
-nav ul{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}.scroll{overflow-x:auto;max-width:100%}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;line-height:1.45;margin:.4rem 0 1rem;
+nav ul{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}
+.scroll{overflow-x:auto;max-width:100%}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;
+line-height:1.45;margin:.4rem 0 1rem;
 min-width:60%}
 th,td{padding:.4rem .9rem .4rem 0;text-align:left;vertical-align:top;font-weight:400}
 th[scope=row]{overflow-wrap:anywhere;min-width:7rem;max-width:22rem}
 tbody th,td{border-bottom:1px solid var(--line)}.facts td{overflow-wrap:anywhere}
-.n{text-align:right;white-space:nowrap}@media screen and (max-width:30rem){.facts .n{white-space:normal}}
-.note,footer,caption,thead th,figcaption{overflow-wrap:anywhere;color:var(--soft);font-size:.9rem;text-align:left}
-.cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);padding:.4rem .6rem}
-.shades td{border:2px solid var(--paper)}.thresholds td:nth-child(3){min-width:9.5rem}figure{margin:0}
-svg{display:block;overflow:visible;font:inherit;margin:1.1rem 0}svg text{fill:currentColor;font-size:13px}
+.n{text-align:right;white-space:nowrap}
+@media screen and (max-width:30rem){.facts .n{white-space:normal}}
+.note,footer,caption,thead th,figcaption{overflow-wrap:anywhere;color:var(--soft);
+font-size:.9rem;text-align:left}
+.cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);
+padding:.4rem .6rem}
+.shades td{border:2px solid var(--paper)}.thresholds td:nth-child(3){min-width:9.5rem}
+figure{margin:0}
+svg{display:block;overflow:visible;font:inherit;margin:1.1rem 0}svg text{fill:currentColor;
+font-size:13px}
 svg .bar{fill:var(--accent)}svg .rest{fill:currentColor;opacity:.1}svg .soft{fill:var(--soft)}
 svg .grid,svg .frame{stroke:var(--line);fill:none}
 svg .whisker,svg .curve{stroke:var(--accent);fill:none;stroke-width:2}
 svg.square{width:100%;max-width:30rem}svg.square text{font-size:11px}
-.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));gap:1.6rem 2rem}
-@media print{nav,.skip{display:none}.scroll{overflow:visible}table{font-size:7.5pt}tr,figure,svg{break-inside:avoid}
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));
+gap:1.6rem 2rem}
+@media print{nav,.skip{display:none}.scroll{overflow:visible}table{font-size:7.5pt}
+tr,figure,svg{break-inside:avoid}
 details::details-content{content-visibility:visible;display:block;height:auto}}
 """
 )
@@ -187,12 +271,17 @@ def html_page(title: str, *body: Markup) -> str:
         tag("style", PAGE_STYLE),
     )
     skip = tag("a", "Skip to the content", href="#content", class_="skip")
-    return f"<!DOCTYPE html>\n{tag('html', head, tag('body', skip, *body), lang='en')}\n"
+    return (
+        f"<!DOCTYPE html>\n{tag('html', head, tag('body', skip, *body), lang='en')}\n"
+    )
 
 
 def whole_page(title: str, *parts: Markup) -> str:
     """A page of one section."""
-    header, main = tag("header", tag("h1", title)), tag("main", *parts, id="content", tabindex=-1)
+    header, main = (
+        tag("header", tag("h1", title)),
+        tag("main", *parts, id="content", tabindex=-1),
+    )
     return html_page(title, header, main)
 
 
@@ -200,7 +289,8 @@ Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
 _SIDE, _EDGE = 300, 8  # of a curve's square, and the room around it
-_CELL = 45  # percent of the accent in the strongest cell, on which text can still be read
+# percent of the accent in the strongest cell, on which text can still be read
+_CELL = 45
 
 
 def with_interval(interval: Interval | None) -> str:
@@ -225,40 +315,87 @@ def _square(title: str, description: str, x: str, y: str, *drawn: Any) -> Markup
         tag("text", f"{x} →", x=end, y=end + 16, text_anchor="end", class_="soft"),
         tag("text", f"↑ {y}", x=_EDGE, y=-1, class_="soft"),
     ]
-    return svg(title, description, *frame, *drawn, viewBox=f"-2 -14 {end + 6} {end + 34}", class_="square")
+    return svg(
+        title,
+        description,
+        *frame,
+        *drawn,
+        viewBox=f"-2 -14 {end + 6} {end + 34}",
+        class_="square",
+    )
 
 
 def curve(title: str, description: str, points: Sequence[Sequence[float]]) -> Markup:
     """A ROC curve."""
     path = " ".join(f"{x},{y}" for x, y in (_xy(*point) for point in points))
-    return _square(title, description, "false alarms", "found", tag("polyline", points=path, class_="curve"))
+    return _square(
+        title,
+        description,
+        "false alarms",
+        "found",
+        tag("polyline", points=path, class_="curve"),
+    )
 
 
 def reliability(title: str, description: str, bins: Sequence[dict[str, Any]]) -> Markup:
-    """Observed shares over predicted probabilities, with intervals; the larger the point, the more samples."""
+    """Observed shares over predicted probabilities, with intervals; the larger the
+    point, the more samples.
+    """
     most, drawn = max([*(each["examples"] for each in bins), 1]), []
     for each in [each for each in bins if each["observed"] is not None]:
-        (x, y), (_, bottom), (_, top) = (_xy(each["predicted"], value) for value in each["observed"])
+        (x, y), (_, bottom), (_, top) = (
+            _xy(each["predicted"], value) for value in each["observed"]
+        )
         drawn += [
             tag("line", x1=x, x2=x, y1=bottom, y2=top, class_="whisker"),
-            tag("circle", cx=x, cy=y, r=round(2 + 3 * (each["examples"] / most) ** 0.5, 1), class_="bar"),
+            tag(
+                "circle",
+                cx=x,
+                cy=y,
+                r=round(2 + 3 * (each["examples"] / most) ** 0.5, 1),
+                class_="bar",
+            ),
         ]
     return _square(title, description, "predicted", "observed", *drawn)
 
 
 def gallery(pictures: Sequence[tuple[str, str, Markup]]) -> Markup:
     """Pictures side by side, each below its name and one line of text."""
-    items = [tag("figure", tag("figcaption", tag("b", name), " ", text), picture) for name, text, picture in pictures]
+    items = [
+        tag("figure", tag("figcaption", tag("b", name), " ", text), picture)
+        for name, text, picture in pictures
+    ]
     return tag("div", items, class_="gallery")
 
 
-def shades(caption: str, corner: str, head: Sequence[str], rows: Sequence[tuple[str, Sequence[int]]]) -> Markup:
-    """A table of numbers of samples; the stronger the colour, the more samples, compared with the row's largest."""
+def shades(
+    caption: str,
+    corner: str,
+    head: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[int]]],
+) -> Markup:
+    """A table of numbers of samples; the stronger the colour, the more samples,
+    compared with the row's largest.
+    """
     body = []
     for name, cells in rows:
-        strengths = [f"--v:{_CELL * n / max([*cells, 1]):.0f}" if n else None for n in cells]
-        shown = (tag("td", figure(n), class_="n cell", style=v) for n, v in zip(cells, strengths, strict=True))
+        strengths = [
+            f"--v:{_CELL * n / max([*cells, 1]):.0f}" if n else None for n in cells
+        ]
+        shown = (
+            tag("td", figure(n), class_="n cell", style=v)
+            for n, v in zip(cells, strengths, strict=True)
+        )
         body.append(tag("tr", tag("th", name, scope="row"), *shown))
     names = [tag("th", shortened(name, 24), scope="col", class_="n") for name in head]
     headed = tag("thead", tag("tr", tag("th", corner, scope="col"), names))
-    return scroll(caption, tag("table", tag("caption", caption), headed, tag("tbody", body), class_="shades"))
+    return scroll(
+        caption,
+        tag(
+            "table",
+            tag("caption", caption),
+            headed,
+            tag("tbody", body),
+            class_="shades",
+        ),
+    )

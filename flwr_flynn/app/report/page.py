@@ -1,6 +1,8 @@
-"""Renderings of a report: the table at the end of the run's log, and the page `report.html`, which loads nothing.
+"""Renderings of a report: the table at the end of the run's log, and the page
+`report.html`, which loads nothing.
 
-Names and reasons come from the parties: they are cut here to what the page shows, and escaped where it is made.
+Names and reasons come from the parties: they are cut here to what the page shows, and
+escaped where it is made.
 """
 
 from __future__ import annotations
@@ -9,7 +11,13 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn.app.report.accuracy_sections import accuracy, confusion, curves, scores, subgroups
+from flwr_flynn.app.report.accuracy_sections import (
+    accuracy,
+    confusion,
+    curves,
+    scores,
+    subgroups,
+)
 from flwr_flynn.app.report.markup import Markup, count, html_page, shortened, tag
 from flwr_flynn.app.report.sections import (
     EQUALITIES,
@@ -29,7 +37,17 @@ from flwr_flynn.app.report.sections import (
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
 _ON_TEST_SAMPLES = accuracy, confusion, curves, subgroups
-SECTIONS = (scores, participation, skew, model, *_ON_TEST_SAMPLES, traffic, privacy, equality, settings)
+SECTIONS = (
+    scores,
+    participation,
+    skew,
+    model,
+    *_ON_TEST_SAMPLES,
+    traffic,
+    privacy,
+    equality,
+    settings,
+)
 """Sections in their order."""
 
 
@@ -40,7 +58,10 @@ def log_table(report: Report, folder: Path) -> str:
     width = max(len(name) for name, _ in facts)
     lines = [f"  {name:<{width}}  {text}" for name, text in facts]
     for text in guarantee(report):
-        lines += ["", *textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="  ")]
+        lines += [
+            "",
+            *textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="  "),
+        ]
     return "\n".join(["", "FlyNN", *lines, ""])
 
 
@@ -49,23 +70,57 @@ def log_table(report: Report, folder: Path) -> str:
 
 def page(report: Report) -> str:
     """The page of a report."""
-    report = {name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200) for name, value in report.items()}
-    told = {made.title: made for make in SECTIONS if (made := make(report)).facts or made.parts}
-    title = f"{report['action'].capitalize()} with {count(len(report['parties']), 'party', 'parties')}"
+    report = {
+        name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200)
+        for name, value in report.items()
+    }
+    told = {
+        made.title: made
+        for make in SECTIONS
+        if (made := make(report)).facts or made.parts
+    }
+    title = (
+        f"{report['action'].capitalize()} with "
+        f"{count(len(report['parties']), 'party', 'parties')}"
+    )
     anchors = {name: name.lower().replace(" ", "-") for name in told}
     links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in told]
     body = [
-        tag("section", tag("h2", name, id=f"{anchors[name]}-title"), _facts(section), *section.parts, id=anchors[name])
+        tag(
+            "section",
+            tag("h2", name, id=f"{anchors[name]}-title"),
+            _facts(section),
+            *section.parts,
+            id=anchors[name],
+        )
         for name, section in told.items()
     ]
     version = report["versions"].get("flwr-flynn", "")
-    made_by = f"Made by flwr-flynn {version} from metrics.json, which has all figures in full."
-    eyebrow = tag("p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow")
+    made_by = (
+        f"Made by flwr-flynn {version} from metrics.json, which has all figures "
+        "in full."
+    )
+    eyebrow = tag(
+        "p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow"
+    )
     is_unequal = any(report["sha256"].get(name) is False for name in EQUALITIES)
-    fault = tag("p", "The model DIFFERS from that of the pooled data.", class_="fault") if is_unequal else None
+    fault = (
+        tag("p", "The model DIFFERS from that of the pooled data.", class_="fault")
+        if is_unequal
+        else None
+    )
     head = tag("header", eyebrow, tag("h1", title), fault)
-    nav, foot = tag("nav", tag("ul", links), aria_label="Sections"), tag("footer", tag("p", made_by))
-    return html_page(f"{title}: FlyNN report", head, nav, tag("main", body, id="content", tabindex=-1), foot)
+    nav, foot = (
+        tag("nav", tag("ul", links), aria_label="Sections"),
+        tag("footer", tag("p", made_by)),
+    )
+    return html_page(
+        f"{title}: FlyNN report",
+        head,
+        nav,
+        tag("main", body, id="content", tabindex=-1),
+        foot,
+    )
 
 
 def _cut(value: Any, most: int) -> Any:
@@ -80,4 +135,8 @@ def _cut(value: Any, most: int) -> Any:
 def _facts(section: Section) -> Markup | None:
     """The facts of a section as a table."""
     head = "fact", "value"
-    return tag("div", *bounded(section.title, head, section.facts, "facts", "facts")) if section.facts else None
+    return (
+        tag("div", *bounded(section.title, head, section.facts, "facts", "facts"))
+        if section.facts
+        else None
+    )

@@ -1,7 +1,8 @@
-"""Sections of a report: facts for the log and the page, and tables and pictures for the page alone.
+"""Sections of a report: facts for the log and the page, and tables and pictures for the
+page alone.
 
-A section is a function of the content of metrics.json; one without facts and parts has nothing to tell. Those about
-accuracy are in `accuracy_sections`.
+A section is a function of the content of metrics.json; one without facts and parts has
+nothing to tell. Those about accuracy are in `accuracy_sections`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flwr_flynn.app.disclosure_file import KINDS
-from flwr_flynn.app.report.markup import NONE, Markup, figure, in_bytes, shades, table, tag
+from flwr_flynn.app.report.markup import (
+    NONE,
+    Markup,
+    figure,
+    in_bytes,
+    shades,
+    table,
+    tag,
+)
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.tables import table as tables
@@ -36,7 +45,12 @@ _PLACES = ("output-dir", "federation")  # settings of the machine, not of the ru
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names."""
 
-_DONE = {"train": "counted", "join": "joined", "withdraw": "withdrawn", "update": "updated"}
+_DONE = {
+    "train": "counted",
+    "join": "joined",
+    "withdraw": "withdrawn",
+    "update": "updated",
+}
 """Verbs of the actions, for the parties that a run counts."""
 
 _STEPS = {
@@ -57,12 +71,26 @@ def more(summary: str, *parts: Any) -> Markup:
     return tag("details", tag("summary", summary), *parts)
 
 
-def left_out(n: int, noun: str, most: int = MOST_ROWS, order: str = "") -> Markup | None:
+def left_out(
+    n: int, noun: str, most: int = MOST_ROWS, order: str = ""
+) -> Markup | None:
     """A note about rows beyond the most that are shown."""
-    return None if n <= most else tag("p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note")
+    return (
+        None
+        if n <= most
+        else tag(
+            "p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note"
+        )
+    )
 
 
-def bounded(caption: str, head: Sequence[str], rows: Sequence[Any], noun: str, class_: str | None = None) -> list[Any]:
+def bounded(
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Any],
+    noun: str,
+    class_: str | None = None,
+) -> list[Any]:
     """A table of the first rows, and a note about the others."""
     return [table(caption, head, rows[:MOST_ROWS], class_), left_out(len(rows), noun)]
 
@@ -76,18 +104,39 @@ def participation(report: Report) -> Section:
     members = [member["party"] for member in report["federation"]]
     new = {party["name"] for party in parties}
     before = [name for name in members if name not in new] if action == "join" else []
-    facts = [(f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}")] if action in _DONE else []
+    facts = (
+        [(f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}")]
+        if action in _DONE
+        else []
+    )
     facts += [(f"  {update['party']}", _change(update)) for update in report["updates"]]
     facts += [] if action == "train" else [("parties in all", f"{len(members)}")]
     facts += _samples(report)
     # Those who joined before are in the model all the same.
-    facts += [(f"  left out of {step}: {name}", why) for name, step, why in absences(report) if name not in before]
+    facts += [
+        (f"  left out of {step}: {name}", why)
+        for name, step, why in absences(report)
+        if name not in before
+    ]
     parts: list[Markup | None] = []
     if before:
-        marked = [*((party["name"], "new") for party in parties), *((name, "already a member") for name in before)]
-        parts += bounded("Members of the federation", ("party", "in this run"), marked, "members")
+        marked = [
+            *((party["name"], "new") for party in parties),
+            *((name, "already a member") for name in before),
+        ]
+        parts += bounded(
+            "Members of the federation", ("party", "in this run"), marked, "members"
+        )
     if parties:
-        listed = [(party["name"], party["examples"], in_bytes(party["bytes"]), party["seconds"]) for party in parties]
+        listed = [
+            (
+                party["name"],
+                party["examples"],
+                in_bytes(party["bytes"]),
+                party["seconds"],
+            )
+            for party in parties
+        ]
         columns = "party", "samples", "bytes of the counts", "seconds"
         title = "Parties that took part"
         parts.append(more(title, *bounded(title, columns, listed, "parties")))
@@ -97,47 +146,82 @@ def participation(report: Report) -> Section:
 def asked(report: Report) -> int:
     """The number of parties that could have taken part."""
     simulation = report.get("simulation")
-    return simulation["parties"] if simulation else len(report["parties"]) + len(report["missing"])
+    return (
+        simulation["parties"]
+        if simulation
+        else len(report["parties"]) + len(report["missing"])
+    )
 
 
 def absences(report: Report) -> list[tuple[str, str, str]]:
     """Party, step and reason of each step that a party was left out of."""
     steps = {"counts": report["missing"], **report["absent"]}
-    return [(name, step, reason) for step, reasons in steps.items() for name, reason in reasons.items()]
+    return [
+        (name, step, reason)
+        for step, reasons in steps.items()
+        for name, reason in reasons.items()
+    ]
 
 
 def _change(update: dict[str, Any]) -> str:
     """Samples and digest of counts that were replaced or taken out, before and now."""
     before, now = update["before"], update["now"] or {"examples": 0, "sha256": ["none"]}
-    sizes = "" if before["examples"] is None else f"{before['examples']} > {now['examples']} samples; "
-    return f"{sizes}SHA-256 of its counts {before['sha256'][0][:12]}... > {now['sha256'][0][:12]}"
+    sizes = (
+        ""
+        if before["examples"] is None
+        else f"{before['examples']} > {now['examples']} samples; "
+    )
+    return (
+        f"{sizes}SHA-256 of its counts {before['sha256'][0][:12]}... > "
+        f"{now['sha256'][0][:12]}"
+    )
 
 
 def _samples(report: Report) -> Facts:
-    examples, privacy, simulation = f"{report['examples']}", report["privacy"], report.get("simulation")
+    examples, privacy, simulation = (
+        f"{report['examples']}",
+        report["privacy"],
+        report.get("simulation"),
+    )
     if privacy:
         estimate = privacy["examples_estimate"]
-        examples = "hidden" if estimate is None else f"hidden, about {estimate} (estimate from the noisy counts)"
+        examples = (
+            "hidden"
+            if estimate is None
+            else f"hidden, about {estimate} (estimate from the noisy counts)"
+        )
     facts = [("training samples", examples)]
     if simulation:
-        dealt = f"{simulation['dealt']} of {simulation['samples']}, training and test samples"
+        dealt = (
+            f"{simulation['dealt']} of {simulation['samples']}, training and test "
+            "samples"
+        )
         facts.append(("  samples distributed", dealt))
         if simulation["empty_parties"]:
-            facts.append(("  parties with no samples", f"{simulation['empty_parties']}"))
+            facts.append(
+                ("  parties with no samples", f"{simulation['empty_parties']}")
+            )
     return facts
 
 
 def skew(report: Report) -> Section:
     """Samples of each class at each party."""
-    sizes = {name: row for name, row in (report["class_sizes"] or {}).items() if sum(row)}
+    sizes = {
+        name: row for name, row in (report["class_sizes"] or {}).items() if sum(row)
+    }
     names = report["classes"]
     if not sizes:
         return Section("Classes by party", [])
-    rows = [("all parties", [*map(sum, zip(*sizes.values(), strict=True))]), *sorted(sizes.items())]
+    rows = [
+        ("all parties", [*map(sum, zip(*sizes.values(), strict=True))]),
+        *sorted(sizes.items()),
+    ]
     shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
     parts = [
         sentence("The stronger the colour, the more samples, by row."),
-        shades("Training samples by party and class", "party", names[:MOST_CLASSES], shown),
+        shades(
+            "Training samples by party and class", "party", names[:MOST_CLASSES], shown
+        ),
         left_out(len(rows), "parties"),
         left_out(len(names), "classes", MOST_CLASSES),
     ]
@@ -153,7 +237,11 @@ def model(report: Report) -> Section:
     if (columns := report["columns"]) is not None:
         made = f"from histograms of the columns of {columns['examples']} samples"
         facts.append(("scaling", f"{report['scaling']}, {made}"))
-    facts += [] if report["selection"] is None else _selected(report["selection"], report["members"])
+    facts += (
+        []
+        if report["selection"] is None
+        else _selected(report["selection"], report["members"])
+    )
     if gram := report["gram"]:
         none = "none: too few parties replied, or the regression failed"
         text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight"
@@ -165,10 +253,17 @@ def _schema(schema: dict[str, Any]) -> Facts:
     kinds = [column["kind"] for column in schema["columns"]]
     parts = [f"{kinds.count(kind)} {kind}" for kind in tables.KINDS if kind in kinds]
     with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
-    source = "learned from the parties" if schema["is_learned"] else "from the server's file"
+    source = (
+        "learned from the parties" if schema["is_learned"] else "from the server's file"
+    )
     facts = [("columns", f"{', '.join(parts)}; {with_gaps} with gaps; {source}")]
-    facts += [(f"  tells the site: {name}", text) for name, text in schema["coinciding"].items()]
-    return facts + [(f"  left out: {name}", reason) for name, reason in schema["left_out"].items()]
+    facts += [
+        (f"  tells the site: {name}", text)
+        for name, text in schema["coinciding"].items()
+    ]
+    return facts + [
+        (f"  left out: {name}", reason) for name, reason in schema["left_out"].items()
+    ]
 
 
 def _selected(selection: dict[str, Any], members: list[dict[str, Any]]) -> Facts:
@@ -179,11 +274,21 @@ def _selected(selection: dict[str, Any], members: list[dict[str, Any]]) -> Facts
     if len(best) == 1:
         compared = f"leave-one-out {best[0]}, {decays} compared on {examples} samples"
         return [("decay", f"{members[0]['decay']:.4g}, {compared}")]
-    facts = [("candidates", f"{len(best)} with {decays} decays each, compared on {examples} samples")]
+    facts = [
+        (
+            "candidates",
+            f"{len(best)} with {decays} decays each, compared on {examples} samples",
+        )
+    ]
     facts.append(("  leave-one-out", ", ".join(best)))
     for (spec, _, weight), member in zip(selection["choices"], members, strict=True):
         size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
-        facts.append((f"  member {spec + 1}", f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"))
+        facts.append(
+            (
+                f"  member {spec + 1}",
+                f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}",
+            )
+        )
     return facts
 
 
@@ -195,8 +300,17 @@ def equality(report: Report) -> Section:
     if "pooled" in sha:
         facts.append(("  trained on pooled data", sha["pooled"]))
         for name in [name for name in EQUALITIES if name in sha]:
-            unknown = f"{len(report['missing'])} missing" if name == "equal" else "some samples were left out"
-            facts.append((EQUALITIES[name], {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]]))
+            unknown = (
+                f"{len(report['missing'])} missing"
+                if name == "equal"
+                else "some samples were left out"
+            )
+            facts.append(
+                (
+                    EQUALITIES[name],
+                    {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]],
+                )
+            )
     if report["privacy"] and report.get("simulation"):
         facts.append((EQUALITIES["equal"], "n/a, noisy"))
     return Section("Equality", facts)
@@ -206,10 +320,21 @@ def equality(report: Report) -> Section:
 
 
 def traffic(report: Report) -> Section:
-    """Bytes by phase, seconds, and the figures that left the parties; equal ones of a phase are one row."""
-    by_phase, seconds, rows = report["traffic"], (report.get("run") or {}).get("seconds"), list[tuple[Any, ...]]()
-    total = {way: sum(bytes_of[way] for bytes_of in by_phase.values()) for way in ("up", "down")}
-    steps = {f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in by_phase.items()}
+    """Bytes by phase, seconds, and the figures that left the parties; equal ones of a
+    phase are one row.
+    """
+    by_phase, seconds, rows = (
+        report["traffic"],
+        (report.get("run") or {}).get("seconds"),
+        list[tuple[Any, ...]](),
+    )
+    total = {
+        way: sum(bytes_of[way] for bytes_of in by_phase.values())
+        for way in ("up", "down")
+    }
+    steps = {
+        f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in by_phase.items()
+    }
     facts = [
         (name, f"{in_bytes(bytes_of['up'])} up, {in_bytes(bytes_of['down'])} down")
         for name, bytes_of in {"bytes per party": total, **steps}.items()
@@ -218,16 +343,39 @@ def traffic(report: Report) -> Section:
     for phase, sent in report["messages"].items():
         fields: dict[tuple[str, str], list[list[float]]] = {}
         for field in sent["fields"]:
-            shape = " \N{MULTIPLICATION SIGN} ".join(map(figure, (field["shape"] or [])[:8]))
+            shape = " \N{MULTIPLICATION SIGN} ".join(
+                map(figure, (field["shape"] or [])[:8])
+            )
             fields.setdefault((field["name"], shape), []).append(field["bytes"] or [])
         kind = KINDS.get(sent["kind"], sent["kind"])
         for (name, shape), sizes in (fields or {(NONE, NONE): [[]]}).items():
-            in_all = " / ".join(in_bytes(sum(column)) for column in zip(*sizes, strict=False)) or NONE
+            in_all = (
+                " / ".join(
+                    in_bytes(sum(column)) for column in zip(*sizes, strict=False)
+                )
+                or NONE
+            )
             named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
-            rows.append((phase, kind, named, shape or "varies", in_all, sent["parties"]))
-    said = "Every message of a party, by phase. Samples themselves stay at the parties; figures about them leave."
-    columns = "phase", "kind", "figures", "shape", "bytes: least / mean / most", "parties"
-    parts = [sentence(said), *bounded("Messages", columns, rows, "messages")] if rows else []
+            rows.append(
+                (phase, kind, named, shape or "varies", in_all, sent["parties"])
+            )
+    said = (
+        "Every message of a party, by phase. Samples themselves stay at the "
+        "parties; figures about them leave."
+    )
+    columns = (
+        "phase",
+        "kind",
+        "figures",
+        "shape",
+        "bytes: least / mean / most",
+        "parties",
+    )
+    parts = (
+        [sentence(said), *bounded("Messages", columns, rows, "messages")]
+        if rows
+        else []
+    )
     return Section("What left the sites", facts if by_phase else [], parts)
 
 
@@ -237,27 +385,49 @@ def privacy(report: Report) -> Section:
         said = guarantee(report)
         bound = "NONE: seeded noise, for simulations"
         if private["epsilon"] is not None:
-            bound = f"epsilon {shown_bound(private['epsilon'])}, delta {shown_bound(private['delta'])}"
+            bound = (
+                f"epsilon {shown_bound(private['epsilon'])}, delta "
+                f"{shown_bound(private['delta'])}"
+            )
             said.append(
-                "Whether one record is among a party's samples changes the probability of what is seen by a factor of "
+                "Whether one record is among a party's samples changes the "
+                "probability of what is seen by a factor of "
                 "at most e to the power of epsilon, but for a probability of delta."
             )
-        facts = [("privacy", f"{bound}; noise of standard deviation {private['noise_sd']:.4g} at each party")]
+        facts = [
+            (
+                "privacy",
+                f"{bound}; noise of standard deviation {private['noise_sd']:.4g} at "
+                "each party",
+            )
+        ]
         if report["evaluation"]:
-            facts.append(("  not covered", "the confusion matrices behind the figures above"))
+            facts.append(
+                ("  not covered", "the confusion matrices behind the figures above")
+            )
         return Section("Privacy", facts, [*map(sentence, said)])
     said = [
-        "Secure sums without noise: a server that keeps to the protocol sees sums over the parties alone, and another "
+        "Secure sums without noise: a server that keeps to the protocol sees sums "
+        "over the parties alone, and another "
         "one can break the masks."
         if report["settings"].get("secure") is True
-        else "There is no privacy guarantee: exact figures left the parties without noise, for the server to see.",
-        "Counts of few samples say much about them: who is alone in a class discloses the hash of the sample. A sum of "
-        "hashes is not anonymous: whoever has the model can test whether a given sample fits it.",
+        else "There is no privacy guarantee: exact figures left the parties without "
+        "noise, for the server to see.",
+        "Counts of few samples say much about them: who is alone in a class discloses "
+        "the hash of the sample. A sum of "
+        "hashes is not anonymous: whoever has the model can test whether a given "
+        "sample fits it.",
     ]
     if report["columns"]:
-        said.append("Histograms of the columns disclose every k-th value of each column, by class; k is min-examples.")
+        said.append(
+            "Histograms of the columns disclose every k-th value of each column, by "
+            "class; k is min-examples."
+        )
     if report["gram"]:
-        said.append("The Gram matrix of few samples discloses as much as the samples themselves.")
+        said.append(
+            "The Gram matrix of few samples discloses as much as the samples "
+            "themselves."
+        )
     said.append("The setting epsilon adds noise, with a guarantee.")
     return Section("Privacy", [], [*map(sentence, said)])
 
@@ -272,20 +442,49 @@ def guarantee(report: Report) -> list[str]:
 
 
 def settings(report: Report) -> Section:
-    """Versions, and the command that runs it again, with the settings that differ from the defaults."""
-    defaults, own = {row.key: row.default for row in RunConfig.rows()}, report["settings"]
-    places = _PLACES[: 2 - (own.get("action", "train") != "train")]  # which others go on with their federation
-    given = {key: own[key] for key in own if key in defaults and key not in places and own[key] != defaults[key]}
-    config, simulation = " ".join(f"{key}={_typed(value)}" for key, value in given.items()), report.get("simulation")
-    nodes = f" --federation-config num-supernodes={simulation['parties']}" if simulation else ""
-    command = f"flwr run .{nodes}" + (f" --run-config {shlex.quote(config)}" if config else "")
-    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    """Versions, and the command that runs it again, with the settings that differ from
+    the defaults.
+    """
+    defaults, own = (
+        {row.key: row.default for row in RunConfig.rows()},
+        report["settings"],
+    )
+    # which others go on with their federation
+    places = _PLACES[: 2 - (own.get("action", "train") != "train")]
+    given = {
+        key: own[key]
+        for key in own
+        if key in defaults and key not in places and own[key] != defaults[key]
+    }
+    config, simulation = (
+        " ".join(f"{key}={_typed(value)}" for key, value in given.items()),
+        report.get("simulation"),
+    )
+    nodes = (
+        f" --federation-config num-supernodes={simulation['parties']}"
+        if simulation
+        else ""
+    )
+    command = f"flwr run .{nodes}" + (
+        f" --run-config {shlex.quote(config)}" if config else ""
+    )
+    versions = ", ".join(
+        f"{name} {version}" for name, version in report["versions"].items()
+    )
     parts = sentence("The same run again, with the same data:"), tag("pre", command)
     return Section("Settings", [("versions", versions)], parts)
 
 
 def _typed(value: Any) -> str:
-    """A value in TOML. Flower looks for the end of a text at the next quotation mark, so those inside are escaped."""
+    """A value in TOML.
+
+    Flower looks for the end of a text at the next quotation mark, so those inside are
+    escaped.
+    """
     parts = value.split('"') if isinstance(value, str) else [value]
     typed = [json.dumps(part, ensure_ascii=False) for part in parts]
-    return '"' + "\\u0022".join(part[1:-1] for part in typed) + '"' if isinstance(value, str) else typed[0]
+    return (
+        '"' + "\\u0022".join(part[1:-1] for part in typed) + '"'
+        if isinstance(value, str)
+        else typed[0]
+    )

@@ -1,17 +1,21 @@
-"""Phase "columns": exact histograms of the columns, from which the server derives the specs.
+"""Phase "columns": exact histograms of the columns, from which the server derives the
+specs.
 
-They tell five digits of every value. With `min_examples` above 1 a party tells some order statistics of each class
-alone, whatever a request says, see `ColumnHistograms.from_data`. The key of a value has 32 bits: sign, exponent and the
-first 20 bits of a float64, turned so that keys rise with the values. A gap has the key of NaN, above all numbers. For
-each filled cell, in order of class, column and key, a party sends the number of cells since the one before, and its
-count less 1.
+They tell five digits of every value. With `min_examples` above 1 a party tells some
+order statistics of each class alone, whatever a request says, see
+`ColumnHistograms.from_data`. The key of a value has 32 bits: sign, exponent and the
+first 20 bits of a float64, turned so that keys rise with the values. A gap has the key
+of NaN, above all numbers. For each filled cell, in order of class, column and key, a
+party sends the number of cells since the one before, and its count less 1.
 
-In a secure run "bins 1" to "bins 5", and then the samples of each class, take its place. Vectors of a secure sum have a
-length that everybody knows. So of the histograms, of millions of bins, parties tell only what specs follow from: some
-quantiles, found by splitting bins again and again, and the samples of each class between these. Requests "bins" have
-the keys of "columns", "flynn-bound", "flynn-by-class" and, as packed numbers, the distance of each cut but the first
-from the one before, less 1. A cut is column * 2**32 + key. The answer is the number of samples from each cut to the
-next, (1, cuts) or by class (L, cuts).
+In a secure run "bins 1" to "bins 5", and then the samples of each class, take its
+place. Vectors of a secure sum have a length that everybody knows. So of the histograms,
+of millions of bins, parties tell only what specs follow from: some quantiles, found by
+splitting bins again and again, and the samples of each class between these. Requests
+"bins" have the keys of "columns", "flynn-bound", "flynn-by-class" and, as packed
+numbers, the distance of each cut but the first from the one before, less 1. A cut is
+column * 2**32 + key. The answer is the number of samples from each cut to the next, (1,
+cuts) or by class (L, cuts).
 """
 
 from __future__ import annotations
@@ -31,10 +35,23 @@ from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    TRAIN,
+    Array,
+    Config,
+    Reply,
+    Scalar,
+    key,
+    refusing,
+)
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import MAX_CHARS, announced_bound, announced_names, names_to_json
+from flwr_flynn.federated.run_spec import (
+    MAX_CHARS,
+    announced_bound,
+    announced_names,
+    names_to_json,
+)
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
@@ -64,26 +81,39 @@ class ColumnsRequest(Request[ColumnHistograms]):
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
 
     phase = "columns"
-    sentence = "Every min-examples-th value of a column, by class: no row follows, but a value may be one person's."
+    sentence = (
+        "Every min-examples-th value of a column, by class: no row follows, "
+        "but a value may be one person's."
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:
-            object.__setattr__(self, "feature_names", checked_names(self.feature_names, self.n_features))
+            object.__setattr__(
+                self,
+                "feature_names",
+                checked_names(self.feature_names, self.n_features),
+            )
 
     @property
     def memory_needed(self) -> int:
         """Bytes that the sums of rows take, samples not included."""
         return 16 * len(self.classes) * self.n_features
 
-    def memory_of_sum(self, n_examples: int | None, most_bins: int = USUAL_BINS, min_examples: int = 1) -> int:
-        """Bytes that the sum of the parties takes at the server, roughly, for so many samples of all parties.
+    def memory_of_sum(
+        self, n_examples: int | None, most_bins: int = USUAL_BINS, min_examples: int = 1
+    ) -> int:
+        """Bytes that the sum of the parties takes at the server, roughly, for so many
+        samples of all parties.
 
-        A bin has at least as many of them as the lowest floor of a party, `min_examples`, and the values of a class in
-        a column fall into `most_bins`. None: a number that is not known, taken as 0.
+        A bin has at least as many of them as the lowest floor of a party,
+        `min_examples`, and the values of a class in a column fall into `most_bins`.
+        None: a number that is not known, taken as 0.
         """
         n_cells = (n_examples or 0) * self.n_features // min_examples
-        return self.memory_needed + _SUM_BYTES * min(n_cells, most_bins * len(self.classes) * self.n_features)
+        return self.memory_needed + _SUM_BYTES * min(
+            n_cells, most_bins * len(self.classes) * self.n_features
+        )
 
     def to_config(self) -> dict[str, Scalar]:
         names = self.feature_names
@@ -94,9 +124,14 @@ class ColumnsRequest(Request[ColumnHistograms]):
         }
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> ColumnsRequest:
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+    ) -> ColumnsRequest:
         with refusing():
-            n_features, classes = config.integer("n_features", 1, 2**31 - 1), config.json("classes", MAX_CHARS)
+            n_features, classes = (
+                config.integer("n_features", 1, 2**31 - 1),
+                config.json("classes", MAX_CHARS),
+            )
             request = cls(n_features, classes, announced_names(config))
         what = f"histograms of {n_features} columns, {len(request.classes)} classes"
         party.check_memory(request.memory_needed, what)
@@ -106,10 +141,20 @@ class ColumnsRequest(Request[ColumnHistograms]):
         """The histograms of the party's samples, in groups of at least its floor."""
         X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
         n_values = X.shape[0] * self.n_features
-        party.check_memory(_CELL_BYTES * min(n_values, _MOST_CELLS), f"histograms of {self.n_features} columns", False)
-        found = ColumnHistograms.from_data(X, codes, len(self.classes), party.options.min_examples)
+        party.check_memory(
+            _CELL_BYTES * min(n_values, _MOST_CELLS),
+            f"histograms of {self.n_features} columns",
+            False,
+        )
+        found = ColumnHistograms.from_data(
+            X, codes, len(self.classes), party.options.min_examples
+        )
         if len(found.cells) > _MOST_CELLS:
-            raise PayloadError("histograms", f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)", "more")
+            raise PayloadError(
+                "histograms",
+                f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
+                "more",
+            )
         return found
 
     def measured(self, party: SampleAccess) -> tuple[ColumnHistograms, int]:
@@ -117,23 +162,41 @@ class ColumnsRequest(Request[ColumnHistograms]):
         return found, found.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        n_classes, n_cells = len(self.classes), min(sizes.total * self.n_features, _MOST_CELLS)
+        n_classes, n_cells = (
+            len(self.classes),
+            min(sizes.total * self.n_features, _MOST_CELLS),
+        )
         return [
             Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
-            Field("gaps", (n_cells,), n_classes * self.n_features << KEY_BITS, NUMBERS, is_open=True),
+            Field(
+                "gaps",
+                (n_cells,),
+                n_classes * self.n_features << KEY_BITS,
+                NUMBERS,
+                is_open=True,
+            ),
             Field("cells", (n_cells,), max(sizes.total - 1, 0), NUMBERS, is_open=True),
         ]
 
     def parts(self, statistic: ColumnHistograms) -> list[Array]:
-        return [statistic.n_per_class, np.diff(statistic.cells, prepend=-1) - 1, statistic.counts - 1]
+        return [
+            statistic.n_per_class,
+            np.diff(statistic.cells, prepend=-1) - 1,
+            statistic.counts - 1,
+        ]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
         sizes, gaps, counts = parts
         if len(gaps) != len(counts):
-            raise PayloadError("histograms", f"{len(gaps)} counts, one for each gap", len(counts))
-        # Gaps are bounded, but not their sum, which may wrap around: then cells do not ascend, and are refused.
+            raise PayloadError(
+                "histograms", f"{len(gaps)} counts, one for each gap", len(counts)
+            )
+        # Gaps are bounded, but not their sum, which may wrap around: then cells do not
+        # ascend, and are refused.
         try:
-            return ColumnHistograms(self.n_features, sizes, np.cumsum(gaps + 1) - 1, counts + 1)
+            return ColumnHistograms(
+                self.n_features, sizes, np.cumsum(gaps + 1) - 1, counts + 1
+            )
         except DataError as error:
             raise PayloadError("histograms", error.expected, error.got) from None
 
@@ -145,7 +208,9 @@ class ColumnsRequest(Request[ColumnHistograms]):
 
     def check(self, statistic: ColumnHistograms, sizes: Sizes) -> None:
         if (n_examples := sum(self.sizes(statistic).tolist())) != sizes.total:
-            raise PayloadError("histograms", f"{sizes.total} examples as announced", n_examples)
+            raise PayloadError(
+                "histograms", f"{sizes.total} examples as announced", n_examples
+            )
 
     def sizes(self, statistic: ColumnHistograms) -> npt.NDArray[np.int64]:
         return statistic.n_per_class
@@ -168,41 +233,58 @@ class Columns:
 
 
 def plan_of(state: RunState, context: Context) -> HashPlan:
-    """The plan of a run that has this phase; of a learned schema for as many features as it has numbers."""
+    """The plan of a run that has this phase; of a learned schema for as many features
+    as it has numbers.
+    """
     if (plan := context.options.plan) is None:
-        raise ConfigError("spec", "a plan that needs the columns", type(context.options.spec).__name__)
+        raise ConfigError(
+            "spec", "a plan that needs the columns", type(context.options.spec).__name__
+        )
     return replace(plan, n_features=state.run_spec.spec.n_features)
 
 
 def request_of(state: RunState, context: Context) -> ColumnsRequest:
     """The request for the columns as they are, in clear."""
     run, n_features = state.run_spec, plan_of(state, context).n_features
-    return ColumnsRequest(n_features, run.classes, run.feature_names, context.options.max_examples_per_party)
+    return ColumnsRequest(
+        n_features,
+        run.classes,
+        run.feature_names,
+        context.options.max_examples_per_party,
+    )
 
 
 def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
     """The state with the specs that follow from the histograms."""
     specs, trouble = derive_specs(plan_of(state, context), batch.total)
-    state = replace(state, run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)))
+    state = replace(
+        state,
+        run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)),
+    )
     return state.with_result(COLUMNS.name, Columns(batch.total, trouble))
 
 
-COLUMNS = Phase("columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT)
+COLUMNS = Phase(
+    "columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT
+)
 
 
 SPLITS = (1024, 128, 32, 32, 32)
 """Parts that a bin is split into: 2**KEY_BITS of them in the end."""
 
 MOST_BINS = 4609
-"""Bins of a column: 34 quantiles in bins of 128 parts, what is between them, and the gaps."""
+"""Bins of a column: 34 quantiles in bins of 128 parts, what is between them, and the
+gaps."""
 
 
 @register
 @dataclass(frozen=True, eq=False)
 class BinsRequest(Request[Tables]):
-    """Ask for the number of samples, of all classes or of each, in bins of the columns; never in clear.
+    """Ask for the number of samples, of all classes or of each, in bins of the columns;
+    never in clear.
 
-    `cuts` are the first keys of the bins, ascending, each behind the index of its column, see `ColumnHistograms.table`.
+    `cuts` are the first keys of the bins, ascending, each behind the index of its
+    column, see `ColumnHistograms.table`.
     """
 
     columns: ColumnsRequest
@@ -213,13 +295,19 @@ class BinsRequest(Request[Tables]):
     phase = "bins"
 
     def to_config(self) -> dict[str, Scalar]:
-        return {**self.columns.to_config(), key("bound"): json.dumps(self.bound), key("by_class"): self.by_class}
+        return {
+            **self.columns.to_config(),
+            key("bound"): json.dumps(self.bound),
+            key("by_class"): self.by_class,
+        }
 
     def arrays(self) -> list[Array]:
         return [pack_numbers(np.diff(self.cuts) - 1)]
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> BinsRequest:
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+    ) -> BinsRequest:
         bound = announced_bound(config)
         check_packed(arrays, 1, "bins", "packed gaps")
         asked = ColumnsRequest.from_config(config, arrays, party)
@@ -229,8 +317,14 @@ class BinsRequest(Request[Tables]):
         cuts = np.concatenate([[0], np.cumsum(gaps + 1)])
         starts = np.arange(asked.n_features) << KEY_BITS
         # Sums of gaps may wrap around: then cuts do not ascend.
-        if (np.diff(cuts) <= 0).any() or cuts[-1] >> KEY_BITS >= asked.n_features or not np.isin(starts, cuts).all():
-            raise PayloadError("bins", "cuts that ascend, with the lowest key of each column", "others")
+        if (
+            (np.diff(cuts) <= 0).any()
+            or cuts[-1] >> KEY_BITS >= asked.n_features
+            or not np.isin(starts, cuts).all()
+        ):
+            raise PayloadError(
+                "bins", "cuts that ascend, with the lowest key of each column", "others"
+            )
         return cls(asked, cuts, config.boolean("by_class"), bound)
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
@@ -246,28 +340,42 @@ class BinsRequest(Request[Tables]):
         return Tables(tuple(parts))
 
     def found(self, table: npt.NDArray[np.int64]) -> ColumnHistograms:
-        """The histograms with these samples in the bins; a `DataError` if there are none such."""
+        """The histograms with these samples in the bins; a `DataError` if there are
+        none such.
+        """
         return ColumnHistograms.of_table(self.columns.n_features, self.cuts, table)
 
 
 def _ask(state: RunState, context: Context, before: str) -> BinsRequest:
-    """The request for the bins that the phase `before` led to; without one for those of equal width."""
+    """The request for the bins that the phase `before` led to; without one for those of
+    equal width.
+    """
     asked = request_of(state, context)
     if before:
         cuts = state.results[before]
     else:
         parts = np.arange(SPLITS[0]) << KEY_BITS
-        cuts = ((np.arange(asked.n_features)[:, None] << KEY_BITS) + parts // SPLITS[0]).ravel()
+        cuts = (
+            (np.arange(asked.n_features)[:, None] << KEY_BITS) + parts // SPLITS[0]
+        ).ravel()
         if isinstance(asked.feature_names, Schema):  # else there are no gaps
-            cuts = np.union1d(cuts, (np.arange(asked.n_features) << KEY_BITS) + FIRST_GAP)
-    return BinsRequest(asked, cuts, before == _PARTS[-1][0], context.options.secure_bound)
+            cuts = np.union1d(
+                cuts, (np.arange(asked.n_features) << KEY_BITS) + FIRST_GAP
+            )
+    return BinsRequest(
+        asked, cuts, before == _PARTS[-1][0], context.options.secure_bound
+    )
 
 
-def _split(state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int) -> RunState:
+def _split(
+    state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int
+) -> RunState:
     """The state with finer cuts, as the result of the phase of this name."""
     asked: BinsRequest = context.request
     found = asked.found(batch.total.tables[0])
-    return state.with_result(name, found.finer(asked.cuts, n_parts) if found.n_examples else asked.cuts)
+    return state.with_result(
+        name, found.finer(asked.cuts, n_parts) if found.n_examples else asked.cuts
+    )
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -275,18 +383,36 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return fold(state, replace(batch, total=found), context)  # type: ignore[arg-type]
 
 
-_PARTS = [(f"bins {number}", n_parts) for number, n_parts in enumerate((*SPLITS[1:], 1), 1)]
+_PARTS = [
+    (f"bins {number}", n_parts) for number, n_parts in enumerate((*SPLITS[1:], 1), 1)
+]
 """Phases that split bins, and the parts that each splits them into."""
 
 _SPLITTING = [(name, partial(_split, name=name, n_parts=n)) for name, n in _PARTS]
 _FOLDS: list[tuple[str, Any]] = [*_SPLITTING, (COLUMNS.name, _fold)]
 
 BINS = [
-    replace(COLUMNS, name=name, request=partial(_ask, before=before), fold=fold, content=_BINS_CONTENT)
-    for (name, fold), before in zip(_FOLDS, ("", *(name for name, _ in _PARTS)), strict=True)
+    replace(
+        COLUMNS,
+        name=name,
+        request=partial(_ask, before=before),
+        fold=fold,
+        content=_BINS_CONTENT,
+    )
+    for (name, fold), before in zip(
+        _FOLDS, ("", *(name for name, _ in _PARTS)), strict=True
+    )
 ]
 
 
 def phases_for(options: RunOptions) -> list[Phase]:
-    """The phase of a run in clear, or those of a secure one; none without a plan that derives specs from them."""
-    return [] if options.plan is None else BINS if options.run_spec.is_secure else [COLUMNS]
+    """The phase of a run in clear, or those of a secure one; none without a plan that
+    derives specs from them.
+    """
+    return (
+        []
+        if options.plan is None
+        else BINS
+        if options.run_spec.is_secure
+        else [COLUMNS]
+    )

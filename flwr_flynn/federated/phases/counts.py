@@ -1,8 +1,10 @@
-"""Phase "counts": the class counts of every party, by each of the run's specs, and their sum.
+"""Phase "counts": the class counts of every party, by each of the run's specs, and
+their sum.
 
-A new federation starts from zeros. Parties join a saved run by adding to its sum, and leave it by sending once more the
-counts they were counted by: their SHA-256 must be the same, so that the rest is the sum of the others, bit for bit.
-A party whose samples have changed, some taken out, corrected or new, sends both, the counts of then and of now.
+A new federation starts from zeros. Parties join a saved run by adding to its sum, and
+leave it by sending once more the counts they were counted by: their SHA-256 must be the
+same, so that the rest is the sum of the others, bit for bit. A party whose samples have
+changed, some taken out, corrected or new, sends both, the counts of then and of now.
 """
 
 from __future__ import annotations
@@ -31,25 +33,36 @@ from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 def no_counts(run: RunSpec) -> CountsOfSpecs:
     """The sum of no parties."""
-    return CountsOfSpecs(tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers))
+    return CountsOfSpecs(
+        tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers)
+    )
 
 
 @register
 @dataclass(frozen=True)
 class CountsRequest(RunRequest[CountsOfSpecs]):
-    """Ask for class counts by each of a run's specs, with noise in a run that has a mechanism."""
+    """Ask for class counts by each of a run's specs, with noise in a run that has a
+    mechanism.
+    """
 
     max_examples: int | None = None  # of a party; a 1024th of the capacity by default
-    totals: CountsOfSpecs | None = None  # of the saved run, as is the roster; the server's alone
+    # of the saved run, as is the roster; the server's alone
+    totals: CountsOfSpecs | None = None
     roster: Roster = field(default_factory=Roster)
 
     phase = "counts"
-    sentence = "Sums by class: who is alone in a class is singled out. A known row shows in the model, unless epsilon."
+    sentence = (
+        "Sums by class: who is alone in a class is singled out. A known row "
+        "shows in the model, unless epsilon."
+    )
     proves = True
-    removes: ClassVar[bool] = False  # True if an answer has counts that the server takes out of the sum
+    # True if an answer has counts that the server takes out of the sum
+    removes: ClassVar[bool] = False
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
+    def from_config(
+        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+    ) -> Self:
         return cls(announced_run(config, party))
 
     @property
@@ -58,7 +71,11 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
 
     @property
     def discloses(self) -> str:
-        return super().discloses if self.run.mechanism is None or self.run.is_secure else NOISY
+        return (
+            super().discloses
+            if self.run.mechanism is None or self.run.is_secure
+            else NOISY
+        )
 
     @property
     def most_examples(self) -> int:
@@ -70,7 +87,8 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         if run.mechanism is None:
             return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
         field = codec.release_field(run.hasher, run.mechanism, sizes.total)
-        # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on the release alone.
+        # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on
+        # the release alone.
         return [field if run.bound is None else replace(field, most=sizes.total)]
 
     def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
@@ -82,11 +100,15 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
         if self.run.mechanism is None:
             return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
-        return CountsOfSpecs((codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),))
+        return CountsOfSpecs(
+            (codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),)
+        )
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         if self.run.mechanism is not None:
-            return CountsOfSpecs((party.release(self.run, self.is_withdrawal),)), NOISY_EXAMPLES
+            return CountsOfSpecs(
+                (party.release(self.run, self.is_withdrawal),)
+            ), NOISY_EXAMPLES
         counts = self.counted(party)
         return counts, counts.parts[0].n_examples
 
@@ -94,29 +116,49 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         """Counts of the party's samples, or of those `before` their change."""
         X, codes = party.inputs(self.run, before)
         hashed = progress(len(codes) * len(self.run.specs))
-        count = partial(ClassCounts.from_data, n_jobs=party.options.n_jobs, progress=hashed)
-        return CountsOfSpecs(tuple(count(hasher, X, codes, self.run.n_classes) for hasher in self.run.hashers))
+        count = partial(
+            ClassCounts.from_data, n_jobs=party.options.n_jobs, progress=hashed
+        )
+        return CountsOfSpecs(
+            tuple(
+                count(hasher, X, codes, self.run.n_classes)
+                for hasher in self.run.hashers
+            )
+        )
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced, most = reply.announced, self.most_examples
         if self.run.mechanism is not None:
             if announced != NOISY_EXAMPLES:
-                raise PayloadError("num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced)
+                raise PayloadError(
+                    "num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced
+                )
             return Sizes(most, most)
         if announced > most:
             raise PayloadError("counts", f"at most {most} examples", announced)
         return Sizes(announced, announced)
 
     def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
-        if self.run.mechanism is None and (n_examples := self.now(statistic).parts[0].n_examples) != sizes.total:
-            raise PayloadError("counts", f"{sizes.total} examples as announced", n_examples)
+        if (
+            self.run.mechanism is None
+            and (n_examples := self.now(statistic).parts[0].n_examples) != sizes.total
+        ):
+            raise PayloadError(
+                "counts", f"{sizes.total} examples as announced", n_examples
+            )
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
         return self.now(statistic).parts[0].n_per_class if self.run.is_plain else None
 
     def load(self, statistic: CountsOfSpecs) -> int:
         counts = self.now(statistic).parts[0]
-        return 0 if self.is_withdrawal else counts.n_examples if self.run.is_plain else int(np.abs(counts.array).max())
+        return (
+            0
+            if self.is_withdrawal
+            else counts.n_examples
+            if self.run.is_plain
+            else int(np.abs(counts.array).max())
+        )
 
     @property
     def capacity(self) -> int:
@@ -132,45 +174,83 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         return self.now(statistic).sha256
 
     def before(self, statistic: CountsOfSpecs) -> CountsOfSpecs | None:
-        """Counts that the server takes out of the sum, if any: those that the party was counted by."""
-        return CountsOfSpecs(statistic.parts[: len(self.run.specs)]) if self.removes else None
+        """Counts that the server takes out of the sum, if any: those that the party was
+        counted by.
+        """
+        return (
+            CountsOfSpecs(statistic.parts[: len(self.run.specs)])
+            if self.removes
+            else None
+        )
 
     def now(self, statistic: CountsOfSpecs) -> CountsOfSpecs:
         """Counts of the party's samples as they are."""
         return CountsOfSpecs(statistic.parts[-len(self.run.specs) :])
 
-    def match(self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]) -> int | None:
+    def match(
+        self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]
+    ) -> int | None:
         members, then = self.roster.before, self.before(statistic)
         if then is not None:
             return self._counted_by(then, sender, taken)
         if found := self.roster.find(*sender):
             name = members[found[0]]
-            raise PayloadError("member", "a new one", name, text=f"in the federation already, as {name}")
+            raise PayloadError(
+                "member",
+                "a new one",
+                name,
+                text=f"in the federation already, as {name}",
+            )
         return None
 
     def _counted_by(self, then: CountsOfSpecs, sender: Sender, taken: set[int]) -> int:
-        """The index of the member of the saved run that was counted by these very counts."""
+        """The index of the member of the saved run that was counted by these very
+        counts.
+        """
         members, there = self.roster.before, self.roster.staying - taken
-        found = [index for index in self.roster.proven(sender.cid, sender.proof) if index in there]
-        if not found and any(index in there for index in self.roster.find(*sender)):  # anybody can give its name
-            expected = "the node that was counted, or the secret of its node setting member-path"
+        found = [
+            index
+            for index in self.roster.proven(sender.cid, sender.proof)
+            if index in there
+        ]
+        # anybody can give its name
+        if not found and any(index in there for index in self.roster.find(*sender)):
+            expected = (
+                "the node that was counted, or the secret of its node setting "
+                "member-path"
+            )
             raise PayloadError("member", expected, "its name alone")
         if not found:
-            raise PayloadError("member", "one of the federation", "none", text="not in the federation")
+            raise PayloadError(
+                "member", "one of the federation", "none", text="not in the federation"
+            )
         if all(not members[index].sha256 for index in found):
-            text = "added by a secure sum, in which nobody's counts are known: it cannot be taken out"
-            raise PayloadError("member", "one whose counts are known", "added by a secure sum", text=text)
+            text = (
+                "added by a secure sum, in which nobody's counts are known: it "
+                "cannot be taken out"
+            )
+            raise PayloadError(
+                "member",
+                "one whose counts are known",
+                "added by a secure sum",
+                text=text,
+            )
         for index in found:
             if members[index].sha256 == then.sha256:
                 return index
         got = "counts of another SHA-256; have its data or settings changed?"
-        raise PayloadError("counts", f"those that {members[found[0]]} was counted by", got)
+        raise PayloadError(
+            "counts", f"those that {members[found[0]]} was counted by", got
+        )
 
     def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
         then = self.before(statistic)
         if then is None or self.bound is not None:
             return None
-        return {"before": _in_short(then), "now": None if self.is_withdrawal else _in_short(self.now(statistic))}
+        return {
+            "before": _in_short(then),
+            "now": None if self.is_withdrawal else _in_short(self.now(statistic)),
+        }
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         then = self.before(statistic)
@@ -181,13 +261,18 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
 def _in_short(counts: CountsOfSpecs) -> dict[str, Any]:
     """Samples, None with noise, and SHA-256 of counts."""
     first = counts.parts[0]
-    return {"examples": None if first.noise else first.n_examples, "sha256": list(counts.sha256)}
+    return {
+        "examples": None if first.noise else first.n_examples,
+        "sha256": list(counts.sha256),
+    }
 
 
 @register
 @dataclass(frozen=True)
 class WithdrawRequest(CountsRequest):
-    """Ask parties that leave for the counts they were counted by; the server takes them out of the sum."""
+    """Ask parties that leave for the counts they were counted by; the server takes them
+    out of the sum.
+    """
 
     phase = "withdraw"
     removes = is_withdrawal = True
@@ -196,36 +281,52 @@ class WithdrawRequest(CountsRequest):
 @register
 @dataclass(frozen=True)
 class UpdateRequest(CountsRequest):
-    """Ask parties whose samples have changed for the counts they were counted by, and for the new ones.
+    """Ask parties whose samples have changed for the counts they were counted by, and
+    for the new ones.
 
-    The server replaces the former by the latter, if they are those of the saved run by their SHA-256: then the sum is
-    that of parties which never had other samples, bit for bit. A statistic has the counts of then and those of now.
+    The server replaces the former by the latter, if they are those of the saved run by
+    their SHA-256: then the sum is that of parties which never had other samples, bit
+    for bit. A statistic has the counts of then and those of now.
     """
 
     phase = "update"
     removes = is_update = True
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> Self:
+    def from_config(
+        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+    ) -> Self:
         found = super().from_config(config, arrays, party)
         if not found.run.is_plain:
-            raise PayloadError("mode", "exact counts in clear, which alone can be updated", found.run.mode)
+            raise PayloadError(
+                "mode",
+                "exact counts in clear, which alone can be updated",
+                found.run.mode,
+            )
         return found
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        before = [replace(field, name="counts before") for field in super().fields(Sizes(0, self.most_examples))]
+        before = [
+            replace(field, name="counts before")
+            for field in super().fields(Sizes(0, self.most_examples))
+        ]
         return before + super().fields(sizes)
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         then, now = self.counted(party, before=True), self.counted(party)
         first = now.parts[0]
-        changed = -(-np.abs(first.array - then.parts[0].array).sum(axis=1) // first.hash_nnz)
+        changed = -(
+            -np.abs(first.array - then.parts[0].array).sum(axis=1) // first.hash_nnz
+        )
         party.warn_of_few(changed.tolist())
         return CountsOfSpecs(then.parts + now.parts), first.n_examples
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
         n = len(self.run.specs)
-        then, now = super().of_parts(parts[:n], n_parties), super().of_parts(parts[n:], n_parties)
+        then, now = (
+            super().of_parts(parts[:n], n_parties),
+            super().of_parts(parts[n:], n_parties),
+        )
         return CountsOfSpecs(then.parts + now.parts)
 
 
@@ -244,7 +345,17 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 
 
 def phase_for(options: RunOptions) -> Phase:
-    """The counting of a run: added to nothing or to a saved sum, or taken out of one, or replaced in it."""
+    """The counting of a run: added to nothing or to a saved sum, or taken out of one,
+    or replaced in it.
+    """
     audience = ALL if options.purpose in _KINDS else NEW
     content = "class counts of the active bits of each hash"
-    return Phase("counts", TRAIN, _request, _fold, is_counting=True, audience=audience, content=content)
+    return Phase(
+        "counts",
+        TRAIN,
+        _request,
+        _fold,
+        is_counting=True,
+        audience=audience,
+        content=content,
+    )

@@ -1,16 +1,18 @@
-"""Phase "evaluation": the model goes to the parties, which keep it and try it on samples they held out.
+"""Phase "evaluation": the model goes to the parties, which keep it and try it on
+samples they held out.
 
-An answer has the confusion matrix, histograms of the predicted probabilities, and sums of scores, see
-`model.metrics`; with a `group` the latter for the samples of each of its levels, too. A party does
-not tell the histograms of a class of which it has some samples, but fewer than its floor `min_examples`, nor where so
-few are of other classes; nor the sums of so few; nor figures of other levels from which those would follow.
+An answer has the confusion matrix, histograms of the predicted probabilities, and sums
+of scores, see `model.metrics`; with a `group` the latter for the samples of each of its
+levels, too. A party does not tell the histograms of a class of which it has some
+samples, but fewer than its floor `min_examples`, nor where so few are of other classes;
+nor the sums of so few; nor figures of other levels from which those would follow.
 
-A party may keep the model with its own class frequencies in the place of those of all, see `own_prior`. Its
-answer has a second confusion matrix then, of its own copy on the same samples. Unlike the first, the sum of these
-depends on the split.
+A party may keep the model with its own class frequencies in the place of those of all,
+see `own_prior`. Its answer has a second confusion matrix then, of its own copy on the
+same samples. Unlike the first, the sum of these depends on the split.
 
-In a run of secure sums the results are one more of them, by phase "secure evaluation", in which nobody sees a party's
-own; this phase then distributes the model alone.
+In a run of secure sums the results are one more of them, by phase "secure evaluation",
+in which nobody sees a party's own; this phase then distributes the model alone.
 """
 
 from __future__ import annotations
@@ -60,18 +62,31 @@ from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.federated.samples import subgroup_codes, subgroup_names
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.metrics import LARGEST_SUM, MOST_CLASSES, N_LEVELS, N_SUMS, above_floor, confusion
+from flwr_flynn.model.metrics import (
+    LARGEST_SUM,
+    MOST_CLASSES,
+    N_LEVELS,
+    N_SUMS,
+    above_floor,
+    confusion,
+)
 from flwr_flynn.model.model import Model
 
-_MAX_EXAMPLES = 2**48  # of a party; 32768 matrices of so many samples add up within int64
-_CONTENT = "confusion matrices, and histograms and sums of the probabilities, of held-out samples"
+# of a party; 32768 matrices of so many samples add up within int64
+_MAX_EXAMPLES = 2**48
+_CONTENT = (
+    "confusion matrices, and histograms and sums of the probabilities, of "
+    "held-out samples"
+)
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
 _LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
 _MOST_SHOWN = 1000  # parties whose own figures are kept
 
 
 def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
-    """Histograms and sums over at most `total` samples, and of each of so many subgroups."""
+    """Histograms and sums over at most `total` samples, and of each of so many
+    subgroups.
+    """
     bounds = np.array([total] * 2 + [min(total * LARGEST_SUM, _LARGEST)] * 4)
     if n_classes > MOST_CLASSES:
         return []
@@ -80,29 +95,54 @@ def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
         for name, times in (("", 1), (" by group", n_groups))
         for field in (
             Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total),
-            Field(f"sums of scores{name}", (N_SUMS * times,), np.tile(bounds, times), PLAIN),
+            Field(
+                f"sums of scores{name}",
+                (N_SUMS * times,),
+                np.tile(bounds, times),
+                PLAIN,
+            ),
         )
         if times
     ]
 
 
-def _results(shared: codec.Array, own: codec.Array, scores: Sequence[codec.Array]) -> Tables:
-    """Both confusion matrices, the number of parties with a second one, 0 or 1, and histograms and sums.
+def _results(
+    shared: codec.Array, own: codec.Array, scores: Sequence[codec.Array]
+) -> Tables:
+    """Both confusion matrices, the number of parties with a second one, 0 or 1, and
+    histograms and sums.
 
-    A party whose second matrix is of zeros has no class prior of its own: its copy is the shared model.
+    A party whose second matrix is of zeros has no class prior of its own: its copy is
+    the shared model.
     """
     has_own = own.any()
-    return Tables((shared, own if has_own else shared, np.full((1, 1), has_own, np.int64), *scores))
+    return Tables(
+        (
+            shared,
+            own if has_own else shared,
+            np.full((1, 1), has_own, np.int64),
+            *scores,
+        )
+    )
 
 
-def by_group(tables: Sequence[codec.Array], rows: Sequence[Any]) -> list[tuple[codec.Array, codec.Array, Any]]:
-    """Histograms and sums of all samples, and then of each subgroup, as views, each with the entry of `rows`."""
+def by_group(
+    tables: Sequence[codec.Array], rows: Sequence[Any]
+) -> list[tuple[codec.Array, codec.Array, Any]]:
+    """Histograms and sums of all samples, and then of each subgroup, as views, each
+    with the entry of `rows`.
+    """
     if not tables:
         return []
     found = [(tables[0], tables[1], rows[0])]
     if len(tables) > 2:
         n = len(rows) - 1
-        found += zip(tables[2].reshape(n, *tables[0].shape), tables[3].reshape(n, N_SUMS), rows[1:], strict=True)
+        found += zip(
+            tables[2].reshape(n, *tables[0].shape),
+            tables[3].reshape(n, N_SUMS),
+            rows[1:],
+            strict=True,
+        )
     return found
 
 
@@ -117,9 +157,11 @@ class Evaluation:
 class Result(NamedTuple):
     """Result of one party."""
 
-    right: tuple[int, int]  # samples that the model gets right, and those that the party's own copy does
+    # samples that the model gets right, and those that the party's own copy does
+    right: tuple[int, int]
     n_examples: int
-    figures: dict[str, Any] | None = None  # see `metrics.overall`; None below the floor, and of parties beyond 1000
+    # see `metrics.overall`; None below the floor, and of parties beyond 1000
+    figures: dict[str, Any] | None = None
 
 
 def of_party(statistic: Tables, n_before: int) -> Result:
@@ -138,25 +180,41 @@ def evaluated(
     group: str = "",
     least: int = 1,
 ) -> dict[str, Any] | None:
-    """Figures from the sum of the answers, and results by party, by name; None without samples.
+    """Figures from the sum of the answers, and results by party, by name; None without
+    samples.
 
-    They are those of `metrics.summary`, under "class_prior" those of the parties' own models, and under "figures" those
-    of `model.metrics`, by party and by subgroup as well, where classes have at least `least` samples.
+    They are those of `metrics.summary`, under "class_prior" those of the parties' own
+    models, and under "figures" those of `model.metrics`, by party and by subgroup as
+    well, where classes have at least `least` samples.
     """
     if not total.tables[0].any():
         return None
 
     def counted(index: int) -> dict[str, Any]:
-        right = {name: (part.right[index], part.n_examples) for name, part in parts.items()}
+        right = {
+            name: (part.right[index], part.n_examples) for name, part in parts.items()
+        }
         return figures.summary(total.tables[index], right)
 
     sent, tables = int(total.tables[2].item()), total.tables[3:]
-    scores = [each for pair in zip(tables[::2], tables[1::2], strict=True) for each in above_floor(*pair, least)]
+    scores = [
+        each
+        for pair in zip(tables[::2], tables[1::2], strict=True)
+        for each in above_floor(*pair, least)
+    ]
     found = None
     if scores and scores[1][0]:
         entries = by_group(scores, ["", *groups])
-        levels = [{"level": name, **figures.overall(table, sums)} for table, sums, name in entries[1:] if sums[0]]
-        shown = [{"name": name, **part.figures} for name, part in parts.items() if part.figures]
+        levels = [
+            {"level": name, **figures.overall(table, sums)}
+            for table, sums, name in entries[1:]
+            if sums[0]
+        ]
+        shown = [
+            {"name": name, **part.figures}
+            for name, part in parts.items()
+            if part.figures
+        ]
         found = {
             "examples": int(scores[1][0]),
             "resolution": figures.resolution(scores[0]),
@@ -165,7 +223,10 @@ def evaluated(
             "parties": sorted(shown, key=lambda each: (each["accuracy"], each["name"])),
             "groups": {"column": group, "levels": levels} if group else None,
         }
-    return counted(0) | {"class_prior": counted(1) | {"sent": sent} if sent else None, "figures": found}
+    return counted(0) | {
+        "class_prior": counted(1) | {"sent": sent} if sent else None,
+        "figures": found,
+    }
 
 
 @register
@@ -185,7 +246,10 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def to_config(self) -> dict[str, Scalar]:
         rows = [(each.scoring, each.weight) for each in self.model.members]
-        members = [[scoring.rule, scoring.decay, scoring.temperature, weight] for scoring, weight in rows]
+        members = [
+            [scoring.rule, scoring.decay, scoring.temperature, weight]
+            for scoring, weight in rows
+        ]
         return {
             **super().to_config(),
             key("scorings"): json.dumps(members),
@@ -196,27 +260,41 @@ class EvaluationRequest(RunRequest[Tables]):
         }
 
     def arrays(self) -> list[codec.Array]:
-        packed = [] if self.model.gram is None else [pack_signed(self.model.gram.weights)]
+        packed = (
+            [] if self.model.gram is None else [pack_signed(self.model.gram.weights)]
+        )
         return codec.encode(*(each.counts for each in self.model.members)) + packed
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess) -> EvaluationRequest:
+    def from_config(
+        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+    ) -> EvaluationRequest:
         tries = config.boolean("tries")
         run = announced_run(config, party)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
         group = config.text("group", 200) if "group" in config else ""
         gram = None
         if "gram" in config:
-            arrays, gram = arrays[:-1], codec.announced_gram(config, run, arrays[-1:], party)
+            arrays, gram = (
+                arrays[:-1],
+                codec.announced_gram(config, run, arrays[-1:], party),
+            )
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
-            counts = (codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),)
+            counts = (
+                codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),
+            )
         with refusing():
-            model = model_of_members(run, codec.announced_members(config, run, counts), gram)
+            model = model_of_members(
+                run, codec.announced_members(config, run, counts), gram
+            )
         found = cls(run, model, n_releases, tries, group)
         if tries:
-            n_integers = sum(field.size for field in score_fields(run.n_classes, len(found.groups), 0))
+            n_integers = sum(
+                field.size
+                for field in score_fields(run.n_classes, len(found.groups), 0)
+            )
             party.check_memory(24 * n_integers, f"results of {n_integers} integers")
         return found
 
@@ -234,11 +312,14 @@ class EvaluationRequest(RunRequest[Tables]):
         return subgroup_names(self.run.feature_names, self.group)
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        shape = (self.run.n_classes,) * 2  # the second is packed: zeros are next to nothing
+        # the second is packed: zeros are next to nothing
+        shape = (self.run.n_classes,) * 2
         matrices = [Field("confusion matrix", shape, sizes.total, PLAIN)]
         if not self.is_summed:
             matrices.append(Field("own confusion matrix", shape, sizes.total))
-        return matrices + score_fields(self.run.n_classes, len(self.groups), sizes.total)
+        return matrices + score_fields(
+            self.run.n_classes, len(self.groups), sizes.total
+        )
 
     def compute(self, party: SampleAccess) -> Answer:
         if self.is_summed:
@@ -251,9 +332,18 @@ class EvaluationRequest(RunRequest[Tables]):
     def _evaluated(self, party: SampleAccess) -> Answer:
         try:
             statistic, n_examples = self.measured(party)
-        except Exception as error:  # noqa: BLE001 - its text may hold anything; `Party.reason` tells the kind alone
-            is_ours = isinstance(error, DataError | PayloadError) and error.field in ("X", "y", "n_features")
-            shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}") if is_ours else error
+        except Exception as error:  # noqa: BLE001
+            # Its text may hold anything; `Party.reason` tells the kind alone.
+            is_ours = isinstance(error, DataError | PayloadError) and error.field in (
+                "X",
+                "y",
+                "n_features",
+            )
+            shown = (
+                DataError("X_test, y_test", text=f"X_test, y_test: {error}")
+                if is_ours
+                else error
+            )
             return Answer(metrics={REFUSED: party.reason("the evaluation", shown)})
         if not n_examples:
             return Answer()
@@ -262,17 +352,26 @@ class EvaluationRequest(RunRequest[Tables]):
         return answer
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        """Confusion matrices, the second of zeros without a class prior of its own, and histograms and sums."""
+        """Confusion matrices, the second of zeros without a class prior of its own, and
+        histograms and sums.
+        """
         mine, has_own, batches = party.tried(self.run, self.model)
         n_classes, names = self.run.n_classes, self.groups
         least = 1 if self.is_summed else party.options.min_examples
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
-        tables = [np.zeros(field.shape, np.int64) for field in score_fields(n_classes, len(names), 0)]
+        tables = [
+            np.zeros(field.shape, np.int64)
+            for field in score_fields(n_classes, len(names), 0)
+        ]
         for X, true, scores in batches:
             posterior = self.model.posterior(scores)
             shared = posterior.argmax(axis=1)
             matrices[0] += confusion(true, shared, n_classes)
-            matrices[1] += confusion(true, mine.posterior(scores).argmax(axis=1), n_classes) if has_own else 0
+            matrices[1] += (
+                confusion(true, mine.posterior(scores).argmax(axis=1), n_classes)
+                if has_own
+                else 0
+            )
             if tables:
                 probabilities = self.model.probabilities(posterior)
                 groups = [np.ones(len(true), bool)]
@@ -280,7 +379,9 @@ class EvaluationRequest(RunRequest[Tables]):
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
                     groups += [codes == index for index in range(len(names))]
                 for table, sums, rows in by_group(tables, groups):
-                    parts = figures.scored(probabilities[rows], true[rows], shared[rows])
+                    parts = figures.scored(
+                        probabilities[rows], true[rows], shared[rows]
+                    )
                     table += parts[0]
                     sums += parts[1]
             del scores, posterior  # those of the next batch take as much memory
@@ -290,55 +391,93 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def parts(self, statistic: Tables) -> list[codec.Array]:
         shared, own, n_own, *scores = statistic.tables
-        return [shared, *scores] if self.is_summed else [shared, own * (n_own > 0), *scores]
+        return (
+            [shared, *scores]
+            if self.is_summed
+            else [shared, own * (n_own > 0), *scores]
+        )
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        shared, own, *scores = parts if not self.is_summed else (parts[0], np.zeros_like(parts[0]), *parts[1:])
-        if own.any() and not (self.run.is_plain and np.array_equal(shared.sum(axis=1), own.sum(axis=1))):
-            raise PayloadError("confusion matrix", "the same samples of each class in both, or one alone", "others")
+        shared, own, *scores = (
+            parts
+            if not self.is_summed
+            else (parts[0], np.zeros_like(parts[0]), *parts[1:])
+        )
+        if own.any() and not (
+            self.run.is_plain and np.array_equal(shared.sum(axis=1), own.sum(axis=1))
+        ):
+            raise PayloadError(
+                "confusion matrix",
+                "the same samples of each class in both, or one alone",
+                "others",
+            )
         return _results(shared, own, scores)
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         if reply.announced > _MAX_EXAMPLES:
-            raise PayloadError("confusion matrix", f"at most {_MAX_EXAMPLES} examples", reply.announced)
+            raise PayloadError(
+                "confusion matrix", f"at most {_MAX_EXAMPLES} examples", reply.announced
+            )
         return Sizes(reply.announced, reply.announced)
 
     def check(self, statistic: Tables, sizes: Sizes) -> None:
         matrix, _, _, *scores = statistic.tables
         if (total := sum(matrix.ravel().tolist())) != sizes.total:
-            raise PayloadError("confusion matrix", f"{sizes.total} examples as announced", total)
+            raise PayloadError(
+                "confusion matrix", f"{sizes.total} examples as announced", total
+            )
         n_per_class = matrix.sum(axis=1)
-        for index, (table, sums, _) in enumerate(by_group(scores, [None] * (1 + len(self.groups)))):
+        for index, (table, sums, _) in enumerate(
+            by_group(scores, [None] * (1 + len(self.groups)))
+        ):
             found = table.sum(axis=1).reshape(-1, 2)
             expected = np.stack([sizes.total - n_per_class, n_per_class], axis=1)
             is_whole = (found == expected).all(axis=1) | (found == 0).all(axis=1)
             is_part = (found <= expected).all(axis=1)
             if not (is_part if index else is_whole).all():
-                raise PayloadError("scores", "the samples of the confusion matrix", "others")
+                raise PayloadError(
+                    "scores", "the samples of the confusion matrix", "others"
+                )
             whole = [0, 0] if sums[0] == 0 else [sizes.total, np.trace(matrix)]
             if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
-                raise PayloadError("sums of scores", "the samples of the confusion matrix", "others")
+                raise PayloadError(
+                    "sums of scores", "the samples of the confusion matrix", "others"
+                )
 
     def party_result(self, statistic: Tables, n_before: int) -> Result:
         return of_party(statistic, n_before)
 
-    def read(self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None) -> Tables | None:
+    def read(
+        self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None
+    ) -> Tables | None:
         # What nobody asked for is not looked at.
-        return None if not self.tries or reply.announced == 0 else super().read(arrays, reply, member)
+        return (
+            None
+            if not self.tries or reply.announced == 0
+            else super().read(arrays, reply, member)
+        )
 
 
 @register
 @dataclass(frozen=True)
 class SecureEvaluationRequest(EvaluationRequest):
-    """Ask for results on held-out samples in a secure sum; without a disclosure floor, as nobody sees a party's own."""
+    """Ask for results on held-out samples in a secure sum; without a disclosure floor,
+    as nobody sees a party's own.
+    """
 
     phase = "secure evaluation"
     channel = TRAIN
     is_summed = True
 
 
-def _ask(state: RunState, context: Context, kind: type[EvaluationRequest]) -> EvaluationRequest:
-    run, model, options = run_of_members(state, context.options), model_of(state, context.options), context.options
+def _ask(
+    state: RunState, context: Context, kind: type[EvaluationRequest]
+) -> EvaluationRequest:
+    run, model, options = (
+        run_of_members(state, context.options),
+        model_of(state, context.options),
+        context.options,
+    )
     n_releases = sum(release.times for release in model.members[0].counts.noise)
     if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
@@ -356,13 +495,18 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     summed = state.results.get(SECURE_EVALUATION.name)
     if summed is not None:
         return state.with_result(request.phase, Evaluation(summed.figures, unkept))
-    parts, classes = {context.names[cid]: part for cid, part in batch.parts.items()}, list(request.run.classes)
+    parts, classes = (
+        {context.names[cid]: part for cid, part in batch.parts.items()},
+        list(request.run.classes),
+    )
     least = _PUBLIC_FLOOR if request.is_summed else 1
     found = evaluated(batch.total, parts, classes, request.groups, request.group, least)
     return state.with_result(request.phase, Evaluation(found, unkept))
 
 
-_asks, _asks_in_secret = (partial(_ask, kind=kind) for kind in (EvaluationRequest, SecureEvaluationRequest))
+_asks, _asks_in_secret = (
+    partial(_ask, kind=kind) for kind in (EvaluationRequest, SecureEvaluationRequest)
+)
 EVALUATION = Phase(
     "evaluation",
     EVALUATE,

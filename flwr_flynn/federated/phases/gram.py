@@ -1,11 +1,13 @@
 """Phase "gram": the Gram matrix of the parties' samples, see `model.gram`.
 
-Every counted party sends the sums of its samples, by hashes that follow from the candidates, with weights of the
-classes that follow from the counts. The server solves a regression, which becomes part of the model.
+Every counted party sends the sums of its samples, by hashes that follow from the
+candidates, with weights of the classes that follow from the counts. The server solves a
+regression, which becomes part of the model.
 
-Asked are the parties whose counts are in the sum; one that gives no answer is missing from this exchange alone. The
-sums tell far more of the samples than counts: those of a fold with fewer samples than there are rows determine the
-responses of its samples up to a rotation. In clear, a class stays at home of which a party has samples in a fold, but
+Asked are the parties whose counts are in the sum; one that gives no answer is missing
+from this exchange alone. The sums tell far more of the samples than counts: those of a
+fold with fewer samples than there are rows determine the responses of its samples up to
+a rotation. In clear, a class stays at home of which a party has samples in a fold, but
 fewer than `min_examples`. With noisy counts there is no Gram matrix.
 """
 
@@ -56,7 +58,10 @@ class GramRequest(RunRequest[GramMatrix]):
     weights: tuple[int, ...]  # of the classes
 
     phase = "gram"
-    sentence = "Products of rows: a person may be singled out where rows are few, so they need gram=true or secure."
+    sentence = (
+        "Products of rows: a person may be singled out where rows are few, so "
+        "they need gram=true or secure."
+    )
 
     @property
     def n_rows(self) -> int:
@@ -67,21 +72,28 @@ class GramRequest(RunRequest[GramMatrix]):
         return {**super().to_config(), key("weights"): json.dumps(self.weights)}
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> GramRequest:
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+    ) -> GramRequest:
         run = RunSpec.from_config(config)
         with refusing(key("specs")):
             checked_gram_specs(run.specs)
         weights = config.integers("weights", run.n_classes, 1, LARGEST_CLASS_WEIGHT)
         request = cls(run, tuple(weights))
         needed = memory_of_gram(request.n_rows, run.n_classes)
-        party.check_memory(needed, f"products of the Gram matrix of {request.n_rows} rows")
+        party.check_memory(
+            needed, f"products of the Gram matrix of {request.n_rows} rows"
+        )
         party.check_run(run, config)
         return request
 
     def admit(self, options: PartyOptions) -> None:
         super().admit(options)
         if self.bound is None and not options.gram:
-            of = f"the Gram matrix of classes of at least {options.min_examples} samples in each fold"
+            of = (
+                f"the Gram matrix of classes of at least {options.min_examples} "
+                "samples in each fold"
+            )
             expected = f"true (FlyNNClient: gram=True) to let {of} leave in clear"
             raise PrivacyError("node-config gram", expected, False)
 
@@ -91,15 +103,22 @@ class GramRequest(RunRequest[GramMatrix]):
         if self.bound is None and least > 1:
             X, codes = self._without_few(X, codes, least)
         specs, n_jobs = self.run.specs, party.options.n_jobs
-        return GramMatrix.from_data(specs, self.weights, X, codes, n_jobs, progress(len(codes))), n_counted
+        return GramMatrix.from_data(
+            specs, self.weights, X, codes, n_jobs, progress(len(codes))
+        ), n_counted
 
     def _without_few(self, X: Any, codes: Array, least: int) -> tuple[Any, Array]:
-        """Samples and class codes without the classes of which a fold has some samples, but fewer than `least`."""
+        """Samples and class codes without the classes of which a fold has some samples,
+        but fewer than `least`.
+        """
         sizes = fold_sizes(X, codes, self.run.n_classes)
         stays = ~np.any((sizes > 0) & (sizes < least), axis=0)[codes]
         if stays.all():
             return X, codes
-        text = "FlyNN: %s samples are not in the Gram matrix: a fold has fewer than %s of a class, see min-examples"
+        text = (
+            "FlyNN: %s samples are not in the Gram matrix: a fold has fewer than "
+            "%s of a class, see min-examples"
+        )
         log.warning(text, int((~stays).sum()), least)
         return X[stays], codes[stays]
 
@@ -112,26 +131,44 @@ class GramRequest(RunRequest[GramMatrix]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_rows, n_classes = self.n_rows, self.run.n_classes
-        return [  # of each fold the upper triangle of the products row by row, and the sums of the rows by class
+        # of each fold the upper triangle of the products row by row, and the sums of
+        # the rows by class
+        return [
             Field("class sizes", (N_FOLDS, n_classes), sizes.per_class, PLAIN),
-            Field("products", (N_FOLDS, n_rows * (n_rows + 1) // 2), LEVELS**2 * max(self.weights) * sizes.total),
+            Field(
+                "products",
+                (N_FOLDS, n_rows * (n_rows + 1) // 2),
+                LEVELS**2 * max(self.weights) * sizes.total,
+            ),
             Field("sums", (N_FOLDS * n_classes, n_rows), LEVELS * sizes.total),
         ]
 
     def parts(self, statistic: GramMatrix) -> list[Array]:
-        return [statistic.n_per_class, statistic.products, statistic.sums.reshape(-1, self.n_rows)]
+        return [
+            statistic.n_per_class,
+            statistic.products,
+            statistic.sums.reshape(-1, self.n_rows),
+        ]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> GramMatrix:
         sizes, products, sums = parts
         if (n_examples := sum(sizes.ravel().tolist())) > _CAPACITY:
-            raise PayloadError("Gram matrix", f"that of at most {_CAPACITY} samples", n_examples)
+            raise PayloadError(
+                "Gram matrix", f"that of at most {_CAPACITY} samples", n_examples
+            )
         by_class = sums.reshape(N_FOLDS, self.run.n_classes, self.n_rows)
         if not all(map(self._is_possible, products, by_class, sizes)):
-            raise PayloadError("Gram matrix", "products and sums that so many samples can have", "others")
+            raise PayloadError(
+                "Gram matrix",
+                "products and sums that so many samples can have",
+                "others",
+            )
         return GramMatrix((products, by_class, sizes))
 
     def _is_possible(self, products: Array, sums: Array, sizes: Array) -> bool:
-        """True if samples can have the sums of a fold as far as single products tell: false ones could spoil it all."""
+        """True if samples can have the sums of a fold as far as single products tell:
+        false ones could spoil it all.
+        """
         weights = np.array(self.weights)
         if (sums > LEVELS * sizes[:, None]).any():  # else totals may be beyond int64
             return False
@@ -149,21 +186,28 @@ class GramRequest(RunRequest[GramMatrix]):
     def check(self, statistic: GramMatrix, sizes: Sizes) -> None:
         found = statistic.n_per_class.sum(axis=0)
         if not ((found == sizes.per_class) | (found == 0)).all():
-            raise PayloadError("Gram matrix", "the party's samples of each class as counted, or none", "other numbers")
+            raise PayloadError(
+                "Gram matrix",
+                "the party's samples of each class as counted, or none",
+                "other numbers",
+            )
 
 
 @dataclass(frozen=True)
 class GramResult:
     """The scores from the Gram matrix, and its size."""
 
-    scoring: GramScoring | None  # None where no party with samples replied, or sums lack a class
+    # None where no party with samples replied, or sums lack a class
+    scoring: GramScoring | None
     n_rows: int
     n_examples: int  # fewer than are counted where small classes stay at home
 
 
 def _ask(state: RunState, context: Context) -> GramRequest:
     counts = state.results["counts"].parts[0]
-    n_rows = context.options.gram_rows(counts.n_examples, state.run_spec.spec.n_features)
+    n_rows = context.options.gram_rows(
+        counts.n_examples, state.run_spec.spec.n_features
+    )
     run = replace(state.run_spec, specs=gram_specs(state.run_spec.specs, n_rows))
     return GramRequest(run, class_weights(counts.n_per_class))
 
@@ -174,11 +218,16 @@ def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunSt
     if not state.results["counts"].parts[0].n_per_class[is_empty].any():
         # Else the scores would speak against a class that they never saw.
         scoring = batch.total.scoring(request.run.specs, request.weights)
-    return state.with_result(GRAM.name, GramResult(scoring, request.n_rows, request.load(batch.total)))
+    return state.with_result(
+        GRAM.name, GramResult(scoring, request.n_rows, request.load(batch.total))
+    )
 
 
 # They depend on candidates that are not selected, too, which are not saved.
-_PRODUCTS = "products of the samples' hashes with each other in two folds, and their sums by class"
+_PRODUCTS = (
+    "products of the samples' hashes with each other in two folds, and their "
+    "sums by class"
+)
 GRAM = Phase(
     "gram",
     TRAIN,

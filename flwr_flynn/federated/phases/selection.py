@@ -1,10 +1,12 @@
-"""Phase "selection": the members of the committee, their scorings and weights, by the parties' leave-one-out.
+"""Phase "selection": the members of the committee, their scorings and weights, by the
+parties' leave-one-out.
 
-Every counted party gets the sums of the counts and the candidates. Its answer has, for each candidate and class, the
-number of its training samples that the model trained without the sample classifies correctly (the diagonal of the
-leave-one-out confusion matrix), and the log-losses at each of `TEMPERATURES`, which calibrate the model. Added up they
-are those of the pooled samples. Of very many samples some are left out in turn, chosen by their content
-(`model.selection`); the answer has their number, too.
+Every counted party gets the sums of the counts and the candidates. Its answer has, for
+each candidate and class, the number of its training samples that the model trained
+without the sample classifies correctly (the diagonal of the leave-one-out confusion
+matrix), and the log-losses at each of `TEMPERATURES`, which calibrate the model. Added
+up they are those of the pooled samples. Of very many samples some are left out in turn,
+chosen by their content (`model.selection`); the answer has their number, too.
 """
 
 from __future__ import annotations
@@ -60,17 +62,25 @@ class SelectionRequest(RunRequest[Tables]):
     candidates: Candidates  # scorings of each spec
 
     phase = "selection"
-    sentence = "Right answers by class, and sums of scores: of a class of one row they are those of that row."
+    sentence = (
+        "Right answers by class, and sums of scores: of a class of one row "
+        "they are those of that row."
+    )
 
     def to_config(self) -> dict[str, Scalar]:
-        pairs = [[[scoring.rule, scoring.decay] for scoring in entries] for entries in self.candidates]
+        pairs = [
+            [[scoring.rule, scoring.decay] for scoring in entries]
+            for entries in self.candidates
+        ]
         return {**super().to_config(), key("candidates"): json.dumps(pairs)}
 
     def arrays(self) -> list[Array]:
         return codec.encode(*self.totals.parts)
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> SelectionRequest:
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+    ) -> SelectionRequest:
         run = announced_run(config, party)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
@@ -81,10 +91,16 @@ class SelectionRequest(RunRequest[Tables]):
         n_examples = len(codes)
         if not subsample.all():
             X, codes = X[subsample], codes[subsample]
-        tables: list[Array] = [np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)]
-        for hasher, counts, scorings in zip(self.run.hashers, self.totals.parts, self.candidates, strict=True):
+        tables: list[Array] = [
+            np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)
+        ]
+        for hasher, counts, scorings in zip(
+            self.run.hashers, self.totals.parts, self.candidates, strict=True
+        ):
             batches = hashed_batches(hasher, X, codes, party.options.n_jobs)
-            tables += leave_one_out_tables(counts, batches, scorings, class_weight=self.run.class_weight)
+            tables += leave_one_out_tables(
+                counts, batches, scorings, class_weight=self.run.class_weight
+            )
         return Tables(tuple(tables)), n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -100,7 +116,11 @@ class SelectionRequest(RunRequest[Tables]):
         if (parts[0] > self.totals.parts[0].n_per_class).any():
             raise PayloadError("left out", "at most the samples of the class", "more")
         if any((correct > parts[0]).any() for correct in parts[1::2]):
-            raise PayloadError("correct", "from 0 to the samples of the class left out", "entries outside")
+            raise PayloadError(
+                "correct",
+                "from 0 to the samples of the class left out",
+                "entries outside",
+            )
         return Tables(tuple(parts))
 
 
@@ -109,9 +129,11 @@ class Selection:
     """Members that a run selected, and how the candidates compare."""
 
     choices: tuple[Choice, ...]  # the best first
-    scorings: tuple[ScoringRule, ...]  # of each; without a temperature where no party with samples replied
+    # of each; without a temperature where no party with samples replied
+    scorings: tuple[ScoringRule, ...]
     candidates: Candidates
-    accuracies: tuple[tuple[float, ...], ...]  # leave-one-out, balanced; () where no party with samples replied
+    # leave-one-out, balanced; () where no party with samples replied
+    accuracies: tuple[tuple[float, ...], ...]
     examples: int  # samples that the accuracies are about
     parties: int  # that replied
 
@@ -128,27 +150,48 @@ class Selection:
     def to_dict(self) -> dict[str, Any]:
         """The selection as JSON can hold it."""
         values = asdict(self)
-        values["choices"] = [[each.spec, each.scoring, each.weight] for each in self.choices]
-        values["scorings"] = [[each.rule, each.decay, each.temperature] for each in self.scorings]
-        values["candidates"] = [[[each.rule, each.decay] for each in entries] for entries in self.candidates]
+        values["choices"] = [
+            [each.spec, each.scoring, each.weight] for each in self.choices
+        ]
+        values["scorings"] = [
+            [each.rule, each.decay, each.temperature] for each in self.scorings
+        ]
+        values["candidates"] = [
+            [[each.rule, each.decay] for each in entries] for entries in self.candidates
+        ]
         return values | {"accuracy": self.accuracy}
 
 
 def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Candidates:
     """Scorings of each spec to select from, see `model.candidates.candidate_scorings`."""
-    return tuple(tuple(candidate_scorings(counts, rule, decay)) for counts in totals.parts)
+    return tuple(
+        tuple(candidate_scorings(counts, rule, decay)) for counts in totals.parts
+    )
 
 
 def select(
-    candidates: Candidates, total: Tables | None, parties: int, max_members: int, before: Sequence[ModelMember] = ()
+    candidates: Candidates,
+    total: Tables | None,
+    parties: int,
+    max_members: int,
+    before: Sequence[ModelMember] = (),
 ) -> Selection:
     """The best candidates by the sum of the replies.
 
-    Without samples these are the members `before`, of a saved run, or else the first spec with the suggested decay.
+    Without samples these are the members `before`, of a saved run, or else the first
+    spec with the suggested decay.
     """
-    n_per_class, correct, losses = np.zeros(1, np.int64), [np.zeros((1, 1), np.int64)], []
+    n_per_class, correct, losses = (
+        np.zeros(1, np.int64),
+        [np.zeros((1, 1), np.int64)],
+        [],
+    )
     if total is not None and total.tables[0].any():
-        n_per_class, correct, losses = total.tables[0][0], list(total.tables[1::2]), list(total.tables[2::2])
+        n_per_class, correct, losses = (
+            total.tables[0][0],
+            list(total.tables[1::2]),
+            list(total.tables[2::2]),
+        )
     choices = choose(correct, n_per_class, max_members)
     scorings = [candidates[choice.spec][choice.scoring] for choice in choices]
     if before and not losses:
@@ -156,20 +199,45 @@ def select(
         scorings = [member.scoring for member in before]
     accuracies: tuple[tuple[float, ...], ...] = ()
     if losses:
-        found = [best_temperature(losses[choice.spec][choice.scoring]) for choice in choices]
-        scorings = [replace(scoring, temperature=each) for scoring, each in zip(scorings, found, strict=True)]
-        accuracies = tuple(tuple(mean_recall(row, n_per_class) for row in table) for table in correct)
-    return Selection(tuple(choices), tuple(scorings), candidates, accuracies, int(n_per_class.sum()), parties)
+        found = [
+            best_temperature(losses[choice.spec][choice.scoring]) for choice in choices
+        ]
+        scorings = [
+            replace(scoring, temperature=each)
+            for scoring, each in zip(scorings, found, strict=True)
+        ]
+        accuracies = tuple(
+            tuple(mean_recall(row, n_per_class) for row in table) for table in correct
+        )
+    return Selection(
+        tuple(choices),
+        tuple(scorings),
+        candidates,
+        accuracies,
+        int(n_per_class.sum()),
+        parties,
+    )
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
-    name, lists = key("candidates"), config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
-    if not isinstance(lists, list) or not all(isinstance(entries, list) for entries in lists):
+    name, lists = (
+        key("candidates"),
+        config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS),
+    )
+    if not isinstance(lists, list) or not all(
+        isinstance(entries, list) for entries in lists
+    ):
         raise PayloadError(name, "a list for each spec", type(lists).__name__)
-    if len(lists) != n_specs or not all(0 < len(entries) <= _MAX_CANDIDATES for entries in lists):
+    if len(lists) != n_specs or not all(
+        0 < len(entries) <= _MAX_CANDIDATES for entries in lists
+    ):
         expected = f"1 to {_MAX_CANDIDATES} scorings for each of {n_specs} specs"
         raise PayloadError(name, expected, [len(entries) for entries in lists])
-    if not all(isinstance(pair, list) and len(pair) == 2 for entries in lists for pair in entries):
+    if not all(
+        isinstance(pair, list) and len(pair) == 2
+        for entries in lists
+        for pair in entries
+    ):
         raise PayloadError(name, "pairs of rule and decay", "others")
     with refusing(name):
         return tuple(tuple(ScoringRule(*pair) for pair in entries) for entries in lists)
@@ -177,20 +245,40 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
 
 def _request(state: RunState, context: Context) -> SelectionRequest:
     totals, options = state.results["counts"], context.options
-    return SelectionRequest(state.run_spec, totals, candidates_for(totals, options.rule, options.decay))
+    return SelectionRequest(
+        state.run_spec, totals, candidates_for(totals, options.rule, options.decay)
+    )
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    options, n_parties, candidates = context.options, len(batch.passed), context.request.candidates
+    options, n_parties, candidates = (
+        context.options,
+        len(batch.passed),
+        context.request.candidates,
+    )
     before = members_of(state, options) if options.has_members else ()
     selection = select(candidates, batch.total, n_parties, options.max_members, before)
     return state.with_result("selection", selection)
 
 
 def _applies(options: RunOptions) -> bool:
-    """True where several candidates are to be tried, and a resumed run is not past that."""
-    saved = options.federation if options.purpose == "resume" and options.has_members else None
+    """True where several candidates are to be tried, and a resumed run is not past
+    that.
+    """
+    saved = (
+        options.federation
+        if options.purpose == "resume" and options.has_members
+        else None
+    )
     return options.selects and not (saved is not None and saved.is_past_selection)
 
 
-SELECTION = Phase("selection", TRAIN, _request, _fold, audience=COUNTED, content=_CONTENT, applies=_applies)
+SELECTION = Phase(
+    "selection",
+    TRAIN,
+    _request,
+    _fold,
+    audience=COUNTED,
+    content=_CONTENT,
+    applies=_applies,
+)

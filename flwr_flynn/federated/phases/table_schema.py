@@ -1,7 +1,8 @@
-"""Phase "schema": kinds, levels and gaps of the parties' columns, from which the server derives the schema of the run.
+"""Phase "schema": kinds, levels and gaps of the parties' columns, from which the server
+derives the schema of the run.
 
-A party names no level, and tells of no gaps, that fewer of its rows have than its floor, `min_examples`. It tells the
-names and the kinds of all its columns.
+A party names no level, and tells of no gaps, that fewer of its rows have than its
+floor, `min_examples`. It tells the names and the kinds of all its columns.
 """
 
 from __future__ import annotations
@@ -36,13 +37,18 @@ class SchemaRequest(Request[TableSummary]):
     """Ask for the summary of the party's columns, as JSON in the form of bytes."""
 
     phase = "schema"
-    sentence = "Columns, and texts of min-examples rows: also a name in the rows of one person, unless held-out-key."
+    sentence = (
+        "Columns, and texts of min-examples rows: also a name in the rows of "
+        "one person, unless held-out-key."
+    )
 
     def to_config(self) -> dict[str, Scalar]:
         return {}
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Array], party: SampleAccess) -> SchemaRequest:
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+    ) -> SchemaRequest:
         return cls()
 
     def measured(self, party: SampleAccess) -> tuple[TableSummary, int]:
@@ -54,10 +60,13 @@ class SchemaRequest(Request[TableSummary]):
 
     def parts(self, statistic: TableSummary) -> list[Array]:
         text = json.dumps(statistic.to_dict()).encode()
-        if len(text) > MOST_BYTES:  # of many columns with many levels the most frequent ones
+        # of many columns with many levels the most frequent ones
+        if len(text) > MOST_BYTES:
             text = json.dumps(statistic.told(1, LEARNED_LEVELS).to_dict()).encode()
         if len(text) > MOST_BYTES:
-            raise PayloadError("summary", f"at most {MOST_BYTES} bytes of names and levels", len(text))
+            raise PayloadError(
+                "summary", f"at most {MOST_BYTES} bytes of names and levels", len(text)
+            )
         return [np.frombuffer(text, np.uint8).astype(np.int64)]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> TableSummary:
@@ -65,7 +74,9 @@ class SchemaRequest(Request[TableSummary]):
             try:
                 values = json.loads(parts[0].astype(np.uint8).tobytes())
             except (ValueError, RecursionError):
-                raise PayloadError("summary", "JSON", f"{len(parts[0])} bytes that are none") from None
+                raise PayloadError(
+                    "summary", "JSON", f"{len(parts[0])} bytes that are none"
+                ) from None
             return TableSummary.from_dict(values)
 
     @property
@@ -74,19 +85,27 @@ class SchemaRequest(Request[TableSummary]):
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         if (announced := reply.announced) > MOST_ROWS // 1024:
-            raise PayloadError("summary", f"at most {MOST_ROWS // 1024} examples", announced)
+            raise PayloadError(
+                "summary", f"at most {MOST_ROWS // 1024} examples", announced
+            )
         return Sizes(announced, announced)
 
     def check(self, statistic: TableSummary, sizes: Sizes) -> None:
         if statistic.n_rows != sizes.total:
-            raise PayloadError("summary", f"{sizes.total} examples as announced", statistic.n_rows)
+            raise PayloadError(
+                "summary", f"{sizes.total} examples as announced", statistic.n_rows
+            )
 
     def load(self, statistic: TableSummary) -> int:
         return statistic.n_rows
 
     def party_result(self, statistic: TableSummary, n_before: int) -> frozenset[str]:
-        known = {name: each.n_rows - each.gaps for name, each in statistic.columns.items()}
-        return frozenset(form_of(name) for name, n in known.items() if 2 * n >= statistic.n_rows)
+        known = {
+            name: each.n_rows - each.gaps for name, each in statistic.columns.items()
+        }
+        return frozenset(
+            form_of(name) for name, n in known.items() if 2 * n >= statistic.n_rows
+        )
 
     @property
     def capacity(self) -> int:
@@ -98,7 +117,8 @@ class LearnedSchema:
     """The result of the phase."""
 
     left_out: dict[str, str]  # reasons of columns that are not in the schema, by name
-    held: dict[str, frozenset[str]]  # forms of names of columns that a party has for half of its rows, by cid
+    # forms of names of columns that a party has for half of its rows, by cid
+    held: dict[str, frozenset[str]]
 
 
 def _ask(state: RunState, context: Context) -> SchemaRequest:
@@ -106,10 +126,19 @@ def _ask(state: RunState, context: Context) -> SchemaRequest:
 
 
 def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunState:
-    """The state with the schema, and with placeholders of specs for the numbers of its rows."""
-    options, n_able = context.options, len(batch.passed) + len(context.missing) - len(batch.refused)
-    if batch.refused and n_able < options.min_parties:  # whoever has not answered yet may still do so
-        text = f"{n_able} of {options.min_parties} required parties can go on: {missing_text(context.missing)}"
+    """The state with the schema, and with placeholders of specs for the numbers of its
+    rows.
+    """
+    options, n_able = (
+        context.options,
+        len(batch.passed) + len(context.missing) - len(batch.refused),
+    )
+    # whoever has not answered yet may still do so
+    if batch.refused and n_able < options.min_parties:
+        text = (
+            f"{n_able} of {options.min_parties} required parties can go on: "
+            f"{missing_text(context.missing)}"
+        )
         raise AggregationError(text, 0, options.min_parties, dict(context.missing))
     if batch.passed:
         require_samples(batch.total.n_rows, len(batch.passed), options.min_parties)
@@ -128,4 +157,6 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
 
 _CONTENT = "names, kinds, levels and gaps of the columns"
 _learns = attrgetter("learn_schema")
-SCHEMA = Phase("schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=_learns)
+SCHEMA = Phase(
+    "schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=_learns
+)

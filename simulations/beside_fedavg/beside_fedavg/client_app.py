@@ -1,4 +1,6 @@
-"""The bank: FedAvg's two functions as they were, and FlyNN's two under a name of their own."""
+"""The bank: FedAvg's two functions as they were, and FlyNN's two under a name of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ def train(msg: Message, context: Context) -> Message:
     X, y, _, _ = load_data(context)
     found = network(msg.content["arrays"].to_numpy_ndarrays()).partial_fit(scaled(X), y)
     metrics = MetricRecord({"num-examples": len(y)})
-    return Message(RecordDict({"arrays": ArrayRecord(weights_of(found)), "metrics": metrics}), reply_to=msg)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(weights_of(found)), "metrics": metrics}),
+        reply_to=msg,
+    )
 
 
 @app.evaluate()
@@ -35,7 +40,13 @@ def evaluate(msg: Message, context: Context) -> Message:
 def party(context: Context) -> FlyNNClient:
     """The same data, as they are."""
     X, y, X_test, y_test = load_data(context)
-    return FlyNNClient(X, y, X_test=X_test, y_test=y_test, name=f"bank-{context.node_config['partition-id']}")
+    return FlyNNClient(
+        X,
+        y,
+        X_test=X_test,
+        y_test=y_test,
+        name=f"bank-{context.node_config['partition-id']}",
+    )
 
 
 @app.train("flynn")

@@ -16,7 +16,10 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run both."""
     config = context.run_config
-    rounds, fedavg = int(config["num-server-rounds"]), FedAvg(fraction_evaluate=float(config["fraction-evaluate"]))
+    rounds, fedavg = (
+        int(config["num-server-rounds"]),
+        FedAvg(fraction_evaluate=float(config["fraction-evaluate"])),
+    )
     result = fedavg.start(grid, ArrayRecord(weights_of(network())), num_rounds=rounds)
     of_fedavg = result.evaluate_metrics_clientapp[rounds]["auroc"]
 
@@ -24,11 +27,19 @@ def main(grid: Grid, context: Context) -> None:
     n_banks = len(list(grid.get_node_ids()))
     plan = HashPlan(n_features=len(COLUMNS), n_classes=2, scaling="auto", seed=7)
     flynn = message.FlyNNStrategy(
-        spec=plan, classes=[0, 1], min_available_nodes=n_banks, min_parties=n_banks, action="flynn"
+        spec=plan,
+        classes=[0, 1],
+        min_available_nodes=n_banks,
+        min_parties=n_banks,
+        action="flynn",
     )
     flynn.start(grid)
     flynn.model.save(str(config["output"]))
     assert flynn.evaluation is not None
     banks = [each["auroc"][0] for each in flynn.evaluation["figures"]["parties"]]
     of_flynn = f"{sum(banks) / len(banks):.4f} after {flynn.num_rounds}"
-    print(f"AUROC, mean of the banks: FedAvg {of_fedavg:.4f} after {rounds} rounds, FlyNN {of_flynn}", flush=True)
+    print(
+        f"AUROC, mean of the banks: FedAvg {of_fedavg:.4f} after {rounds} rounds, "
+        f"FlyNN {of_flynn}",
+        flush=True,
+    )

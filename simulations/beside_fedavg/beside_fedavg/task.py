@@ -1,4 +1,6 @@
-"""Card payments of a bank, and the network that banks train on them by FedAvg: what was there before FlyNN."""
+"""Card payments of a bank, and the network that banks train on them by FedAvg: what was
+there before FlyNN.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +9,45 @@ from flwr.app import Context
 from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
-COLUMNS = ["amount", "hour", "km from home", "hours since the last", "declined before", "days of the account"]
+COLUMNS = [
+    "amount",
+    "hour",
+    "km from home",
+    "hours since the last",
+    "declined before",
+    "days of the account",
+]
 
 
 def payments(bank: int, n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
-    """Payments at a bank, (n, 6), and which are fraud, (n,): some 2 %, of four kinds, one of which is more frequent."""
+    """Payments at a bank, (n, 6), and which are fraud, (n,): some 2 %, of four kinds,
+    one of which is more frequent.
+    """
     rng = np.random.default_rng(bank)
     amount = rng.lognormal(3 + 0.4 * (bank % 4), 1.1, n)
     hour = rng.normal(14, 5, n) % 24
     away = rng.exponential(8, n) * np.where(rng.random(n) < 0.05, 40, 1)
-    since, declined, age = rng.exponential(20, n), rng.poisson(0.15, n), rng.gamma(2, 300, n)
+    since, declined, age = (
+        rng.exponential(20, n),
+        rng.poisson(0.15, n),
+        rng.gamma(2, 300, n),
+    )
     tested, stolen = (amount < 8) & (since < 3), (away > 100) & (amount > 60)
-    taken_over, opened = (np.abs(hour - 2) < 3) & (declined > 0), (age < 120) & (amount > 150)
+    taken_over, opened = (
+        (np.abs(hour - 2) < 3) & (declined > 0),
+        (age < 120) & (amount > 150),
+    )
     risk = np.full(n, 0.004)
     for kind, found in enumerate((tested, stolen, taken_over, opened)):
         risk = np.maximum(risk, found * (0.55 if kind == bank % 4 else 0.25))
-    return np.stack([amount, hour, away, since, declined, age], axis=1), (rng.random(n) < risk).astype(np.int64)
+    return np.stack([amount, hour, away, since, declined, age], axis=1), (
+        rng.random(n) < risk
+    ).astype(np.int64)
 
 
-def load_data(context: Context) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def load_data(
+    context: Context,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A node's payments: X, y, X_test, y_test. Every fifth one is held out."""
     X, y = payments(int(context.node_config["partition-id"]))
     test = np.arange(len(y)) % 5 == 0
@@ -43,7 +65,10 @@ def network(weights: list[np.ndarray] | None = None) -> MLPClassifier:
     X, y = payments(0, 100)
     found.partial_fit(scaled(X), y, classes=[0, 1])
     if weights is not None:
-        found.coefs_, found.intercepts_ = [each.copy() for each in weights[:2]], [each.copy() for each in weights[2:]]
+        found.coefs_, found.intercepts_ = (
+            [each.copy() for each in weights[:2]],
+            [each.copy() for each in weights[2:]],
+        )
     return found
 
 

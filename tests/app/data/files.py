@@ -17,11 +17,17 @@ from flwr_flynn.app.node_config import NodeConfig
 from tests.app.data.private import private_share
 
 ENDINGS = pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
-READERS = pytest.mark.parametrize("read", [own_share, private_share], ids=["open", "private"])
+READERS = pytest.mark.parametrize(
+    "read", [own_share, private_share], ids=["open", "private"]
+)
 
 
-def written(path: Path, content: str | bytes | Mapping[str, Any], **options: Any) -> Path:
-    """The path of a file of this text, or of these columns: as its ending says, with the labels as last or as y."""
+def written(
+    path: Path, content: str | bytes | Mapping[str, Any], **options: Any
+) -> Path:
+    """The path of a file of this text, or of these columns: as its ending says, with
+    the labels as last or as y.
+    """
     if isinstance(content, str | bytes):
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
@@ -33,11 +39,21 @@ def written(path: Path, content: str | bytes | Mapping[str, Any], **options: Any
         elif ending == ".parquet":
             frame.to_parquet(stream, index=False, **options)
         else:
-            others = {name: np.array(frame[name].tolist()) for name in ("label", "patient") if name in frame}
+            others = {
+                name: np.array(frame[name].tolist())
+                for name in ("label", "patient")
+                if name in frame
+            }
             names = [name for name in frame if name not in others]
             X = frame[names].to_numpy()
             y = {"y": others.pop("label")} if "label" in others else {}
-            np.savez(stream, X=X.astype(str) if X.dtype == object else X, feature_names=names, **y, **others)
+            np.savez(
+                stream,
+                X=X.astype(str) if X.dtype == object else X,
+                feature_names=names,
+                **y,
+                **others,
+            )
     return path
 
 

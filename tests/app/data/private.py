@@ -24,14 +24,25 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.schema import Schema
 
 
-def private_share(node: NodeConfig, features: Features = (), secret: bytes = b"secret", n_rows: int = 2**14) -> Samples:
-    """Training and held-out rows as numbers; those that are no samples of a schema have no label."""
+def private_share(
+    node: NodeConfig,
+    features: Features = (),
+    secret: bytes = b"secret",
+    n_rows: int = 2**14,
+) -> Samples:
+    """Training and held-out rows as numbers; those that are no samples of a schema have
+    no label.
+    """
     return share_of(private_rows(node, lambda: secret), features, n_rows)
 
 
 def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> Samples:
     """The same of rows that are open already."""
-    check_columns(rows, features, len(features) if isinstance(features, tuple) and features else rows.width)
+    check_columns(
+        rows,
+        features,
+        len(features) if isinstance(features, tuple) and features else rows.width,
+    )
 
     def read(X: Any, y: Any) -> tuple[Any, Any]:
         numbers, fits = as_numbers(X, features)
@@ -42,21 +53,47 @@ def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> S
 
     sides = []
     for held_out in (False, True):
-        found = (part for block in rows.blocks(n_rows, held_out) for part in each_part(block, read))
+        found = (
+            part
+            for block in rows.blocks(n_rows, held_out)
+            for part in each_part(block, read)
+        )
         parts = [part for part in found if not isinstance(part, Dropped)]
-        sides += [np.concatenate([X for X, _ in parts]) if parts else np.zeros((0, rows.width))]
-        sides += [np.concatenate([y for _, y in parts]) if parts else np.zeros(0, object)]
+        sides += [
+            np.concatenate([X for X, _ in parts])
+            if parts
+            else np.zeros((0, rows.width))
+        ]
+        sides += [
+            np.concatenate([y for _, y in parts]) if parts else np.zeros(0, object)
+        ]
     return Samples(*sides)
 
 
-def count(hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:
+def count(
+    hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_rows: int = 2**14
+) -> tuple[ClassCounts, int]:
     """Counts of the samples that fit, and how many do not."""
     rows, active = GivenRows(Samples(X, y)), []
     check_columns(rows, (), hasher.n_features)
     for _, parts in fitting(
-        rows, [hasher], classes, memory=256 * n_rows * max(X.shape[1], hasher.hash_nnz, len(classes)), of=hasher.active
+        rows,
+        [hasher],
+        classes,
+        memory=256 * n_rows * max(X.shape[1], hasher.hash_nnz, len(classes)),
+        of=hasher.active,
     ):
         active += parts
-    bits = np.concatenate([bits for _, _, bits in active]) if active else np.zeros((0, hasher.hash_nnz), np.int32)
-    codes = np.concatenate([codes for _, codes, _ in active]) if active else np.zeros(0, np.int64)
-    return ClassCounts.from_active(hasher, bits, codes, len(classes)), len(y) - len(codes)
+    bits = (
+        np.concatenate([bits for _, _, bits in active])
+        if active
+        else np.zeros((0, hasher.hash_nnz), np.int32)
+    )
+    codes = (
+        np.concatenate([codes for _, codes, _ in active])
+        if active
+        else np.zeros(0, np.int64)
+    )
+    return ClassCounts.from_active(hasher, bits, codes, len(classes)), len(y) - len(
+        codes
+    )

@@ -32,7 +32,9 @@ DIGITS = datasets.load_dataset("digits")
 
 @pytest.fixture(scope="module", autouse=True)
 def flwr_datasets() -> None:
-    """Import it in the one process that runs this file: it takes seconds, and each process collects every file."""
+    """Import it in the one process that runs this file: it takes seconds, and each
+    process collects every file.
+    """
     pytest.importorskip("flwr_datasets")
 
 
@@ -40,12 +42,30 @@ def flwr_datasets() -> None:
 
 
 def test_the_rule_is_golden():
-    """Pinned: another version holding out other points would silently change every figure."""
-    # The first outputs of SplitMix64 seeded with 0 are its hash at multiples of its increment.
+    """Pinned: another version holding out other points would silently change every
+    figure.
+    """
+    # The first outputs of SplitMix64 seeded with 0 are its hash at multiples of its
+    # increment.
     states = [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3)]
-    assert splitmix64(states).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    assert splitmix64(states).tolist() == [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
     assert np.flatnonzero(held_out(40, 0.2, 0)).tolist() == [3, 8, 13, 23, 28, 35, 37]
-    assert np.flatnonzero(held_out(40, 0.2, 2**63 - 1)).tolist() == [0, 5, 10, 12, 15, 20, 25, 26, 33, 36]
+    assert np.flatnonzero(held_out(40, 0.2, 2**63 - 1)).tolist() == [
+        0,
+        5,
+        10,
+        12,
+        15,
+        20,
+        25,
+        26,
+        33,
+        36,
+    ]
 
 
 @given(st.integers(0, 2000), st.floats(0, 1), st.integers(0, 2**63 - 1))
@@ -61,7 +81,9 @@ def test_held_out_takes_its_share():
     shares = [held_out(20_000, 0.2, seed).mean() for seed in range(20)]
     assert abs(np.mean(shares) - 0.2) < 0.005
     # Seeds are independent: two of them agree on 0.2 ** 2 of the points.
-    assert abs((held_out(20_000, 0.2, 1) & held_out(20_000, 0.2, 2)).mean() - 0.04) < 0.01
+    assert (
+        abs((held_out(20_000, 0.2, 1) & held_out(20_000, 0.2, 2)).mean() - 0.04) < 0.01
+    )
 
 
 # -------- partitioners
@@ -77,14 +99,21 @@ REFUSED = {("exponential", 10), ("natural-id", 1)}  # by flwr-datasets
 def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digits in a file, with a column of ids."""
     path = tmp_path_factory.mktemp("data") / "wards.npz"
-    np.savez(path, X=DIGITS.X, y=DIGITS.y, ward=np.array([f"w{i % 7}" for i in range(len(DIGITS.y))]))
+    np.savez(
+        path,
+        X=DIGITS.X,
+        y=DIGITS.y,
+        ward=np.array([f"w{i % 7}" for i in range(len(DIGITS.y))]),
+    )
     return path
 
 
 @pytest.mark.parametrize("name", PARTITIONERS)
 @pytest.mark.parametrize("n_parties", [1, 7, 10])
 def test_every_partitioner_deals_disjoint_shares(name, n_parties, wards):
-    config = RunConfig.parse({"partitioner": name, "dataset": str(wards)} | SETTINGS.get(name, {}))
+    config = RunConfig.parse(
+        {"partitioner": name, "dataset": str(wards)} | SETTINGS.get(name, {})
+    )
     if (name, n_parties) in REFUSED:
         with raises(ConfigError, field="run-config partitioner", got=name) as caught:
             datasets.simulated_shares(config, n_parties)
@@ -95,20 +124,32 @@ def test_every_partitioner_deals_disjoint_shares(name, n_parties, wards):
     dealt = np.concatenate(shares)
     assert len(set(dealt.tolist())) == len(dealt)
     assert (dealt.min() >= 0, dealt.max() < 1797) == (True, True)
-    assert len(dealt) == 1797 or name in {"pathological", "shard"}  # which leave points out
+    # which leave points out
+    assert len(dealt) == 1797 or name in {"pathological", "shard"}
 
 
 def test_partitioners_that_cannot_deal_are_refused_as_it_is_on_record():
-    takes = {"dealt": lambda settings: datasets.simulated_shares(RunConfig.parse(settings), 4)}
+    takes = {
+        "dealt": lambda settings: datasets.simulated_shares(
+            RunConfig.parse(settings), 4
+        )
+    }
     assert_refused_as_on_record(Path(__file__).parent / "dealt.txt", takes)
 
 
 def test_partitioners_are_those_of_flwr_datasets_that_split_points():
     import flwr_datasets.partitioner as module
 
-    names = {name.removesuffix("Partitioner").lower() for name in module.__all__ if name.endswith("Partitioner")}
-    # The vertical ones split features; IdToSizeFnc is what linear, square and exponential are made of.
-    names = {n for n in names if n and not n.startswith("vertical") and n != "idtosizefnc"}
+    names = {
+        name.removesuffix("Partitioner").lower()
+        for name in module.__all__
+        if name.endswith("Partitioner")
+    }
+    # The vertical ones split features; IdToSizeFnc is what linear, square and
+    # exponential are made of.
+    names = {
+        n for n in names if n and not n.startswith("vertical") and n != "idtosizefnc"
+    }
     others = {"distribution", "continuous", "innerdirichlet", "groupednaturalid"}
     assert names - others == {name.replace("-", "") for name in PARTITIONERS}
 
@@ -118,7 +159,12 @@ def test_an_empty_party_is_a_valid_party():
     sizes = [len(share) for share in datasets.simulated_shares(config, 50)]
     assert min(sizes) == 0
     share = datasets.simulated_share(config, int(np.argmin(sizes)), 50)
-    assert (share.X.shape, share.X.dtype, len(share.y), len(share.y_test)) == ((0, 64), DIGITS.X.dtype, 0, 0)
+    assert (share.X.shape, share.X.dtype, len(share.y), len(share.y_test)) == (
+        (0, 64),
+        DIGITS.X.dtype,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize("partitioner", ["iid", "dirichlet"])
@@ -128,7 +174,9 @@ def test_training_points_are_the_same_however_they_are_split(partitioner, n_part
     parties = [datasets.simulated_share(config, i, n_parties) for i in range(n_parties)]
     train = np.concatenate([np.column_stack([p.X, p.y]) for p in parties])
     rest = ~held_out(1797, 0.2, 0)
-    assert sorted(train.tolist()) == sorted(np.column_stack([DIGITS.X[rest], DIGITS.y[rest]]).tolist())
+    assert sorted(train.tolist()) == sorted(
+        np.column_stack([DIGITS.X[rest], DIGITS.y[rest]]).tolist()
+    )
     X, codes = datasets.pooled_training(config, n_parties)
     assert (DIGITS.X[rest] == X).all()
     assert (codes == DIGITS.y[rest]).all()
@@ -138,12 +186,20 @@ def test_training_points_are_the_same_however_they_are_split(partitioner, n_part
 
 
 def test_split_seed_moves_the_split():
-    one, again, other = ([share.tolist() for share in deal(RunConfig(split_seed=s), 5, DIGITS.y)] for s in (1, 1, 2))
+    one, again, other = (
+        [share.tolist() for share in deal(RunConfig(split_seed=s), 5, DIGITS.y)]
+        for s in (1, 1, 2)
+    )
     assert one == again != other
 
 
 def test_options_are_arguments_of_flwr_datasets():
-    config = RunConfig.parse({"partitioner": "size", "partitioner-options": '{"partition_sizes": [100, 200, 300]}'})
+    config = RunConfig.parse(
+        {
+            "partitioner": "size",
+            "partitioner-options": '{"partition_sizes": [100, 200, 300]}',
+        }
+    )
     assert [len(s) for s in datasets.simulated_shares(config, 3)] == [100, 200, 300]
 
 
@@ -161,7 +217,10 @@ def test_digits_are_bytes():
     assert len(DIGITS.feature_names or ()) == 64
 
 
-CLASSES: list[tuple[list[Any], list[Any]]] = [([2, 0, 2], [0, 2]), ([1.0, 0.0, 1.0], [0, 1])]
+CLASSES: list[tuple[list[Any], list[Any]]] = [
+    ([2, 0, 2], [0, 2]),
+    ([1.0, 0.0, 1.0], [0, 1]),
+]
 CLASSES += [([0.5, 1, 1], ["0.5", "1.0"]), ([True, False, True], ["False", "True"])]
 
 
@@ -174,38 +233,60 @@ def test_classes_are_integers_or_strings(y, classes, tmp_path):
 
 def test_a_problem_is_told_without_the_folder_of_the_file(tmp_path):
     path = written(tmp_path / "site.csv", "63,male,HIV+\n41,female,HIV-\n")
-    with raises(DataError, field="site.csv", expected="a column 'a'", got="3 others") as caught:
+    with raises(
+        DataError, field="site.csv", expected="a column 'a'", got="3 others"
+    ) as caught:
         datasets.load_dataset(str(path), label="a")
     assert str(tmp_path) not in own_file.full_text(caught.value)
 
 
-NAMES = {"a": "A", "b": "\uff42", "c": " c ", "d": "d", "label": "label"}  # the same in capitals and other forms
+# the same in capitals and other forms
+NAMES = {"a": "A", "b": "\uff42", "c": " c ", "d": "d", "label": "label"}
 
 
 @READERS
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "CSV", "Parquet", "NPZ"])
 @given(order=st.permutations([*NAMES]))
 @settings(max_examples=10)
-def test_columns_are_found_by_name_whatever_their_order(read, ending, order, tmp_path_factory):
-    values = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9], "d": [10, 11, 12], "label": ["x", "y", "x"]}
+def test_columns_are_found_by_name_whatever_their_order(
+    read, ending, order, tmp_path_factory
+):
+    values = {
+        "a": [1, 2, 3],
+        "b": [4, 5, 6],
+        "c": [7, 8, 9],
+        "d": [10, 11, 12],
+        "label": ["x", "y", "x"],
+    }
     path = tmp_path_factory.mktemp("order") / f"mine.{ending}"
     of_one = node(written(path, {NAMES[name]: values[name] for name in order}))
     share = read(of_one, ("c", "a", "D"))
     assert share.X.tolist() == [[7, 1, 10], [8, 2, 11], [9, 3, 12]]
     assert share.y.tolist() == ["x", "y", "x"]
-    assert read is private_share or own_file.opened_own(of_one, ("c", "a", "d")).left_out == (NAMES["b"],)
+    assert read is private_share or own_file.opened_own(
+        of_one, ("c", "a", "d")
+    ).left_out == (NAMES["b"],)
     loaded = datasets.load_dataset(str(path))
     assert (loaded.classes, loaded.y.tolist()) == (["x", "y"], [0, 1, 0])
-    assert {*(loaded.feature_names or ())} in ({"A", "\uff42", "c", "d"}, set())  # as they stand in the file
+    # as they stand in the file
+    assert {*(loaded.feature_names or ())} in ({"A", "\uff42", "c", "d"}, set())
 
 
 @READERS
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
-def test_missing_columns_are_refused_by_the_names_that_the_run_announced(read, ending, tmp_path):
-    path = written(tmp_path / f"mine.{ending}", {"age": [1], "secret": [2], "label": [7]})
+def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
+    read, ending, tmp_path
+):
+    path = written(
+        tmp_path / f"mine.{ending}", {"age": [1], "secret": [2], "label": [7]}
+    )
     told = {"field": path.name, "got": "2 of 3 missing: weight, height"}
     if read is private_share:  # tells no names
-        told = {"field": "columns", "expected": "the features of the run", "got": "not all"}
+        told = {
+            "field": "columns",
+            "expected": "the features of the run",
+            "got": "not all",
+        }
     with raises(DataError, **told) as caught:
         read(node(path), ("weight", "age", "height"))
     assert "secret" not in str(caught.value)  # the server gets this
@@ -220,34 +301,56 @@ def test_npz_files_without_names_are_taken_as_they_are(read, tmp_path):
     with pytest.raises(DataError if read is own_file.own_share else PayloadError):
         read(node(path), ("b",))
     np.savez(path, X=[[1, 2]], y=[0], feature_names=["a"])
-    with raises(DataError, field="mine.npz", expected="'feature_names' to be 2 strings"):
+    with raises(
+        DataError, field="mine.npz", expected="'feature_names' to be 2 strings"
+    ):
         read(node(path), ("b", "a"))
 
 
-INFINITE = {("age",): "1 of 1 features: age", ("height", "age"): "2 of 2 features: height, age"}
+INFINITE = {
+    ("age",): "1 of 1 features: age",
+    ("height", "age"): "2 of 2 features: height, age",
+}
 INFINITE |= {("who", "height"): "1 of 2 features: height"}
 
 
 @pytest.mark.parametrize(("features", "got"), INFINITE.items())
 def test_columns_that_the_run_announced_are_told_by_name(features, got, tmp_path):
-    path = written(tmp_path / "mine.csv", "who,height,age,label\nAnna,1.5,inf,x\nBert,-inf,7654,y\nCleo,2,inf,y\n")
+    path = written(
+        tmp_path / "mine.csv",
+        "who,height,age,label\nAnna,1.5,inf,x\nBert,-inf,7654,y\nCleo,2,inf,y\n",
+    )
     with raises(DataError, field="mine.csv", got=f"others in {got}") as caught:
         own_file.own_share(NodeConfig(data_path=str(path)), features)
-    assert not any(value in own_file.full_text(caught.value) for value in ("Anna", "7654"))
+    assert not any(
+        value in own_file.full_text(caught.value) for value in ("Anna", "7654")
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "classes", "code"),
-    [("1", ["1", "b"], 0), ("b", ["1", "b"], 1), ("1", [0, 1], 1), ("1.0", [0, 1], 1), ("01", ["1", "01"], 1)],
+    [
+        ("1", ["1", "b"], 0),
+        ("b", ["1", "b"], 1),
+        ("1", [0, 1], 1),
+        ("1.0", [0, 1], 1),
+        ("01", ["1", "01"], 1),
+    ],
 )
-def test_labels_mean_the_same_at_a_party_that_has_numbers_only(text, classes, code, tmp_path):
-    share = own_file.own_share(node(written(tmp_path / "a.csv", f"x,label\n7,{text}\n")))
+def test_labels_mean_the_same_at_a_party_that_has_numbers_only(
+    text, classes, code, tmp_path
+):
+    share = own_file.own_share(
+        node(written(tmp_path / "a.csv", f"x,label\n7,{text}\n"))
+    )
     assert RunSpec(HashSpec(1, 4, 1, 1, 0), classes).codes(share.y).tolist() == [code]
 
 
 # -------- notes of pandas in Parquet files
 
-PARQUETS = pytest.mark.parametrize("index", [None, "id", ""], ids=["no row labels", "named", "without a name"])
+PARQUETS = pytest.mark.parametrize(
+    "index", [None, "id", ""], ids=["no row labels", "named", "without a name"]
+)
 
 
 def parquet(path: Path, index: str | None, notes: Any = None) -> NodeConfig:
@@ -256,43 +359,79 @@ def parquet(path: Path, index: str | None, notes: Any = None) -> NodeConfig:
     import pyarrow.parquet as pq
 
     rows = None if index is None else pd.Index([7, 9], name=index or None)
-    frame = pd.DataFrame({"a": [1, 2], "b": [0.5, 0.25], "label": ["x", "y"]}, index=rows)
+    frame = pd.DataFrame(
+        {"a": [1, 2], "b": [0.5, 0.25], "label": ["x", "y"]}, index=rows
+    )
     frame.to_parquet(path, compression=None)
     if notes is not None:
         table = pq.read_table(path)
-        notes = notes(json.loads(table.schema.metadata[b"pandas"])) if callable(notes) else notes
+        notes = (
+            notes(json.loads(table.schema.metadata[b"pandas"]))
+            if callable(notes)
+            else notes
+        )
         pq.write_table(table.replace_schema_metadata({b"pandas": notes}), path)
     return node(path)
 
 
 RANGE = {"kind": "range", "start": "x"}
-NOTES: dict[str, tuple[bool, Any]] = {  # whether the file is read all the same, and the notes
+# whether the file is read all the same, and the notes
+NOTES: dict[str, tuple[bool, Any]] = {
     "no JSON": (False, b"{"),
     "no text": (False, b"\xff\xfe"),
     "a list": (False, b"[]"),
     "nothing": (False, b""),
     "a number": (False, b"5"),
     "deep": (False, b"[" * 10**5),
-    "without row labels": (False, lambda notes: notes.pop("index_columns") and json.dumps(notes)),
-    "row labels that are none": (False, lambda notes: json.dumps(notes | {"index_columns": 5})),
-    "the label as row label": (False, lambda notes: json.dumps(notes | {"index_columns": ["label"]})),
+    "without row labels": (
+        False,
+        lambda notes: notes.pop("index_columns") and json.dumps(notes),
+    ),
+    "row labels that are none": (
+        False,
+        lambda notes: json.dumps(notes | {"index_columns": 5}),
+    ),
+    "the label as row label": (
+        False,
+        lambda notes: json.dumps(notes | {"index_columns": ["label"]}),
+    ),
     "as they are": (True, None),
-    "types": (True, lambda notes: json.dumps(notes).replace("int64", "float128").replace("numpy_type", "numpy_typo")),
+    "types": (
+        True,
+        lambda notes: (
+            json.dumps(notes)
+            .replace("int64", "float128")
+            .replace("numpy_type", "numpy_typo")
+        ),
+    ),
     "columns": (True, lambda notes: json.dumps(notes | {"columns": None})),
-    "column labels": (True, lambda notes: json.dumps(notes | {"column_indexes": [{"name": 5}]})),
-    "range": (True, lambda notes: json.dumps(notes | {"index_columns": [*notes["index_columns"], RANGE]})),
+    "column labels": (
+        True,
+        lambda notes: json.dumps(notes | {"column_indexes": [{"name": 5}]}),
+    ),
+    "range": (
+        True,
+        lambda notes: json.dumps(
+            notes | {"index_columns": [*notes["index_columns"], RANGE]}
+        ),
+    ),
 }
 
 
 @READERS
 @PARQUETS
 @pytest.mark.parametrize("case", NOTES)
-def test_row_labels_are_no_features_and_notes_that_name_none_are_refused(read, case, index, tmp_path):
+def test_row_labels_are_no_features_and_notes_that_name_none_are_refused(
+    read, case, index, tmp_path
+):
     is_read, notes = NOTES[case]
     own = parquet(tmp_path / "mine.parquet", index, notes)
     if is_read:
         share = read(own)
-        assert (share.X.tolist(), share.y.tolist()) == ([[1, 0.5], [2, 0.25]], ["x", "y"])
+        assert (share.X.tolist(), share.y.tolist()) == (
+            [[1, 0.5], [2, 0.25]],
+            ["x", "y"],
+        )
         return
     with raises(DataError, field="mine.parquet") as caught:
         read(own)
@@ -309,14 +448,18 @@ def test_a_damaged_parquet_file_is_refused(read, tmp_path):
     two_rows = b"\x16\x04\x19\x1c"  # and a list of one row group
     assert whole.count(two_rows) == 1
     damages = dict.fromkeys(
-        (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer), "a readable .parquet file"
+        (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer),
+        "a readable .parquet file",
     )
-    damages[whole.replace(two_rows, b"\x16\x06\x19\x1c")] = "as many rows as the file says"
+    damages[whole.replace(two_rows, b"\x16\x06\x19\x1c")] = (
+        "as many rows as the file says"
+    )
     for damaged, expected in damages.items():
         path.write_bytes(damaged)
         with raises(DataError, field="mine.parquet", expected=expected):
             read(own)
-    no_text = whole.replace(b"\x01\0\0\0x", b"\x01\0\0\0\xff")  # a label: no record decides about the file
+    # a label: no record decides about the file
+    no_text = whole.replace(b"\x01\0\0\0x", b"\x01\0\0\0\xff")
     assert no_text != whole
     path.write_bytes(no_text)
     assert read(own).y.tolist() == ([None, "y"] if read is private_share else ["y"])
@@ -327,7 +470,10 @@ def test_a_damaged_parquet_file_is_refused(read, tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(ending, tmp_path):
-    path = written(tmp_path / f"a.{ending}", {"p": np.zeros(0), "q": np.zeros(0), "label": np.zeros(0)})
+    path = written(
+        tmp_path / f"a.{ending}",
+        {"p": np.zeros(0), "q": np.zeros(0), "label": np.zeros(0)},
+    )
     share = own_file.own_share(NodeConfig(data_path=str(path)))
     assert share.X.shape == share.X_test.shape == (0, 2)
     assert (share.X.dtype.kind, share.y.shape) == ("f", (0,))
@@ -335,7 +481,16 @@ def test_an_empty_file_is_an_empty_party_but_nothing_to_simulate_with(ending, tm
         datasets.simulated_dataset(RunConfig(dataset=str(path)))
 
 
-SOURCES = ["nowhere.npz", "mnist", "openml:x", "folder.csv/", "x.pkl", "~nosuchuser/a.csv", "a" * 300, "a\0b.csv"]
+SOURCES = [
+    "nowhere.npz",
+    "mnist",
+    "openml:x",
+    "folder.csv/",
+    "x.pkl",
+    "~nosuchuser/a.csv",
+    "a" * 300,
+    "a\0b.csv",
+]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: ascii(source)[:20])
@@ -361,14 +516,21 @@ def npy(array: np.ndarray[Any, Any]) -> bytes:
 def promise(rows: int, columns: int) -> bytes:
     """The header of an array, and nothing of it."""
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)})
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (rows, columns)}
+    )
     return header.getvalue()
 
 
 def oversized() -> bytes:
-    """An archive whose directory says that an array is larger than any compression makes it."""
-    content = bytearray(npz({"X": promise(10**6, 10**3), "y": GOOD_Y}, zipfile.ZIP_DEFLATED))
-    entry = content.index(b"PK\x01\x02")  # of X in the directory, where it says how large it is
+    """An archive whose directory says that an array is larger than any compression
+    makes it.
+    """
+    content = bytearray(
+        npz({"X": promise(10**6, 10**3), "y": GOOD_Y}, zipfile.ZIP_DEFLATED)
+    )
+    # of X in the directory, where it says how large it is
+    entry = content.index(b"PK\x01\x02")
     content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")
     return bytes(content)
 
@@ -384,7 +546,9 @@ MALFORMED: dict[str, bytes] = {
     "bytes": npz(GOOD | {"X": npy(np.array([[b"a"] * 2] * 3))}),
     "flat": npz(GOOD | {"X": npy(np.zeros(3))}),
     "complex": npz(GOOD | {"X": npy(np.zeros((3, 2), complex))}),
-    "labels in two dimensions": npz({"X": npy(np.zeros((3, 2))), "y": npy(np.zeros((3, 1)))}),
+    "labels in two dimensions": npz(
+        {"X": npy(np.zeros((3, 2))), "y": npy(np.zeros((3, 1)))}
+    ),
     "labels of other samples": npz({"X": npy(np.zeros((0, 2))), "y": npy(np.zeros(1))}),
     "labels of bytes": npz(GOOD | {"y": npy(np.array([b"a", b"b", b"a"]))}),
     "no Unicode": npz(GOOD | {"y": npy(np.array([65, 2**31, 65], "<u4").view("<U1"))}),
@@ -395,7 +559,8 @@ MALFORMED: dict[str, bytes] = {
     "X: terabytes": npz(GOOD | {"X": promise(10**6, 10**6) + bytes(64)}),
     "X: an odd size": oversized(),
     "X: bzip2": npz(GOOD, zipfile.ZIP_BZIP2),
-    "X: LZMA": npz(GOOD, zipfile.ZIP_LZMA),  # it allocates the dictionary that a file asks for: 4 GiB, if it likes
+    # it allocates the dictionary that a file asks for: 4 GiB, if it likes
+    "X: LZMA": npz(GOOD, zipfile.ZIP_LZMA),
 }
 
 

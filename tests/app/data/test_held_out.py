@@ -1,4 +1,6 @@
-"""Rows that are held out: the same for every request, order and neighbour, and for a private party by a secret."""
+"""Rows that are held out: the same for every request, order and neighbour, and for a
+private party by a secret.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ SCHEMA = Schema([Column("crp", "number"), Column("age", "number")])
 def held(share: Samples) -> set[tuple[float, ...]]:
     """The first two features of the samples that are held out."""
     assert len(share.X_test) == len(share.y_test)
-    rows = np.asarray(share.X_test if not hasattr(share.X_test, "columns") else np.column_stack(share.X_test.columns))
+    rows = np.asarray(
+        share.X_test
+        if not hasattr(share.X_test, "columns")
+        else np.column_stack(share.X_test.columns)
+    )
     return {tuple(row[:2]) for row in rows.tolist()}
 
 
@@ -46,25 +52,40 @@ def own(path: Path, columns: dict[str, Any] = COLUMNS, **settings: Any) -> NodeC
 
 @ENDINGS
 @READERS
-def test_neither_requests_nor_orders_of_columns_have_a_part_in_it(ending, read, tmp_path):
-    """In 0.8 a server saw other rows of a private party evaluated by each order of the same features."""
+def test_neither_requests_nor_orders_of_columns_have_a_part_in_it(
+    ending, read, tmp_path
+):
+    """In 0.8 a server saw other rows of a private party evaluated by each order of the
+    same features.
+    """
     party = own(tmp_path / f"mine.{ending}")
     first = held(read(party, ("age", "crp")))
     assert 30 < len(first) < 90
     assert {row[::-1] for row in held(read(party, ("crp", "age")))} == first
     assert {row[0] for row in held(read(party, ("age",)))} == {row[0] for row in first}
-    by_schema = (read if read is private_share else own_file.encoded_share)(party, SCHEMA)
+    by_schema = (read if read is private_share else own_file.encoded_share)(
+        party, SCHEMA
+    )
     assert {(row[2], row[0]) for row in np.asarray(by_schema.X_test).tolist()} == first
-    other = own(tmp_path / f"other.{ending}", {name: COLUMNS[name] for name in ("label", "patient", "crp", "age")})
+    other = own(
+        tmp_path / f"other.{ending}",
+        {name: COLUMNS[name] for name in ("label", "patient", "crp", "age")},
+    )
     assert held(read(other, ("age", "crp"))) == first
 
 
 @ENDINGS
 @READERS
 def test_rows_that_come_and_go_move_no_other(ending, read, tmp_path):
-    """In 0.8 one patient fewer at an update reshuffled the test samples of an open party."""
+    """In 0.8 one patient fewer at an update reshuffled the test samples of an open
+    party.
+    """
     whole = held(read(own(tmp_path / f"mine.{ending}"), ("age", "crp")))
-    for rows in ([i for i in range(200) if i != 7], np.random.default_rng(1).permutation(200), range(50, 150)):
+    for rows in (
+        [i for i in range(200) if i != 7],
+        np.random.default_rng(1).permutation(200),
+        range(50, 150),
+    ):
         part = {name: [values[i] for i in rows] for name, values in COLUMNS.items()}
         found = held(read(own(tmp_path / f"part.{ending}", part), ("age", "crp")))
         assert found == whole & {*zip(part["age"], part["crp"], strict=True)}
@@ -72,48 +93,91 @@ def test_rows_that_come_and_go_move_no_other(ending, read, tmp_path):
 
 @ENDINGS
 @READERS
-def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(ending, read, tmp_path):
+def test_rows_of_one_patient_stay_together_and_a_corrected_cell_moves_none(
+    ending, read, tmp_path
+):
     party = own(tmp_path / f"mine.{ending}", held_out_key="patient")
     before = held(read(party, ("age", "crp")))
     groups: dict[str, set[bool]] = {}
-    for age, crp, patient in zip(COLUMNS["age"], COLUMNS["crp"], COLUMNS["patient"], strict=True):
+    for age, crp, patient in zip(
+        COLUMNS["age"], COLUMNS["crp"], COLUMNS["patient"], strict=True
+    ):
         groups.setdefault(patient, set()).add((age, crp) in before)
     assert all(len(sides) == 1 for sides in groups.values())
     assert 0 < sum(side == {True} for side in groups.values()) < len(groups)
-    own(tmp_path / f"mine.{ending}", {**COLUMNS, "crp": [value + 100 for value in COLUMNS["crp"]]})
-    assert {(age, round(crp - 100, 2)) for age, crp in held(read(party, ("age", "crp")))} == before
+    own(
+        tmp_path / f"mine.{ending}",
+        {**COLUMNS, "crp": [value + 100 for value in COLUMNS["crp"]]},
+    )
+    assert {
+        (age, round(crp - 100, 2)) for age, crp in held(read(party, ("age", "crp")))
+    } == before
     features = read(party).X
-    assert (len(features.columns) if hasattr(features, "columns") else features.shape[1]) == 2  # ids are none
+    # ids are none
+    assert (
+        len(features.columns) if hasattr(features, "columns") else features.shape[1]
+    ) == 2
 
 
 @ENDINGS
 def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
-    """Names of patients with six visits each stood in a model: where their ids are known, the floor counts patients."""
+    """Names of patients with six visits each stood in a model: where their ids are
+    known, the floor counts patients.
+    """
     who = np.repeat(np.arange(40), 6)
     columns = {
-        "town": np.where(who < 5, "Ulm", np.where(who < 9, "Bonn", "Bern")),  # of 5, 4 and 31 patients
+        # of 5, 4 and 31 patients
+        "town": np.where(who < 5, "Ulm", np.where(who < 9, "Bonn", "Bern")),
         "name": np.array([f"patient {i}" for i in who]),
         "four": np.where(who < 4, "", "a"),
         "five": np.where(who < 5, "", "a"),
     }
     content = {name: values.tolist() for name, values in columns.items()}
-    written(tmp_path / f"mine.{ending}", {**content, "patient": [f"p{i}" for i in who], "label": (who % 2).tolist()})
+    written(
+        tmp_path / f"mine.{ending}",
+        {**content, "patient": [f"p{i}" for i in who], "label": (who % 2).tolist()},
+    )
     party = node(tmp_path / f"mine.{ending}", held_out_key="patient")
     told = own_file.own_share(party).X.told(party.min_examples).columns
     found = {name: ({*each.levels}, each.gaps) for name, each in told.items()}
-    assert found == {"town": ({"Ulm", "Bern"}, 0), "name": (set(), 0), "four": ({"a"}, 0), "five": ({"a"}, 30)}
-    rows = counted(opened(tmp_path / f"mine.{ending}", Reading("label" if ending != "npz" else "y")), 5).columns
-    assert ({*rows["town"].levels}, len(rows["name"].levels), rows["four"].gaps) == ({"Ulm", "Bonn", "Bern"}, 40, 20)
+    assert found == {
+        "town": ({"Ulm", "Bern"}, 0),
+        "name": (set(), 0),
+        "four": ({"a"}, 0),
+        "five": ({"a"}, 30),
+    }
+    rows = counted(
+        opened(
+            tmp_path / f"mine.{ending}", Reading("label" if ending != "npz" else "y")
+        ),
+        5,
+    ).columns
+    assert ({*rows["town"].levels}, len(rows["name"].levels), rows["four"].gaps) == (
+        {"Ulm", "Bonn", "Bern"},
+        40,
+        20,
+    )
 
 
 def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
-    """Of a wide file few rows are read at a time, in which nearly all values differ and no text stands often."""
+    """Of a wide file few rows are read at a time, in which nearly all values differ and
+    no text stands often.
+    """
     monkeypatch.setattr(table_file, "MOST_ROWS", 40)
     who = np.repeat(np.arange(100), 4)
-    content = {"size": RNG.normal(5000, 100, 400).round().tolist(), "ward": [f"w{i % 20}" for i in range(400)]}
-    path = written(tmp_path / "a.csv", {**content, "patient": who.tolist(), "label": (who % 2).tolist()})
+    content = {
+        "size": RNG.normal(5000, 100, 400).round().tolist(),
+        "ward": [f"w{i % 20}" for i in range(400)],
+    }
+    path = written(
+        tmp_path / "a.csv",
+        {**content, "patient": who.tolist(), "label": (who % 2).tolist()},
+    )
     summary = own_file.own_share(node(path, held_out_key="patient")).X
-    assert {name: each.kind for name, each in summary.columns.items()} == {"size": "number", "ward": "category"}
+    assert {name: each.kind for name, each in summary.columns.items()} == {
+        "size": "number",
+        "ward": "category",
+    }
     assert len(summary.columns["ward"].levels) == 20
 
 
@@ -122,7 +186,10 @@ def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     who, path = np.repeat(np.arange(40), 6), tmp_path / "a.parquet"
     numbers = 2**59 + who.astype(np.int64)
-    ids = {"int64": pa.array(numbers), "timestamp": pa.array(who * 10**9, pa.timestamp("ns"))}
+    ids = {
+        "int64": pa.array(numbers),
+        "timestamp": pa.array(who * 10**9, pa.timestamp("ns")),
+    }
     raw = [number.tobytes() for number in numbers]
     ids |= {"binary": pa.array(raw), "fixed": pa.array(raw, pa.binary(8))}
     table = {"x": who % 2, "town": np.where(who < 20, "Ulm", "Bern"), "label": who % 2}
@@ -130,7 +197,11 @@ def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
     party = node(path, test_fraction=0.3, held_out_key="patient")
     if kind in ("binary", "fixed"):
         for read in (own_file.own_share, private_share):
-            with raises(DataError, field="a.parquet", expected="ids that are numbers, texts or dates"):
+            with raises(
+                DataError,
+                field="a.parquet",
+                expected="ids that are numbers, texts or dates",
+            ):
                 read(replace(party, evaluate=True))
         return
     assert {*own_file.own_share(party).X.columns["town"].levels} == {"Ulm", "Bern"}
@@ -139,7 +210,13 @@ def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
 
 def test_ids_in_x_of_an_npz_file_are_no_feature(tmp_path):
     ids, path = np.arange(20.0), tmp_path / "a.npz"
-    np.savez(path, X=np.stack([ids, ids % 3, ids], axis=1), feature_names=["pid", "age", ""], y=ids % 2, pid=ids)
+    np.savez(
+        path,
+        X=np.stack([ids, ids % 3, ids], axis=1),
+        feature_names=["pid", "age", ""],
+        y=ids % 2,
+        pid=ids,
+    )
     assert own_file.own_share(node(path, held_out_key="pid")).names == ("age",)
     assert own_file.own_share(node(path)).names == ("pid", "age")
 
@@ -149,22 +226,38 @@ def test_long_ids_differ_by_their_last_digit():
     keys = id_keys(numbers)
     assert len({*keys}) == 3
     texts = [f" {number}" for number in numbers]
-    assert keys == id_keys(texts) == id_keys(np.array(numbers)) == id_keys([text.encode() for text in texts])
+    assert (
+        keys
+        == id_keys(texts)
+        == id_keys(np.array(numbers))
+        == id_keys([text.encode() for text in texts])
+    )
     for number in (7, 2024000000000123):
-        assert id_keys([f"{number}", f"{number}.0", float(number)]) == 3 * id_keys([number])
+        assert id_keys([f"{number}", f"{number}.0", float(number)]) == 3 * id_keys(
+            [number]
+        )
 
 
 @READERS
 def test_rows_without_an_id_are_held_out_one_by_one(read, tmp_path):
     ids = ["" if i % 2 else f"p{i // 6}" for i in range(200)]
-    found = held(read(own(tmp_path / "a.csv", {**COLUMNS, "patient": ids}, held_out_key="patient"), ("age", "crp")))
+    found = held(
+        read(
+            own(
+                tmp_path / "a.csv", {**COLUMNS, "patient": ids}, held_out_key="patient"
+            ),
+            ("age", "crp"),
+        )
+    )
     without = [(COLUMNS["age"][i], COLUMNS["crp"][i]) for i in range(1, 200, 2)]
     assert 10 < sum(row in found for row in without) < 60
 
 
 def test_a_private_party_s_secret_decides(tmp_path):
     party, features = own(tmp_path / "a.csv"), ("age", "crp")
-    one, other = (held(private_share(party, features, secret)) for secret in (b"1", b"2"))
+    one, other = (
+        held(private_share(party, features, secret)) for secret in (b"1", b"2")
+    )
     assert one != other != held(own_file.own_share(party, features))
 
 
@@ -189,16 +282,49 @@ def test_a_share_of_all_rows_is_held_out():
 def test_keys_follow_from_what_values_are_and_not_from_the_type_of_their_array():
     expected = row_keys([np.array([1, 2, 3]), np.array([0.5, 1.5, 2.5])])
     for column in (
-        *(np.array([1.0, 2, 3]), np.array(["1", "2", "3"]), [1, 2, 3], np.array([1, 2, 3], np.uint8)),
-        *(np.array([1, 2, 3 + 0j]), ["1", " 2", "3.0"], ["1", 2, 3.0], [np.float16(1), 2, 3]),
+        *(
+            np.array([1.0, 2, 3]),
+            np.array(["1", "2", "3"]),
+            [1, 2, 3],
+            np.array([1, 2, 3], np.uint8),
+        ),
+        *(
+            np.array([1, 2, 3 + 0j]),
+            ["1", " 2", "3.0"],
+            ["1", 2, 3.0],
+            [np.float16(1), 2, 3],
+        ),
     ):
         assert row_keys([column, [0.5, 1.5, 2.5]]) == expected
-    assert row_keys([], [3, "b"]) == row_keys([], [3.0, "b"]) == row_keys([], ["3", "b"])
+    assert (
+        row_keys([], [3, "b"]) == row_keys([], [3.0, "b"]) == row_keys([], ["3", "b"])
+    )
 
 
 def test_a_value_is_the_same_alone_as_among_others():
-    odd: list[Any] = [1, 2.5, None, "x", "", "NA", "1_0", "nan", "1e999", -0.0, 0, True, "True", b"\xff", 10**400]
+    odd: list[Any] = [
+        1,
+        2.5,
+        None,
+        "x",
+        "",
+        "NA",
+        "1_0",
+        "nan",
+        "1e999",
+        -0.0,
+        0,
+        True,
+        "True",
+        b"\xff",
+        10**400,
+    ]
     odd += ["3", 1j, "a\x1f"]
     whole = row_keys([odd])
     assert [row_keys([[value]])[0] for value in odd] == whole
-    assert whole[odd.index(None)] == whole[odd.index("")] == whole[odd.index("NA")] != whole[odd.index("x")]
+    assert (
+        whole[odd.index(None)]
+        == whole[odd.index("")]
+        == whole[odd.index("NA")]
+        != whole[odd.index("x")]
+    )

@@ -1,4 +1,6 @@
-"""The readers of CSV, Parquet and NPZ files: the same rows under both policies, types, rows with errors."""
+"""The readers of CSV, Parquet and NPZ files: the same rows under both policies, types,
+rows with errors.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ from tests.raising import raises
 
 def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path):
     n, big = MOST_ROWS + 3, 2**60 + 1
-    path = written(tmp_path / "mine.csv", "a,flag,label\n" + "".join(f"{big + i},True,x\n" for i in range(n)))
+    path = written(
+        tmp_path / "mine.csv",
+        "a,flag,label\n" + "".join(f"{big + i},True,x\n" for i in range(n)),
+    )
     X = load_dataset(str(path)).X
     assert (X.dtype, X.shape, X[-1].tolist()) == (np.int64, (n, 2), [big + n - 1, 1])
 
@@ -38,29 +43,64 @@ def test_numbers_are_those_that_python_prints(values):
 
 BIG = 2**53 + 1  # which float64 does not hold
 ODD: dict[str, list[Any]] = {
-    ".csv": ["1,2,x,9,9", "1,\0,x", "1,\ufffd,x", "1,2", "x" * 200_000, "1,word,x", "1,2,"],
-    ".npz": [("word", 2, 1), (1j, 2, 1), (np.inf, 2, 1), (1, 2, np.nan), (1, 2, "word")],
+    ".csv": [
+        "1,2,x,9,9",
+        "1,\0,x",
+        "1,\ufffd,x",
+        "1,2",
+        "x" * 200_000,
+        "1,word,x",
+        "1,2,",
+    ],
+    ".npz": [
+        ("word", 2, 1),
+        (1j, 2, 1),
+        (np.inf, 2, 1),
+        (1, 2, np.nan),
+        (1, 2, "word"),
+    ],
     ".parquet": [(None, 2, 1), (1, 2, None), (None, None, None)],
 }
 
 
 def write(path: Path, rows: list[Any]) -> None:
     if path.suffix == ".csv":
-        lines = [row if isinstance(row, str) else ",".join(map(str, row)) for row in rows]
+        lines = [
+            row if isinstance(row, str) else ",".join(map(str, row)) for row in rows
+        ]
         path.write_text("\n".join(["a,b,label", *lines]) + "\n")
     elif path.suffix == ".npz":
-        np.savez(path, X=np.array([row[:2] for row in rows]), y=np.array([row[2] for row in rows]))
+        np.savez(
+            path,
+            X=np.array([row[:2] for row in rows]),
+            y=np.array([row[2] for row in rows]),
+        )
     else:
-        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        arrow, parquet = (
+            pytest.importorskip("pyarrow"),
+            pytest.importorskip("pyarrow.parquet"),
+        )
         kinds = arrow.float64(), arrow.int64(), arrow.int64()
-        columns = [arrow.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
-        parquet.write_table(arrow.table(dict(zip(("a", "b", "label"), columns, strict=True))), path)
+        columns = [
+            arrow.array(values, kind)
+            for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)
+        ]
+        parquet.write_table(
+            arrow.table(dict(zip(("a", "b", "label"), columns, strict=True))), path
+        )
 
 
-@pytest.mark.parametrize(("ending", "odd"), [(ending, odd) for ending, rows in ODD.items() for odd in rows], ids=str)
+@pytest.mark.parametrize(
+    ("ending", "odd"),
+    [(ending, odd) for ending, rows in ODD.items() for odd in rows],
+    ids=str,
+)
 @pytest.mark.parametrize("evaluate", [False, True])
-def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_held_out(ending, odd, evaluate, tmp_path):
-    first = 0 if ending == ".npz" else BIG  # one missing label makes floats of all in NumPy
+def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_held_out(
+    ending, odd, evaluate, tmp_path
+):
+    # one missing label makes floats of all in NumPy
+    first = 0 if ending == ".npz" else BIG
     rows: list[Any] = [(i + 0.5, i, first + i % 7) for i in range(60)]
     path = tmp_path / f"mine{ending}"
 
@@ -69,14 +109,25 @@ def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_hel
         write(path, rows)
         share = private_share(NodeConfig(data_path=str(path), evaluate=evaluate))
         sides = (share.X, share.y), (share.X_test, share.y_test)
-        return [[f"{x} {meaning(y)}" for x, y in zip(X.tolist(), labels.tolist(), strict=True)] for X, labels in sides]
+        return [
+            [
+                f"{x} {meaning(y)}"
+                for x, y in zip(X.tolist(), labels.tolist(), strict=True)
+            ]
+            for X, labels in sides
+        ]
 
     whole = read(rows)
     assert (len(whole[0]) + len(whole[1]), bool(whole[1])) == (60, evaluate)
     for place in (0, 31, 60):
         mixed = read([*rows[:place], odd, *rows[place:]])
-        assert len(mixed[0]) + len(mixed[1]) - 60 in ((0, 1) if ending == ".csv" else (1,))  # a long line is none
-        assert [[each for each in part if each in {*whole[0], *whole[1]}] for part in mixed] == whole
+        # a long line is none
+        assert len(mixed[0]) + len(mixed[1]) - 60 in (
+            (0, 1) if ending == ".csv" else (1,)
+        )
+        assert [
+            [each for each in part if each in {*whole[0], *whole[1]}] for part in mixed
+        ] == whole
 
 
 @READERS
@@ -87,8 +138,14 @@ def test_a_missing_package_is_named_with_its_extra(read, tmp_path, monkeypatch):
 
 
 def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    buffers = [*arrow.array(["1", "\x7f", "3"]).buffers()[:2], arrow.py_buffer(b"1\xff3")]
+    arrow, parquet = (
+        pytest.importorskip("pyarrow"),
+        pytest.importorskip("pyarrow.parquet"),
+    )
+    buffers = [
+        *arrow.array(["1", "\x7f", "3"]).buffers()[:2],
+        arrow.py_buffer(b"1\xff3"),
+    ]
     broken = arrow.Array.from_buffers(arrow.string(), 3, buffers)
     columns: dict[str, Any] = {
         "number": arrow.array([1, None, 3], arrow.int64()),
@@ -96,7 +153,8 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
         "text": broken,
         "half": arrow.array(np.array([0.5, 1.5, 2.5], np.float16)),
         "kinds": arrow.array(["7", "x", "7"]).dictionary_encode(),
-        "stamp": arrow.array([-(2**62), 0, 2**62], arrow.timestamp("ms")),  # beyond the calendar of Python
+        # beyond the calendar of Python
+        "stamp": arrow.array([-(2**62), 0, 2**62], arrow.timestamp("ms")),
         "list": arrow.array([[1.0], [2.0], None]),
         "unused": broken,
         "label": broken,
@@ -105,14 +163,21 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
     parquet.write_table(arrow.table(columns), path)
     features = ("number", "truth", "text", "half", "kinds", "stamp", "list")
     rows, nan = private_share(node(path), features), np.nan
-    expected = [[1, 1, 1, 0.5, 7, nan, nan], [nan, 0, nan, 1.5, nan, nan, nan], [3, nan, 3, 2.5, 7, nan, nan]]
+    expected = [
+        [1, 1, 1, 0.5, 7, nan, nan],
+        [nan, 0, nan, 1.5, nan, nan, nan],
+        [3, nan, 3, 2.5, 7, nan, nan],
+    ]
     np.testing.assert_array_equal(rows.X, expected)
     assert rows.y.tolist() == ["1", None, "3"]
     assert own_share(node(path), features[:5]).y.tolist() == [1, 3]
     party = node(path, label="half")
     table = own_share(party, ("number", "truth", "text", "kinds")).X
     assert table.kinds == ("number", "number", "category", "category")
-    assert [column.tolist() for column in table.columns[2:]] == [["1", None, "3"], ["7", "x", "7"]]
+    assert [column.tolist() for column in table.columns[2:]] == [
+        ["1", None, "3"],
+        ["7", "x", "7"],
+    ]
     np.testing.assert_array_equal(table.columns[:2], [[1, nan, 3], [1, 0, nan]])
     with raises(DataError, field="mine.parquet", expected="numbers, texts or dates"):
         own_share(party, ("list",))
@@ -121,8 +186,12 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
 
 
 @READERS
-@pytest.mark.parametrize("name", ["mine.csv.gz", "mine.CSV.GZ", "mine.xlsx", "mine", "gone.csv"])
-def test_a_path_of_no_such_file_or_kind_is_told_without_its_folder(read, name, tmp_path):
+@pytest.mark.parametrize(
+    "name", ["mine.csv.gz", "mine.CSV.GZ", "mine.xlsx", "mine", "gone.csv"]
+)
+def test_a_path_of_no_such_file_or_kind_is_told_without_its_folder(
+    read, name, tmp_path
+):
     if name != "gone.csv":
         written(tmp_path / name, "a,label\n1,x\n")
     with raises(ConfigError, field="node-config data-path") as caught:
@@ -130,26 +199,44 @@ def test_a_path_of_no_such_file_or_kind_is_told_without_its_folder(read, name, t
     assert str(tmp_path) not in str(caught.value)
 
 
-@pytest.mark.parametrize("gap", ["", " ", "?", "NA", "na", "N/A", "NaN", "nan", "null", "None", "-", "#N/A"])
-@pytest.mark.parametrize(("ending", "kind", "known"), [("csv", "number", 7654.0), ("parquet", "category", "7654")])
+@pytest.mark.parametrize(
+    "gap", ["", " ", "?", "NA", "na", "N/A", "NaN", "nan", "null", "None", "-", "#N/A"]
+)
+@pytest.mark.parametrize(
+    ("ending", "kind", "known"),
+    [("csv", "number", 7654.0), ("parquet", "category", "7654")],
+)
 def test_texts_of_missing_values_are_gaps(gap, ending, kind, known, tmp_path):
     weights = [gap, gap if ending == "csv" else None, "7654"]
     columns = {"age": [1, 2, 3], "weight": weights, "label": ["x", "y", "y"]}
     party = node(written(tmp_path / f"mine.{ending}", columns))
     table = own_share(party).X
     assert table.kinds == ("number", kind)
-    assert [value for value in table.columns[1].tolist() if value is not None and value == value] == [known]
+    assert [
+        value
+        for value in table.columns[1].tolist()
+        if value is not None and value == value
+    ] == [known]
     assert np.isnan(private_share(party).X[:, 1]).tolist() == [True, True, False]
 
 
-ENCODINGS = {"latin-1": (True, None), "cp1252": (True, None), "utf-8-sig": (True, True), "utf-16": (True, False)}
+ENCODINGS = {
+    "latin-1": (True, None),
+    "cp1252": (True, None),
+    "utf-8-sig": (True, True),
+    "utf-16": (True, False),
+}
 ENCODINGS |= dict.fromkeys(("utf-16-le", "utf-16-be", "utf-32"), (False, False))
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_an_encoding_is_detected_or_named(encoding, tmp_path):
-    party = node(written(tmp_path / "mine.csv", "größe,label\r\n1,x\r\n2,ü\r\n".encode(encoding)))
-    for read, is_read in zip((own_share, private_share), ENCODINGS[encoding], strict=True):
+    party = node(
+        written(tmp_path / "mine.csv", "größe,label\r\n1,x\r\n2,ü\r\n".encode(encoding))
+    )
+    for read, is_read in zip(
+        (own_share, private_share), ENCODINGS[encoding], strict=True
+    ):
         if is_read:
             assert read(party, ("größe",)).y.tolist() == ["x", "ü"]
         elif is_read is not None:

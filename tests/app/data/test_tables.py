@@ -1,4 +1,6 @@
-"""Files as sites have them: dialects, kinds of columns, gaps, dates, hostile files, and files larger than memory."""
+"""Files as sites have them: dialects, kinds of columns, gaps, dates, hostile files, and
+files larger than memory.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,14 @@ from hypothesis import strategies as st
 
 from flwr_flynn.app.data import own_file, table_file
 from flwr_flynn.app.data.datasets import load_dataset
-from flwr_flynn.app.data.own_file import columns_of, counted, encoded_share, full_text, opened, own_share
+from flwr_flynn.app.data.own_file import (
+    columns_of,
+    counted,
+    encoded_share,
+    full_text,
+    opened,
+    own_share,
+)
 from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError, SchemaError
@@ -52,8 +61,12 @@ def days(column: Any) -> list[str]:
 
 @ENDINGS
 @READERS
-def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(read, ending, tmp_path):
-    """Names as spreadsheets and other systems write them are those of a schema, and of another site."""
+def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
+    read, ending, tmp_path
+):
+    """Names as spreadsheets and other systems write them are those of a schema, and of
+    another site.
+    """
     size = "Gro\u0308\u00dfe"
     content: Any = {" age\n(years) ": [1, 2], size: [3, 4], "label": ["x", "y"]}
     if ending == "csv" and read is private_share:  # which reads a record in each line
@@ -67,24 +80,41 @@ def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(read,
 
 
 def test_settings_of_the_node_win_and_the_log_has_what_was_read(path, caplog):
-    written(path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1"))
-    dialect = {"separator": "pipe", "decimal": ",", "encoding": "latin-1", "gap-texts": '["-999", "unknown"]'}
-    settings = {"data-path": str(path), "test-fraction": 0.0, "date-format": "mm/dd/yyyy"} | dialect
+    written(
+        path, "a|b|c|label\n1,5|-999|03/04/2024|x\n2|7|05/06/2024|y\n".encode("latin-1")
+    )
+    dialect = {
+        "separator": "pipe",
+        "decimal": ",",
+        "encoding": "latin-1",
+        "gap-texts": '["-999", "unknown"]',
+    }
+    settings = {
+        "data-path": str(path),
+        "test-fraction": 0.0,
+        "date-format": "mm/dd/yyyy",
+    } | dialect
     with caplog.at_level(logging.INFO):
         table = own_share(NodeConfig.parse(settings)).X
     assert "mine.csv: 2 rows; columns: 2 of numbers, 1 of dates" in caplog.text
     np.testing.assert_array_equal(table.columns[:2], [[1.5, 2], [np.nan, 7]])
     assert days(table.columns[2]) == ["2024-03-04T00:00", "2024-05-06T00:00"]
-    assert NodeConfig.parse({"data-path": "a.csv", "separator": "tab"}).dialect().separator == "\t"
+    assert (
+        NodeConfig.parse({"data-path": "a.csv", "separator": "tab"}).dialect().separator
+        == "\t"
+    )
 
 
 def test_an_encoding_that_shows_behind_the_head_is_found(path, monkeypatch):
     monkeypatch.setattr("flwr_flynn.app.data.csv_file._HEAD", 64)
     written(path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
-    written(path, b"town,label\n" + b"Bern,x\n" * 50 + b"Z\xfcrich\x81,y\n")  # which windows-1252 does not have
+    # which windows-1252 does not have
+    written(path, b"town,label\n" + b"Bern,x\n" * 50 + b"Z\xfcrich\x81,y\n")
     assert table_of(path).columns[0][-1] == "Zürich\x81"
-    with raises(DataError, field="mine.csv", expected="text in UTF-8", got="another encoding"):
+    with raises(
+        DataError, field="mine.csv", expected="text in UTF-8", got="another encoding"
+    ):
         opened(path, Reading(dialect=Dialect(encoding="utf-8")))
 
 
@@ -92,7 +122,9 @@ def test_an_encoding_that_shows_behind_the_head_is_found(path, monkeypatch):
 
 
 def as_read(path: Path) -> Iterator[str]:
-    """Columns and labels of a file, or the refusal, as an open party reads it and as a private one does."""
+    """Columns and labels of a file, or the refusal, as an open party reads it and as a
+    private one does.
+    """
     try:
         file = opened(path)
         file.check()
@@ -101,7 +133,10 @@ def as_read(path: Path) -> Iterator[str]:
         columns = X.columns if isinstance(X, Table) else X.T
         for name, report, column in zip(file.names, file.reports, columns, strict=True):
             yield f"{name}: {report.kind}: {', '.join(map(value_of, column))}"
-        yield f"labels: {', '.join(y.astype(str))}; classes {load_dataset(str(path)).classes}"
+        yield (
+            f"labels: {', '.join(y.astype(str))}; classes "
+            f"{load_dataset(str(path)).classes}"
+        )
     except DataError as error:
         assert_short(error)
         yield f"REFUSED: {error}"
@@ -117,7 +152,9 @@ def as_read(path: Path) -> Iterator[str]:
 
 
 def assert_short(error: DataError) -> None:
-    assert all(text.isprintable() for text in (str(error), *getattr(error, "__notes__", ())))
+    assert all(
+        text.isprintable() for text in (str(error), *getattr(error, "__notes__", ()))
+    )
     assert len(str(error)) < 500
 
 
@@ -128,38 +165,86 @@ def value_of(value: Any) -> str:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_files_are_read_as_it_is_on_record(fast, path, monkeypatch):
-    """Dialects, decimal marks, kinds and types of columns, gaps, dates, rows with errors, and what is refused."""
+    """Dialects, decimal marks, kinds and types of columns, gaps, dates, rows with
+    errors, and what is refused.
+    """
     if not fast:
         monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     record = Path(__file__).parent / "csv_files.txt"
     made = ""
-    for name, text in re.findall(r"^## (.*)\n((?s:.*?))^=>$", record.read_text("utf-8"), re.MULTILINE):
+    for name, text in re.findall(
+        r"^## (.*)\n((?s:.*?))^=>$", record.read_text("utf-8"), re.MULTILINE
+    ):
         lines = "".join(f"{line}\n" for line in as_read(written(path, text)))
         made += f"## {name}\n{text}=>\n{lines}\n"
     assert_on_record(record, made)
 
 
-UNITS = [(["45 %", "12%", "7.5 %"], "number"), (["1.5 mg", "2 g", "0.5 mg"], "category")]  # of one unit, and of two
+# of one unit, and of two
+UNITS = [
+    (["45 %", "12%", "7.5 %"], "number"),
+    (["1.5 mg", "2 g", "0.5 mg"], "category"),
+]
 CODES = [["1A", "2B", "3A", "4"], ["low", "3", "high"], ["01", "02", "A3"]]
 
 
-@pytest.mark.parametrize(("cells", "kind"), [*UNITS, *((codes, "category") for codes in CODES)])
+@pytest.mark.parametrize(
+    ("cells", "kind"), [*UNITS, *((codes, "category") for codes in CODES)]
+)
 def test_units_are_of_one_kind_and_codes_are_no_numbers(cells, kind, path):
     columns = {"c": cells * 9, "label": ["x"] * 9 * len(cells)}
     assert opened(written(path, columns)).reports[0].kind == kind
     assert Table.of(pd.DataFrame({"c": columns["c"]}), is_learned=True).kinds[0] == kind
 
 
-NUMBERS = ["1", "2.5", " 7 ", "+5", "0x1", "1e5", "True", "inf", "nan", "-nan", "1,5", "1.5", "9" * 25, "-999", "-0"]
-OTHERS = ["", "x", "NA", "2024-01-05", "05/06/2024", 'quo"te', "two\nlines", "ü", "\uff19", "\0", str(2**63)]
+NUMBERS = [
+    "1",
+    "2.5",
+    " 7 ",
+    "+5",
+    "0x1",
+    "1e5",
+    "True",
+    "inf",
+    "nan",
+    "-nan",
+    "1,5",
+    "1.5",
+    "9" * 25,
+    "-999",
+    "-0",
+]
+OTHERS = [
+    "",
+    "x",
+    "NA",
+    "2024-01-05",
+    "05/06/2024",
+    'quo"te',
+    "two\nlines",
+    "ü",
+    "\uff19",
+    "\0",
+    str(2**63),
+]
 CELLS = st.sampled_from([*NUMBERS, *OTHERS])
 
 
-@given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=12), decimal=st.sampled_from([".", ","]))
-def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_values(rows, decimal, tmp_path_factory):
-    path, dialect = tmp_path_factory.mktemp("both") / "mine.csv", Dialect(";", decimal, "utf-8", ("-999",))
+@given(
+    rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=12),
+    decimal=st.sampled_from([".", ","]),
+)
+def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_values(
+    rows, decimal, tmp_path_factory
+):
+    path, dialect = (
+        tmp_path_factory.mktemp("both") / "mine.csv",
+        Dialect(";", decimal, "utf-8", ("-999",)),
+    )
 
-    def read(rows: list[tuple[str, str]], most_rows: int) -> tuple[list[Any], list[Any]]:
+    def read(
+        rows: list[tuple[str, str]], most_rows: int
+    ) -> tuple[list[Any], list[Any]]:
         """The report on the columns, and their values."""
         cells = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in rows]
         written(path, "a;b;label\n" + "".join(f"{a};{b};x\n" for a, b in cells))
@@ -167,12 +252,19 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
             patch.setattr(table_file, "MOST_ROWS", most_rows)
             file = opened(path, Reading(dialect=dialect))
             tables = [table for table, *_ in file.tables()]
-        facts = [(each.kind, each.dtype, each.gaps, each.texts, each.infinite) for each in file.reports]
-        return facts, [np.concatenate([table.columns[i] for table in tables]) for i in range(len(facts))]
+        facts = [
+            (each.kind, each.dtype, each.gaps, each.texts, each.infinite)
+            for each in file.reports
+        ]
+        return facts, [
+            np.concatenate([table.columns[i] for table in tables])
+            for i in range(len(facts))
+        ]
 
     try:
         whole, parts, back = read(rows, 100), read(rows, 1), read(rows[::-1], 1)
-    except DataError as error:  # a first row of words above numbers is taken for a header
+    except DataError as error:
+        # a first row of words above numbers is taken for a header
         assert error.expected == "one header"
         return
     assert whole[0] == parts[0] == back[0]
@@ -184,24 +276,42 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
 def test_what_is_read_at_once_are_the_numbers_of_each_text(texts):
     numbers = plain_numbers(texts, GAP_TEXTS)
-    for text, value in zip(texts, [] if numbers is None else numbers.tolist(), strict=numbers is not None):
+    for text, value in zip(
+        texts, [] if numbers is None else numbers.tolist(), strict=numbers is not None
+    ):
         alone = number_of(text)[0]
-        assert value == alone if alone is not None else (value != value and text in GAP_TEXTS)
+        assert (
+            value == alone
+            if alone is not None
+            else (value != value and text in GAP_TEXTS)
+        )
 
 
 @given(st.datetimes(), st.sampled_from(DATE_FORMATS))
 def test_dates_are_read_as_they_were_written(moment, form):
     text = form
-    for part, digits in {"yyyy": f"{moment.year:04}", "mm": f"{moment.month:02}", "dd": f"{moment.day:02}"}.items():
+    for part, digits in {
+        "yyyy": f"{moment.year:04}",
+        "mm": f"{moment.month:02}",
+        "dd": f"{moment.day:02}",
+    }.items():
         text = text.replace(part, digits)
-    assert date_of(text, form) == moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    assert date_of(text, form) == moment.replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
     assert date_of(f"{text} {moment:%H:%M:%S.%f}", form) == moment
 
 
 # -------- with a schema
 
 
-SCHEMA = Schema([Column("zip", "category", ["01", "1A"]), Column("age", "number", high=120.0), Column("day", "date")])
+SCHEMA = Schema(
+    [
+        Column("zip", "category", ["01", "1A"]),
+        Column("age", "number", high=120.0),
+        Column("day", "date"),
+    ]
+)
 SCHEMA_TEXT = "age,zip,day,label\n50,01,2024-01-05,x\n,1A,,y\n70,1,2024-03-05,x\n"
 
 
@@ -215,19 +325,36 @@ def test_a_schema_keeps_texts_that_look_like_numbers(path):
 
 @pytest.mark.parametrize(
     ("bad", "expected", "name"),
-    [(("50,01", "old,01"), "numbers", "age"), (("2024-0", "soon"), "dates of one form", "day")],
+    [
+        (("50,01", "old,01"), "numbers", "age"),
+        (("2024-0", "soon"), "dates of one form", "day"),
+    ],
 )
-def test_values_of_another_kind_than_the_schema_s_are_counted(bad, expected, name, path):
+def test_values_of_another_kind_than_the_schema_s_are_counted(
+    bad, expected, name, path
+):
     written(path, SCHEMA_TEXT.replace(*bad).replace("\n70", "\n"))
-    with raises(DataError, field="mine.csv", expected=expected, got=f"others in 1 of 3 features: {name}"):
+    with raises(
+        DataError,
+        field="mine.csv",
+        expected=expected,
+        got=f"others in 1 of 3 features: {name}",
+    ):
         own_share(NodeConfig(data_path=str(path)), SCHEMA)
 
 
-def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(path, monkeypatch):
+def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
+    path, monkeypatch
+):
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     zips = np.random.default_rng(0).choice(["01", "1A", ""], 300)
-    rows = [f"{i % 100 or ''},{zips[i]},2024-01-{i % 28 + 1:02},c{i % 3}\n" for i in range(300)]
-    party = NodeConfig(data_path=str(written(path, "age,zip,day,label\n" + "".join(rows))))
+    rows = [
+        f"{i % 100 or ''},{zips[i]},2024-01-{i % 28 + 1:02},c{i % 3}\n"
+        for i in range(300)
+    ]
+    party = NodeConfig(
+        data_path=str(written(path, "age,zip,day,label\n" + "".join(rows)))
+    )
     X, y, _, test = own_file.opened_own(party, schema=SCHEMA).whole()
     in_memory = encoded_share(party, SCHEMA)
     monkeypatch.setattr(own_file, "LARGE", 0)
@@ -236,7 +363,10 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(pa
     for share in (in_memory, in_file):
         np.testing.assert_array_equal(share.X, SCHEMA.encode(X[~test]))
         np.testing.assert_array_equal(share.X_test, SCHEMA.encode(X[test]))
-        assert (share.y.tolist(), share.y_test.tolist()) == (y[~test].tolist(), y[test].tolist())
+        assert (share.y.tolist(), share.y_test.tolist()) == (
+            y[~test].tolist(),
+            y[test].tolist(),
+        )
     assert not list(path.parent.glob("tmp*"))
 
 
@@ -281,12 +411,18 @@ def test_parquet_keeps_its_types(tmp_path):
         (pa.array(["x", None]).dictionary_encode(), "category", "x"),
         (pa.array([7, None]).dictionary_encode(), "number", 7),
         (pa.array([date(2024, 1, 5), None]), "date", "2024-01-05T00:00"),
-        (pa.array([noon, None], pa.timestamp("ns", "Europe/Zurich")), "date", "2024-01-05T10:00"),
+        (
+            pa.array([noon, None], pa.timestamp("ns", "Europe/Zurich")),
+            "date",
+            "2024-01-05T10:00",
+        ),
         (pa.array([timedelta(hours=12), None]), "number", 0.5),
         (pa.nulls(2), "number", None),
     ]
     columns = {f"c{i}": column for i, (column, *_) in enumerate(rows)}
-    pq.write_table(pa.table(columns | {"label": pa.array(["u", "v"])}), tmp_path / "mine.parquet")
+    pq.write_table(
+        pa.table(columns | {"label": pa.array(["u", "v"])}), tmp_path / "mine.parquet"
+    )
     table = own_share(node(tmp_path / "mine.parquet")).X
     assert table.kinds == tuple(kind for _, kind, _ in rows)
     for column, (_, kind, first) in zip(table.columns, rows, strict=True):
@@ -298,12 +434,17 @@ def test_parquet_keeps_its_types(tmp_path):
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "float32", "bool"])
 def test_parquet_of_plain_numbers_keeps_its_dtype(dtype, tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    pq.write_table(pa.table({"a": np.array([1, 0], dtype), "label": ["x", "y"]}), tmp_path / "a.parquet")
+    pq.write_table(
+        pa.table({"a": np.array([1, 0], dtype), "label": ["x", "y"]}),
+        tmp_path / "a.parquet",
+    )
     assert load_dataset(str(tmp_path / "a.parquet")).X.dtype == dtype
 
 
 def test_arrays_with_gaps_or_texts_are_tables(tmp_path):
-    path = written(tmp_path / "a.npz", {"p": [1.0, 3.0], "q": [np.nan, 4.0], "label": [0, 1]})
+    path = written(
+        tmp_path / "a.npz", {"p": [1.0, 3.0], "q": [np.nan, 4.0], "label": [0, 1]}
+    )
     table = load_dataset(str(path)).X
     assert (table.names, table.is_named) == (("p", "q"), True)
     np.savez(path, X=[["1", "b"], ["2", ""]], y=[0, 1])
@@ -321,20 +462,34 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "zip": (b"PK\x03\x04" + bytes(100), "a text file"),
     "NULs": (bytes(100), "text in UTF-8, or in UTF-16 with a byte order mark"),
     "half a UTF-16": ("a,label\n1,x\n".encode("utf-16")[:-1], "text in UTF-16"),
-    "a quote that stays open for long": ('a,b,label\n1,"x,y\n' + "2,3,y\n" * 10**6, "a readable .csv file"),
+    "a quote that stays open for long": (
+        'a,b,label\n1,"x,y\n' + "2,3,y\n" * 10**6,
+        "a readable .csv file",
+    ),
     "control characters": ("\x1b[31m,label\ninf,x\n", FINITE),
     "an integer beyond float64": (f"a,b,label\n1,{10**400},x\n2,3,y\n", FINITE),
-    "long label": ("a,label\n1," + "x" * 5000 + "\n", "labels of at most 1024 characters"),
-    "a broken byte": ("a,c,label\n1,São,x\n".encode() + b"2,S\xe3o,y\n", "text in UTF-8, or the setting encoding"),
+    "long label": (
+        "a,label\n1," + "x" * 5000 + "\n",
+        "labels of at most 1024 characters",
+    ),
+    "a broken byte": (
+        "a,c,label\n1,São,x\n".encode() + b"2,S\xe3o,y\n",
+        "text in UTF-8, or the setting encoding",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_files_that_are_no_texts_of_one_encoding_or_too_long_are_refused_with_the_reason(case, path):
+def test_files_that_are_no_texts_of_one_encoding_or_too_long_are_refused_with_the_reason(
+    case, path
+):
     """Others stand in csv_files.txt."""
     content, expected = REFUSED[case]
     with raises(DataError, field="mine.csv") as caught:
-        own_share(node(written(path, content)), ("\x1b[31m",) if case == "control characters" else ())
+        own_share(
+            node(written(path, content)),
+            ("\x1b[31m",) if case == "control characters" else (),
+        )
     assert caught.value.expected.startswith(expected)
     assert_short(caught.value)
 
@@ -342,11 +497,20 @@ def test_files_that_are_no_texts_of_one_encoding_or_too_long_are_refused_with_th
 def test_strange_files_that_are_tables_are_read(path):
     long = "x" * 100_000
     table = table_of(written(path, f'a,b,label\n{long},"two\nlines",x\ny,\0,y\n'))
-    assert [column.tolist() for column in table.columns] == [[long, "y"], ["two lines", "\0"]]
+    assert [column.tolist() for column in table.columns] == [
+        [long, "y"],
+        ["two lines", "\0"],
+    ]
     wide, row = ",".join(f"c{i}" for i in range(5000)), ",".join(["1"] * 5000)
-    assert load_dataset(str(written(path, f"{wide},label\n{row},x\n"))).X.shape == (1, 5000)
+    assert load_dataset(str(written(path, f"{wide},label\n{row},x\n"))).X.shape == (
+        1,
+        5000,
+    )
     assert load_dataset(str(written(path, "a;b;label\n"))).X.shape == (0, 2)
-    assert load_dataset(str(written(path, "a,label\r1,x\r2,y\r"))).X.tolist() == [[1], [2]]
+    assert load_dataset(str(written(path, "a,label\r1,x\r2,y\r"))).X.tolist() == [
+        [1],
+        [2],
+    ]
 
 
 @pytest.mark.slow
@@ -362,11 +526,19 @@ def test_a_hundred_thousand_levels_take_bounded_memory(path):
 
 
 @pytest.mark.parametrize(("most", "n_levels"), [(101, 101), (100, 1)])
-def test_of_too_many_levels_those_of_one_row_are_let_go_of(most, n_levels, path, monkeypatch):
-    written(path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 300)
+def test_of_too_many_levels_those_of_one_row_are_let_go_of(
+    most, n_levels, path, monkeypatch
+):
+    written(
+        path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 300
+    )
     monkeypatch.setattr("flwr_flynn.app.data.own_file._MOST_TEXTS", most)
     column = counted(opened(path)).columns["a"]
-    assert (column.n_rows, len(column.levels), column.levels["often"]) == (400, n_levels, 300)
+    assert (column.n_rows, len(column.levels), column.levels["often"]) == (
+        400,
+        n_levels,
+        300,
+    )
 
 
 @ENDINGS
@@ -375,8 +547,15 @@ def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending, tmp_p
     columns = {"crp": crp, "code": ["01", "02"] * 21 + ["01"], "label": ["x"] * 43}
     table = table_of(written(tmp_path / f"mine.{ending}", columns))
     assert table.names == ("crp", "code", "crp text")
-    assert table.kinds == ("number", "number" if ending == "csv" else "category", "category")  # where texts are typed
-    np.testing.assert_array_equal(table.columns[0], [*(i / 4 for i in range(40)), np.nan, np.nan, np.nan])
+    # where texts are typed
+    assert table.kinds == (
+        "number",
+        "number" if ending == "csv" else "category",
+        "category",
+    )
+    np.testing.assert_array_equal(
+        table.columns[0], [*(i / 4 for i in range(40)), np.nan, np.nan, np.nan]
+    )
     assert table.columns[2].tolist() == [None] * 40 + ["<5", "<5", "n.d."]
     framed = Table.of(pd.DataFrame(columns)[["crp", "code"]], is_learned=True)
     kinds = {"crp": "number", "crp text": "category", "code": "category"}

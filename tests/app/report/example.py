@@ -1,4 +1,6 @@
-"""Contents of a metrics.json: one with nothing but parties, one with every part that the page shows."""
+"""Contents of a metrics.json: one with nothing but parties, one with every part that
+the page shows.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +22,81 @@ def interval(value: float) -> list[float]:
 
 def class_figures(number: int, label: str) -> dict[str, Any]:
     """The figures of one class, with its curves."""
-    roc = [[float(x), float(x ** (0.12 + 0.05 * (number % 5)))] for x in np.linspace(0, 1, 33)]
+    roc = [
+        [float(x), float(x ** (0.12 + 0.05 * (number % 5)))]
+        for x in np.linspace(0, 1, 33)
+    ]
     bins = [((b + 0.5) / 10, 0.03 * (-1) ** b, 20 + 9 * abs(b - 5)) for b in range(10)]
-    reliability = [{"predicted": p, "observed": interval(min(0.97, p + off)), "examples": n} for p, off, n in bins]
+    reliability = [
+        {"predicted": p, "observed": interval(min(0.97, p + off)), "examples": n}
+        for p, off, n in bins
+    ]
     sizes = {"label": label, "examples": 120 + number, "others": 280 - number}
-    return {**copy.deepcopy(KNOWN["class"]), **sizes, "roc": roc, "reliability": reliability}
+    return {
+        **copy.deepcopy(KNOWN["class"]),
+        **sizes,
+        "roc": roc,
+        "reliability": reliability,
+    }
 
 
 def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     """The content of a run's metrics.json, of any size."""
     made = copy.deepcopy(KNOWN["full"])
     names = [f"Clinic {i}" for i in range(n_parties)]
-    classes = ["benign", "malignant", "unclear", *(f"kind {i}" for i in range(n_classes))][:n_classes]
-    sizes = [[3 + (5 * i * i + 7 * i * j + 3 * j) % 17 for j in range(n_classes)] for i in range(n_parties)]
+    classes = [
+        "benign",
+        "malignant",
+        "unclear",
+        *(f"kind {i}" for i in range(n_classes)),
+    ][:n_classes]
+    sizes = [
+        [3 + (5 * i * i + 7 * i * j + 3 * j) % 17 for j in range(n_classes)]
+        for i in range(n_parties)
+    ]
     rates = [round(0.8 + 7 * i % 19 / 100, 4) for i in range(n_parties)]
-    matrix = [[80 + i % 40 if i == j else (5 * i + 3 * j) % 12 for j in range(n_classes)] for i in range(n_classes)]
-    rows = [{"name": name, "accuracy": rate, "examples": 40} for name, rate in zip(names, rates, strict=True)]
-    made |= {"federation": [{"party": name} for name in names], "classes": classes, "examples": sum(map(sum, sizes))}
+    matrix = [
+        [80 + i % 40 if i == j else (5 * i + 3 * j) % 12 for j in range(n_classes)]
+        for i in range(n_classes)
+    ]
+    rows = [
+        {"name": name, "accuracy": rate, "examples": 40}
+        for name, rate in zip(names, rates, strict=True)
+    ]
+    made |= {
+        "federation": [{"party": name} for name in names],
+        "classes": classes,
+        "examples": sum(map(sum, sizes)),
+    }
     made["parties"] = [
-        {"name": name, "cid": str(i), "examples": sum(row), "bytes": 60_000 + i, "seconds": 0.5 + i / 100}
+        {
+            "name": name,
+            "cid": str(i),
+            "examples": sum(row),
+            "bytes": 60_000 + i,
+            "seconds": 0.5 + i / 100,
+        }
         for i, (name, row) in enumerate(zip(names, sizes, strict=True))
     ]
     made["class_sizes"] = dict(zip(names, sizes, strict=True))
     made["simulation"]["parties"] = n_parties + 1
     evaluation, known = made["evaluation"], KNOWN["figures"]
-    evaluation |= {"parties": sorted(rows, key=lambda row: row["accuracy"]), "confusion": matrix}
-    evaluation |= {"worst_party": evaluation["parties"][0], "best_party": evaluation["parties"][-1]}
+    evaluation |= {
+        "parties": sorted(rows, key=lambda row: row["accuracy"]),
+        "confusion": matrix,
+    }
+    evaluation |= {
+        "worst_party": evaluation["parties"][0],
+        "best_party": evaluation["parties"][-1],
+    }
     evaluation["class_prior"]["worst_party"] = evaluation["parties"][0]
     figures = evaluation["figures"]
     figures["overall"] = {**copy.deepcopy(known), "examples": 40 * n_parties}
     figures["classes"] = [class_figures(i, label) for i, label in enumerate(classes)]
-    figures["parties"] = [{**known, **row, "accuracy": interval(row["accuracy"])} for row in rows]
-    figures["groups"]["levels"] = [known | level for level in figures["groups"]["levels"]]
+    figures["parties"] = [
+        {**known, **row, "accuracy": interval(row["accuracy"])} for row in rows
+    ]
+    figures["groups"]["levels"] = [
+        known | level for level in figures["groups"]["levels"]
+    ]
     return made

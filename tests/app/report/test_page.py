@@ -20,7 +20,17 @@ from flwr_flynn.app.report.page import page
 from tests.app.report.example import FOLDER, REPORT, metrics
 from tests.snapshots import assert_on_record
 
-LOADING = {"src", "srcset", "data", "poster", "action", "formaction", "background", "cite", "ping"}
+LOADING = {
+    "src",
+    "srcset",
+    "data",
+    "poster",
+    "action",
+    "formaction",
+    "background",
+    "cite",
+    "ping",
+}
 HOSTILE = (
     "<script>alert(1)</script>",
     "\" onload=\"alert(1)' x='",
@@ -34,12 +44,28 @@ def tree(text: str) -> ElementTree.Element:
     """The page as XML; checks that it is one file, for everybody."""
     root = ElementTree.fromstring(text.encode())
     assert root.get("lang") == "en"
-    assert len(list(root.iter("h1"))) == len(list(root.iter("main"))) == len(list(root.iter("nav"))) == 1
+    assert (
+        len(list(root.iter("h1")))
+        == len(list(root.iter("main")))
+        == len(list(root.iter("nav")))
+        == 1
+    )
     ids = [each.get("id") for each in root.iter() if each.get("id")]
     assert len(ids) == len(set(ids))
     for each in root.iter():
-        assert each.tag not in ("script", "link", "iframe", "object", "embed", "img", "base", "form")
-        assert not {name for name in each.attrib if name in LOADING or name.startswith("on")}
+        assert each.tag not in (
+            "script",
+            "link",
+            "iframe",
+            "object",
+            "embed",
+            "img",
+            "base",
+            "form",
+        )
+        assert not {
+            name for name in each.attrib if name in LOADING or name.startswith("on")
+        }
         assert each.get("href", "#")[:1] == "#"
         assert "url(" not in (each.get("style") or "")
         if each.tag == "svg":
@@ -51,13 +77,17 @@ def tree(text: str) -> ElementTree.Element:
     style = root.find("head/style")
     assert style is not None
     assert not re.search(r"url\(|@import|expression", style.text or "")
-    regions = [each.get("aria-label") for each in root.iter() if each.get("role") == "region"]
+    regions = [
+        each.get("aria-label") for each in root.iter() if each.get("role") == "region"
+    ]
     assert len(regions) == len(set(regions))
     return root
 
 
 def shown(report: dict[str, Any]) -> str:
-    """The text of a page: a line for each row of a table, heading, paragraph, and title of a picture."""
+    """The text of a page: a line for each row of a table, heading, paragraph, and title
+    of a picture.
+    """
     lines, root = [], tree(page(report))
     for each in root.iter():
         if each.tag == "tr":
@@ -68,7 +98,9 @@ def shown(report: dict[str, Any]) -> str:
 
 
 def changed(changes: dict[str, Any], *sizes: int, **parts: Any) -> dict[str, Any]:
-    """The example with other parts; a change within parts goes by their names with blanks between."""
+    """The example with other parts; a change within parts goes by their names with
+    blanks between.
+    """
     made = metrics(*sizes)
     for path, value in changes.items():
         *steps, last = [int(step) if step.isdigit() else step for step in path.split()]
@@ -77,10 +109,20 @@ def changed(changes: dict[str, Any], *sizes: int, **parts: Any) -> dict[str, Any
 
 
 OF_CLASSES = "evaluation figures classes"
-ROW = {"threshold": 0.2, "sensitivity": [0.75, 0.5, 0.9], "specificity": [0.9, 0.8, 1], "ppv": None, "npv": None}
+ROW = {
+    "threshold": 0.2,
+    "sensitivity": [0.75, 0.5, 0.9],
+    "specificity": [0.9, 0.8, 1],
+    "ppv": None,
+    "npv": None,
+}
 SEES_NONE = ROW | {"sensitivity": None}
 NOISY = {"guarantee": "(1, 1e-5)-DP < here", "epsilon": 1.0, "delta": 1e-5}
-NOISY |= {"notes": ["Up to <2 may drop out."], "noise_sd": 3.0, "examples_estimate": None}
+NOISY |= {
+    "notes": ["Up to <2 may drop out."],
+    "noise_sd": 3.0,
+    "examples_estimate": None,
+}
 FEW = {"name": "few", "accuracy": 0.5, "examples": 4}
 JOIN = {"action": "join", "missing": {"Clinic 1": "in the federation already"}}
 
@@ -88,7 +130,10 @@ JOIN = {"action": "join", "missing": {"Clinic 1": "in the federation already"}}
 def of_two(rare: int, row: dict[str, Any]) -> dict[str, Any]:
     """A binary outcome, of whose classes one is rarer."""
     sizes = {f"{OF_CLASSES} {rare} examples": 16, f"{OF_CLASSES} {rare} others": 184}
-    sizes |= {f"{OF_CLASSES} {1 - rare} examples": 184, f"{OF_CLASSES} {1 - rare} others": 16}
+    sizes |= {
+        f"{OF_CLASSES} {1 - rare} examples": 184,
+        f"{OF_CLASSES} {1 - rare} others": 16,
+    }
     return changed(sizes | {f"{OF_CLASSES} {rare} thresholds": [row]}, 3, 2)
 
 
@@ -98,24 +143,52 @@ def test_pages_show_what_is_on_record():
         "three classes": metrics(),
         "the first class is rarer": of_two(0, ROW),
         "the second class is rarer, and no threshold finds it": of_two(1, SEES_NONE),
-        "a join": changed({"settings action": "join"}, 4, 2, parties=metrics(4, 2)["parties"][3:], **JOIN),
+        "a join": changed(
+            {"settings action": "join"},
+            4,
+            2,
+            parties=metrics(4, 2)["parties"][3:],
+            **JOIN,
+        ),
         "secure": changed({"settings secure": True}, 3, 2),
         "private": changed({"settings secure": True}, 3, 2, privacy=NOISY),
-        "seeded and unequal": changed({"sha256 equal": False}, 3, 2, privacy=NOISY | {"epsilon": None}),
+        "seeded and unequal": changed(
+            {"sha256 equal": False}, 3, 2, privacy=NOISY | {"epsilon": None}
+        ),
         "a party below its floor": changed({"evaluation parties 0": FEW}, 3, 2),
     }
-    assert_on_record(FOLDER / "pages.txt", "".join(f"# {name}\n{shown(report)}\n\n" for name, report in made.items()))
-    assert "6 times counts" in shown(changed({"messages counts fields": metrics()["messages"]["counts"]["fields"] * 6}))
+    assert_on_record(
+        FOLDER / "pages.txt",
+        "".join(f"# {name}\n{shown(report)}\n\n" for name, report in made.items()),
+    )
+    assert "6 times counts" in shown(
+        changed(
+            {"messages counts fields": metrics()["messages"]["counts"]["fields"] * 6}
+        )
+    )
 
 
 def test_the_command_on_the_page_has_the_settings_of_the_run():
     made = metrics()
-    settings = {"alpha": 0.3, "seed": 7, "classes": 'a b,"c",d\'e\\f $x', "center": "\u00fc\tx", "decay": "0.5"}
+    settings = {
+        "alpha": 0.3,
+        "seed": 7,
+        "classes": 'a b,"c",d\'e\\f $x',
+        "center": "\u00fc\tx",
+        "decay": "0.5",
+    }
     made["settings"] = {"dataset": "digits", "output-dir": "out", **settings}
     pre = tree(page(made)).find(".//pre")
     assert pre is not None
     *start, config = shlex.split(pre.text or "")
-    assert start == ["flwr", "run", ".", "--federation-config", "num-supernodes=11", "--run-config"]
+    assert start == [
+        "flwr",
+        "run",
+        ".",
+        "--federation-config",
+        "num-supernodes=11",
+        "--run-config",
+    ]
     assert parse_config_args([config]) == settings
 
 
@@ -124,9 +197,16 @@ def test_the_figures_of_the_page_are_a_csv_file_without_formulas():
     text = as_csv(made)
     assert not any(line.startswith(("=", "+", "-", "@")) for line in text.splitlines())
     assert_on_record(FOLDER / "figures.csv.txt", text)
-    of_numbers = changed({f"{OF_CLASSES} {number} label": number for number in (0, 1)}, 3, 2)  # which is no figure
-    assert not any(line.split(",")[0].endswith("/ label") for line in as_csv(of_numbers).splitlines())
-    hidden = changed({"evaluation figures overall auroc": None})  # hidden figures are in neither
+    # which is no figure
+    of_numbers = changed(
+        {f"{OF_CLASSES} {number} label": number for number in (0, 1)}, 3, 2
+    )
+    assert not any(
+        line.split(",")[0].endswith("/ label")
+        for line in as_csv(of_numbers).splitlines()
+    )
+    # hidden figures are in neither
+    hidden = changed({"evaluation figures overall auroc": None})
     assert "figures / overall / auroc" not in as_csv(hidden)
     assert as_csv(REPORT).splitlines() == ["figure,value,low,high"]
 
@@ -159,7 +239,11 @@ def at(made: Any, path: tuple[Any, ...]) -> Any:
 EXAMPLE = metrics(3, 2)
 PLACES = list(places(EXAMPLE))
 OWN = {"action", "kind"}  # of a fixed list of words
-TEXTS = [path for path in PLACES if isinstance(at(EXAMPLE, path), str) and path[-1] not in OWN]
+TEXTS = [
+    path
+    for path in PLACES
+    if isinstance(at(EXAMPLE, path), str) and path[-1] not in OWN
+]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -167,14 +251,23 @@ def test_whatever_a_party_writes_is_text(text):
     made, plain = metrics(3, 2), page(EXAMPLE)
     for path in TEXTS:
         at(made, path[:-1])[path[-1]] = text
-    for key in ("missing", "class_sizes", "traffic", "messages", "settings", "versions"):
+    for key in (
+        "missing",
+        "class_sizes",
+        "traffic",
+        "messages",
+        "settings",
+        "versions",
+    ):
         first, *_ = made[key]
         made[key][text] = copy.deepcopy(made[key][first])
     for count in range(2):
         made["classes"][count] = text
     found = page(made)
     root = tree(found)
-    assert {each.tag for each in root.iter()} == {each.tag for each in tree(plain).iter()}
+    assert {each.tag for each in root.iter()} == {
+        each.tag for each in tree(plain).iter()
+    }
     assert len(found) < 2 * len(plain) + 50_000
     assert not re.search("[\0\x1b\x85\ud800\uffff\u202e]", found)
 

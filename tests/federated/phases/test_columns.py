@@ -1,4 +1,6 @@
-"""The histograms of the columns: exact, floored at the party, and refused where no samples have such histograms."""
+"""The histograms of the columns: exact, floored at the party, and refused where no
+samples have such histograms.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_cells import coarse
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests.fakes import config_of
-from tests.federated.runs import AUTO, LABELS, NAMES, X, Y, exchange, replied, statistic_of
+from tests.federated.runs import (
+    AUTO,
+    LABELS,
+    NAMES,
+    X,
+    Y,
+    exchange,
+    replied,
+    statistic_of,
+)
 from tests.raising import raises
 
 REQUEST = ColumnsRequest(4, NAMES)
@@ -33,15 +44,27 @@ def histograms(places: Any, least: int = 1) -> ColumnHistograms:
 
 def test_a_request_makes_the_round_trip() -> None:
     request = ColumnsRequest(4, np.array(NAMES), list("wxyz"))
-    assert ColumnsRequest.from_config(Config(request.to_config()), [], party_of(X, LABELS)) == request
+    assert (
+        ColumnsRequest.from_config(Config(request.to_config()), [], party_of(X, LABELS))
+        == request
+    )
 
 
-def test_the_memory_limit_is_asked_before_anything_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_limit_is_asked_before_anything_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     needed = 64 * X.size
-    assert REFUSED not in replied(REQUEST, party_of(X, LABELS, memory_limit=needed)).metrics
-    monkeypatch.setattr(ColumnHistograms, "from_data", lambda *_: pytest.fail("counted"))
+    assert (
+        REFUSED
+        not in replied(REQUEST, party_of(X, LABELS, memory_limit=needed)).metrics
+    )
+    monkeypatch.setattr(
+        ColumnHistograms, "from_data", lambda *_: pytest.fail("counted")
+    )
     for limit in (REQUEST.memory_needed - 1, needed - 1):
-        refused = replied(REQUEST, party_of(X, LABELS, memory_limit=limit)).metrics[REFUSED]
+        refused = replied(REQUEST, party_of(X, LABELS, memory_limit=limit)).metrics[
+            REFUSED
+        ]
         assert str(refused).startswith("memory: ")
 
 
@@ -54,24 +77,39 @@ TOLD = [*range(4, 90, 5), 90]  # ranks of the values that a floor of 5 tells
 
 
 def of_told() -> ColumnHistograms:
-    """Histograms of the values that a floor of 5 tells, rounded to a thirty-second of the ranks, which is 3."""
+    """Histograms of the values that a floor of 5 tells, rounded to a thirty-second of
+    the ranks, which is 3.
+    """
     met = np.sort(SWEPT)
     least, most = (met[np.clip(np.add(TOLD, by), 0, 96)] for by in (-3, 3))
     values = coarse(met[TOLD], least, most, met[-1] - met[0], False)
-    return ColumnHistograms.from_data(np.repeat(values, [5] * 18 + [7])[:, None], np.zeros(97, np.int64), 1)
+    return ColumnHistograms.from_data(
+        np.repeat(values, [5] * 18 + [7])[:, None], np.zeros(97, np.int64), 1
+    )
 
 
 @pytest.mark.parametrize("floor", [0, 1, 3, 5, 97, 10**6, None, "1"])
 def test_the_floor_is_the_party_s_own(floor: Any) -> None:
     """A request has none: another one would have the party tell of other values."""
-    request, party = ColumnsRequest(1, ("a",)), party_of(SWEPT[MET, None], np.full(97, "a"))
-    sizes, *packed = party.answer({**config_of(request), "flynn-min-examples": floor}).arrays
+    request, party = (
+        ColumnsRequest(1, ("a",)),
+        party_of(SWEPT[MET, None], np.full(97, "a")),
+    )
+    sizes, *packed = party.answer(
+        {**config_of(request), "flynn-min-examples": floor}
+    ).arrays
     gaps, counts = (unpack_numbers(each, 10**6, 2**63 - 1) for each in packed)
     assert ColumnHistograms(1, sizes, np.cumsum(gaps + 1) - 1, counts + 1) == of_told()
 
 
 def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
-    some = np.concatenate([np.flatnonzero(Y == 0)[:4], np.flatnonzero(Y == 1)[:23], np.flatnonzero(Y == 2)])
+    some = np.concatenate(
+        [
+            np.flatnonzero(Y == 0)[:4],
+            np.flatnonzero(Y == 1)[:23],
+            np.flatnonzero(Y == 2),
+        ]
+    )
     found = statistic_of(REQUEST, party_of(X[some], LABELS[some], min_examples=5))
     assert found == histograms(some, 5)
     assert found.n_per_class.tolist() == [0, 23, 50]
@@ -81,28 +119,52 @@ def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
 def test_a_party_of_too_few_samples_sends_an_empty_histogram() -> None:
     found = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
     assert (found.n_examples, len(found.cells)) == (0, 0)
-    assert statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples == 4
+    assert (
+        statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples
+        == 4
+    )
 
 
 @pytest.mark.parametrize("is_floored", [True, False])
-def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(is_floored: bool) -> None:
+def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
+    is_floored: bool,
+) -> None:
     steps = exchange(AUTO, floor=1000 if is_floored else 1)
-    steps.step(TRAIN, spoil=lambda reply: reply if is_floored else replace(reply, tensors=[b"junk"]))
+    steps.step(
+        TRAIN,
+        spoil=lambda reply: reply if is_floored else replace(reply, tensors=[b"junk"]),
+    )
     result = steps.run.state.results["columns"]
-    assert (result.histograms.n_examples, result.fallback_reason) == (0, "no party sent the histograms of any sample")
+    assert (result.histograms.n_examples, result.fallback_reason) == (
+        0,
+        "no party sent the histograms of any sample",
+    )
     missing = set() if is_floored else {f"party-{i}" for i in range(4)}
     assert steps.run.state.absent("columns").keys() == missing
-    assert steps.run.state.run_spec.specs == HashPlan(4, 3, 120, None, hash_dim=128).specs()
-    assert {member.counts.n_examples for member in steps.rounds().model.model_.members} == {120}
+    assert (
+        steps.run.state.run_spec.specs
+        == HashPlan(4, 3, 120, None, hash_dim=128).specs()
+    )
+    assert {
+        member.counts.n_examples for member in steps.rounds().model.model_.members
+    } == {120}
 
 
 # ---- hostile replies
 
 
-@pytest.mark.parametrize(("n_features", "n", "gaps"), [(2**20, 1, np.full(2**20, 2**43)), (1, 2**53, [5])])
-def test_gaps_that_wrap_around_and_too_large_histograms_are_refused(n_features: int, n: int, gaps: Any) -> None:
+@pytest.mark.parametrize(
+    ("n_features", "n", "gaps"), [(2**20, 1, np.full(2**20, 2**43)), (1, 2**53, [5])]
+)
+def test_gaps_that_wrap_around_and_too_large_histograms_are_refused(
+    n_features: int, n: int, gaps: Any
+) -> None:
     request = ColumnsRequest(n_features, NAMES)
     assert request.capacity // 1024 < 2**53
-    arrays = [np.array([n, 0, 0]), pack_numbers(np.array(gaps)), pack_numbers(np.full(len(gaps), n - 1))]
+    arrays = [
+        np.array([n, 0, 0]),
+        pack_numbers(np.array(gaps)),
+        pack_numbers(np.full(len(gaps), n - 1)),
+    ]
     with raises(PayloadError, field="histograms"):
         request.read(arrays, Reply("1", (), n, {}), None)

@@ -20,7 +20,18 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import encode_release
-from tests.federated.runs import GRID, LABELS, NAMES, X, Y, exchange, in_process, options_for, shares, statistic_of
+from tests.federated.runs import (
+    GRID,
+    LABELS,
+    NAMES,
+    X,
+    Y,
+    exchange,
+    in_process,
+    options_for,
+    shares,
+    statistic_of,
+)
 from tests.raising import raises
 
 RUN = RunSpec(GRID, NAMES)
@@ -30,7 +41,12 @@ NOISY = CountsRequest(RunSpec(GRID[0], NAMES, NOISE))
 
 
 def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:
-    return [ClassCounts.from_data(FlyHash(spec), X[:n], Y[:n] if codes is None else codes, 3) for spec in GRID]
+    return [
+        ClassCounts.from_data(
+            FlyHash(spec), X[:n], Y[:n] if codes is None else codes, 3
+        )
+        for spec in GRID
+    ]
 
 
 def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
@@ -40,7 +56,9 @@ def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
 
 def test_a_party_counts_by_every_spec() -> None:
     found = statistic_of(REQUEST, party_of(X, LABELS))
-    assert found == CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID))
+    assert found == CountsOfSpecs(
+        tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID)
+    )
     assert REQUEST.sizes(found).tolist() == [50, 50, 50]
     assert REQUEST.digests(found) == found.sha256
     assert REQUEST.load(found) == 150
@@ -48,26 +66,44 @@ def test_a_party_counts_by_every_spec() -> None:
 
 
 def test_threads_change_nothing() -> None:
-    assert statistic_of(REQUEST, party_of(X, LABELS, n_jobs=2)) == statistic_of(REQUEST, party_of(X, LABELS))
+    assert statistic_of(REQUEST, party_of(X, LABELS, n_jobs=2)) == statistic_of(
+        REQUEST, party_of(X, LABELS)
+    )
 
 
 def test_a_party_that_was_refused_may_mend_its_counts() -> None:
     steps = exchange(GRID, max_examples_per_party=50, min_parties=4)
-    taken = steps.step(TRAIN, spoil=lambda reply: replace(reply, n_examples=60) if reply.cid == "3" else reply)
+    taken = steps.step(
+        TRAIN,
+        spoil=lambda reply: (
+            replace(reply, n_examples=60) if reply.cid == "3" else reply
+        ),
+    )
     assert list(taken.missing) == ["party-3"]
     assert steps.run.totals == in_process(options_for(GRID), shares()[:3]).totals
     steps.step(TRAIN)
     assert steps.run.counts.n_examples == 120
 
 
-def test_the_memory_limit_covers_all_specs_before_any_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = Config(REQUEST.to_config())
     needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9
     needed += 64 * (32 * 4 + 8 * max(map(inputs_of, GRID)))  # 64 rows
-    assert CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed)).run == RUN
-    monkeypatch.setattr(RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows"))
+    assert (
+        CountsRequest.from_config(
+            config, [], party_of(X, LABELS, memory_limit=needed)
+        ).run
+        == RUN
+    )
+    monkeypatch.setattr(
+        RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows")
+    )
     with raises(PayloadError, field="memory"):
-        CountsRequest.from_config(config, [], party_of(X, LABELS, memory_limit=needed - 1))
+        CountsRequest.from_config(
+            config, [], party_of(X, LABELS, memory_limit=needed - 1)
+        )
 
 
 # ---- noisy counts
@@ -86,7 +122,10 @@ def test_noisy_counts_are_read_with_one_sample_announced() -> None:
 
 def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
     statistic = CountsOfSpecs(tuple(counts()))
-    members = [Member("a", "1", sha256=("x",) * 2, proof="p"), Member("a", "2", sha256=statistic.sha256, proof="p")]
+    members = [
+        Member("a", "1", sha256=("x",) * 2, proof="p"),
+        Member("a", "2", sha256=statistic.sha256, proof="p"),
+    ]
     request = WithdrawRequest(RUN, roster=Roster(members))
     assert request.match(statistic, Sender("9", "a", "p"), set()) == 1
     with pytest.raises(PayloadError):

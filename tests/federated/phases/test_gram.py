@@ -1,4 +1,6 @@
-"""The Gram matrix: its rows, its memory, who may have it, and runs that lose or resume it."""
+"""The Gram matrix: its rows, its memory, who may have it, and runs that lose or resume
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import GramMatrix, class_weights, fold_sizes, gram_specs, memory_of_gram
+from flwr_flynn.model.gram import (
+    GramMatrix,
+    class_weights,
+    fold_sizes,
+    gram_specs,
+    memory_of_gram,
+)
 from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
 from flwr_flynn.model.portable import content_shares
 from tests.fakes import config_of
@@ -65,45 +73,76 @@ def counted(how: str = "iid") -> Exchange:
 
 
 def scored_by(rows: Any, sizes: Any = None) -> str:
-    """SHA-256 of the scores from the samples of these rows, with the class weights of samples of these sizes."""
+    """SHA-256 of the scores from the samples of these rows, with the class weights of
+    samples of these sizes.
+    """
     weights = class_weights(np.bincount(Y[rows]) if sizes is None else sizes)
     scoring = GramMatrix.from_data(OWN, weights, X[rows], Y[rows]).scoring(OWN, weights)
     return scoring.sha256()
 
 
-PLACES = {(*row, label): place for place, (row, label) in enumerate(zip(X.tolist(), LABELS, strict=True))}
+PLACES = {
+    (*row, label): place
+    for place, (row, label) in enumerate(zip(X.tolist(), LABELS, strict=True))
+}
 
 
 def rows_of(*parts: dict[str, Any]) -> list[int]:
     """The places, among all samples, of the training samples of some parties."""
-    return [PLACES[(*row, label)] for part in parts for row, label in zip(part["X"].tolist(), part["y"], strict=True)]
+    return [
+        PLACES[(*row, label)]
+        for part in parts
+        for row, label in zip(part["X"].tolist(), part["y"], strict=True)
+    ]
 
 
 # ---- the pooled model
 
 
-@pytest.mark.parametrize(("rows", "changes"), [(16, {}), (17, {"decay": 0.5}), (100, {"rule": "novelty"})], ids=str)
-def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(rows: int, changes: dict[str, Any]) -> None:
-    found = in_process(options_for(SPEC, gram=rows, **changes), shares()).model.model_.gram
-    pooled = FlyNNClassifier(SPEC, gram=rows, **changes).fit(X[TRAINING], LABELS[TRAINING]).model_.gram
+@pytest.mark.parametrize(
+    ("rows", "changes"),
+    [(16, {}), (17, {"decay": 0.5}), (100, {"rule": "novelty"})],
+    ids=str,
+)
+def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(
+    rows: int, changes: dict[str, Any]
+) -> None:
+    found = in_process(
+        options_for(SPEC, gram=rows, **changes), shares()
+    ).model.model_.gram
+    pooled = (
+        FlyNNClassifier(SPEC, gram=rows, **changes)
+        .fit(X[TRAINING], LABELS[TRAINING])
+        .model_.gram
+    )
     assert found.sha256() == pooled.sha256()
     assert [spec.hash_dim for spec in found.specs] == [rows]
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes that the number of rows of a thorough run follows from; 48 rows, by the rule 1024, take less time."""
+    """The shapes that the number of rows of a thorough run follows from; 48 rows, by
+    the rule 1024, take less time.
+    """
     shapes: list[tuple[int, ...]] = []
     for module in ("federated.options", "model.classifier"):
-        monkeypatch.setattr(f"flwr_flynn.{module}.gram_rows", lambda *shape: shapes.append(shape) or 48)
+        monkeypatch.setattr(
+            f"flwr_flynn.{module}.gram_rows", lambda *shape: shapes.append(shape) or 48
+        )
     return shapes
 
 
-def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(asked: list[Any]) -> None:
-    pooled = FlyNNClassifier(hash_dim=64, effort="thorough").fit(X[TRAINING], LABELS[TRAINING])
+def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(
+    asked: list[Any],
+) -> None:
+    pooled = FlyNNClassifier(hash_dim=64, effort="thorough").fit(
+        X[TRAINING], LABELS[TRAINING]
+    )
     assert asked == [(4, 3, 120)]
     # Nothing but the sum tells how many samples there are.
-    run = in_process(options_for(replace(PLAN, n_examples=None, effort="thorough")), shares())
+    run = in_process(
+        options_for(replace(PLAN, n_examples=None, effort="thorough")), shares()
+    )
     assert set(asked) == {(4, 3, 120)}
     assert digest(run) == pooled.model_.sha256()
     assert [spec.hash_dim for spec in run.model.model_.gram.specs] == [9, 9, 10, 10, 10]
@@ -115,12 +154,15 @@ def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(asked
 def test_the_scores_are_from_the_sums_of_those_who_answer() -> None:
     steps = counted()
     steps.step(DUE, failures={"3": "failed: no"})
-    others = scored_by(rows_of(*shares()[:3]), np.bincount(Y[TRAINING]))  # weights of all that are counted
+    # weights of all that are counted
+    others = scored_by(rows_of(*shares()[:3]), np.bincount(Y[TRAINING]))
     assert steps.rounds(1).model.model_.gram.sha256() == others
 
 
 @pytest.mark.parametrize(("how", "lost"), [("iid", "0123"), ("pathological", "012")])
-def test_without_the_sums_of_a_class_that_is_counted_there_is_no_gram_matrix(how: str, lost: str) -> None:
+def test_without_the_sums_of_a_class_that_is_counted_there_is_no_gram_matrix(
+    how: str, lost: str
+) -> None:
     """They would speak against the class, whatever the sample."""
     steps = counted(how)
     plain = in_process(options(gram=0), shares(how))
@@ -130,9 +172,16 @@ def test_without_the_sums_of_a_class_that_is_counted_there_is_no_gram_matrix(how
     assert (run.model.model_.gram, digest(run)) == (None, digest(plain))
 
 
-@pytest.mark.parametrize(("kept", "has_scores"), [(("versicolor", "virginica"), True), ((), False)])
-def test_a_class_without_samples_anywhere_is_in_no_one_s_way(kept: Any, has_scores: bool) -> None:
-    parts = [{**part, **{name: part[name][np.isin(part["y"], kept)] for name in "Xy"}} for part in shares()]
+@pytest.mark.parametrize(
+    ("kept", "has_scores"), [(("versicolor", "virginica"), True), ((), False)]
+)
+def test_a_class_without_samples_anywhere_is_in_no_one_s_way(
+    kept: Any, has_scores: bool
+) -> None:
+    parts = [
+        {**part, **{name: part[name][np.isin(part["y"], kept)] for name in "Xy"}}
+        for part in shares()
+    ]
     run = in_process(options(), parts)
     assert (run.state.results["gram"].scoring is not None) == has_scores
     assert not run.state.absent("gram")
@@ -143,10 +192,16 @@ def test_a_class_without_samples_anywhere_is_in_no_one_s_way(kept: Any, has_scor
 
 @pytest.mark.parametrize("request_", [SUMS, MODEL], ids=["sums", "evaluation"])
 def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
-    model_needs = max(memory_needed(SPEC, 3) + 32 * 9, sum(memory_needed(spec, 3) for spec in TWO) + 64 * 64 * 3)
+    model_needs = max(
+        memory_needed(SPEC, 3) + 32 * 9,
+        sum(memory_needed(spec, 3) for spec in TWO) + 64 * 64 * 3,
+    )
     results = 24 * (6 * N_LEVELS + N_SUMS)
     needed = max(model_needs, results) if request_ is MODEL else memory_of_gram(64, 3)
-    enough, little = (party_of(X, LABELS, X, LABELS, gram=True, memory_limit=needed - less) for less in (0, 1))
+    enough, little = (
+        party_of(X, LABELS, X, LABELS, gram=True, memory_limit=needed - less)
+        for less in (0, 1)
+    )
     assert REFUSED not in replied(request_, enough).metrics
     assert str(replied(request_, little).metrics[REFUSED]).startswith("memory: ")
 
@@ -154,7 +209,8 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
 def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
     request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES), (1, 1, 1))
     party, config = party_of(X, LABELS, gram=True), config_of(request)
-    assert REFUSED not in party.answer(config).metrics  # rows are drawn, code is compiled
+    # rows are drawn, code is compiled
+    assert REFUSED not in party.answer(config).metrics
     with traced() as memory:
         party.answer(config)
     assert memory.peak < memory_of_gram(256, 3)
@@ -163,8 +219,14 @@ def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
 # ---- who may have the Gram matrix
 
 
-@pytest.mark.parametrize("changes", [{"fraction_evaluate": 0}, {"fraction_evaluate": 0, "distribute": True}], ids=str)
-def test_where_there_is_no_gram_matrix_a_thorough_plan_is_refused(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [{"fraction_evaluate": 0}, {"fraction_evaluate": 0, "distribute": True}],
+    ids=str,
+)
+def test_where_there_is_no_gram_matrix_a_thorough_plan_is_refused(
+    changes: dict[str, Any],
+) -> None:
     plan = replace(PLAN, effort="thorough")
     with raises(ConfigError, field="spec"):
         RunOptions(**options(plan, gram=None, **changes))
@@ -175,7 +237,9 @@ def test_where_there_is_no_gram_matrix_a_thorough_plan_is_refused(changes: dict[
 def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> None:
     saved = in_process(options(), shares()).federation("1")
     with raises(ConfigError, field="gram"):
-        RunOptions(**options(saved.run_spec.specs, federation=saved, purpose="evaluate"))
+        RunOptions(
+            **options(saved.run_spec.specs, federation=saved, purpose="evaluate")
+        )
 
 
 def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> None:
@@ -191,24 +255,44 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> Non
     assert REFUSED not in masked.answer(config_of(secure), (), TRAIN).metrics
 
 
-def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_they_would() -> None:
+def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_they_would() -> (
+    None
+):
     parties = [party_of(**part, min_examples=1) for part in shares()]
-    with pytest.warns(UserWarning, match=r"phase gram: no answer of node 0 .*gram: expected true .*gram=True"):
-        run = federate(RunOptions(**options(replace(PLAN, effort="thorough"), gram=None)), parties)
+    with pytest.warns(
+        UserWarning,
+        match=r"phase gram: no answer of node 0 .*gram: expected true .*gram=True",
+    ):
+        run = federate(
+            RunOptions(**options(replace(PLAN, effort="thorough"), gram=None)), parties
+        )
     assert run.model.model_.gram is None
 
 
-def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum() -> None:
+def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum() -> (
+    None
+):
     fold, few = content_shares(X) >= 0.5, np.zeros(0, int)
     for label, sizes in enumerate(([4, 20], [5, 20], [0, 5])):
         for in_second, n in enumerate(sizes):
             few = np.append(few, np.flatnonzero((label == Y) & (fold == in_second))[:n])
     rest = few[Y[few] != 0]
-    known, everything = (GramMatrix.from_data(TWO, SUMS.weights, X[rows], Y[rows]) for rows in (rest, few))
-    assert sorted(map(sorted, known.n_per_class.T.tolist())) == [[0, 0], [0, 5], [5, 20]]
+    known, everything = (
+        GramMatrix.from_data(TWO, SUMS.weights, X[rows], Y[rows])
+        for rows in (rest, few)
+    )
+    assert sorted(map(sorted, known.n_per_class.T.tolist())) == [
+        [0, 0],
+        [0, 5],
+        [5, 20],
+    ]
     assert (fold_sizes(X[rest], Y[rest], 3) == known.n_per_class).all()
     secure = replace(SUMS, run=replace(SUMS.run, bound=64))
-    for request, least, expected in ((SUMS, 5, known), (secure, 5, everything), (SUMS, 1, everything)):
+    for request, least, expected in (
+        (SUMS, 5, known),
+        (secure, 5, everything),
+        (SUMS, 1, everything),
+    ):
         party = party_of(X[few], LABELS[few], min_examples=least, gram=True)
         party._admitted = request.discloses
         party.check_run(request.run, Config(request.to_config()))
@@ -217,22 +301,35 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
 
 def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:
     steps, parts = counted(), shares()
-    few = np.cumsum(parts[3]["y"] == "setosa") * (parts[3]["y"] == "setosa") < 4  # three of the first class
+    # three of the first class
+    few = np.cumsum(parts[3]["y"] == "setosa") * (parts[3]["y"] == "setosa") < 4
     parts[3] = {**parts[3], "X": parts[3]["X"][few], "y": parts[3]["y"][few]}
     steps.parties["3"] = party_of(**parts[3], name="party-3", min_examples=4, gram=True)
     steps.run = Run(RunOptions(**options()))
     run = steps.rounds()
     assert not run.state.absent("gram")
-    others = rows_of(*parts[:3], {name: parts[3][name][parts[3]["y"] != "setosa"] for name in "Xy"})
-    assert run.state.results["gram"].n_examples == len(others) == run.counts.n_examples - 3
-    assert run.model.model_.gram.sha256() == scored_by(others, np.bincount(Y[rows_of(*parts)]))
+    others = rows_of(
+        *parts[:3], {name: parts[3][name][parts[3]["y"] != "setosa"] for name in "Xy"}
+    )
+    assert (
+        run.state.results["gram"].n_examples == len(others) == run.counts.n_examples - 3
+    )
+    assert run.model.model_.gram.sha256() == scored_by(
+        others, np.bincount(Y[rows_of(*parts)])
+    )
 
 
 # ---- saved and resumed
 
 
 def resumed(saved: Federation, purpose: str = "resume", **changes: Any) -> Run:
-    return Run(RunOptions(**options(saved.run_spec.specs, federation=saved, purpose=purpose, **changes)))
+    return Run(
+        RunOptions(
+            **options(
+                saved.run_spec.specs, federation=saved, purpose=purpose, **changes
+            )
+        )
+    )
 
 
 def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> None:
@@ -242,11 +339,14 @@ def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> 
     assert digest(steps.rounds(1)) == PLAIN
 
 
-def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path: Path, asked: list[Any]) -> None:
+def test_a_thorough_run_that_goes_on_is_as_thorough(
+    tmp_path: Path, asked: list[Any]
+) -> None:
     stopped, files = exchange(replace(PLAN, effort="thorough")), []
     while stopped.run.due is not None:
         stopped.step(DUE)
-        if stopped.run.due is None or stopped.run.due.name != "counts":  # before those there is no file
+        # before those there is no file
+        if stopped.run.due is None or stopped.run.due.name != "counts":
             files.append(saved_of(stopped.run, tmp_path / "f.npz"))
     assert stopped.run.model.model_.gram is not None
     assert [saved.is_thorough for saved in files] == [True] * 4

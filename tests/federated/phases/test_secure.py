@@ -17,7 +17,13 @@ from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.protocol import TRAIN, Reply
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, RunSpec, bound_for, check_room, room
+from flwr_flynn.federated.run_spec import (
+    LARGEST_BOUND,
+    RunSpec,
+    bound_for,
+    check_room,
+    room,
+)
 from tests.fakes import CLASSES, SPEC, counts_of, points
 from tests.raising import raises
 
@@ -29,7 +35,9 @@ TOTAL = PARTS[0] + PARTS[1] + PARTS[2]
 
 def copies(array: np.ndarray, n: int = 3, **metrics: Any) -> list[Reply]:
     """The replies that Flower makes of a mean."""
-    return [Reply(str(i), codec.write_tensors([array]), 1, dict(metrics)) for i in range(n)]
+    return [
+        Reply(str(i), codec.write_tensors([array]), 1, dict(metrics)) for i in range(n)
+    ]
 
 
 def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
@@ -40,7 +48,9 @@ def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
 
 @example(39, 12345)  # whose means are not exact
 @given(st.integers(3, 40), st.integers(0, 2**30))
-def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(n: int, seed: int) -> None:
+def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(
+    n: int, seed: int
+) -> None:
     parts = [counts_of(*points(seed % (i + 2), seed=seed % 1000 + i)) for i in range(n)]
     total = sum(parts[1:], start=parts[0])
     assert collected(copies(total.array.ravel() / n, n)).total.parts[0] == total
@@ -49,12 +59,19 @@ def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(n: int, seed: int
 MEAN = TOTAL.array.ravel() / 3
 
 
-def test_all_senders_are_in_the_sum_and_in_no_other_and_nobody_s_sizes_are_known() -> None:
+def test_all_senders_are_in_the_sum_and_in_no_other_and_nobody_s_sizes_are_known() -> (
+    None
+):
     roster = Roster()
     batch = collected(copies(MEAN, **{"flynn-party": "Basel"}), roster)
     assert (batch.total.parts[0], list(batch.passed)) == (TOTAL, ["0", "1", "2"])
     for member in batch.members.values():
-        assert (member.name, member.sizes, member.sha256, member.examples) == ("Basel", None, (), None)
+        assert (member.name, member.sizes, member.sha256, member.examples) == (
+            "Basel",
+            None,
+            (),
+            None,
+        )
         roster.count(member)
     again = collected(copies(MEAN), roster)
     assert (again.repeated, again.passed) == (["0", "1", "2"], {})

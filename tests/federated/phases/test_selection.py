@@ -1,4 +1,6 @@
-"""The selection: of any split the pooled one, and a hostile table costs its sender alone."""
+"""The selection: of any split the pooled one, and a hostile table costs its sender
+alone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.phases.counts import no_counts
-from flwr_flynn.federated.phases.selection import Selection, SelectionRequest, candidates_for, select
+from flwr_flynn.federated.phases.selection import (
+    Selection,
+    SelectionRequest,
+    candidates_for,
+    select,
+)
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -38,7 +45,9 @@ from tests.federated.runs import (
 from tests.raising import raises
 
 RUN = RunSpec(GRID, NAMES)
-TOTALS = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID))
+TOTALS = CountsOfSpecs(
+    tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID)
+)
 REQUEST = SelectionRequest(RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto"))
 ALL = Member("", "1", sizes=(50, 50, 50))
 
@@ -47,16 +56,30 @@ ALL = Member("", "1", sizes=(50, 50, 50))
 def test_the_selection_of_a_split_is_the_pooled_one(spec: Any) -> None:
     run = in_process(options_for(spec), shares("dirichlet"))
     specs = run.state.run_spec.specs
-    pooled = fit_members(specs, X[TRAINING], Y[TRAINING], 3, max_members=AUTO.max_members if spec is AUTO else 1)
+    pooled = fit_members(
+        specs,
+        X[TRAINING],
+        Y[TRAINING],
+        3,
+        max_members=AUTO.max_members if spec is AUTO else 1,
+    )
     selection = run.state.results["selection"]
-    assert [specs[index] for index in selection.specs] == [member.spec for member in pooled]
+    assert [specs[index] for index in selection.specs] == [
+        member.spec for member in pooled
+    ]
     assert list(selection.scorings) == [member.scoring for member in pooled]
-    assert [choice.weight for choice in selection.choices] == [member.weight for member in pooled]
+    assert [choice.weight for choice in selection.choices] == [
+        member.weight for member in pooled
+    ]
     assert len(pooled) > 1 if spec is AUTO else len(pooled) == 1
     assert all(scoring.temperature in TEMPERATURES for scoring in selection.scorings)
     assert run.model.model_.members == pooled
     assert selection.accuracy == max(map(max, selection.accuracies))
-    assert (selection.parties, selection.examples, run.state.absent("selection")) == (4, 120, {})
+    assert (selection.parties, selection.examples, run.state.absent("selection")) == (
+        4,
+        120,
+        {},
+    )
 
 
 def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
@@ -80,17 +103,33 @@ def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
 
 
 def test_of_no_samples_it_is_the_first_candidate() -> None:
-    nothing = statistic_of(REQUEST, party_of(X[:0], LABELS[:0]), Member("", "1", sizes=(0, 0, 0)))
-    for selection in (select(REQUEST.candidates, None, 0, 4), select(REQUEST.candidates, nothing, 1, 4)):
-        assert (selection.choices, selection.scorings) == ((Choice(0, 0, 1.0),), REQUEST.candidates[0][:1])
-        assert (selection.accuracies, selection.accuracy, selection.examples) == ((), None, 0)
+    nothing = statistic_of(
+        REQUEST, party_of(X[:0], LABELS[:0]), Member("", "1", sizes=(0, 0, 0))
+    )
+    for selection in (
+        select(REQUEST.candidates, None, 0, 4),
+        select(REQUEST.candidates, nothing, 1, 4),
+    ):
+        assert (selection.choices, selection.scorings) == (
+            (Choice(0, 0, 1.0),),
+            REQUEST.candidates[0][:1],
+        )
+        assert (selection.accuracies, selection.accuracy, selection.examples) == (
+            (),
+            None,
+            0,
+        )
 
 
 def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
     two = Y < 2
-    totals = CountsOfSpecs(tuple(ClassCounts.from_data(FlyHash(spec), X[two], Y[two], 3) for spec in GRID))
+    totals = CountsOfSpecs(
+        tuple(ClassCounts.from_data(FlyHash(spec), X[two], Y[two], 3) for spec in GRID)
+    )
     request = SelectionRequest(RUN, totals, candidates_for(totals, "balanced", "auto"))
-    found = statistic_of(request, party_of(X[two], LABELS[two]), Member("", "1", sizes=(50, 50, 0)))
+    found = statistic_of(
+        request, party_of(X[two], LABELS[two]), Member("", "1", sizes=(50, 50, 0))
+    )
     assert select(request.candidates, found, 1, 1).accuracy == 1.0
 
 
@@ -98,8 +137,14 @@ def test_what_json_gets_holds_every_candidate() -> None:
     found = statistic_of(REQUEST, party_of(X, LABELS), ALL)
     selection: Selection = select(REQUEST.candidates, found, 1, 2)
     values = selection.to_dict()
-    assert values["scorings"] == [[each.rule, each.decay, each.temperature] for each in selection.scorings]
-    assert values["choices"] == [[each.spec, each.scoring, each.weight] for each in selection.choices]
+    assert values["scorings"] == [
+        [each.rule, each.decay, each.temperature] for each in selection.scorings
+    ]
+    assert values["choices"] == [
+        [each.spec, each.scoring, each.weight] for each in selection.choices
+    ]
     assert json.loads(json.dumps(values, allow_nan=False))["examples"] == 150
-    assert [len(each) for each in values["candidates"]] == [len(each) for each in values["accuracies"]]
+    assert [len(each) for each in values["candidates"]] == [
+        len(each) for each in values["accuracies"]
+    ]
     assert values["accuracy"] == selection.accuracy

@@ -1,4 +1,6 @@
-"""Tables across parties: the schema learned from summaries, and runs by it in all modes."""
+"""Tables across parties: the schema learned from summaries, and runs by it in all
+modes.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,22 @@ LABELS = np.array(NAMES)[CODES]
 FRAME = pd.DataFrame(
     {
         "number": np.where(RNG.random(N) < 0.2, np.nan, CODES + RNG.normal(size=N)),
-        "text": pd.Series(np.where(RNG.random(N) < 0.6, np.array(["a", "b", "c"])[CODES], "d"), dtype=object),
-        "date": pd.Timestamp("2020-01-01") + pd.to_timedelta(RNG.integers(0, 900, N), unit="D"),
+        "text": pd.Series(
+            np.where(RNG.random(N) < 0.6, np.array(["a", "b", "c"])[CODES], "d"),
+            dtype=object,
+        ),
+        "date": pd.Timestamp("2020-01-01")
+        + pd.to_timedelta(RNG.integers(0, 900, N), unit="D"),
     }
 )
 FRAME.loc[::9, "text"] = None
 PLAN = HashPlan(1, 3, N, "auto", hash_dim=256, hash_nnz=8)
-LEARNED: dict[str, Any] = {"spec": PLAN, "classes": NAMES, "learn_schema": True, "min_parties": 1}
+LEARNED: dict[str, Any] = {
+    "spec": PLAN,
+    "classes": NAMES,
+    "learn_schema": True,
+    "min_parties": 1,
+}
 
 
 # Columns are in another order at every second party, and one has one more.
@@ -70,12 +81,21 @@ def split(how: str) -> list[dict[str, Any]]:
         frame = FRAME[is_own] if party % 2 else FRAME.loc[is_own, FRAME.columns[::-1]]
         if party == 0 and is_own.sum() < 0.4 * N:
             frame = frame.assign(other="more")
-        parts.append({"X": frame, "y": LABELS[is_own], "X_test": frame[:5], "y_test": LABELS[is_own][:5]})
+        parts.append(
+            {
+                "X": frame,
+                "y": LABELS[is_own],
+                "X_test": frame[:5],
+                "y_test": LABELS[is_own][:5],
+            }
+        )
     return parts
 
 
 def pooled(**options: Any) -> Any:
-    return FlyNNClassifier(hash_dim=256, hash_nnz=8, **options).fit(FRAME, LABELS).model_
+    return (
+        FlyNNClassifier(hash_dim=256, hash_nnz=8, **options).fit(FRAME, LABELS).model_
+    )
 
 
 POOLED = pooled()
@@ -83,7 +103,8 @@ SCHEMA = POOLED.schema
 
 
 @pytest.mark.parametrize(
-    ("driver", "how"), [*(("in process", how) for how in SPLITS), ("legacy", "iid"), ("message", "iid")]
+    ("driver", "how"),
+    [*(("in process", how) for how in SPLITS), ("legacy", "iid"), ("message", "iid")],
 )
 def test_any_split_gives_the_pooled_model(driver: str, how: str) -> None:
     model = DRIVERS[driver](LEARNED, split(how), min_examples=1).model.model_
@@ -99,8 +120,15 @@ def test_the_gram_matrix_too() -> None:
 
 
 def test_a_secure_run_with_a_schema_gives_the_same_model() -> None:
-    options = {"spec": replace(PLAN, n_features=SCHEMA.width), "classes": NAMES, "feature_names": SCHEMA}
-    assert secretly(options, split("iid"), bound=128).model.model_.sha256() == POOLED.sha256()
+    options = {
+        "spec": replace(PLAN, n_features=SCHEMA.width),
+        "classes": NAMES,
+        "feature_names": SCHEMA,
+    }
+    assert (
+        secretly(options, split("iid"), bound=128).model.model_.sha256()
+        == POOLED.sha256()
+    )
 
 
 def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
@@ -108,12 +136,22 @@ def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
     first.federation("first").save(tmp_path / "federation.npz")
     saved = Federation.load(tmp_path / "federation.npz")
     assert saved.run_spec.feature_names == first.model.model_.schema
-    run, joining = saved.run_spec, {"federation": saved, "purpose": "join", "min_parties": 1}
-    joining |= {"spec": run.specs, "classes": run.classes, "feature_names": run.feature_names}
+    run, joining = (
+        saved.run_spec,
+        {"federation": saved, "purpose": "join", "min_parties": 1},
+    )
+    joining |= {
+        "spec": run.specs,
+        "classes": run.classes,
+        "feature_names": run.feature_names,
+    }
     (part,) = split("a level at one party")[3:]
-    members = [party_of(each["X"], each["y"]) for each in split("iid")[:2]]  # which are known, and not asked
+    # which are known, and not asked
+    members = [party_of(each["X"], each["y"]) for each in split("iid")[:2]]
     again = federate(RunOptions(**joining), [*members, party_of(**part, name="new")])
-    assert again.counts.n_examples == first.counts.n_examples + int((FRAME["text"] == "d").sum())
+    assert again.counts.n_examples == first.counts.n_examples + int(
+        (FRAME["text"] == "d").sum()
+    )
     assert again.model.model_.schema == first.model.model_.schema
 
 
@@ -127,7 +165,11 @@ def party(X: Any = FRAME, **options: Any) -> Party:
 def test_few_rows_are_not_told() -> None:
     summary = statistic_of(SchemaRequest(), party(min_examples=40))
     assert summary == TableSummary.of(FRAME, 40)
-    assert (summary.columns["text"].gaps, dict(summary.columns["text"].levels)) == (0, {})  # each has fewer
+    # each has fewer
+    assert (summary.columns["text"].gaps, dict(summary.columns["text"].levels)) == (
+        0,
+        {},
+    )
 
 
 def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
@@ -144,14 +186,24 @@ def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
 
 def test_a_run_without_a_schema_names_the_columns_that_need_one() -> None:
     request = ColumnsRequest(1, NAMES, ["number"])
-    assert "no gaps in a run without a schema" in refusal(request, party(FRAME[["number"]].to_numpy()), {})
+    assert "no gaps in a run without a schema" in refusal(
+        request, party(FRAME[["number"]].to_numpy()), {}
+    )
 
 
 def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> None:
-    """Rows with a value that is none, or an unknown label, are left out; gaps and unknown levels are not."""
-    schema = Schema([Column("a", "number", low=0, high=9), Column("b", "category", ["x", "y"])])
-    frame = pd.DataFrame({"b": ["x", "z", None, "x"], "a": ["1", "2.5", "NA", "word"]}, dtype=object)
-    spec = HashPlan(schema.width, 2, 4, ranges=schema.ranges, hash_dim=64, hash_nnz=4).specs()[0]
+    """Rows with a value that is none, or an unknown label, are left out; gaps and
+    unknown levels are not.
+    """
+    schema = Schema(
+        [Column("a", "number", low=0, high=9), Column("b", "category", ["x", "y"])]
+    )
+    frame = pd.DataFrame(
+        {"b": ["x", "z", None, "x"], "a": ["1", "2.5", "NA", "word"]}, dtype=object
+    )
+    spec = HashPlan(
+        schema.width, 2, 4, ranges=schema.ranges, hash_dim=64, hash_nnz=4
+    ).specs()[0]
     mechanism = LaplaceCounts(100.0, hash_nnz=4, n_classes=2)  # with next to no noise
     run = RunSpec(spec, ["no", "yes"], mechanism, feature_names=schema)
     budget = Budget(tmp_path / "state", Policy(100.0, 0.0, ["laplace"]))
@@ -159,7 +211,9 @@ def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> Non
     X, fits = encode_rows(schema, frame)
     assert fits.tolist() == [True, True, True, False]
     exact = ClassCounts.from_data(FlyHash(spec), X[fits], np.array([0, 1, 1]), 2)
-    assert_array_equal(statistic_of(CountsRequest(run), one).parts[0].array, exact.array)
+    assert_array_equal(
+        statistic_of(CountsRequest(run), one).parts[0].array, exact.array
+    )
 
 
 # ---- at the server
@@ -169,14 +223,22 @@ def summary(*columns: Any, n_rows: int = 120) -> bytes:
     return json.dumps({"columns": columns, "n_rows": n_rows, "is_named": True}).encode()
 
 
-SUMMARIES = [b"", b"{", b"[" * 100_000, summary(n_rows=1), summary(["a", 121, {"number": 121}, 0, {}], n_rows=121)]
+SUMMARIES = [
+    b"",
+    b"{",
+    b"[" * 100_000,
+    summary(n_rows=1),
+    summary(["a", 121, {"number": 121}, 0, {}], n_rows=121),
+]
 SUMMARIES += [summary(["a", 120, {"number": 120}, 0, {"x" * 300: 1}])]
 
 
 @pytest.mark.parametrize("values", SUMMARIES)
 def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
     request = SchemaRequest()
-    arrays = [request.layout[0].packed(np.frombuffer(values, np.uint8).astype(np.int64))]
+    arrays = [
+        request.layout[0].packed(np.frombuffer(values, np.uint8).astype(np.int64))
+    ]
     reply = replied(request, party())
     with pytest.raises(PayloadError):
         request.read(arrays, reply, None)
@@ -185,32 +247,60 @@ def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
 def test_a_schema_that_a_server_announces_is_checked() -> None:
     run = RunSpec(HashSpec(SCHEMA.width, 64, 2, 4, 0), NAMES, feature_names=SCHEMA)
     assert RunSpec.from_config(Config(run.to_config())) == run
-    names = {"flynn-feature-names": json.dumps({"columns": [{"name": "a", "kind": "number"}]})}
+    names = {
+        "flynn-feature-names": json.dumps(
+            {"columns": [{"name": "a", "kind": "number"}]}
+        )
+    }
     assert "feature" in refusal(CountsRequest(run), party(), names)
 
 
-CHANGES = [{"spec": HashSpec(4, 64, 2, 4, 0)}, {"feature_names": ["a"]}, {"learn_schema": 1}]
+CHANGES = [
+    {"spec": HashSpec(4, 64, 2, 4, 0)},
+    {"feature_names": ["a"]},
+    {"learn_schema": 1},
+]
 
 
-@pytest.mark.parametrize("change", [*CHANGES, {"secure_bound": 64, "min_parties": 3}], ids=str)
+@pytest.mark.parametrize(
+    "change", [*CHANGES, {"secure_bound": 64, "min_parties": 3}], ids=str
+)
 def test_a_schema_is_learned_in_clear_for_a_plan_alone(change: dict[str, Any]) -> None:
     with raises(ConfigError, field="learn_schema"):
         RunOptions(**LEARNED | change)
 
 
-def test_a_party_whose_values_lie_elsewhere_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Years where others have days: the party's own log asks, and the server learns nothing of it."""
+def test_a_party_whose_values_lie_elsewhere_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Years where others have days: the party's own log asks, and the server learns
+    nothing of it.
+    """
     parts = [{"X": FRAME[i::12], "y": LABELS[i::12]} for i in range(12)]
-    parts[0]["X"] = parts[0]["X"].assign(number=parts[0]["X"]["number"].fillna(0.0) + 1e4)
+    parts[0]["X"] = parts[0]["X"].assign(
+        number=parts[0]["X"]["number"].fillna(0.0) + 1e4
+    )
     DRIVERS["in process"](LEARNED | {"decay": 0.5}, parts, min_examples=1)
-    warned = {record.args for record in caplog.records if "is the unit the same" in record.msg}
+    warned = {
+        record.args for record in caplog.records if "is the unit the same" in record.msg
+    }
     assert warned == {("number",)}
 
 
 @pytest.mark.parametrize("n", [N, 2])
-def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied(n: int) -> None:
-    schema = Schema([Column("number", "number"), Column("text", "category", [f"l{i}" for i in range(1000)])])
+def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied(
+    n: int,
+) -> None:
+    schema = Schema(
+        [
+            Column("number", "number"),
+            Column("text", "category", [f"l{i}" for i in range(1000)]),
+        ]
+    )
     run = RunSpec(HashSpec(schema.width, 64, 2, 4, 0), NAMES, feature_names=schema)
-    held = Samples(FRAME[:n], LABELS[:n], FRAME, LABELS)  # held-out rows are encoded, too
-    reason = refusal(CountsRequest(run), Party(held, PartyOptions(memory_limit=2**20)), {})
+    # held-out rows are encoded, too
+    held = Samples(FRAME[:n], LABELS[:n], FRAME, LABELS)
+    reason = refusal(
+        CountsRequest(run), Party(held, PartyOptions(memory_limit=2**20)), {}
+    )
     assert reason.startswith("memory: n_features 1003, ")

@@ -19,7 +19,11 @@ def party(context: Context) -> FlyNNClient:
     assert histogram.HistogramRequest.phase == "histogram"
     X, y = load_iris(return_X_y=True)
     labels = np.array(("setosa", "versicolor", "virginica"))[y]
-    mine = slice(int(context.node_config["partition-id"]), None, int(context.node_config["num-partitions"]))
+    mine = slice(
+        int(context.node_config["partition-id"]),
+        None,
+        int(context.node_config["num-partitions"]),
+    )
     return FlyNNClient(X[mine], labels[mine], name=f"party-{mine.start}")
 
 

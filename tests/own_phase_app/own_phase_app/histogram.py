@@ -1,4 +1,6 @@
-"""A phase that the package does not know: a histogram of the first column, in bins of width 1."""
+"""A phase that the package does not know: a histogram of the first column, in bins of
+width 1.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ MOST_BINS = 1000
 @register
 @dataclass(frozen=True)
 class HistogramRequest(Request[Tables]):
-    """Ask how many samples have a value from i to i + 1 in the first column, for each bin i."""
+    """Ask how many samples have a value from i to i + 1 in the first column, for each
+    bin i.
+    """
 
     n_features: int
     classes: Sequence[Any]
@@ -38,12 +42,22 @@ class HistogramRequest(Request[Tables]):
     phase = "histogram"
 
     def to_config(self) -> dict[str, Scalar]:
-        return {key("n_features"): self.n_features, key("classes"): " ".join(self.classes), key("n_bins"): self.n_bins}
+        return {
+            key("n_features"): self.n_features,
+            key("classes"): " ".join(self.classes),
+            key("n_bins"): self.n_bins,
+        }
 
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Any], party: Party) -> HistogramRequest:
+    def from_config(
+        cls, config: Config, arrays: Sequence[Any], party: Party
+    ) -> HistogramRequest:
         classes = config.text("classes", MAX_CHARS).split(" ")
-        return cls(config.integer("n_features", 1), classes, config.integer("n_bins", 1, MOST_BINS))
+        return cls(
+            config.integer("n_features", 1),
+            classes,
+            config.integer("n_bins", 1, MOST_BINS),
+        )
 
     def fields(self, sizes: Sizes) -> list[Field]:
         return [Field("histogram", (1, self.n_bins), sizes.total, PLAIN)]
@@ -63,7 +77,9 @@ class HistogramRequest(Request[Tables]):
 
     def check(self, statistic: Tables, sizes: Sizes) -> None:
         if sum(statistic.tables[0].ravel().tolist()) != sizes.total:
-            raise PayloadError("histogram", f"{sizes.total} samples as announced", "another number")
+            raise PayloadError(
+                "histogram", f"{sizes.total} samples as announced", "another number"
+            )
 
 
 def histogram(X: npt.NDArray[Any], n_bins: int) -> npt.NDArray[np.int64]:

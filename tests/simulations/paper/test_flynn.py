@@ -1,4 +1,6 @@
-"""The paper's FlyNN with one pass of hashing: what a classifier trained on each fold would predict."""
+"""The paper's FlyNN with one pass of hashing: what a classifier trained on each fold
+would predict.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ def test_one_pass_gives_what_a_classifier_for_each_fold_gives(whole):
     expected = np.empty((2, 5))
     for i, decay in enumerate(decays):
         for number, (train, test) in enumerate(data.splits):
-            classifier = FlyNNClassifier(spec=spec, decay=decay, rule=PAPER_PRESET["rule"]).fit(X[train], y[train])
-            expected[i, number] = balanced_accuracy(y[test], classifier.predict(X[test]), 3)
+            classifier = FlyNNClassifier(
+                spec=spec, decay=decay, rule=PAPER_PRESET["rule"]
+            ).fit(X[train], y[train])
+            expected[i, number] = balanced_accuracy(
+                y[test], classifier.predict(X[test]), 3
+            )
     np.testing.assert_array_equal(cross_validated(data, spec, decays), expected)
 
 

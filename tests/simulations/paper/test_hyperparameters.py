@@ -22,16 +22,34 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_writes_curves_figures_and_a_summary_and_keeps_its_cells(folder, tmp_path, monkeypatch, capsys):
+def test_a_run_writes_curves_figures_and_a_summary_and_keeps_its_cells(
+    folder, tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "out"
-    monkeypatch.setattr(hyperparameters, "QUICK", Plan(points=60, largest_dim=512, values=3, folds=3))
-    arguments = ["hyperparameters", "--quick", "--sets", "Letters,MNIST", "--data", str(folder)]
+    monkeypatch.setattr(
+        hyperparameters, "QUICK", Plan(points=60, largest_dim=512, values=3, folds=3)
+    )
+    arguments = [
+        "hyperparameters",
+        "--quick",
+        "--sets",
+        "Letters,MNIST",
+        "--data",
+        str(folder),
+    ]
     assert command.main([*arguments, "--out", str(out)]) == 0
     rows = read(out / "hyperparameters.csv")
     stand_in = "MNIST, 3468 points, for Gina Prior 2"
-    assert {(row["set"], row["parameter"]) for row in rows} == {(n, p) for n in ("Letters", stand_in) for p in NAMES}
-    assert all(0 <= float(row["accuracy"]) <= 1 and int(row["m"]) >= 2 * int(row["rho"]) for row in rows)
-    gammas = sorted({float(row["gamma"]) for row in rows if row["parameter"] == "gamma"})
+    assert {(row["set"], row["parameter"]) for row in rows} == {
+        (n, p) for n in ("Letters", stand_in) for p in NAMES
+    }
+    assert all(
+        0 <= float(row["accuracy"]) <= 1 and int(row["m"]) >= 2 * int(row["rho"])
+        for row in rows
+    )
+    gammas = sorted(
+        {float(row["gamma"]) for row in rows if row["parameter"] == "gamma"}
+    )
     assert gammas == pytest.approx([0, 0.1, 0.45, 0.8])
     text = shown(out, "hyperparameters_1")
     assert "hardly matters above 0" in text  # the paper's claim

@@ -17,7 +17,15 @@ DIGITS = SHAPES[0]
 
 @pytest.mark.slow
 def test_a_run_writes_a_row_for_each_number_of_parties_and_keeps_its_cells(tmp_path):
-    arguments = ["scaling", "--quick", "--no-wall", "--sets", "Digits", "--examples", "80"]
+    arguments = [
+        "scaling",
+        "--quick",
+        "--no-wall",
+        "--sets",
+        "Digits",
+        "--examples",
+        "80",
+    ]
     assert command.main([*arguments, "--out", str(tmp_path)]) == 0
     table = read(tmp_path / "scaling.csv")
     rows = [row for row in table if row["measured"] == PATH]
@@ -26,7 +34,11 @@ def test_a_run_writes_a_row_for_each_number_of_parties_and_keeps_its_cells(tmp_p
     assert all(float(row["seconds"]) > 0 and int(row["bytes up"]) > 0 for row in rows)
     assert len({row["sha256"] for row in rows}) == 1
     text = shown(tmp_path, "scaling")
-    for part in ("3.63 s (1.00)", "| critical path |", "All federations of a set led to the same counts"):
+    for part in (
+        "3.63 s (1.00)",
+        "| critical path |",
+        "All federations of a set led to the same counts",
+    ):
         assert part in text
     run_again(arguments, tmp_path, (scaling, "timed"))
 
@@ -44,7 +56,10 @@ def test_the_critical_path_is_the_slowest_party_and_what_comes_after_them():
 def test_the_papers_speed_ups_are_those_of_its_times():
     lines = scaling.speed_ups(scaling.printed(list(SIZES)), scaling.PAPER)
     assert list(lines) == list(SIZES) == list(PRINTED)
-    assert list(SIZES) == [shape.name for shape in SHAPES if not shape.name.endswith("k")]  # those of the paper
+    # those of the paper
+    assert list(SIZES) == [
+        shape.name for shape in SHAPES if not shape.name.endswith("k")
+    ]
     assert dict(lines["MNIST"])[16] == pytest.approx(8.39, abs=0.05)  # as printed
     assert dict(lines["Digits"])[2] == pytest.approx(1.11, abs=0.01)
 

@@ -14,21 +14,34 @@ from simulations.paper.theory import HARD, SPEAKS, K, Plan, Setting, agreement, 
 from tests.simulations.tables import read, run_again, shown
 
 SMALL = {
-    (SPEAKS, "m"): (2**10, 2**11), (HARD, "m"): (2**8, 2**10), (HARD, "rho"): (4, 64), (HARD, "clusters"): (8, 32),
-    (HARD, "distance"): (0.1, 0.4), (SPEAKS, "rho"): (64, 128), (SPEAKS, "clusters"): (4, 8),
+    (SPEAKS, "m"): (2**10, 2**11),
+    (HARD, "m"): (2**8, 2**10),
+    (HARD, "rho"): (4, 64),
+    (HARD, "clusters"): (8, 32),
+    (HARD, "distance"): (0.1, 0.4),
+    (SPEAKS, "rho"): (64, 128),
+    (SPEAKS, "clusters"): (4, 8),
     (SPEAKS, "distance"): (0.01, 0.02),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
 def test_a_run_writes_agreement_and_keeps_its_pieces(tmp_path, monkeypatch):
     bases = {SPEAKS: Setting(1024, 128, 8, 0.01), HARD: Setting(1024, 32, 16, 0.25)}
-    for name, value in (("QUICK", Plan(tests=20, points=2)), ("RANGES", SMALL), ("BASES", bases)):
+    for name, value in (
+        ("QUICK", Plan(tests=20, points=2)),
+        ("RANGES", SMALL),
+        ("BASES", bases),
+    ):
         monkeypatch.setattr(theory, name, value)
     assert command.main(["theory", "--quick", "--out", str(tmp_path)]) == 0
     rows = read(tmp_path / "agreement.csv")
-    assert {(row["base"], row["grows"]) for row in rows} == {(b, g) for b in bases for g in ("m", "rho", "n", "margin")}
-    assert all(0 <= float(row["agreement"]) <= 1 and int(row["n"]) % K == 0 for row in rows)
+    assert {(row["base"], row["grows"]) for row in rows} == {
+        (b, g) for b in bases for g in ("m", "rho", "n", "margin")
+    }
+    assert all(
+        0 <= float(row["agreement"]) <= 1 and int(row["n"]) % K == 0 for row in rows
+    )
     assert "The bound says something" in shown(tmp_path, "agreement")
     run_again(["theory", "--quick"], tmp_path, (theory, "agreement"))
 
@@ -47,7 +60,9 @@ def test_the_neighbours_of_a_test_point_are_its_own_and_of_one_class():
     distances = cdist(tests, X, "chebyshev")
     own = distances.reshape(30, 30, K)[np.arange(30), np.arange(30)]
     assert own.max() <= 0.05
-    np.testing.assert_array_equal(np.sort(np.argsort(distances)[:, :K], axis=1), np.arange(90).reshape(30, K))
+    np.testing.assert_array_equal(
+        np.sort(np.argsort(distances)[:, :K], axis=1), np.arange(90).reshape(30, K)
+    )
     assert (y.reshape(30, K) == y[::K, None]).all()
     assert y.mean() == 0.5
 
