@@ -39,10 +39,13 @@ def writing(
     """
     try:
         target = os.path.realpath(path)
-        mode = _mode_of(target) if mode is None else mode
+        if mode is None:
+            mode = _mode_of(target)
         folder, name = os.path.split(target)
         partial = os.path.join(folder, f".{name}.partial.{secrets.token_hex(8)}")
-        permissions = 0o666 if mode is None else mode & 0o777 | 0o600
+        permissions = 0o666
+        if mode is not None:
+            permissions = mode & 0o777 | 0o600
         try:
             with open(
                 partial,
@@ -109,11 +112,10 @@ def _mode_of(target: str) -> int | None:
 
 def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
     name = os.path.basename(os.fspath(path))[:80]
-    reason = (
-        os.strerror(cause.errno)
-        if cause.errno not in (None, errno.EINVAL)
-        else cause.strerror or str(cause)
-    )
+    if cause.errno not in (None, errno.EINVAL):
+        reason = os.strerror(cause.errno)
+    else:
+        reason = cause.strerror or str(cause)
     error = WriteError(name, got=reason, text=f"{name!r} cannot be written ({reason})")
     error.errno = cause.errno
     error.add_note(f"in {os.path.dirname(os.path.abspath(path))}")
@@ -163,7 +165,9 @@ def npy_header(
     size in the header is allocated.
     """
     magic = stream.read(8)
-    wide = 2 if magic[6:7] == b"\x01" else 4
+    wide = 4
+    if magic[6:7] == b"\x01":
+        wide = 2
     length = stream.read(wide)
     if (
         magic[:6] != b"\x93NUMPY"
@@ -172,7 +176,9 @@ def npy_header(
     ):
         raise error(what, "the bytes of numpy.save", magic[:8])
     size = int.from_bytes(length, "little")
-    text = stream.read(size) if size <= _LONGEST_HEADER else b""
+    text = b""
+    if size <= _LONGEST_HEADER:
+        text = stream.read(size)
     header = _HEADER.fullmatch(text)
     if header is None or len(text) < size:
         raise error(what, "the header of a plain array", f"{size} bytes that are none")
@@ -222,7 +228,8 @@ def npz_array(
         if header.n_bytes > min(most, most if max_bytes is None else max_bytes):
             raise error(what, f"at most {max_bytes or most} bytes", header.n_bytes)
         entries = bytearray(header.n_bytes)
-        view, start = memoryview(entries), 0
+        view = memoryview(entries)
+        start = 0
         while start < len(view):
             got = stream.readinto(view[start : start + 2**18])  # type: ignore[attr-defined]
             if not got:

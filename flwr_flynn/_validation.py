@@ -31,13 +31,17 @@ def integer(
     Integers of NumPy are integers, booleans are not.
     """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)
+        if isinstance(value, bool):
+            number = None
+        else:
+            number = operator.index(value)
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        bounds = (
-            f" of at least {least}" if most == LARGEST else f" from {least} to {most}"
-        )
+        if most == LARGEST:
+            bounds = f" of at least {least}"
+        else:
+            bounds = f" from {least} to {most}"
         raise error(
             field,
             "an integer" + (bounds if (least, most) != (-LARGEST, LARGEST) else ""),
@@ -60,13 +64,18 @@ def number(
     `above`, less than `below`.
     """
     try:
-        figure = math.nan if isinstance(value, bool | str | bytes) else float(value)
+        if isinstance(value, bool | str | bytes):
+            figure = math.nan
+        else:
+            figure = float(value)
     except (TypeError, ValueError, OverflowError):
         figure = math.nan
     if not (
         math.isfinite(figure) and least <= figure <= most and above < figure < below
     ):
-        from_least = "from" if min(most, below) < math.inf else "of at least"
+        from_least = "of at least"
+        if min(most, below) < math.inf:
+            from_least = "from"
         bounds = (("above", above), (from_least, least), ("to", most), ("below", below))
         words = [f" {word} {bound:g}" for word, bound in bounds if math.isfinite(bound)]
         raise error(field, "".join(["a number", *words]), value)
@@ -112,7 +121,8 @@ def finite_floats(
         n not in (None, m) for n, m in zip(shape, array.shape, strict=True)
     ):
         raise error(field, expected, f"shape {array.shape}")
-    if len(bad := np.argwhere(~np.isfinite(floats := array.astype(np.float64)))):
+    bad = np.argwhere(~np.isfinite(floats := array.astype(np.float64)))
+    if len(bad):
         raise error(field, expected, f"NaN or infinity at index {bad[0].tolist()}")
     return floats
 
@@ -131,11 +141,10 @@ def n_threads(n_jobs: int | None) -> int:
         raise ConfigError("n_jobs", "None or an integer other than 0", 0)
     if asked > 0:
         return asked
-    mine = (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        mine = len(os.sched_getaffinity(0))
+    else:
+        mine = os.cpu_count() or 1
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if given.isdecimal() and int(given) > 0:
         mine = min(mine, int(given))
@@ -150,4 +159,6 @@ def is_sha256(value: Any) -> bool:
 def listed(names: list[str], most: int = 5) -> str:
     """Join at most so many names, with the number of the others."""
     shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    if len(names) <= most:
+        return shown
+    return f"{shown} and {len(names) - most} more"

@@ -52,19 +52,26 @@ class FlyNNError(Exception):
         *,
         text: str | None = None,
     ) -> None:
-        self.field = None if expected is None and text is None else field
+        if expected is None and text is None:
+            self.field = None
+        else:
+            self.field = field
         self.expected = expected
-        shown = got if isinstance(got, str) else repr(got)
-        shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
-        self.got = (
-            None if got is None and (expected is None or text is not None) else shown
-        )
+        if isinstance(got, str):
+            shown = got
+        else:
+            shown = repr(got)
+        if len(shown) > _LONGEST:
+            shown = shown[: _LONGEST - 1] + "…"
+        if got is None and (expected is None or text is not None):
+            self.got = None
+        else:
+            self.got = shown
         if text is None:
-            text = (
-                field
-                if expected is None
-                else f"{field}: expected {expected}, got {self.got}"
-            )
+            if expected is None:
+                text = field
+            else:
+                text = f"{field}: expected {expected}, got {self.got}"
         # it may hold texts from anybody, and goes to logs
         super().__init__(clean(text, _MOST))
 
@@ -171,7 +178,9 @@ def with_names(error: Refusal, names: Iterable[object], most: int = 5) -> Refusa
     machine with the file.
     """
     names = list(names)
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    rest = ""
+    if len(names) > most:
+        rest = f" and {len(names) - most} more"
     error.add_note(
         "in this file: "
         f"{', '.join(repr(str(name)[:60]) for name in names[:most])}{rest}"
@@ -203,9 +212,9 @@ def clean(text: object, longest: int, ends: bool = False) -> str:
     )
     if len(line) <= longest:
         return line
-    tail = clean(text[-4 * longest :], 4 * longest)[-2 * longest // 3 :] if ends else ""
-    return (
-        f"{line[: longest - len(tail) - 3]} … {tail}"
-        if tail
-        else line[: longest - 1] + "…"
-    )
+    tail = ""
+    if ends:
+        tail = clean(text[-4 * longest :], 4 * longest)[-2 * longest // 3 :]
+    if tail:
+        return f"{line[: longest - len(tail) - 3]} … {tail}"
+    return line[: longest - 1] + "…"

@@ -27,7 +27,9 @@ def main(arguments: list[str]) -> int:
             ),
             sep="\n",
         )
-        return 0 if arguments in ([], ["--help"], ["-h"]) else 2
+        if arguments in ([], ["--help"], ["-h"]):
+            return 0
+        return 2
     try:
         if name in EXPERIMENTS:
             EXPERIMENTS[name].run(name, rest)

@@ -83,11 +83,10 @@ def started(
     )
     if chosen.quick:
         settings = replace(settings, draws=3, largest_dim=1024)
-    most = (
-        study.sized(2000, 300, 0)
-        if chosen.max_examples is None
-        else chosen.max_examples
-    )
+    if chosen.max_examples is None:
+        most = study.sized(2000, 300, 0)
+    else:
+        most = chosen.max_examples
     known = files(chosen.data)
     return (
         study,
@@ -118,10 +117,8 @@ def main(arguments: list[str]) -> None:
         study.chosen.jobs,
     )
     rows = summarised(by_fold, seed=settings.seed)
-    beaten, compared = (
-        against(rows, FLYNN, OTHERS),
-        comparison(rows, (FLYNN, THOROUGH, PAPER), KNN),
-    )
+    beaten = against(rows, FLYNN, OTHERS)
+    compared = comparison(rows, (FLYNN, THOROUGH, PAPER), KNN)
     tables = {
         "FlyNN with its defaults:": beaten,
         f"{THOROUGH}:": against(rows, THOROUGH, (FLYNN, *OTHERS)),

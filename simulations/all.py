@@ -90,7 +90,8 @@ def main(arguments: list[str]) -> None:
             options.error(f"{name}: expected one of {', '.join(known)}")
     failed = []
     for name in chosen.experiments or known:
-        given, status = arguments_of(name, chosen.data.resolve()), 0
+        given = arguments_of(name, chosen.data.resolve())
+        status = 0
         if not is_finished(chosen.results, name, given):
             print(f"{name}: {command_line(name, given)}", flush=True)
             output = ["--output", str((chosen.results / name).resolve())]

@@ -22,9 +22,11 @@ from simulations.data import DataSet
 from simulations.results import Array, Row
 
 # the better of two scalings: on the folds, or within each training fold
-KNN, KNN_NESTED = "kNN", "kNN, nested"
+KNN = "kNN"
+KNN_NESTED = "kNN, nested"
 # on unscaled samples, as in the paper's tables, it seems
-KNN_AS_IS, ONE_NN_AS_IS = "kNN as is", "1-NN as is"
+KNN_AS_IS = "kNN as is"
+ONE_NN_AS_IS = "1-NN as is"
 CENTRALISED = {
     "forest": "random forest",
     "boosting": "gradient boosting",
@@ -88,10 +90,8 @@ def balanced_accuracy(y: Array, predicted: Array, n_classes: int) -> Array:
     -------
     float64 scalar or (K,) array
     """
-    hits, counts = (
-        (y == predicted.T).T.astype(np.float64),
-        np.bincount(y, minlength=n_classes),
-    )
+    hits = (y == predicted.T).T.astype(np.float64)
+    counts = np.bincount(y, minlength=n_classes)
     one_hot = (y == np.flatnonzero(counts)[:, None]).astype(np.float64)
     recalls: Array = (one_hot @ hits).T / counts[counts > 0]
     mean: Array = recalls.mean(axis=-1)
@@ -121,9 +121,13 @@ def trained(
     )
     # compiles what the first fold would count
     make(data.y[few]).fit(data.X[few], data.y[few]).predict(data.X[few])
-    scores, times, notes = [], [], []
+    scores = []
+    times = []
+    notes = []
     for train, test in data.splits:
-        known, labels, points = data.X[train], data.y[train], data.X[test]
+        known = data.X[train]
+        labels = data.y[train]
+        points = data.X[test]
         ticks = [time.perf_counter()]
         classifier = make(labels).fit(known, labels)
         ticks.append(time.perf_counter())
@@ -132,7 +136,10 @@ def trained(
         scores.append(balanced_accuracy(data.y[test], predicted, data.n_classes))
         notes.append(note(classifier))
     fit, predict = map(list, zip(*times, strict=True))
-    detail = {"folds": notes} if any(notes) else {}
+    if any(notes):
+        detail = {"folds": notes}
+    else:
+        detail = {}
     return row_of(
         method, scores, time.perf_counter() - begin, detail, fit=fit, predict=predict
     )
@@ -195,10 +202,8 @@ def knn_predictions(labels: Array, n_classes: int) -> Array:
     (p, K) int64 array
         Column k - 1 holds the predictions for k.
     """
-    predicted, votes = (
-        np.empty(labels.shape, np.int64),
-        np.zeros((len(labels), n_classes), np.int64),
-    )
+    predicted = np.empty(labels.shape, np.int64)
+    votes = np.zeros((len(labels), n_classes), np.int64)
     for column in range(labels.shape[1]):
         votes[np.arange(len(labels)), labels[:, column]] += 1
         predicted[:, column] = votes.argmax(axis=1)
@@ -225,12 +230,16 @@ def knn_rows(
     largest_k : int
         k is less where training folds are smaller.
     """
-    begin, L = time.perf_counter(), data.n_classes
+    begin = time.perf_counter()
+    L = data.n_classes
     k = max(1, min(largest_k, min(n for n, _ in data.sizes) - 1))
-    tuned, inside, times = [], [], []
+    tuned = []
+    inside = []
+    times = []
     for train, test in data.splits:
         ticks = [time.perf_counter()]
-        points, y = scale(data.X, train), data.y[train]
+        points = scale(data.X, train)
+        y = data.y[train]
         ticks.append(time.perf_counter())
         left_out = knn_predictions(neighbour_labels(points[train], y, None, k), L)
         inside.append(balanced_accuracy(y, left_out, L))
@@ -282,10 +291,8 @@ def knn(data: DataSet, settings: Settings) -> list[Row]:
         for key in ("scores", "predict")
     }
     chosen |= {"fit": np.sum([row["fit"] for row in nested], axis=0).tolist()}
-    seconds, detail = (
-        sum(row["seconds"] for row in tuned),
-        {"scaling": [[*scalings][i] for i in which]},
-    )
+    seconds = sum(row["seconds"] for row in tuned)
+    detail = {"scaling": [[*scalings][i] for i in which]}
     honest = row_of(KNN_NESTED, (), seconds, detail) | chosen
     return [
         _better(KNN, tuned),
@@ -382,7 +389,8 @@ def sbfc_predictions(
 
 def sbfc(data: DataSet, settings: Settings) -> list[Row]:
     """SBFC, tuned over its dimension."""
-    start, d = time.perf_counter(), data.X.shape[1]
+    start = time.perf_counter()
+    d = data.X.shape[1]
     sizes = sbfc_sizes(d, settings.draws, settings.largest_dim)
     planes = np.random.default_rng([settings.seed, 3]).standard_normal(
         (d, max(sizes)), np.float32
@@ -423,7 +431,8 @@ def one_epoch(data: DataSet, settings: Settings, kind: str) -> list[Row]:
     """Logistic regression by SAGA or a perceptron by Adam, which see each sample once,
     tuned over a small grid.
     """
-    start, grid = time.perf_counter(), GRIDS[kind]
+    start = time.perf_counter()
+    grid = GRIDS[kind]
     scores = np.empty((len(grid), len(data.sizes)))
     for number, (train, test) in enumerate(data.splits):
         X = standardised(data.X, train)
@@ -495,7 +504,9 @@ def centralised(kind: str, y: Array, seed: int, threads: int = 1) -> Any:
     if kind == "boosting":
         # To stop early it holds out a stratified part, which needs two samples of each
         # class.
-        early = "auto" if np.unique(y, return_counts=True)[1].min() > 1 else False
+        early = False
+        if np.unique(y, return_counts=True)[1].min() > 1:
+            early = "auto"
         return HistGradientBoostingClassifier(
             class_weight="balanced", random_state=seed, early_stopping=early
         )

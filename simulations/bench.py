@@ -140,12 +140,13 @@ def projection(hasher: FlyHash, X: Array, dtype: str) -> Callable[[], object]:
     lanes = kernels.LANES[dtype]
     block = _transpose(X[:lanes], dtype, None)[0]
     total = kernels.accumulator(dtype)
-    top = np.inf if total.kind == "f" else np.iinfo(total).max
-    threshold, sums, lanes_above = (
-        np.full(lanes, top, total),
-        np.empty(lanes, total),
-        np.empty(1, np.uint64),
-    )
+    if total.kind == "f":
+        top = np.inf
+    else:
+        top = np.iinfo(total).max
+    threshold = np.full(lanes, top, total)
+    sums = np.empty(lanes, total)
+    lanes_above = np.empty(1, np.uint64)
     _project(block, hasher._columns, threshold, sums, lanes_above)
     return lambda: _project(block, hasher._columns, threshold, sums, lanes_above)
 
@@ -178,7 +179,9 @@ def hashing(shape: Shape, options: Any) -> Row:
         },
         2,
     )
-    narrow = "int8" if int(X.max()) * spec.row_nnz < 2**7 else "uint8"
+    narrow = "uint8"
+    if int(X.max()) * spec.row_nnz < 2**7:
+        narrow = "int8"
     kinds = {"narrow": narrow, "int16": "int16", "float32": "float32"}
     adds = best_in_turn(
         {kind: projection(hasher, X, dtype) for kind, dtype in kinds.items()}, 10
@@ -204,7 +207,8 @@ def hashing(shape: Shape, options: Any) -> Row:
     # per sample and row of M, as all that follow
     row["ns"] = seconds["ours"] / (len(X) * spec.hash_dim) * 1e9
     for kind, dtype in kinds.items():
-        lanes, size = kernels.LANES[dtype], np.dtype(dtype).itemsize
+        lanes = kernels.LANES[dtype]
+        size = np.dtype(dtype).itemsize
         rate = bytes_per_second(spec.n_features * lanes * size)
         row[f"{kind} adds ns"] = adds[kind] / (lanes * spec.hash_dim) * 1e9
         row[f"{kind} roofline ns"] = spec.row_nnz * size / rate * 1e9

@@ -13,7 +13,8 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from simulations.lean import best_in_turn, lean_count, lean_matrix
 from simulations.results import Array, Row
 
-_N_FEATURES, _N_CLASSES = 20, 5
+_N_FEATURES = 20
+_N_CLASSES = 5
 _STAGES = {"bumps": "rank codes, bumps", "steps": "rank codes, steps"}
 
 
@@ -62,8 +63,11 @@ def stages(quick: bool) -> list[Row]:
             2 if quick else 5,
         )
         stage = _STAGES.get(spec.coding, "waves" if spec.n_waves else "columns")
-        drawn = " by relevance" if spec.row_weights is not None else ""
-        ours, lean = seconds["ours"] / n * 1e6, seconds["lean"] / n_lean * 1e6
+        drawn = ""
+        if spec.row_weights is not None:
+            drawn = " by relevance"
+        ours = seconds["ours"] / n * 1e6
+        lean = seconds["lean"] / n_lean * 1e6
         row = {
             "stage": f"{stage}{drawn}, {'+-1' if spec.signed else '0/1'}",
             "inputs": spec.n_inputs,
@@ -84,7 +88,8 @@ def efforts(quick: bool) -> list[Row]:
 
     n, n_test = (2000, 200) if quick else (50000, 2000)
     X, y = samples(n + n_test)
-    train, test = slice(0, n), slice(n, n + n_test)
+    train = slice(0, n)
+    test = slice(n, n + n_test)
     ours = {
         effort: FlyNNClassifier(effort=effort, n_jobs=2)
         for effort in ("quick", "default", "thorough")

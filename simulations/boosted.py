@@ -46,11 +46,10 @@ def sample_weights(share: Samples, table: Array, weights: str) -> Array:
     """Weights of a party's samples that balance classes, its "own" or "pooled" ones by
     the counts of all parties.
     """
-    counts = (
-        table.sum(axis=0)
-        if weights == "pooled"
-        else np.bincount(share.y, minlength=table.shape[1])
-    )
+    if weights == "pooled":
+        counts = table.sum(axis=0)
+    else:
+        counts = np.bincount(share.y, minlength=table.shape[1])
     balanced: Array = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
     return balanced[share.y]
 
@@ -62,11 +61,10 @@ def parameters(recipe: Recipe, n_classes: int) -> Row:
     it.
     """
     several = {"objective": "multi:softprob", "num_class": n_classes, "base_score": 0.0}
-    kind = (
-        several
-        if n_classes > 2
-        else {"objective": "binary:logistic", "base_score": 0.5}
-    )
+    if n_classes > 2:
+        kind = several
+    else:
+        kind = {"objective": "binary:logistic", "base_score": 0.5}
     return kind | {
         "eta": recipe.eta,
         "max_depth": recipe.depth,
@@ -93,9 +91,10 @@ def matrices(parts: Parts, weights: str) -> list[Any]:
 
 def classes_of(margins: Array) -> Array:
     """Predicted classes by the margins of a model: (n, L), or (n,) for two classes."""
-    predicted: Array = (
-        (margins > 0).astype(np.int64) if margins.ndim == 1 else margins.argmax(axis=1)
-    )
+    if margins.ndim == 1:
+        predicted: Array = (margins > 0).astype(np.int64)
+    else:
+        predicted = margins.argmax(axis=1)
     return predicted
 
 
@@ -108,20 +107,24 @@ def boosted(parts: Parts, method: str, recipe: Recipe) -> list[Array]:
     """
     import xgboost
 
-    known, wanted = (
-        matrices(parts, recipe.weights),
-        parts.pooled.X_test.astype(np.float32),
-    )
+    known = matrices(parts, recipe.weights)
+    wanted = parts.pooled.X_test.astype(np.float32)
     points = [
         *(share.X.astype(np.float32) for share in parts.shares if len(share.y)),
         wanted,
     ]
     settings = parameters(recipe, parts.n_classes)
-    shape = () if parts.n_classes == 2 else (parts.n_classes,)
+    if parts.n_classes == 2:
+        shape = ()
+    else:
+        shape = (parts.n_classes,)
     margins = [np.zeros((len(X), *shape), np.float32) for X in points]
     after = []
     for number in range(recipe.rounds):
-        asked = range(len(known)) if method == BAGGING else [number % len(known)]
+        if method == BAGGING:
+            asked = range(len(known))
+        else:
+            asked = [number % len(known)]
         for i in asked:
             known[i].set_base_margin(margins[i])
         new = [xgboost.train(settings, known[i], 1) for i in asked]
@@ -162,11 +165,10 @@ class Sites:
     """
 
     def __init__(self, parts: Parts, method: str, recipe: Recipe) -> None:
-        self.known, self.method = matrices(parts, recipe.weights), method
-        self.n_classes, self.settings = (
-            parts.n_classes,
-            parameters(recipe, parts.n_classes),
-        )
+        self.known = matrices(parts, recipe.weights)
+        self.method = method
+        self.n_classes = parts.n_classes
+        self.settings = parameters(recipe, parts.n_classes)
         self.up = self.down = 0
 
     def get_node_ids(self) -> list[int]:
@@ -179,7 +181,8 @@ class Sites:
         """
         import xgboost
 
-        data, whole = self.known[node - 1], self.method == CYCLIC
+        data = self.known[node - 1]
+        whole = self.method == CYCLIC
         if not model:
             return self._packed(xgboost.train(self.settings, data, 1))
         booster = xgboost.Booster(
@@ -191,11 +194,15 @@ class Sites:
 
     def _packed(self, booster: Any) -> bytes:
         raw = bytes(booster.save_raw("json"))
-        return raw if self.method == CYCLIC else to_flower(raw, self.n_classes)
+        if self.method == CYCLIC:
+            return raw
+        return to_flower(raw, self.n_classes)
 
     def unpacked(self, model: bytes) -> bytes:
         """A model of the strategy, for XGBoost."""
-        return model if self.method == CYCLIC else from_flower(model, self.n_classes)
+        if self.method == CYCLIC:
+            return model
+        return from_flower(model, self.n_classes)
 
     def send_and_receive(self, messages: Iterable[Message], **_: Any) -> list[Message]:
         """Have the parties reply in the order of their numbers; only training is asked
@@ -205,10 +212,8 @@ class Sites:
         for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
             if message.metadata.message_type != MessageType.TRAIN:
                 continue
-            node, model = (
-                message.metadata.dst_node_id,
-                message.content["arrays"]["0"].numpy().tobytes(),
-            )
+            node = message.metadata.dst_node_id
+            model = message.content["arrays"]["0"].numpy().tobytes()
             reply = self.trained(node, model)
             self.down, self.up = self.down + len(model), self.up + len(reply)
             metrics = MetricRecord({"num-examples": self.known[node - 1].num_row()})
@@ -230,7 +235,9 @@ def by_flower(parts: Parts, method: str, recipe: Recipe) -> tuple[Array, Sites]:
 
     sites = Sites(parts, method, recipe)
     # messages name their sender
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    TaskIdentity.run_id = 1
+    TaskIdentity.node_id = 1
+    TaskIdentity.task_id = 1
     with quiet():
         strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(
             fraction_evaluate=0.0

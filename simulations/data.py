@@ -109,15 +109,11 @@ def load(source: str | Path) -> tuple[Array, Array, int]:
         if "X_test" not in file and "y_test" not in file:
             return data.X, data.y, 0
         try:
-            X_test, y_test, codes = (
-                file["X_test"],
-                file["y_test"],
-                {c: i for i, c in enumerate(data.classes)},
-            )
-            X, y = (
-                np.concatenate([data.X, X_test]),
-                [*data.y, *(codes[label] for label in y_test.tolist())],
-            )
+            X_test = file["X_test"]
+            y_test = file["y_test"]
+            codes = {c: i for i, c in enumerate(data.classes)}
+            X = np.concatenate([data.X, X_test])
+            y = [*data.y, *(codes[label] for label in y_test.tolist())]
         except (KeyError, ValueError, TypeError):
             expected = "X_test and y_test with the features and classes of X and y"
             raise DataError(Path(source).name, expected, "others") from None
@@ -131,11 +127,10 @@ def _openml(source: str) -> tuple[Array, Array, int]:
         found = datasets.fetch_openml(
             data_id=number, as_frame=False, parser="liac-arff", n_retries=1, delay=1.0
         )
-        X = (
-            found.data.toarray()
-            if hasattr(found.data, "toarray")
-            else found.data.astype(np.float64)
-        )
+        if hasattr(found.data, "toarray"):
+            X = found.data.toarray()
+        else:
+            X = found.data.astype(np.float64)
         _, y = coded_labels(found.target, source)
     except OSError as error:  # URLError and every other failure of the network
         expected = (
@@ -211,11 +206,9 @@ ones as in the paper."""
 
 def paths(folder: Path | None) -> dict[str, Path]:
     """The .npz files of a folder, by name; none without a folder."""
-    return (
-        {}
-        if folder is None
-        else {path.stem: path for path in sorted(folder.glob("*.npz"))}
-    )
+    if folder is None:
+        return {}
+    return {path.stem: path for path in sorted(folder.glob("*.npz"))}
 
 
 def files(folder: Path | None) -> dict[str, Reader]:
@@ -235,7 +228,8 @@ def drawn(codes: Array, n: int, generator: np.random.Generator) -> Array:
     """Indices of a stratified subsample of n samples, ascending: at least two of each
     class if there is room.
     """
-    order, sizes = generator.permutation(len(codes)), np.bincount(codes)
+    order = generator.permutation(len(codes))
+    sizes = np.bincount(codes)
     rank = np.empty(len(codes))  # of each sample within its class, in the order drawn
     for label in range(len(sizes)):
         rank[order[codes[order] == label]] = np.arange(sizes[label])
@@ -264,7 +258,8 @@ def folded(
     codes = np.unique(y, return_inverse=True)[1]
     if most and len(X) > most:
         rows = drawn(codes, most, np.random.default_rng(seed))
-        X, codes = X[rows], np.unique(codes[rows], return_inverse=True)[1]
+        X = X[rows]
+        codes = np.unique(codes[rows], return_inverse=True)[1]
     codes, fold, sizes = (
         codes.astype(np.int64),
         np.zeros(len(X), np.int64),

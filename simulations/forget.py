@@ -33,10 +33,8 @@ def measured(
     what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **options: Any
 ) -> Run:
     """A run over shares of the samples, whose time and bytes become a row."""
-    before, given = (
-        options.pop("before", None),
-        {"min_parties": 1, "classes": np.unique(y).tolist(), **options},
-    )
+    before = options.pop("before", None)
+    given = {"min_parties": 1, "classes": np.unique(y).tolist(), **options}
     parties = [
         party_of(
             X[share],
@@ -75,11 +73,14 @@ def main(arguments: list[str]) -> None:
     order = np.random.default_rng(0).permutation(len(data.y))[
         : study.sized(len(data.y), 2000)
     ]
-    X, y = data.X[order], data.y[order]
-    shares, rows = np.array_split(np.arange(len(y)), N_PARTIES), list[Row]()
+    X = data.X[order]
+    y = data.y[order]
+    shares = np.array_split(np.arange(len(y)), N_PARTIES)
+    rows = list[Row]()
     plan = HashPlan(X.shape[1], len(np.unique(y)), len(y), "auto")
     saved = measured("first training", rows, X, y, shares, spec=plan).federation("1")
-    then, now = shares[0], shares[0][len(shares[0]) // 100 :]
+    then = shares[0]
+    now = shares[0][len(shares[0]) // 100 :]
     shares[0] = now
     same = {"spec": saved.run_spec.specs}
     update = {

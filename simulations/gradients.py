@@ -113,7 +113,10 @@ def gradient(weights: NDArrays, X: Array, y: Array) -> NDArrays:
     """Gradient of the mean cross-entropy of samples with classes `y`, in the shapes of
     `weights`.
     """
-    inputs = np.maximum(X @ weights[0] + weights[1], 0) if len(weights) == 4 else X
+    if len(weights) == 4:
+        inputs = np.maximum(X @ weights[0] + weights[1], 0)
+    else:
+        inputs = X
     scores = inputs @ weights[-2] + weights[-1]
     scores -= scores.max(axis=1, keepdims=True)
     error = np.exp(scores)
@@ -148,7 +151,8 @@ def descend(
     correction : list of arrays, optional
         Added to every gradient.
     """
-    start, weights = weights, [array.copy() for array in weights]
+    start = weights
+    weights = [array.copy() for array in weights]
     for _ in range(recipe.epochs):
         order = generator.permutation(len(y))
         for first in range(0, len(y), recipe.batch):
@@ -180,7 +184,10 @@ class GradientClient(NumPyClient):
     """
 
     def __init__(self, X: Array, y: Array, recipe: Recipe, seed: Sequence[int]) -> None:
-        self.X, self.y, self.recipe, self.seed = X, y, recipe, tuple(seed)
+        self.X = X
+        self.y = y
+        self.recipe = recipe
+        self.seed = tuple(seed)
 
     keeps = False
     """True if the party keeps state from round to round."""
@@ -223,7 +230,8 @@ class ScaffoldClient(GradientClient):
     def train(
         self, arrays: NDArrays, recipe: Recipe, generator: np.random.Generator
     ) -> NDArrays:
-        start, common = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
+        start = arrays[: len(arrays) // 2]
+        common = arrays[len(arrays) // 2 :]
         own = self.own or [np.zeros_like(array) for array in start]
         correction = [c - c_own for c, c_own in zip(common, own, strict=True)]
         end = descend(start, self.X, self.y, recipe, generator, correction)
@@ -326,9 +334,13 @@ def federate(
         "on_fit_config_fn": lambda number: {"round": number},
         "evaluate_fn": evaluate,
     }
-    strategy = (
-        FedProx(proximal_mu=recipe.mu, **common) if recipe.mu else FedAvg(**common)
-    )
-    place = "process" if kind.keeps else where
+    if recipe.mu:
+        strategy = FedProx(proximal_mu=recipe.mu, **common)
+    else:
+        strategy = FedAvg(**common)
+    if kind.keeps:
+        place = "process"
+    else:
+        place = where
     parameters, traffic = rounds(strategy, parties, n_rounds, place)
     return kind.weights(parameters_to_ndarrays(parameters), parties), traffic

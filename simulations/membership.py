@@ -77,7 +77,9 @@ def by_counts(
     """Of one hash, with noise if epsilon is above 0: counts as the server sees them, or
     log odds of the model.
     """
-    hasher, n_classes, seeds = FlyHash(spec), int(y.max()) + 1, iter(range(10**9))
+    hasher = FlyHash(spec)
+    n_classes = int(y.max()) + 1
+    seeds = iter(range(10**9))
     active = hasher.active(X)
 
     def statistic(some: Array) -> Array:
@@ -154,7 +156,8 @@ def attacked(statistic: Statistic, n: int, n_models: int, seed: int = 0) -> Row:
         scores[own] = (distance[1] - distance[0]) / (2 * spread)
     order = np.argsort(-scores, axis=None, kind="stable")
     found = members.ravel()[order]
-    hits, alarms = np.cumsum(found) / found.sum(), np.cumsum(~found) / (~found).sum()
+    hits = np.cumsum(found) / found.sum()
+    alarms = np.cumsum(~found) / (~found).sum()
     at = [
         float(hits[max(np.searchsorted(alarms, rate, side="right") - 1, 0)])
         for rate in (*RATES, *_CURVE)
@@ -185,7 +188,9 @@ def allowed(epsilon: float, rate: float | None = None) -> float:
 
 def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic]]]:
     """Epsilon (0: no noise) and maker of the statistic, by name."""
-    d, n, n_classes = X.shape[1], len(y) // 2, int(y.max()) + 1
+    d = X.shape[1]
+    n = len(y) // 2
+    n_classes = int(y.max()) + 1
     plain = HashSpec.suggest(d, n, n_classes)
     found: dict[str, tuple[float, Callable[[], Statistic]]] = {
         "model, single hash": (0, partial(by_counts, X, y, plain, 0.0, False)),
@@ -210,8 +215,10 @@ def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic
 
 def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Row]:
     """A row for each attack on a data set."""
-    data, rows = read(source, n_samples), []
-    X, y = np.asarray(data.X, np.float64), np.asarray(data.y)
+    data = read(source, n_samples)
+    rows = []
+    X = np.asarray(data.X, np.float64)
+    y = np.asarray(data.y)
     for name, (epsilon, make) in attacks(X, y).items():
         work = lambda make=make: attacked(make(), len(y), n_models)  # noqa: E731
         found = cells.finish(f"{data.name}: {name}", (X, y, n_models, _CODE), work)
@@ -241,7 +248,8 @@ def shown(row: Row) -> Row:
 
 def draw(rows: Sequence[Row], path: Path) -> str:
     """Members found against false alarms, a panel for each data set."""
-    plain, panels = {"marker": None}, []
+    plain = {"marker": None}
+    panels = []
     axes = {
         "xscale": "log",
         "yscale": "log",
@@ -276,7 +284,8 @@ def main(arguments: list[str]) -> None:
         samples=Option("samples of a set, at most (default: 2000)", at_least(2), 2000),
         models=Option("models of each kind (default: 64, quick: 8)", at_least(2)),
     )  # fmt: skip
-    n_models, rows = study.chosen.models or study.sized(64, 8), list[Row]()
+    n_models = study.chosen.models or study.sized(64, 8)
+    rows = list[Row]()
     for name in study.chosen.sets:
         rows += measure(
             source(name, study.chosen.data), study.chosen.samples, n_models, study.cells

@@ -29,7 +29,9 @@ from simulations.paper.flynn import cross_validated
 from simulations.results import Row
 from simulations.study import MODEL, Cells, Piece, code_digest
 
-FLYNN, THOROUGH, PAPER = "FlyNN", "FlyNN thorough", "FlyNN paper"
+FLYNN = "FlyNN"
+THOROUGH = "FlyNN thorough"
+PAPER = "FlyNN paper"
 PAPER_PRESET: dict[str, Any] = {"signed": False, "scaling": None, "rule": "novelty"}
 PAPER_DECAY = 0.8  # the upper end of the paper's range, and its best
 ABLATION: dict[str, dict[str, Any]] = {  # changes of the default
@@ -73,10 +75,8 @@ def paper_configurations(n_features: int, settings: Settings) -> list[Row]:
     `largest_dim`.
     """
     generator = np.random.default_rng([settings.seed, 1])
-    low, high = (
-        2 * n_features,
-        max(2 * n_features, min(2048 * n_features, settings.largest_dim)),
-    )
+    low = 2 * n_features
+    high = max(2 * n_features, min(2048 * n_features, settings.largest_dim))
     drawn = []
     for _ in range(settings.draws):
         m = int(generator.integers(low, high, endpoint=True))
@@ -89,7 +89,9 @@ def paper_configurations(n_features: int, settings: Settings) -> list[Row]:
 
 def flynn_paper(data: DataSet, settings: Settings) -> list[Row]:
     """The paper's FlyNN, tuned as in the paper."""
-    start, d, scores = time.perf_counter(), data.X.shape[1], []
+    start = time.perf_counter()
+    d = data.X.shape[1]
+    scores = []
     configurations = paper_configurations(d, settings)
     for one in configurations:
         spec = HashSpec(
@@ -157,7 +159,10 @@ def run(
     """
     pieces = []
     for data, name in plan:
-        code = _OURS if name in (FLYNN, THOROUGH, PAPER, *ABLATION) else _THEIRS
+        if name in (FLYNN, THOROUGH, PAPER, *ABLATION):
+            code = _OURS
+        else:
+            code = _THEIRS
         pieces.append(
             Piece(
                 f"{data.name}: {name}",

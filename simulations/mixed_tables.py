@@ -18,7 +18,8 @@ import pandas as pd
 from flwr_flynn.errors import DataError
 from simulations.results import Array
 
-COMPLETELY, BY_VALUE = "at random", "by value"
+COMPLETELY = "at random"
+BY_VALUE = "by value"
 """Kinds of emptying: every cell alike, or by the value that is lost."""
 
 
@@ -113,9 +114,10 @@ def load(
     if max_examples and len(table) > max_examples:
         table = table.sample(max_examples, random_state=seed)
     label = table[source.label]
-    values = (
-        label.to_numpy() if source.above is None else label.to_numpy() > source.above
-    )
+    if source.above is None:
+        values = label.to_numpy()
+    else:
+        values = label.to_numpy() > source.above
     frame = table.drop(columns=[source.label, *source.drop]).reset_index(drop=True)
     for column in frame:
         if column in source.categories or not pd.api.types.is_numeric_dtype(
@@ -149,11 +151,10 @@ def emptied(
     result = frame.copy()
     for name in frame:
         generator = np.random.default_rng([seed, zlib.crc32(str(name).encode())])
-        weights = (
-            np.ones(len(frame))
-            if kind == COMPLETELY
-            else _weights(frame[name], generator)
-        )
+        if kind == COMPLETELY:
+            weights = np.ones(len(frame))
+        else:
+            weights = _weights(frame[name], generator)
         result[name] = frame[name].mask(generator.random(len(frame)) < share * weights)
     return result
 
@@ -172,7 +173,10 @@ def _weights(values: pd.Series, generator: np.random.Generator) -> Array:
             )
         )
         found = values.map(of_level, na_action="ignore").astype(float)
-        found = found / found.mean() if len(levels) > 1 else found * 0 + 1
+        if len(levels) > 1:
+            found = found / found.mean()
+        else:
+            found = found * 0 + 1
     else:
         found = 2 * (values.rank(method="average") - 0.5) / values.count()
     factors: Array = np.minimum(found.fillna(0.0).to_numpy(), 3.0)

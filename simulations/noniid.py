@@ -113,7 +113,8 @@ ALGORITHMS: dict[str, type[GradientClient]] = {
 }
 """Kinds of parties, by the algorithm of the server."""
 
-TUNED_ON, SKEW_TUNED_ON = "IID", "Dirichlet 0.1"
+TUNED_ON = "IID"
+SKEW_TUNED_ON = "Dirichlet 0.1"
 WIDE = 100  # columns: data sets with more, such as images, have one seed
 MANY = 50  # parties: more have one seed
 ALL_SETS = ("digits", "satimage", "letters", "mnist", "fashion_mnist")
@@ -172,12 +173,14 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     """Count with a single hash at the parties and over the pooled samples; the scores,
     the bytes, and the SHA-256.
     """
-    train, n_parties = parts.pooled, len(parts.shares)
+    train = parts.pooled
+    n_parties = len(parts.shares)
     spec = HashSpec.suggest(
         train.X.shape[1], len(train.y), parts.n_classes, signed=bool(train.X.min() < 0)
     )
     done = runner.run(parts.parties(), where, spec=spec, classes=range(parts.n_classes))
-    counts, traffic = done.model.counts_, done.run.traffic["counts"]
+    counts = done.model.counts_
+    traffic = done.run.traffic["counts"]
     if counts != ClassCounts.from_data(
         FlyHash(spec), train.X, train.y, parts.n_classes
     ):
@@ -215,7 +218,10 @@ def is_pooled(model: FlyNNClassifier, parts: Parts, effort: str = "default") -> 
     It must have it, unless a class has no training sample: parties then name a class
     that the pooled samples lack.
     """
-    train, weight = parts.pooled, "balanced" if model.model_.prior is None else None
+    train = parts.pooled
+    weight = None
+    if model.model_.prior is None:
+        weight = "balanced"
     key = (
         effort,
         weight,
@@ -260,8 +266,11 @@ def by_gradients(
     where : see `runner.federate`
     seed : int
     """
-    (algorithm, model), points, curve = method.rsplit(" ", 1), parts.pooled, []
-    kind, n_per_class = ALGORITHMS[algorithm], parts.class_table.sum(axis=0)
+    (algorithm, model) = method.rsplit(" ", 1)
+    points = parts.pooled
+    curve = []
+    kind = ALGORITHMS[algorithm]
+    n_per_class = parts.class_table.sum(axis=0)
 
     def predict(weights: NDArrays) -> Array:
         if kind is not HeadClient:
@@ -312,7 +321,10 @@ def by_gradients(
 
 def personalized(model: FlyNNClassifier, share: Samples) -> Array:
     """Predicted classes of a party's held-out samples."""
-    mine = model.with_prior(share.y) if len(share.y) else model
+    if len(share.y):
+        mine = model.with_prior(share.y)
+    else:
+        mine = model
     return np.asarray(
         mine.predict(share.X_test) if len(share.y_test) else np.zeros(0, np.int64)
     )
@@ -376,7 +388,10 @@ class Pieces:
     def __init__(
         self, data: Dataset, plan: Plan, cells: Cells, where: str | Workers
     ) -> None:
-        self.data, self.plan, self.cells, self.where = data, plan, cells, where
+        self.data = data
+        self.plan = plan
+        self.cells = cells
+        self.where = where
         self.dealt = cache(self._dealt)  # dealing takes longer than finding a piece
 
     def rows(self) -> Iterator[Row]:
@@ -409,32 +424,27 @@ class Pieces:
 
     def seeds(self, n_parties: int) -> tuple[int, ...]:
         """Seeds of the pieces with so many parties."""
-        return (
-            self.plan.seeds[:1]
-            if self.data.X.shape[1] > WIDE or n_parties > MANY
-            else self.plan.seeds
-        )
+        if self.data.X.shape[1] > WIDE or n_parties > MANY:
+            return self.plan.seeds[:1]
+        return self.plan.seeds
 
     def row(self, n_parties: int, split: str, method: str, seed: int) -> Row:
         """The row of one piece."""
-        (parts, digest), label = (
-            self.dealt(split, n_parties, seed),
-            f"{self.data.name}: {n_parties} parties, {split}",
-        )
+        (parts, digest) = self.dealt(split, n_parties, seed)
+        label = f"{self.data.name}: {n_parties} parties, {split}"
         if method == FLYNN or method in COMMITTEES:
-            measured = (
-                flynn
-                if method == FLYNN
-                else partial(committee, effort=COMMITTEES[method])
-            )
+            if method == FLYNN:
+                measured = flynn
+            else:
+                measured = partial(committee, effort=COMMITTEES[method])
             inputs = (digest, seed, _CODE[True])
             return self.cells.finish(
                 f"{label}, {method}", inputs, lambda: measured(parts, self.where)
             )
-        n_rounds, recipe = (
-            1 if method == ONE_ROUND else self.plan.rounds,
-            self.recipe(n_parties, method),
-        )
+        n_rounds = 1
+        if method != ONE_ROUND:
+            n_rounds = self.plan.rounds
+        recipe = self.recipe(n_parties, method)
         inputs = (digest, seed, recipe, n_rounds, _CODE[False])
         work = partial(
             by_gradients,
@@ -450,22 +460,26 @@ class Pieces:
     def recipe(self, n_parties: int, method: str) -> Recipe:
         """The best recipe of the grid, see the module."""
         algorithm, model = method.rsplit(" ", 1)
-        plan, split = (
-            self.plan,
-            TUNED_ON if algorithm in ("FedAvg", "one round") else SKEW_TUNED_ON,
-        )
+        plan = self.plan
+        if algorithm in ("FedAvg", "one round"):
+            split = TUNED_ON
+        else:
+            split = SKEW_TUNED_ON
         if algorithm == "FedProx":
             found = self.recipe(n_parties, f"FedAvg {model}")
             candidates = [
                 replace(found, epochs=n, mu=mu) for n in plan.epochs for mu in plan.mus
             ]
         else:
-            epochs = plan.epochs_at_once if method == ONE_ROUND else plan.epochs
+            if method == ONE_ROUND:
+                epochs = plan.epochs_at_once
+            else:
+                epochs = plan.epochs
             candidates = [Recipe(rate, each) for rate in plan.rates for each in epochs]
-        n_rounds, goal = (
-            1 if method == ONE_ROUND else plan.rounds,
-            "personal " * (algorithm == HEADS) + "accuracy",
-        )
+        n_rounds = 1
+        if method != ONE_ROUND:
+            n_rounds = plan.rounds
+        goal = "personal " * (algorithm == HEADS) + "accuracy"
         dealt, digest = self.dealt(split, n_parties, 0)
 
         def work() -> Recipe:
@@ -512,7 +526,9 @@ def run(
     study.write("noniid", rows)
     # whose labels are those of IID
     splits = [split for split in plan.splits if split != SHIFT]
-    first, n_parties, seed = pieces[0], plan.parties[0], plan.seeds[0]
+    first = pieces[0]
+    n_parties = plan.parties[0]
+    seed = plan.seeds[0]
     dealt = {
         split: first.dealt(split, n_parties, seed)[0].class_table for split in splits
     }

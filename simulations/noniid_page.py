@@ -15,12 +15,10 @@ from simulations.plots import Line, Panel
 from simulations.results import Row, behind, chosen, markdown_table, mean_by
 from simulations.splits import LEAST, QUANTITY, SHIFT
 
-FLYNN, DEFAULT, THOROUGH, HEADS = (
-    "FlyNN",
-    "FlyNN default",
-    "FlyNN thorough",
-    "own heads",
-)
+FLYNN = "FlyNN"
+DEFAULT = "FlyNN default"
+THOROUGH = "FlyNN thorough"
+HEADS = "own heads"
 COMMITTEES = {DEFAULT: "default", THOROUGH: "thorough"}
 """Models of several hashes, by their effort."""
 
@@ -58,7 +56,9 @@ def table(
     ):
         line = {"split": split} | dict.fromkeys(methods, "")
         for method, of in mine.groupby("method", sort=False):
-            more = f" ({of[beside].mean():.2f})" if beside else ""
+            more = ""
+            if beside:
+                more = f" ({of[beside].mean():.2f})"
             line[method] = f"{of[figure].mean():.3f}{more}" + "*" * bool(
                 (of["steps"] == 1).all()
             )
@@ -112,7 +112,8 @@ def by_set(rows: Sequence[Row], frame: pd.DataFrame, ours: str = THOROUGH) -> li
     """A line for every data set and number of parties, and for all: `ours` against the
     best baseline of each cell, and medians of bytes.
     """
-    spent, lines = kilobytes_of(rows), list[Row]()
+    spent = kilobytes_of(rows)
+    lines = list[Row]()
     for group, mine in [
         *frame.groupby(["set", "parties"], sort=False),
         (("all of them", ""), frame),
@@ -141,18 +142,17 @@ def harm(rows: Sequence[Row]) -> list[Row]:
     lines: list[Row] = []
     for method in (*COMMITTEES, *BASELINES):
         mine = [row for row in rows if row["method"] == method and "drop" in row]
-        if judged := sum(row["judged"] for row in mine):
+        judged = sum(row["judged"] for row in mine)
+        if judged:
             worst = max(mine, key=lambda row: row["drop"])
             share = {
                 name: f"{100 * sum(row[name] for row in mine) / judged:.1f} %"
                 for name in ("worse", "better")
             }
             where = f"{worst['set']}, {worst['parties']} parties, {worst['split']}"
-            drop = (
-                f"{worst['drop']:.3f} of {worst['drop of']} samples ({where})"
-                if worst["drop"]
-                else "none"
-            )
+            drop = "none"
+            if worst["drop"]:
+                drop = f"{worst['drop']:.3f} of {worst['drop of']} samples ({where})"
             lines.append(
                 {"method": method, "parties": judged} | share | {"worst loss": drop}
             )
@@ -173,7 +173,8 @@ def kilobytes(rows: Sequence[Row]) -> list[Row]:
     """A line for every method: rounds, and kilobytes of a party by data set and number
     of parties.
     """
-    spent, lines = kilobytes_of(rows), []
+    spent = kilobytes_of(rows)
+    lines = []
     for method in (method for method in METHODS if chosen(rows, method=method)):
         line = {
             "method": method,
@@ -206,7 +207,8 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
             "By data set, beside the best of these baselines in each cell:",
             by_set(rows, frame),
         )
-    if len(other := beside(rows, DEFAULT)):
+    other = beside(rows, DEFAULT)
+    if len(other):
         yield f"{DEFAULT} beside them:", ahead(other, DEFAULT)[-1:]
         yield f"{DEFAULT} by data set:", by_set(rows, other, DEFAULT)
     yield (
@@ -218,7 +220,8 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         means = (
             frame[figure][[THOROUGH, *BASELINES]].groupby(_CELL[:3], sort=False).mean()
         )
-        if lost := behind(means, THOROUGH, BASELINES):
+        lost = behind(means, THOROUGH, BASELINES)
+        if lost:
             yield f"Where {THOROUGH} is behind, means over the seeds, {name}:", lost
 
 
@@ -315,9 +318,11 @@ def draw_accuracy(rows: Sequence[Row], n_parties: int, path: Path) -> str:
     Quantity skew and feature shift are not on a scale of label skew with the others: no
     line leads to them.
     """
-    mine, panels = chosen(rows, parties=n_parties), []
+    mine = chosen(rows, parties=n_parties)
+    panels = []
     splits = [*dict.fromkeys(row["split"] for row in mine)]
-    means, x = mean_by(mine, ["set", "split", "method"]), range(len(splits))
+    means = mean_by(mine, ["set", "split", "method"])
+    x = range(len(splits))
     axes = {"xticks": x, "xticklabels": [split.replace(" ", "\n") for split in splits]}
     for name in dict.fromkeys(row["set"] for row in mine):
         for figure, what in _PERSONAL.items():
@@ -366,7 +371,10 @@ def draw_bytes(rows: Sequence[Row], title: str, path: Path) -> str:
                     * np.arange(1, len(curve) + 1)
                     / 1000
                 )
-                look = {"markersize": 8} if len(curve) == 1 else {"marker": None}
+                if len(curve) == 1:
+                    look = {"markersize": 8}
+                else:
+                    look = {"marker": None}
                 lines.append(Line(row["method"], spent, curve, look=look))
         axes = {
             "xscale": "log",

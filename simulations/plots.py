@@ -173,10 +173,8 @@ def lines(
                 look |= {"alpha": 0.85, "label": line.label} | dict(line.look)
                 axis.plot(line.x, line.y, **look)
                 if len(line.spread):
-                    low, high = (
-                        np.subtract(line.y, line.spread),
-                        np.add(line.y, line.spread),
-                    )
+                    low = np.subtract(line.y, line.spread)
+                    high = np.add(line.y, line.spread)
                     axis.fill_between(
                         line.x, low, high, color=look["color"], alpha=0.2, linewidth=0
                     )
@@ -243,12 +241,12 @@ def bars(
     with figure(path, len(panels), size, legend=4 * bool(printed)) as axes:
         for axis, (title, cases) in zip(axes, panels, strict=True):
             for place, (name, values) in enumerate(cases.items()):
-                error = np.std(values, ddof=1) if len(values) > 1 else None
-                colour = (
-                    "tab:blue"
-                    if name.startswith("FlyNN") or not printed
-                    else "tab:grey"
-                )
+                error = None
+                if len(values) > 1:
+                    error = np.std(values, ddof=1)
+                colour = "tab:grey"
+                if name.startswith("FlyNN") or not printed:
+                    colour = "tab:blue"
                 shown = axis.bar(
                     place,
                     np.mean(values),
@@ -384,7 +382,9 @@ def scatter(
             ]
             for place, one in enumerate(far):
                 # away from the diagonal
-                right = 1 if points[one][0] >= points[one][1] else -1
+                right = -1
+                if points[one][0] >= points[one][1]:
+                    right = 1
                 axis.annotate(
                     one,
                     points[one],

@@ -67,7 +67,8 @@ def figures(p: Array, y: Array) -> Row:
     """Figures of probabilities, (n, L), for class indices, (n,)."""
     from sklearn.metrics import balanced_accuracy_score
 
-    best, n_classes = p.argmax(axis=1), p.shape[1]
+    best = p.argmax(axis=1)
+    n_classes = p.shape[1]
     found = overall(*scored(p, y, best))
     names = {
         "ECE": "calibration_error",
@@ -91,9 +92,11 @@ def measure(data: DataSet, methods: Sequence[str], weight: str | None) -> list[R
     """A row for each fold and method."""
     rows = []
     for number, (train, test) in enumerate(data.splits):
-        X, y = np.asarray(data.X, np.float64), data.y
+        X = np.asarray(data.X, np.float64)
+        y = data.y
         for name in methods:
-            model, p = classifiers(weight)[name], np.zeros((len(test), data.n_classes))
+            model = classifiers(weight)[name]
+            p = np.zeros((len(test), data.n_classes))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # few samples of a class
                 model.fit(X[train], y[train])
@@ -114,7 +117,8 @@ def generated(rate: float, folds: int) -> DataSet:
     odds = (
         X[:, :6] @ np.array([1.2, -1.0, 0.8, 0.6, -0.5, 0.4]) + 0.8 * X[:, 6] * X[:, 7]
     )
-    low, high = -20.0, 20.0
+    low = -20.0
+    high = 20.0
     for _ in range(60):  # the intercept of this frequency
         shift = (low + high) / 2
         low, high = (
@@ -151,7 +155,8 @@ def main(arguments: list[str]) -> None:
             f"some of {', '.join(known)}, with commas between (default: all)", names, ()
         ),
     )
-    folds, there = study.chosen.folds, files(study.chosen.data)
+    folds = study.chosen.folds
+    there = files(study.chosen.data)
     wanted = [
         name
         for name in study.wanted(there)
@@ -166,10 +171,8 @@ def main(arguments: list[str]) -> None:
     for data, weight, name in product(
         sets, (None, "balanced"), study.wanted(known, "methods")
     ):
-        label, work = (
-            f"{data.name}: {name}, weight {weight}",
-            partial(measure, data, [name], weight),
-        )
+        label = f"{data.name}: {name}, weight {weight}"
+        work = partial(measure, data, [name], weight)
         found = study.cells.finish(label, (data.digest, _CODE), work)
         rows += [
             row

@@ -95,7 +95,9 @@ def version_of(page: str) -> tuple[str, str]:
     ('0.7', '2026-11-24')
     """
     found = _VERSION.search(page.rstrip("\n").rpartition("\n\n")[2])
-    return (found[1], found[2]) if found else ("", "")
+    if found:
+        return (found[1], found[2])
+    return ("", "")
 
 
 def is_current(page: str) -> bool:

@@ -37,7 +37,9 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 def _short(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
+        if 0 < abs(value) < 0.0005:
+            return f"{value:.1e}"
+        return f"{value:.3f}"
     return str(value)
 
 
@@ -97,16 +99,18 @@ def compare(
         np.array([table[name] for name in names]) for table in (ours, theirs, reference)
     )
     gain = np.where(np.abs(a - b) < 1e-12, 0.0, a - b)
-    normalised, loss = gain / k, -gain / b
+    normalised = gain / k
+    loss = -gain / b
     t_p = wilcoxon_p = float("nan")
     if len(names) > 1:
         # Both tests divide by a spread, which equal differences do not have.
-        t_p = (
-            float(ttest_1samp(normalised, 0).pvalue)
-            if np.ptp(normalised)
-            else float(not gain.any())
-        )
-        wilcoxon_p = float(wilcoxon(normalised).pvalue) if gain.any() else 1.0
+        if np.ptp(normalised):
+            t_p = float(ttest_1samp(normalised, 0).pvalue)
+        else:
+            t_p = float(not gain.any())
+        wilcoxon_p = 1.0
+        if gain.any():
+            wilcoxon_p = float(wilcoxon(normalised).pvalue)
     worst = int(loss.argmax())
     row = {"sets": len(names), "won": float((gain > 0).mean())}
     row["W/T/L"] = "/".join(str((np.sign(gain) == sign).sum()) for sign in (1, 0, -1))
@@ -195,10 +199,8 @@ def behind(
     """The lines of a table, with a column of accuracies for each method, where the best
     other is ahead of ours.
     """
-    best, which = (
-        table[list(others)].max(axis=1),
-        table[list(others)].fillna(-1).idxmax(axis=1),
-    )
+    best = table[list(others)].max(axis=1)
+    which = table[list(others)].fillna(-1).idxmax(axis=1)
     gaps = (best - table[ours]).sort_values(ascending=False, kind="stable")[:most]
     return [
         dict(zip(table.index.names, cell, strict=True))
@@ -219,7 +221,10 @@ def summarised(rows: Sequence[Row], **about: Any) -> list[Row]:
     result = []
     for row in rows:
         scores = np.array(row["scores"])
-        spread = float(scores.std(ddof=1)) if len(scores) > 1 else float("nan")
+        if len(scores) > 1:
+            spread = float(scores.std(ddof=1))
+        else:
+            spread = float("nan")
         figures = {
             "mean": float(scores.mean()),
             "sd": spread,

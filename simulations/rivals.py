@@ -63,7 +63,11 @@ from simulations.study import (
 )
 
 EFFORTS = {"FlyNN quick": "quick", "FlyNN": "default", "FlyNN thorough": "thorough"}
-N_PARTIES, BINS, FOREST_BINS, MOST_BUCKETS, NODE = 5, 63, 32, 2048, 16
+N_PARTIES = 5
+BINS = 63
+FOREST_BINS = 32
+MOST_BUCKETS = 2048
+NODE = 16
 _CODE = code_digest(*FEDERATED, "simulations.rivals", "simulations.data")
 
 
@@ -128,10 +132,8 @@ def linear(
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    priors, strengths = (
-        np.full(n_classes, 1 / n_classes),
-        {"ridgeclassifier__alpha": [10.0**k for k in range(-2, 5)]},
-    )
+    priors = np.full(n_classes, 1 / n_classes)
+    strengths = {"ridgeclassifier__alpha": [10.0**k for k in range(-2, 5)]}
     if kind == "LDA":
         lda = LinearDiscriminantAnalysis("lsqr", priors=priors)
         sent = 8 * (_gram(d) + 3 * n_classes * (d + 1))
@@ -145,10 +147,8 @@ def linear(
         return _tuned(
             qda, {"quadraticdiscriminantanalysis__shrinkage": [0.01, 0.1, 0.3, 0.6]}
         ), lambda _: (1, sent)
-    codes, ridge = (
-        max(2, min(16, MOST_BUCKETS // d)),
-        RidgeClassifier(class_weight="balanced"),
-    )
+    codes = max(2, min(16, MOST_BUCKETS // d))
+    ridge = RidgeClassifier(class_weight="balanced")
     if kind == "bucketed ridge":
         sent = (
             8 * (d * BINS + n_classes)
@@ -204,14 +204,17 @@ class _Nodes:
     def __init__(self, nodes: Array) -> None:
         self.children_left = np.where(nodes["is_leaf"], -1, nodes["left"].astype(int))
         self.children_right = np.where(nodes["is_leaf"], -1, nodes["right"].astype(int))
-        self.max_depth, self.node_count = int(nodes["depth"].max()), len(nodes)
+        self.max_depth = int(nodes["depth"].max())
+        self.node_count = len(nodes)
 
 
 def _spent(rounds: list[list[Any]], size: int) -> tuple[int, float]:
     """Exchanges and bytes of trees that grow together, by rounds, with histograms of
     this size; bins come first.
     """
-    exchanges, n_histograms, n_nodes = 1, 1, 0
+    exchanges = 1
+    n_histograms = 1
+    n_nodes = 0
     for trees_of_round in rounds:
         exchanges += max(tree.max_depth for tree in trees_of_round)
         for tree in trees_of_round:
@@ -245,13 +248,11 @@ def measured(data: DataSet, method: str, n_folds: int) -> list[Row]:
     """A row for each of the first folds."""
     rows = []
     for number, (train, test) in enumerate([*data.splits][:n_folds]):
-        X, y, X_test, y_test, n_classes = (
-            data.X[train],
-            data.y[train],
-            data.X[test],
-            data.y[test],
-            data.n_classes,
-        )
+        X = data.X[train]
+        y = data.y[train]
+        X_test = data.X[test]
+        y_test = data.y[test]
+        n_classes = data.n_classes
         # of columns that are alike, in discriminants
         with warnings.catch_warnings(action="ignore"):
             if method in EFFORTS:
@@ -275,9 +276,11 @@ def table(rows: list[Row]) -> list[Row]:
         .groupby(["set", "method"], sort=False)[["balanced", "exchanges", "kB"]]
         .mean()
     )
-    by_set, lines = frame["balanced"].unstack("method"), []
+    by_set = frame["balanced"].unstack("method")
+    lines = []
     for method in (name for name in METHODS if name in by_set):
-        line, ahead = frame.xs(method, level="method"), by_set["FlyNN"] - by_set[method]
+        line = frame.xs(method, level="method")
+        ahead = by_set["FlyNN"] - by_set[method]
         counts = "/".join(
             str(int((np.sign(ahead.round(9)) == sign).sum())) for sign in (1, 0, -1)
         )
@@ -328,12 +331,12 @@ def main(arguments: list[str]) -> None:
     study = Study(
         "rivals", "Rivals with exact sums", __doc__, arguments, full="", **more
     )
-    most = (
-        study.sized(2500, 300)
-        if study.chosen.max_examples is None
-        else study.chosen.max_examples
-    )
-    known, n_folds = files(study.chosen.data), study.chosen.folds or study.sized(2, 1)
+    if study.chosen.max_examples is None:
+        most = study.sized(2500, 300)
+    else:
+        most = study.chosen.max_examples
+    known = files(study.chosen.data)
+    n_folds = study.chosen.folds or study.sized(2, 1)
     sets = data_sets(known, study.wanted(known), folds=5, most=most)
     pieces = [
         Piece(

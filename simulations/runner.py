@@ -107,11 +107,14 @@ def federate(
             "at least one, of different names",
             "none" if not names else "equal names",
         )
-    run, seconds, start = Run(options), list[float](), time.perf_counter()
+    run = Run(options)
+    seconds = list[float]()
+    start = time.perf_counter()
     with workers(where, address=address) as place, quiet():
         laid = dict(zip(names, map(place.put, parties), strict=True))
         for channel in (TRAIN, EVALUATE) * run.num_rounds:
-            if (ask := run.ask(channel, names)) is None:
+            ask = run.ask(channel, names)
+            if ask is None:
                 continue
             request = place.put((ask.config, codec.read_tensors(ask.tensors), channel))
             answers = place.answers((laid[name], request) for name in ask.cids)
@@ -209,7 +212,10 @@ def rounds(
             ]
             replies = [reply for reply, _ in place.answers(pairs)]
             for reply in replies:
-                tensors = reply.parameters.tensors if isinstance(reply, FitRes) else ()
+                if isinstance(reply, FitRes):
+                    tensors = reply.parameters.tensors
+                else:
+                    tensors = ()
                 traffic.add(
                     Arrivals(1, sum(map(len, tensors)) + n_bytes(reply.metrics))
                 )

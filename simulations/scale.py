@@ -59,13 +59,12 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
         random = np.random.default_rng(party)
         X = random.integers(0, 17, (50, 64), dtype=np.uint8)
         counts = ClassCounts.from_data(run.hasher, X, random.integers(0, 10, 50), 10)
-        arrays, n_examples = codec.encode(counts), 50
+        arrays = codec.encode(counts)
+        n_examples = 50
         if run.mechanism is not None:
             release = SimulatedRelease(run.mechanism, party).release(counts)
-            arrays, n_examples = (
-                CountsRequest(run).answer(CountsOfSpecs((release,)), 1).arrays,
-                1,
-            )
+            arrays = CountsRequest(run).answer(CountsOfSpecs((release,)), 1).arrays
+            n_examples = 1
         yield Reply(
             str(party),
             codec.write_tensors(arrays),
@@ -76,15 +75,16 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
 
 def _options(n: int, noisy: bool) -> Any:
     spec = HashSpec.suggest(n_features=64)
-    mechanism = (
-        LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10) if noisy else None
-    )
+    mechanism = None
+    if noisy:
+        mechanism = LaplaceCounts(1.0, hash_nnz=spec.hash_nnz, n_classes=10)
     return RunOptions(spec=spec, classes=range(10), min_parties=n, mechanism=mechanism)
 
 
 def counted(options: RunOptions, groups: Iterable[list[Reply]]) -> tuple[Run, float]:
     """A run that counts groups of replies, one after the other, and its CPU seconds."""
-    run, seconds = Run(options), 0.0
+    run = Run(options)
+    seconds = 0.0
     for group in groups:
         start = time.process_time()
         run.ask(TRAIN, [reply.cid for reply in group])
@@ -95,7 +95,8 @@ def counted(options: RunOptions, groups: Iterable[list[Reply]]) -> tuple[Run, fl
 
 def at_once(n: int, noisy: bool = False) -> Row:
     """Time and memory for all replies in a list, to one request."""
-    options, waiting = _options(n, noisy), list(replies(n, noisy))
+    options = _options(n, noisy)
+    waiting = list(replies(n, noisy))
     held = sum(len(tensor) for reply in waiting for tensor in reply.tensors)
     counted(options, [waiting])  # imports, the rows
     seconds = counted(options, [waiting])[1]
@@ -182,11 +183,9 @@ class Watch(threading.Thread):
 
     def __init__(self, home: Path) -> None:
         super().__init__(daemon=True)
-        self.mark, self.peak, self.done = (
-            f"FLWR_HOME={home}".encode(),
-            0,
-            threading.Event(),
-        )
+        self.mark = f"FLWR_HOME={home}".encode()
+        self.peak = 0
+        self.done = threading.Event()
 
     def run(self) -> None:
         while not self.done.wait(0.5):
@@ -227,7 +226,8 @@ def simulated(supernodes: int, settings: str) -> Row:
     with all that it started.
     """
     with tempfile.TemporaryDirectory() as name:
-        home, out = Path(name) / "home", Path(name) / "out"
+        home = Path(name) / "home"
+        out = Path(name) / "out"
         home.mkdir()
         environment = os.environ | {
             "FLWR_HOME": str(home),
@@ -246,7 +246,8 @@ def simulated(supernodes: int, settings: str) -> Row:
             "--run-config",
         ]
         command.append(f"output-dir={json.dumps(str(out))} {settings}")
-        watch, start = Watch(home), time.perf_counter()
+        watch = Watch(home)
+        start = time.perf_counter()
         watch.start()
         done = subprocess.run(
             command,
@@ -293,10 +294,8 @@ def federation(n: int, where: str, address: str | None = None) -> Row:
         party_of(data.X[rows], data.y[rows], name=f"party-{i}")
         for i, rows in enumerate(drawn)
     ]
-    spec, rows = (
-        HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes)),
-        drawn.ravel(),
-    )
+    spec = HashSpec.suggest(data.X.shape[1], len(data.y), len(data.classes))
+    rows = drawn.ravel()
     with workers(where, address=address) as place:
         # workers start, and load compiled code
         runner.run(parties[:8], place, spec=spec, classes=data.classes)
@@ -344,21 +343,16 @@ def main(arguments: list[str]) -> None:
             "address of a Ray cluster: one federation here and one there, instead"
         ),
     )
-    chosen, rows, numbers = (
-        study.chosen,
-        list[Row](),
-        study.sized((10, 100, 1000), (10, 100)),
-    )
-    places = (
-        WHERE
-        if chosen.ray_address and not chosen.where
-        else [chosen.where] * bool(chosen.where)
-    )
+    chosen = study.chosen
+    rows = list[Row]()
+    numbers = study.sized((10, 100, 1000), (10, 100))
+    if chosen.ray_address and not chosen.where:
+        places = WHERE
+    else:
+        places = [chosen.where] * bool(chosen.where)
     if chosen.supernodes:
-        name, cases = (
-            "supernodes",
-            [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes],
-        )
+        name = "supernodes"
+        cases = [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes]
     elif places:
         cases = [
             lambda n=n, p=place: federation(n, p, chosen.ray_address)
@@ -367,14 +361,12 @@ def main(arguments: list[str]) -> None:
         ]
         name = "federations"
     else:
-        name, cases = (
-            "scale",
-            [
-                lambda n=n, b=noisy: _in_a_process(n, b)
-                for noisy in (False, True)
-                for n in numbers
-            ],
-        )
+        name = "scale"
+        cases = [
+            lambda n=n, b=noisy: _in_a_process(n, b)
+            for noisy in (False, True)
+            for n in numbers
+        ]
     for case in cases:
         rows.append(case())
         print(markdown_table(rows[-1:]), flush=True)

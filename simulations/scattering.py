@@ -25,7 +25,11 @@ from flwr_flynn.errors import DataError
 WHITE = 255
 """The value of the brightest pixel."""
 
-_DIRECTIONS, _RADIUS, _WIDTH, _FREQUENCY, _SLANT = 8, 3, 1.2, 2.0, 0.5
+_DIRECTIONS = 8
+_RADIUS = 3
+_WIDTH = 1.2
+_FREQUENCY = 2.0
+_SLANT = 0.5
 _UNIT = 1024.0  # sum of the magnitudes of a wavelet's taps, before they are rounded
 # by which moduli are divided: less than `_UNIT`, so that coefficients keep their digits
 _GAIN = 200.0
@@ -96,10 +100,8 @@ def morlet() -> npt.NDArray[Any]:
     found = []
     for direction in range(_DIRECTIONS):
         angle = direction * math.pi / _DIRECTIONS
-        along, across = (
-            x * math.cos(angle) + y * math.sin(angle),
-            y * math.cos(angle) - x * math.sin(angle),
-        )
+        along = x * math.cos(angle) + y * math.sin(angle)
+        across = y * math.cos(angle) - x * math.sin(angle)
         window = np.exp(-(along**2 + (_SLANT * across) ** 2) / (2 * _WIDTH**2))
         wave = window * np.exp(1j * _FREQUENCY * along)
         wave -= window * (wave.sum() / window.sum())
@@ -110,18 +112,23 @@ def morlet() -> npt.NDArray[Any]:
 @njit(nogil=True, cache=True)
 def _scatter(images, height, width, real, imag, out):
     """Write the coefficients of each image."""
-    h2, w2 = (height + 1) // 2, (width + 1) // 2
-    h4, w4 = (h2 + 1) // 2, (w2 + 1) // 2
-    size, n = h4 * w4, real.shape[0]
+    h2 = (height + 1) // 2
+    w2 = (width + 1) // 2
+    h4 = (h2 + 1) // 2
+    w4 = (w2 + 1) // 2
+    size = h4 * w4
+    n = real.shape[0]
     for p in range(len(images)):
         image = np.empty((height, width), np.int32)
         for i in range(height):
             for j in range(width):
                 image[i, j] = images[p, i * width + j]
-        half, coarse = _halved(image), 1 + n + n * n
+        half = _halved(image)
+        coarse = 1 + n + n * n
         maps = out[p].reshape((coarse + n, size))
         maps[0] = _halved(half).ravel()
-        padded, padded_half = _padded(image), _padded(half)
+        padded = _padded(image)
+        padded_half = _padded(half)
         for a in range(n):
             fine = _halved(_modulus(padded, real[a], imag[a]))
             first = 1 + a * (n + 1)
@@ -175,15 +182,18 @@ def _modulus(padded, real, imag):
     rounds alike.
     """
     taps = real.shape[0]
-    height, width = padded.shape[0] - taps + 1, padded.shape[1] - taps + 1
+    height = padded.shape[0] - taps + 1
+    width = padded.shape[1] - taps + 1
     out = np.empty((height, width), np.int32)
-    a, b = np.empty(width, np.int32), np.empty(width, np.int32)
+    a = np.empty(width, np.int32)
+    b = np.empty(width, np.int32)
     for i in range(height):
         a[:] = 0
         b[:] = 0
         for down in range(taps):
             for right in range(taps):
-                re, im = real[down, right], imag[down, right]
+                re = real[down, right]
+                im = imag[down, right]
                 for j in range(width):
                     pixel = padded[i + down, j + right]
                     a[j] += re * pixel

@@ -31,7 +31,8 @@ from simulations.baselines import balanced_accuracy
 from simulations.results import Array
 from simulations.workers import Workers
 
-QUANTITY, SHIFT = "quantity skew", "feature shift"
+QUANTITY = "quantity skew"
+SHIFT = "feature shift"
 
 
 def pathological(n_classes: int) -> dict[str, Any]:
@@ -119,10 +120,8 @@ class Parts:
         """The same parties with features standardised by all training samples, in
         float32.
         """
-        mean, deviation = (
-            self.pooled.X.mean(axis=0, dtype=np.float64),
-            self.pooled.X.std(axis=0, dtype=np.float64),
-        )
+        mean = self.pooled.X.mean(axis=0, dtype=np.float64)
+        deviation = self.pooled.X.std(axis=0, dtype=np.float64)
         deviation[deviation == 0] = 1.0
 
         def scaled(X: Array) -> Array:

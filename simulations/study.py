@@ -126,7 +126,9 @@ class Study:
         full: str = "",
         **options: Option,
     ) -> None:
-        self.experiment, self.title, self.arguments = experiment, title, arguments
+        self.experiment = experiment
+        self.title = title
+        self.arguments = arguments
         self.about = (docstring or "").partition("\n")[2].strip()
         self.parser = ArgumentParser(
             prog=f"python -m simulations {experiment}", description=docstring
@@ -148,7 +150,10 @@ class Study:
         self.parser.add_argument("--output", "--out", type=Path, help=what)
         for name, (what, kind, default, choices) in options.items():
             how: Row = {"type": kind, "default": default, "choices": choices}
-            flag = {"action": "store_true"} if kind is bool else how
+            if kind is bool:
+                flag = {"action": "store_true"}
+            else:
+                flag = how
             self.parser.add_argument(f"--{name.replace('_', '-')}", help=what, **flag)
         self.chosen = self.parser.parse_args(arguments)
         self.start = time.perf_counter()
@@ -158,14 +163,21 @@ class Study:
         None.
         """
         is_full = full is not None and getattr(self.chosen, "full", False)
-        plan: Any = full if is_full else quick if self.chosen.quick else usual
+        if is_full:
+            plan: Any = full
+        elif self.chosen.quick:
+            plan = quick
+        else:
+            plan = usual
         given = {name: value for name, value in changes.items() if value is not None}
         return cast(T, replace(plan, **given) if given else plan)
 
     def wanted(self, known: Iterable[str], option: str = "sets") -> list[str]:
         """Names that an option has, among those that are known; all without the option."""
-        known, given = list(known), getattr(self.chosen, option)
-        if unknown := [name for name in given if name not in known]:
+        known = list(known)
+        given = getattr(self.chosen, option)
+        unknown = [name for name in given if name not in known]
+        if unknown:
             raise DataError(
                 f"--{option}", f"some of {', '.join(known)}", ", ".join(unknown)
             )
@@ -350,7 +362,8 @@ def command_line(experiment: str, arguments: Sequence[str]) -> str:
     >>> command_line("noniid", ["--quick", "--data", "here", "--output=/there", "--parties", "10"])
     'python -m simulations noniid --quick --data FOLDER --parties 10'
     """
-    shown, words = [], iter(arguments)
+    shown = []
+    words = iter(arguments)
     for word in words:
         name, equals, _ = word.partition("=")
         if name not in ("--data", "--output", "--out"):
@@ -367,11 +380,10 @@ def command_line(experiment: str, arguments: Sequence[str]) -> str:
 def machine() -> str:
     """This machine in words: cores, processor, system and Python."""
     information = Path("/proc/cpuinfo")
-    lines = (
-        information.read_text(encoding="utf-8").splitlines()
-        if information.exists()
-        else []
-    )
+    if information.exists():
+        lines = information.read_text(encoding="utf-8").splitlines()
+    else:
+        lines = []
     models = [
         line.partition(":")[2].strip()
         for line in lines
@@ -388,8 +400,6 @@ def machine() -> str:
 
 def n_cores() -> int:
     """Cores that this process may use."""
-    return (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -64,16 +64,14 @@ from simulations.study import (
     code_digest,
 )
 
-FLYNN, THOROUGH, ENCODED, BOOSTING, SMALL, FOREST, LOGISTIC, KNN = (
-    "FlyNN",
-    "FlyNN thorough",
-    "FlyNN encoded",
-    "boosting",
-    "small boosting",
-    "forest",
-    "logistic",
-    "kNN",
-)
+FLYNN = "FlyNN"
+THOROUGH = "FlyNN thorough"
+ENCODED = "FlyNN encoded"
+BOOSTING = "boosting"
+SMALL = "small boosting"
+FOREST = "forest"
+LOGISTIC = "logistic"
+KNN = "kNN"
 
 _NEIGHBOURS = (1, 3, 5, 9, 15, 25, 45)
 # in the key of every cell; raise it when a method other than FlyNN, or the folds,
@@ -90,7 +88,9 @@ class Variant:
     kind: str = COMPLETELY
 
     def __str__(self) -> str:
-        return f"{self.share:.0%} emptied {self.kind}" if self.share else "as it comes"
+        if self.share:
+            return f"{self.share:.0%} emptied {self.kind}"
+        return "as it comes"
 
 
 VARIANTS = (
@@ -272,7 +272,8 @@ def means(rows: Sequence[Row]) -> list[Row]:
 
 def draw(rows: Sequence[Row], path: Path) -> str:
     """Mean accuracy by the share of emptied cells, a panel for each kind of emptying."""
-    line_of, panels = {line["variant"]: line for line in means(rows)}, []
+    line_of = {line["variant"]: line for line in means(rows)}
+    panels = []
     for kind in (COMPLETELY, BY_VALUE):
         shown = [each for each in VARIANTS if not each.share or each.kind == kind]
         x = [100 * each.share for each in shown]
@@ -292,7 +293,8 @@ def draw(rows: Sequence[Row], path: Path) -> str:
 def _parts(rows: Sequence[Row]) -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
     """Tables that are printed, and those for the summary alone, by their headings."""
     others = (ENCODED, BOOSTING, SMALL, FOREST, LOGISTIC, KNN)
-    printed, more = {"Mean balanced accuracy over the tables:": means(rows)}, {}
+    printed = {"Mean balanced accuracy over the tables:": means(rows)}
+    more = {}
     for variant in VARIANTS:
         mine = chosen(rows, variant=str(variant))
         for ours in (FLYNN, THOROUGH):
@@ -324,10 +326,8 @@ def main(arguments: list[str]) -> None:
         ),
         folds=Option("default: 5, quick: 3", at_least(2)),
     )
-    absent, wanted = (
-        mixed_tables.missing(mixed_tables.SOURCES),
-        study.wanted(mixed_tables.SOURCES),
-    )
+    absent = mixed_tables.missing(mixed_tables.SOURCES)
+    wanted = study.wanted(mixed_tables.SOURCES)
     absent |= {} if find_spec("skrub") else dict.fromkeys(_BEHIND_SKRUB, "skrub")
     for name in (name for name in (*wanted, *METHODS) if name in absent):
         print(f"left out: {name}, as the package {absent[name]} is not installed")
@@ -340,11 +340,10 @@ def main(arguments: list[str]) -> None:
             "a table whose package is installed, pip install 'flwr-flynn[tables]'",
             "none",
         )
-    most = (
-        study.sized(2000, 300)
-        if study.chosen.max_examples is None
-        else study.chosen.max_examples
-    )
+    if study.chosen.max_examples is None:
+        most = study.sized(2000, 300)
+    else:
+        most = study.chosen.max_examples
     rows = measured(
         tables, methods, study.chosen.folds or study.sized(5, 3), most, study.cells
     )

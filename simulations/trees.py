@@ -75,7 +75,8 @@ from simulations.trees_page import (
     TREES,
 )
 
-N_PARTIES, N_TREES = 5, 200
+N_PARTIES = 5
+N_TREES = 200
 _CODE = {
     True: code_digest(*FEDERATED, "simulations.trees"),
     # What the trees run, and no more: their pieces, the long ones, survive changes of
@@ -219,7 +220,9 @@ class Pieces:
     """All pieces of one data set."""
 
     def __init__(self, data: Dataset, plan: Plan, cells: Cells) -> None:
-        self.data, self.plan, self.cells = data, plan, cells
+        self.data = data
+        self.plan = plan
+        self.cells = cells
         self.parts = cache(partial(dealt, data))
         self._digest = joblib.hash((data.X, data.y))
 
@@ -251,7 +254,10 @@ class Pieces:
 
     def row(self, split: str, method: str, seed: int) -> Row:
         """The row of one piece."""
-        recipe = self.recipe(split, method) if method in TREES else {}
+        if method in TREES:
+            recipe = self.recipe(split, method)
+        else:
+            recipe = {}
 
         def work() -> Row:
             parts = self.parts(ONE_CLASS if split == page.EVERYWHERE else split, seed)
@@ -261,11 +267,9 @@ class Pieces:
                 return pooled_flynn(parts)
             if method in POOLED:
                 return centralised(parts, POOLED[method], seed)
-            return (
-                forest_row(parts, recipe, seed)
-                if method == FOREST
-                else boosted_row(parts, method, recipe)
-            )
+            if method == FOREST:
+                return forest_row(parts, recipe, seed)
+            return boosted_row(parts, method, recipe)
 
         return self._kept(split, method, (seed, recipe), work) | recipe
 
@@ -303,17 +307,18 @@ def main(arguments: list[str]) -> None:
         seeds=seeds,
         finished=FINISHED,
     )
-    plan, folder = (
-        study.sized(Plan(), QUICK, seeds=study.chosen.seeds),
-        study.chosen.data,
-    )
+    plan = study.sized(Plan(), QUICK, seeds=study.chosen.seeds)
+    folder = study.chosen.data
     names = study.chosen.sets or [*paths(folder)] or ["digits"]
     pieces = [
         Pieces(read(source(name, folder), plan.largest), plan, study.cells)
         for name in names
     ]
     rows = [row for seed in plan.seeds for each in pieces for row in each.rows(seed)]
-    frame = page.complete(rows) if rows else rows
+    if rows:
+        frame = page.complete(rows)
+    else:
+        frame = rows
     if not len(frame):
         raise ConfigError(
             "output", "a folder with all pieces of a data set", study.folder

@@ -12,14 +12,18 @@ from simulations import plots
 from simulations.plots import Line, Panel
 from simulations.results import Row, behind, markdown_table
 
-FLYNN, FLOOR_1 = "FlyNN", "FlyNN, floor 1"
+FLYNN = "FlyNN"
+FLOOR_1 = "FlyNN, floor 1"
 EFFORTS = {"FlyNN quick": "quick", FLYNN: "default", "FlyNN thorough": "thorough"}
-BAGGING, CYCLIC, FOREST = "FedXgbBagging", "FedXgbCyclic", "federated forest"
+BAGGING = "FedXgbBagging"
+CYCLIC = "FedXgbCyclic"
+FOREST = "federated forest"
 POOLED = {"pooled forest": "forest", "pooled boosting": "boosting"}
 TREES = (BAGGING, CYCLIC, FOREST)
 METHODS = (*EFFORTS, FLOOR_1, *TREES, *POOLED)
 
-ONE_CLASS, EVERYWHERE = "one class", "pooled"
+ONE_CLASS = "one class"
+EVERYWHERE = "pooled"
 KB = "kB, median"
 SPLITS = ("IID", "Dirichlet 0.3", "Dirichlet 0.1", ONE_CLASS)
 
@@ -75,7 +79,9 @@ def means(frame: pd.DataFrame) -> list[Row]:
     table = frame["balanced"].groupby(["method", "split"]).mean()
     lines: list[Row] = []
     for method in METHODS:
-        kilobytes = "all samples" if method in POOLED else f"{spent[method]:.0f}"
+        kilobytes = "all samples"
+        if method not in POOLED:
+            kilobytes = f"{spent[method]:.0f}"
         lines.append(
             {"method": method}
             | {split: float(table[method, split]) for split in SPLITS}
@@ -139,16 +145,24 @@ def headline(frame: pd.DataFrame) -> str:
 def draw(frame: pd.DataFrame, title: str, path: Path) -> str:
     """Mean accuracy by split, and beside it by kilobytes for "Dirichlet 0.1"."""
     spent = frame["kB"].xs("Dirichlet 0.1", level="split").groupby("method").median()
-    by_split, by_bytes = [], []
+    by_split = []
+    by_bytes = []
     for line in (line for line in means(frame) if line["method"] != FLOOR_1):
-        method, is_pooled = line["method"], line["method"] in POOLED
-        look = {"linestyle": ":", "marker": None} if is_pooled else {}
+        method = line["method"]
+        is_pooled = line["method"] in POOLED
+        if is_pooled:
+            look = {"linestyle": ":", "marker": None}
+        else:
+            look = {}
         by_split.append(
             Line(
                 method, range(len(SPLITS)), [line[split] for split in SPLITS], look=look
             )
         )
-        x = [] if is_pooled else [float(spent[method])]
+        if is_pooled:
+            x = []
+        else:
+            x = [float(spent[method])]
         look = {"linestyle": "none", "markersize": 10}
         by_bytes.append(Line(method, x, [line["Dirichlet 0.1"]][: len(x)], look=look))
     ticks = {
@@ -170,10 +184,8 @@ def summary(
     """The results, paragraph by paragraph, with a description of the methods and the
     figure.
     """
-    names, lines = (
-        list(dict.fromkeys(frame.index.get_level_values("set"))),
-        means(frame),
-    )
+    names = list(dict.fromkeys(frame.index.get_level_values("set")))
+    lines = means(frame)
     kept = [row for row in rows if row["set"] in names]
     seeds = {
         name: len({row["seed"] for row in kept if row["set"] == name}) for name in names

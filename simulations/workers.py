@@ -59,11 +59,10 @@ def answer(party: Party | NumPyClient, request: Any) -> tuple[Any, float]:
             reply = party.answer(*request)
         else:
             client = party.to_client()
-            reply = (
-                client.fit(request)
-                if isinstance(request, FitIns)
-                else client.evaluate(request)
-            )
+            if isinstance(request, FitIns):
+                reply = client.fit(request)
+            else:
+                reply = client.evaluate(request)
     return reply, time.perf_counter() - start
 
 
@@ -86,7 +85,8 @@ class _OnRay(Workers):
     """Tasks on Ray, on any machine of the cluster."""
 
     def __init__(self, ray: Any) -> None:
-        self._ray, self._answer = ray, ray.remote(max_retries=RETRIES)(answer)
+        self._ray = ray
+        self._answer = ray.remote(max_retries=RETRIES)(answer)
 
     def put(self, value: Any) -> Any:
         return self._ray.put(value)

@@ -12,7 +12,9 @@ ERROR = 1e-4  # with which a lower bound may be wrong
 
 def upper(hits, runs):
     """Clopper-Pearson upper bound of a probability."""
-    return 1.0 if hits == runs else beta.ppf(1 - ERROR / 2, hits + 1, runs - hits)
+    if hits == runs:
+        return 1.0
+    return beta.ppf(1 - ERROR / 2, hits + 1, runs - hits)
 
 
 def lower(hits, runs):
@@ -23,7 +25,9 @@ def pure_epsilon(with_record, without):
     """Lower bound from whether one event occurred in each run."""
     more = lower(with_record.sum(), len(with_record))
     less = upper(without.sum(), len(without))
-    return math.log(more / less) if more else 0.0
+    if more:
+        return math.log(more / less)
+    return 0.0
 
 
 def gaussian_epsilon(with_record, without, threshold, delta):
@@ -43,4 +47,6 @@ def gaussian_epsilon(with_record, without, threshold, delta):
             - delta
         )
 
-    return brentq(excess, 0, 200) if excess(0) > 0 else 0.0
+    if excess(0) > 0:
+        return brentq(excess, 0, 200)
+    return 0.0

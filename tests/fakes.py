@@ -55,10 +55,8 @@ CLASSES = ("ash", "birch", "cedar")
 RUN = RunSpec(SPEC, CLASSES)
 HASHER = RUN.hasher
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
-LAPLACE, SHARE = (
-    LaplaceCounts(1.0, **SHAPE),
-    GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2),
-)
+LAPLACE = LaplaceCounts(1.0, **SHAPE)
+SHARE = GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
 
 
 def make(**changes: Any) -> RunOptions:
@@ -100,7 +98,9 @@ class Proxy(ClientProxy):
         fails: BaseException | None = None,
     ) -> None:
         super().__init__(cid)
-        self.client = client.to_client() if client else None
+        self.client = None
+        if client:
+            self.client = client.to_client()
         self.fails = fails
         self.fits = self.evaluations = 0
 
@@ -154,7 +154,8 @@ class Node:
     ) -> None:
         self.app = ClientApp()
         self.asked: list[str] = []
-        self.fails, self.spoil = fails, spoil
+        self.fails = fails
+        self.spoil = spoil
 
         @self.app.train()
         def train(msg: Message, context: Context) -> Message:
@@ -173,7 +174,9 @@ class Node:
         )
         if self.spoil is not None:
             spoiled = self.spoil(reply.content)
-            return [] if spoiled is None else [Message(spoiled, reply_to=msg)]
+            if spoiled is None:
+                return []
+            return [Message(spoiled, reply_to=msg)]
         return [reply]
 
 
@@ -198,8 +201,12 @@ class FakeGrid(Grid):
         gives_ids: bool = True,
         between: Callable[[list[Message]], Iterable[Message]] = lambda messages: (),
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.nodes, self.gives_ids, self.between = nodes, gives_ids, between
+        TaskIdentity.run_id = 1
+        TaskIdentity.node_id = 1
+        TaskIdentity.task_id = 1
+        self.nodes = nodes
+        self.gives_ids = gives_ids
+        self.between = between
         self.timeouts: list[float | None] = []
 
     def set_run(self, run: Any) -> None: ...
@@ -236,9 +243,11 @@ def content_of(res: FitRes) -> RecordDict:
     for place, tensor in enumerate(res.parameters.tensors):
         try:
             (view,) = codec.read_tensors([tensor])
-            dtype, shape = str(view.dtype), view.shape
+            dtype = str(view.dtype)
+            shape = view.shape
         except PayloadError:
-            dtype, shape = "uint8", (1,)
+            dtype = "uint8"
+            shape = (1,)
         content[records.ARRAYS][str(place)] = Array(dtype, shape, records.NUMPY, tensor)
     return content
 

@@ -206,7 +206,9 @@ def outcome(folder: Path, marks: tuple[str, str], by_command: bool) -> str:
         equal = told["sha256"] == expected()
         refused = sum("label" in reason for reason in told["missing"].values())
         lost = len(told["missing"]) - refused
-        sha256 = told["sha256"][:8] if equal else "OTHER COUNTS"
+        sha256 = "OTHER COUNTS"
+        if equal:
+            sha256 = told["sha256"][:8]
         return f"{told['counted']} counted, {refused} declined, {lost} lost; {sha256}"
 
     return in_flower(folder, run)

@@ -146,20 +146,18 @@ def spoiled_npz(draw: st.DrawFn) -> bytes:
             (np.eye(3), np.eye(3, dtype=np.uint8), np.eye(3, 5, dtype=np.float16))
         )
     )
-    arrays, method = (
-        {"X": X, "y": labels},
-        draw(
-            st.sampled_from(
-                (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA)
-            )
-        ),
+    arrays = {"X": X, "y": labels}
+    method = draw(
+        st.sampled_from((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
     )
     members = {name: npy(array) for name, array in arrays.items()}
     if draw(HALF):
         return draw(spoiled_bytes(npz(members, method)))
     for _ in range(draw(HOW_OFTEN)):
         name = draw(st.sampled_from("Xy"))
-        array = draw(spoiled_array(arrays[name])) if draw(HALF) else None
+        array = None
+        if draw(HALF):
+            array = draw(spoiled_array(arrays[name]))
         members[name] = (
             npy(array)
             if isinstance(array, np.ndarray)
@@ -222,14 +220,16 @@ def spoiled_parquet(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
     """
     from pyarrow import BufferReader, parquet
 
-    content, kind = draw(st.sampled_from(contents)), draw(st.integers(0, 3))
+    content = draw(st.sampled_from(contents))
+    kind = draw(st.integers(0, 3))
     if kind == 0:
         return draw(spoiled_bytes(content, contents))
     if kind == 1:
         start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
         footer = draw(spoiled_bytes(content[start:-8]))
         return content[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
-    table, out = parquet.read_table(BufferReader(content)), io.BytesIO()
+    table = parquet.read_table(BufferReader(content))
+    out = io.BytesIO()
     notes = draw(spoiled_text(table.schema.metadata[b"pandas"].decode())).encode(
         "utf-8", "replace"
     )
@@ -277,7 +277,9 @@ def spoiled_model(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
             [name for name in arrays if name.startswith(("counts", "gram", "bias"))]
         )
     )
-    array = draw(spoiled_array(arrays[name])) if draw(QUARTER) else None
+    array = None
+    if draw(QUARTER):
+        array = draw(spoiled_array(arrays[name]))
     if isinstance(array, np.ndarray) and not array.dtype.hasobject:
         arrays[name] = array
     del arrays["digest"]
@@ -395,7 +397,8 @@ class Files:
         for name, content in files.items():
             self.write(name, content)
         try:
-            spent, answer = self.budget.spent(), self.answer()
+            spent = self.budget.spent()
+            answer = self.answer()
             # Whoever may write to the folder can forge a ledger; what merely happens to
             # a file is noticed.
             assert is_forged or (spent, answer.repeated, answer.counts) == (
@@ -425,9 +428,8 @@ class Files:
             assert loaded.X.shape[0] == len(loaded.y)
             # Samples refuse labels with a NUL, which NumPy's arrays do not keep at the
             # end of a text.
-            if (is_table := isinstance(loaded.X, Table)) or any(
-                "\0" in str(label) for label in loaded.classes
-            ):
+            is_table = isinstance(loaded.X, Table)
+            if is_table or any("\0" in str(label) for label in loaded.classes):
                 assert (
                     not is_table
                     or len({len(column) for column in loaded.X.columns}) == 1
@@ -492,7 +494,8 @@ def use_records(given: Any) -> None:
 
 def decoders(folder: Path) -> list[Decoder]:
     """Of settings and files; `folder` is where the files go."""
-    files, saved = Files(folder), federations()
+    files = Files(folder)
+    saved = federations()
     labelled = [
         (["a", "b", "c"], COUNTS[2]),
         ([1, 2, 30], COUNTS[3]),

@@ -225,8 +225,10 @@ def asking(folder: Path) -> Callable[[Any], None]:
     """
     limit: dict[str, Any] = {"name": "Ulm", "memory_limit": 2**21}
     held_out: dict[str, Any] = {"X_test": X[:10], "y_test": LABELS[:10], **limit}
-    odd_X, odd_y = X.copy(), LABELS.astype(object)
-    odd_X[3, 1], odd_y[5] = 1e300, SECRET
+    odd_X = X.copy()
+    odd_y = LABELS.astype(object)
+    odd_X[3, 1] = 1e300
+    odd_y[5] = SECRET
     clients = {
         "open": FlyNNClient(X, LABELS, **held_out, gram=True),
         "odd": FlyNNClient(odd_X, odd_y, X_test=odd_X, y_test=odd_y, **limit),
@@ -245,10 +247,8 @@ def asking(folder: Path) -> Callable[[Any], None]:
         gives what it may give.
         """
         kind, (tensors, config) = asked
-        party, parameters = (
-            clients[kind].to_client(),
-            Parameters(tensors, "numpy.ndarray"),
-        )
+        party = clients[kind].to_client()
+        parameters = Parameters(tensors, "numpy.ndarray")
         fit = party.fit(FitIns(parameters, dict(config)))
         evaluation = party.evaluate(EvaluateIns(parameters, dict(config)))
         for answer in (fit, evaluation):
@@ -259,10 +259,8 @@ def asking(folder: Path) -> Callable[[Any], None]:
             assert 0 <= answer.num_examples <= len(X)
             assert answer.metrics[PARTY] == "Ulm"
         phase = config.get(PHASE)
-        gave_train, gave_results = (
-            bool(fit.parameters.tensors),
-            STATISTIC in evaluation.metrics,
-        )
+        gave_train = bool(fit.parameters.tensors)
+        gave_results = STATISTIC in evaluation.metrics
         if kind == "private":
             assert not gave_results
             assert not gave_train or (fit.num_examples, set(fit.metrics)) == (
@@ -288,7 +286,9 @@ def asking(folder: Path) -> Callable[[Any], None]:
 
 @st.composite
 def spoiled_reply(draw: st.DrawFn, reply: Reply) -> Reply:
-    tensors, n_examples, metrics = list(reply.tensors), reply.n_examples, reply.metrics
+    tensors = list(reply.tensors)
+    n_examples = reply.n_examples
+    metrics = reply.metrics
     for _ in range(draw(HOW_OFTEN)):
         kind = draw(st.integers(0, 5))
         if kind == 0:
@@ -310,9 +310,10 @@ def replies_to(
     if draw(HALF):
         return draw(spoiled_reply(reply))
     parts, place = list(parts), draw(st.integers(0, len(parts) - 1))
-    least = (
-        0 if fields[place].form != PLAIN and not fields[place].is_signed else -(2**61)
-    )
+    if fields[place].form != PLAIN and not fields[place].is_signed:
+        least = 0
+    else:
+        least = -(2**61)
     parts[place] = np.clip(
         draw(spoiled_entries(parts[place].astype(np.int64))), least, 2**61
     )
@@ -329,10 +330,10 @@ def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> D
     within a metric.
     """
     known = request.read(codec.read_tensors(reply.tensors), reply, member)
-    fields, shown = (
-        request.fields(request.sizes_of(reply, member)),
-        lambda found: as_bytes(request.parts(found)),
-    )
+    fields = request.fields(request.sizes_of(reply, member))
+
+    def shown(statistic: Any) -> bytes:
+        return as_bytes(request.parts(statistic))
 
     def use(reply: Reply) -> None:
         if request.channel == EVALUATE:
@@ -385,7 +386,8 @@ def readings() -> list[Decoder]:
 @st.composite
 def secure_sums(draw: st.DrawFn, request: Request[Any]) -> list[Reply]:
     """Copies of a mean, as Flower's workflow hands them over."""
-    most, n = draw(st.sampled_from((0, 1, 2, BOUND))), request.n_entries
+    most = draw(st.sampled_from((0, 1, 2, BOUND)))
+    n = request.n_entries
     total = np.resize(draw(st.lists(st.integers(0, most), min_size=9, max_size=9)), n)
     if draw(HALF):
         total[draw(st.integers(0, n - 1))] = draw(
@@ -397,7 +399,8 @@ def secure_sums(draw: st.DrawFn, request: Request[Any]) -> list[Reply]:
     copies = [
         draw(spoiled_tensors(tensors)) if draw(QUARTER) else tensors for _ in range(3)
     ]
-    copies = copies if draw(QUARTER) else copies[:1] * 3
+    if not draw(QUARTER):
+        copies = copies[:1] * 3
     return [
         Reply(cid, each, 1, {PARTY: "x"})
         for cid, each in zip("178", copies, strict=True)
@@ -421,7 +424,8 @@ class Stop:
     def __init__(
         self, name: str, after: Callable[[Any, Any], object], **options: Any
     ) -> None:
-        self.name, self.after = name, after
+        self.name = name
+        self.after = after
         given = {"spec": AUTO, "gram": 24, **options}
         self.exchange: Exchange = exchange(given.pop("spec"), n=3, **given)
         for cid, party in self.exchange.parties.items():
@@ -448,7 +452,9 @@ class Stop:
         accepted.
         """
         run, ask = self.begun()
-        before, members, request = run.state, run.counted.members, ask.request
+        before = run.state
+        members = run.counted.members
+        request = ask.request
         known = {cid: run.counted.member(cid) for cid in ask.cids}
         result = run.complete(replies, Failures())
         batch = result.batch

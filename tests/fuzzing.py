@@ -115,7 +115,8 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 HOW_OFTEN = st.sampled_from((0, 1, 1, 1, 1, 1, 2, 3, 6))
 """Number of faults of an input: most often one."""
 ONCE = st.just(1)
-HALF, QUARTER = st.booleans(), st.integers(0, 3).map(lambda n: n == 3)
+HALF = st.booleans()
+QUARTER = st.integers(0, 3).map(lambda n: n == 3)
 
 
 @st.composite
@@ -132,22 +133,24 @@ def spoiled_bytes(
         end = min(
             start + draw(st.sampled_from((0, 1, 1, 1, 4, 16, len(data)))), len(data)
         )
-        old, kind = bytes(data[start:end]), draw(_KINDS)
+        old = bytes(data[start:end])
+        kind = draw(_KINDS)
         if kind == "flip":
             new = (
                 bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in old[:1]) + old[1:]
             )
         elif kind == "integer":
-            size, value = draw(st.sampled_from(_SIZES)), draw(st.sampled_from(EXTREMES))
-            end, new = start + size, (value % 2 ** (8 * size)).to_bytes(size, "little")
+            size = draw(st.sampled_from(_SIZES))
+            value = draw(st.sampled_from(EXTREMES))
+            end = start + size
+            new = (value % 2 ** (8 * size)).to_bytes(size, "little")
         elif kind == "number" and numbers:
-            (start, end), new = (
-                draw(st.sampled_from(numbers)),
-                str(draw(st.sampled_from(EXTREMES[:-1]))).encode(),
-            )
+            (start, end) = draw(st.sampled_from(numbers))
+            new = str(draw(st.sampled_from(EXTREMES[:-1]))).encode()
         elif kind == "splice" and others:
             other = draw(st.sampled_from(others))
-            end, new = len(data), other[draw(st.integers(0, len(other))) :]
+            end = len(data)
+            new = other[draw(st.integers(0, len(other))) :]
         elif kind == "junk":
             new = draw(st.binary(max_size=20))
         else:
@@ -240,10 +243,8 @@ def spoiled_list(
     """A list with faults in one of its values, or in which there are and in what order."""
     values = list(values)
     for _ in range(draw(faults)):
-        place, kind = (
-            draw(st.integers(0, max(len(values) - 1, 0))),
-            draw(st.integers(0, 11)),
-        )
+        place = draw(st.integers(0, max(len(values) - 1, 0)))
+        kind = draw(st.integers(0, 11))
         if kind == 0:
             del values[place : place + 1]
         elif kind == 1:
@@ -263,7 +264,10 @@ def spoiled_list(
 def spoiled_mapping(draw: st.DrawFn, values: Mapping[str, Any]) -> dict[str, Any]:
     """A flat mapping with faults in the JSON texts and numbers that are its values."""
     for _ in range(draw(HOW_OFTEN)):
-        values = draw(_spoiled_mapping(values)) if values else {}
+        if values:
+            values = draw(_spoiled_mapping(values))
+        else:
+            values = {}
     return dict(values)
 
 
@@ -405,7 +409,8 @@ def fuzz(decoder: Decoder, n: int, number: int = 0) -> Counter[str]:
     @given(decoder.inputs)
     def throw(value: Any) -> None:
         size = len(pickle.dumps(value))
-        bound, seconds = decoder.memory + 64 * size, SECONDS + 1e-6 * size
+        bound = decoder.memory + 64 * size
+        seconds = SECONDS + 1e-6 * size
         took, peak, outcome = _measured(decoder.use, value)
         # of imports and compilation, which come with a first time
         if took > seconds or peak > bound:
@@ -420,7 +425,8 @@ def fuzz(decoder: Decoder, n: int, number: int = 0) -> Counter[str]:
 
 def _measured(use: Callable[[Any], object], value: Any) -> tuple[float, int, str]:
     """CPU time and memory that an input takes, and its outcome."""
-    outcome, start = "accepted", time.thread_time()
+    outcome = "accepted"
+    start = time.thread_time()
     with traced() as memory:
         try:
             use(value)

@@ -153,7 +153,9 @@ def caught(copy: Path, tests: list[str], seconds: int) -> str:
         for line in log.read_text().splitlines()
         if line.startswith(("FAILED", "ERROR"))
     ]
-    return "" if status == 0 else (failed or [f"wait status {status}"])[0]
+    if status == 0:
+        return ""
+    return (failed or [f"wait status {status}"])[0]
 
 
 def main() -> None:
@@ -181,7 +183,8 @@ def main() -> None:
             path = copy / "flwr_flynn" / f"{module}.py"
             code = path.read_text(encoding="utf-8")
             nearest = [f"tests/{name}.py" for name in NEAREST[module].split()]
-            if red := caught(copy, nearest, 300):
+            red = caught(copy, nearest, 300)
+            if red:
                 raise RuntimeError(f"{module} without a mutant: {red}")
             for name, changed in drawn(
                 code,

@@ -240,7 +240,8 @@ def _npz(
     cells = [[*row[:2], row[-1]] for row in rows]
     if odd is not None:
         cells.insert(*odd)
-    X, y = np.array([row[:2] for row in cells]), np.array([row[2] for row in cells])
+    X = np.array([row[:2] for row in cells])
+    y = np.array([row[2] for row in cells])
     np.savez(path, X=X, label=y, feature_names=np.array(["age", "crp"]))
 
 
@@ -272,7 +273,8 @@ def pairs() -> Iterator[
     for index, text in enumerate(HOSTILE_TEXTS):
         for column in range(5):
             row: list[Any] = [30.0, 1.0, "m", date(2020, 5, 5), "ash"]
-            row[column], place = text, (index + column) % (N_ROWS + 1)
+            place = (index + column) % (N_ROWS + 1)
+            row[column] = text
             yield (
                 ".csv",
                 f"{column}: {text[:20]!r}",
@@ -320,7 +322,8 @@ def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
     context = Context(
         run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={}
     )
-    config, arrays = config_of(request), ndarrays_to_parameters(request.arrays())
+    config = config_of(request)
+    arrays = ndarrays_to_parameters(request.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=False):
         party = client_app.client_fn(context)
     with secagg.masking(BOUND, 2) if is_secure else mock.patch("os.fsync"):
@@ -351,7 +354,8 @@ def sweep(
     names: Callable[[str], bool] = lambda _: True,
 ) -> tuple[int, list[str]]:
     """Number of pairs asked about, and the pairs whose answers are of different kinds."""
-    n, different = 0, []
+    n = 0
+    different = []
     files = [pair for index, pair in enumerate(pairs()) if chosen(index)]
     with tempfile.TemporaryDirectory() as name, mock.patch("os.fsync"):
         numbers = itertools.count()

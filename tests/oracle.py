@@ -11,16 +11,19 @@ import numpy as np
 
 def philox(counter, key):
     """Philox4x32-10 as printed in Salmon et al. (2011), on Python integers."""
-    c, (k0, k1) = list(counter), key
+    c = list(counter)
+    (k0, k1) = key
     for _ in range(10):
-        low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        low = 0xD2511F53 * c[0]
+        high = 0xCD9E8D57 * c[2]
         c = [
             (high >> 32) ^ c[1] ^ k0,
             high % 2**32,
             (low >> 32) ^ c[3] ^ k1,
             low % 2**32,
         ]
-        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+        k0 = (k0 + 0x9E3779B9) % 2**32
+        k1 = (k1 + 0xBB67AE85) % 2**32
     return c
 
 
@@ -34,7 +37,8 @@ def words(seed, row, stream):
 
 def draw_row(seed, row, n_features, row_nnz):
     """Floyd's subset algorithm over unbiased uniform integers."""
-    stream, chosen = words(seed, row, 0), set()
+    stream = words(seed, row, 0)
+    chosen = set()
     for j in range(n_features - row_nnz, n_features):
         word = next(stream)
         while word * (j + 1) % 2**32 < 2**32 % (j + 1):
@@ -45,7 +49,8 @@ def draw_row(seed, row, n_features, row_nnz):
 
 
 def draw_signs(seed, row, row_nnz):
-    stream, signs = words(seed, row, 1), []
+    stream = words(seed, row, 1)
+    signs = []
     while len(signs) < row_nnz:
         word = next(stream)
         signs += [-1 if word >> bit & 1 else 1 for bit in range(32)]
@@ -67,7 +72,8 @@ def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
     """Features in proportion to their weights, codes alike, until there are enough
     different ones.
     """
-    stream, chosen = words(seed, row, 3), set()
+    stream = words(seed, row, 3)
+    chosen = set()
 
     def below(size):
         word = next(stream)
@@ -76,7 +82,8 @@ def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
         return word * size >> 32
 
     while len(chosen) < row_nnz:
-        drawn, feature = below(sum(weights)), 0
+        drawn = below(sum(weights))
+        feature = 0
         while drawn >= weights[feature]:
             drawn -= weights[feature]
             feature += 1
@@ -89,7 +96,11 @@ def key(value):
     order of the values.
     """
     bits = int(np.float64(value + 0.0).view(np.uint64))
-    bits = 2**64 - 1 - bits if bits >> 63 else bits + 2**63  # ascending with the value
+    # ascending with the value
+    if bits >> 63:
+        bits = 2**64 - 1 - bits
+    else:
+        bits = bits + 2**63
     return bits >> 32
 
 
@@ -126,10 +137,8 @@ def codes_of(value, edges, spec):
 
 def waves(x, spec):
     """A point as triangle waves see it."""
-    center, scale = (
-        spec.center or [0.0] * spec.n_features,
-        spec.scale or [1.0] * spec.n_features,
-    )
+    center = spec.center or [0.0] * spec.n_features
+    scale = spec.scale or [1.0] * spec.n_features
     levels = []
     for wave in range(spec.n_waves):
         phase, slopes = draw_wave(spec.seed, wave, spec.n_features)
@@ -165,7 +174,10 @@ def sums(x, rows, signs=None, center=None, scale=None):
         column = values[rows[:, k]]
         if signs is not None:
             column = np.where(signs[:, k] > 0, column, -column)
-        totals = column if totals is None else totals + column
+        if totals is None:
+            totals = column
+        else:
+            totals = totals + column
     return totals.tolist()
 
 
@@ -228,10 +240,8 @@ def gram_log_odds(z, y, weights, fold, new):
 
     def regression(of, share):
         own = weights[y[of]][:, None]
-        mean, level = (
-            (own * z[of]).sum(0) / own.sum(),
-            (own * targets[of]).sum(0) / own.sum(),
-        )
+        mean = (own * z[of]).sum(0) / own.sum()
+        level = (own * targets[of]).sum(0) / own.sum()
         centred = z[of] - mean
         products = centred.T @ (own * centred)
         strength = share * np.trace(products)
@@ -256,8 +266,10 @@ def gram_log_odds(z, y, weights, fold, new):
             best = trace, k, means, within + 0.1 * between
     _, k, means, covariance = best
     scores = regression(np.ones(len(z), bool), 2.0**-k / 8)(new)
-    inverse, centre = np.linalg.inv(covariance), means.mean(0)
-    scores, means = scores - centre, means - centre
+    inverse = np.linalg.inv(covariance)
+    centre = means.mean(0)
+    scores = scores - centre
+    means = means - centre
     odds = (
         scores @ inverse @ means.T - np.einsum("li,ij,lj->l", means, inverse, means) / 2
     )

@@ -40,14 +40,14 @@ from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import CLASSES, LAPLACE, RUN, SHARE, SPEC, config_of, evaluation_of
 
 _BOUND = 256
-_X, _CODES = np.random.default_rng(0).normal(size=(90, 4)), np.arange(90) % 3
+_X = np.random.default_rng(0).normal(size=(90, 4))
+_CODES = np.arange(90) % 3
 
-EXACT, NOISY = RUN, RunSpec(SPEC, CLASSES, LAPLACE)
+EXACT = RUN
+NOISY = RunSpec(SPEC, CLASSES, LAPLACE)
 SECURE, SHARED = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, SHARE))
-_COUNTS, _READOUT = (
-    ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3),
-    ScoringRule("balanced", 0.5, 1.0),
-)
+_COUNTS = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3)
+_READOUT = ScoringRule("balanced", 0.5, 1.0)
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
 
@@ -124,7 +124,10 @@ def rows() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Runtime, name and node keys of every row."""
     keys = [row.key for row in NodeConfig.rows()]
     for runtime in ("deployed", "simulated"):
-        first = ("data-path",) if runtime == "deployed" else ()
+        if runtime == "deployed":
+            first = ("data-path",)
+        else:
+            first = ()
         yield runtime, "nothing", ()
         yield runtime, "data-pth", ("data-pth", *_POLICY, "secure")  # as it happens
         for key in keys:
@@ -172,10 +175,8 @@ def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bo
         party = client_app.client_fn(context)
         with secagg.masking(_BOUND, 2) if "secure" in request else nullcontext():
             # A server may ask for anything by either of Flower's channels.
-            fit, evaluation = (
-                party.fit(FitIns(arrays, config)),
-                party.evaluate(EvaluateIns(arrays, config)),
-            )
+            fit = party.fit(FitIns(arrays, config))
+            evaluation = party.evaluate(EvaluateIns(arrays, config))
     assert REFUSED in (fit.metrics if asked.channel == EVALUATE else evaluation.metrics)
     assert request == "evaluation" or STATISTIC not in evaluation.metrics
     if request in FITS:

@@ -17,7 +17,8 @@ def specs(draw, n_features, max_dim=80, plain=False):
     """Specifications for `n_features` columns; `plain` ones have no sign, centre, scale
     or waves.
     """
-    hash_dim, seed = draw(st.integers(1, max_dim)), draw(st.integers(0, 2**64 - 1))
+    hash_dim = draw(st.integers(1, max_dim))
+    seed = draw(st.integers(0, 2**64 - 1))
     hash_nnz = draw(st.integers(1, hash_dim))
     if plain:
         return HashSpec(
@@ -128,7 +129,8 @@ def coded_cases(draw, kinds=tuple(ELEMENTS)):
     signs or outside all edges.
     """
     dtype, elements = ELEMENTS[draw(st.sampled_from(kinds))]
-    n, d = draw(st.integers(0, 5)), draw(st.integers(1, 5))
+    n = draw(st.integers(0, 5))
+    d = draw(st.integers(1, 5))
     if dtype == np.float64:
         elements = elements | EDGES | st.sampled_from([-0.0, -5e-324, 1e-320, -1e308])
     X = draw(hnp.arrays(dtype, (n, d), elements=elements))
@@ -138,7 +140,8 @@ def coded_cases(draw, kinds=tuple(ELEMENTS)):
 @st.composite
 def cases(draw, kinds=tuple(ELEMENTS), plain=False):
     dtype, elements = ELEMENTS[draw(st.sampled_from(kinds))]
-    n, d = draw(st.integers(0, 5)), draw(st.integers(1, 6))
+    n = draw(st.integers(0, 5))
+    d = draw(st.integers(1, 6))
     X = draw(hnp.arrays(dtype, (n, d), elements=elements))
     return draw(specs(d, plain=plain)), X
 

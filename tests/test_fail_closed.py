@@ -203,7 +203,8 @@ class Untouchable:
     """Records of which nobody may see more than how many they are."""
 
     def __init__(self, *shape: int) -> None:
-        self.shape, self.ndim = shape, len(shape)
+        self.shape = shape
+        self.ndim = len(shape)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -304,7 +305,9 @@ def test_a_party_reads_its_file_for_admitted_requests_only(
     pytest.importorskip("opendp")
     from flwr_flynn.app.data.own_file import PrivateFile
 
-    node, read, reads = private_node(tmp_path), PrivateFile.blocks, []
+    node = private_node(tmp_path)
+    read = PrivateFile.blocks
+    reads = []
 
     def counted(*given: Any) -> Any:
         reads.append(1)
@@ -369,7 +372,9 @@ def test_every_private_answer_takes_the_time_that_the_party_says(
 def test_response_seconds_cover_the_reading_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, sleep, slept = own_file.private_rows, time.sleep, list[float]()
+    read = own_file.private_rows
+    sleep = time.sleep
+    slept = list[float]()
 
     def slowly(*arguments: Any) -> Any:
         sleep(0.5)
@@ -386,7 +391,9 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(
     is_private: bool, tmp_path: Path
 ) -> None:
     X, y = points(9)
-    own = budget(tmp_path) if is_private else None
+    own = None
+    if is_private:
+        own = budget(tmp_path)
     client = FlyNNClient(
         X,
         y,

@@ -118,7 +118,8 @@ def test_a_symbolic_link_stays_and_its_file_is_replaced(
     tmp_path: Path, exists: bool, relative: bool
 ) -> None:
     (tmp_path / "disk").mkdir()
-    target, link = tmp_path / "disk" / "v1.npz", tmp_path / "model.npz"
+    target = tmp_path / "disk" / "v1.npz"
+    link = tmp_path / "model.npz"
     if exists:
         target.write_bytes(b"old")
     link.symlink_to(Path("disk", "v1.npz") if relative else target)

@@ -20,7 +20,8 @@ from tests.fuzzing import Decoder, fuzz
 # of NumPy and scikit-learn, about what is made up
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-QUICK, SLOW = 1000, 40_000  # inputs of all decoders together
+QUICK = 1000
+SLOW = 40_000  # inputs of all decoders together
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,8 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Decoder]
 def test_every_decoder_takes_an_input_whole_or_refuses_it(
     decoders: list[Decoder], inputs: int, seed: int
 ) -> None:
-    unit, total = inputs / sum(decoder.share for decoder in decoders), Counter[str]()
+    unit = inputs / sum(decoder.share for decoder in decoders)
+    total = Counter[str]()
     for decoder in decoders:
         outcomes = fuzz(decoder, math.ceil(unit * decoder.share), seed)
         print(f"{decoder.name:28} {dict(outcomes)}", flush=True)

@@ -129,7 +129,8 @@ def test_a_row_that_raises_drops_alone(n: int) -> None:
 def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
     X, y = points(50)
     X[::5, 1] = np.nan
-    rows, memory = GivenRows(Samples(X, y)), 256 * n_rows * 4
+    rows = GivenRows(Samples(X, y))
+    memory = 256 * n_rows * 4
     assert sum(block.n for block in rows.blocks(n_rows)) == 50
     assert rows_at_a_time([4], memory) == n_rows
     blocks = fitting(rows, [HASHER], CLASSES, (), memory, of=HASHER.active)
@@ -139,7 +140,10 @@ def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
 
 def asked(features: Any, classes: tuple[str, ...] = ("ash", "birch")) -> RunSpec:
     """A request for noisy counts of some columns at epsilon 1/2."""
-    width = len(features) if isinstance(features, tuple) else features.width
+    if isinstance(features, tuple):
+        width = len(features)
+    else:
+        width = features.width
     mechanism = SimulatedRelease(
         LaplaceCounts(0.5, hash_nnz=3, n_classes=len(classes)), 1
     )
@@ -165,10 +169,8 @@ def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
     run = asked(Schema([Column("salary", "number", gaps=False, gap_texts=["73412"])]))
     kinds = []
     for salaries in (["1000"] * 500, [*["1000"] * 500, "73412"]):
-        frame, budget = (
-            pandas.DataFrame({"salary": salaries}),
-            a_budget(tmp_path / str(len(salaries))),
-        )
+        frame = pandas.DataFrame({"salary": salaries})
+        budget = a_budget(tmp_path / str(len(salaries)))
         arrays, n_examples, metrics = FlyNNClient(
             frame, ["ash"] * len(frame), budget=budget
         ).fit([], counting(run))
@@ -186,7 +188,8 @@ INTEGERS = [1, BIG, 3, 2**62]
 
 def _column(kind: str) -> tuple[Any, Any]:
     """A column of pandas without and with a gap."""
-    pandas, arrow = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
+    arrow = pytest.importorskip("pyarrow")
     types = {
         "arrow": pandas.ArrowDtype(arrow.int64()),
         "categories": pandas.CategoricalDtype(INTEGERS),
@@ -213,11 +216,12 @@ def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(
     pandas = pytest.importorskip("pandas")
     whole, with_gap = (pandas.DataFrame({"a": values}) for values in _column(kind))
     levels = ["1", str(BIG), "3", str(2**62), "a", "b", "c", "d", "0"]
-    features: Any = (
-        Schema([Column("a", as_kind, levels if as_kind == "category" else ())])
-        if as_kind
-        else ("a",)
-    )
+    if as_kind:
+        features: Any = Schema(
+            [Column("a", as_kind, levels if as_kind == "category" else ())]
+        )
+    else:
+        features = ("a",)
     numbers, fits = as_numbers(whole, features)
     more, still = as_numbers(with_gap, features)
     np.testing.assert_array_equal(more[:4], numbers)
@@ -233,7 +237,8 @@ def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Numbers of rows that were hashed together."""
-    active, sizes = FlyHash.active, list[int]()
+    active = FlyHash.active
+    sizes = list[int]()
 
     def counted(self: FlyHash, X: Any, **more: Any) -> Any:
         sizes.append(len(X))
@@ -289,10 +294,8 @@ def test_the_inputs_of_coded_features_count_against_the_memory_limit(
 
 
 def test_features_of_one_name_are_refused_and_not_charged(tmp_path: Path) -> None:
-    frame, own = (
-        pytest.importorskip("pandas").DataFrame({"age": [1.0]}),
-        a_budget(tmp_path),
-    )
+    frame = pytest.importorskip("pandas").DataFrame({"age": [1.0]})
+    own = a_budget(tmp_path)
     metrics = FlyNNClient(frame, ["ash"], budget=own).fit(
         [], counting(asked(("age", "age")))
     )[2]

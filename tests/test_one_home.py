@@ -66,7 +66,8 @@ def test_each_capability_has_one_home() -> None:
         for name, (pattern, home) in CAPABILITIES.items():
             if module not in (REGISTRY, *home.split()) and re.search(pattern, code):
                 found.add((name, module))
-    new, gone = sorted(found - listed), sorted(listed - found)
+    new = sorted(found - listed)
+    gone = sorted(listed - found)
     assert not new, f"capabilities named outside their home: {new}"
     assert not gone, f"lines of {EXCEPTIONS.name} to take out: {gone}"
 

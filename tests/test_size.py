@@ -34,7 +34,9 @@ SLACK = 0.06
 def _package_of(path: str) -> str:
     """The name in `SIZES` of the package that a file of ``flwr_flynn`` belongs to."""
     folders = path.split("/")[1:-1]
-    return folders[0] if folders else "top level"
+    if folders:
+        return folders[0]
+    return "top level"
 
 
 def _sizes() -> Counter[str]:

@@ -52,7 +52,9 @@ def _in_one_line(message: Warning | str, category: type[Warning], *_: object) ->
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, FlyNNError):
-        name = os.path.basename(str(error.filename)) if error.filename else "file"
+        name = "file"
+        if error.filename:
+            name = os.path.basename(str(error.filename))
         return f"{name[:80]!r}: {error.strerror or type(error).__name__}"
     if isinstance(error, MemoryError):
         return "not enough memory"
@@ -151,7 +153,12 @@ def _parser() -> argparse.ArgumentParser:
         of_verb.set_defaults(run=run)
         for argument in arguments:
             given = _ARGUMENTS[argument]
-            absent: Any = [] if "action" in given else None if "type" in given else ""
+            if "action" in given:
+                absent: Any = []
+            elif "type" in given:
+                absent = None
+            else:
+                absent = ""
             of_verb.add_argument(
                 argument, **({"default": absent} if argument[0] == "-" else {}) | given
             )

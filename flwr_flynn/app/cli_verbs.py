@@ -68,7 +68,9 @@ def dialect_of(options: Namespace) -> Dialect:
 
 def draft(options: Namespace) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
-    path, least, dialect = Path(options.file), options.min_examples, dialect_of(options)
+    path = Path(options.file)
+    least = options.min_examples
+    dialect = dialect_of(options)
     file = opened(
         existing(path), Reading(options.label, options.held_out_key, dialect=dialect)
     )
@@ -78,7 +80,10 @@ def draft(options: Namespace) -> int:
         np.concatenate([*_labels(file)] or [np.zeros(0, object)]), file.name
     )
     label = options.label or ("y" if path.suffix.lower() == ".npz" else "label")
-    shown = classes if len(classes) <= MOST_CLASSES else []
+    if len(classes) <= MOST_CLASSES:
+        shown = classes
+    else:
+        shown = []
     schema = replace(
         schema, label=as_name(label) if schema.is_named else "", classes=shown
     )
@@ -135,14 +140,13 @@ def check(options: Namespace) -> int:
     """Print what a schema refuses of a file, by column and count; 1 if that is
     something.
     """
-    path, schema, dialect = (
-        Path(options.file),
-        read_schema(options.schema),
-        dialect_of(options),
-    )
+    path = Path(options.file)
+    schema = read_schema(options.schema)
+    dialect = dialect_of(options)
     there = columns_of(existing(path), dialect)
     label = options.label or schema.label
-    missing, refused = [], 0
+    missing = []
+    refused = 0
     if schema.is_named and there is not None:
         indices = dict(zip(schema.names, by_name(there, schema.names), strict=True))
         missing = [
@@ -177,12 +181,15 @@ def check(options: Namespace) -> int:
         "other levels",
     ]
     _print_table([titles, *(row[: len(titles)] for row in rows)])
-    book = codebook(list(schema.classes or ())) if label else {}
-    unknown = (
-        sum(value not in book for some in _labels(file) for value in some.tolist())
-        if book
-        else 0
-    )
+    if label:
+        book = codebook(list(schema.classes or ()))
+    else:
+        book = {}
+    unknown = 0
+    if book:
+        unknown = sum(
+            value not in book for some in _labels(file) for value in some.tolist()
+        )
     faults = [
         (refused, "columns are missing, beside others that the schema does not have"),
         (file.n_broken, "rows have more or fewer fields than the header"),
@@ -216,7 +223,8 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
     """A row for each column: its name and kind, and how many values are gaps, or would
     be refused.
     """
-    counts, rows = np.zeros((len(schema.columns), 3), np.int64), []
+    counts = np.zeros((len(schema.columns), 3), np.int64)
+    rows = []
     for table, *_ in file.tables():
         for n, column, values, kind in zip(
             counts, schema.columns, table.columns, table.kinds, strict=True
@@ -235,7 +243,10 @@ def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
             "number",
             "category",
         )
-        unfit = report.texts if is_read else file.n_rows - gaps
+        if is_read:
+            unfit = report.texts
+        else:
+            unfit = file.n_rows - gaps
         out_of = {"number": [str(beyond), ""], "category": ["", str(others)]}.get(
             column.kind, ["", ""]
         )
@@ -287,31 +298,29 @@ def show(options: Namespace) -> int:
 def facts_of(model: Model) -> dict[str, Any]:
     """Contents of a model, as values for JSON."""
     counts: Any = model.members[0].counts
-    sizes = (
-        [None] * len(model.classes) if counts.noise else [*map(int, counts.n_per_class)]
-    )
-    prior = (
-        np.full(len(model.classes), 1 / len(model.classes))
-        if model.prior is None
-        else np.exp(model.prior)
-    )
+    if counts.noise:
+        sizes: list[int | None] = [None] * len(model.classes)
+    else:
+        sizes = [*map(int, counts.n_per_class)]
+    if model.prior is None:
+        prior = np.full(len(model.classes), 1 / len(model.classes))
+    else:
+        prior = np.exp(model.prior)
     columns: Any = [{"name": name} for name in _names_of(model)] or None
     if model.schema is not None:
         columns = [
             {"name": column.name, "kind": column.kind, **column.to_dict()}
             for column in model.schema.columns
         ]
-    edges, index = (
-        next(
-            (
-                member.spec.edges
-                for member in model.members
-                if member.spec.edges is not None
-            ),
-            None,
+    edges = next(
+        (
+            member.spec.edges
+            for member in model.members
+            if member.spec.edges is not None
         ),
-        0,
+        None,
     )
+    index = 0
     for entry, column in zip(
         columns or (), _schema_of(model).columns, strict=bool(columns)
     ):
@@ -343,7 +352,9 @@ def facts_of(model: Model) -> dict[str, Any]:
 def _names_of(model: Model) -> tuple[str, ...]:
     """Names of a model without a schema; none where it has one."""
     names: Any = model.feature_names
-    return () if names is None or model.schema is not None else tuple(map(str, names))
+    if names is None or model.schema is not None:
+        return ()
+    return tuple(map(str, names))
 
 
 def predict(options: Namespace) -> int:
@@ -354,20 +365,17 @@ def predict(options: Namespace) -> int:
     that a spreadsheet would take for a formula has an apostrophe before it. In front
     are the columns to keep, as they stand in the file.
     """
-    model, threshold, keep = (
-        FlyNNClassifier.load(options.model),
-        options.threshold,
-        options.keep,
-    )
+    model = FlyNNClassifier.load(options.model)
+    threshold = options.threshold
+    keep = options.keep
     rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, Path(options.file), None, dialect_of(options))
-    kept = (
-        file.source.cells(
+    if keep:
+        kept = file.source.cells(
             file.indices(keep, f"{listed([*map(repr, keep)])} for --keep")
         )
-        if keep
-        else repeat(())
-    )
+    else:
+        kept = repeat(())
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])
@@ -379,7 +387,9 @@ def predict(options: Namespace) -> int:
         for row, index, new in zip(
             probabilities.tolist(), best.tolist(), novelty.tolist(), strict=True
         ):
-            label = classes[index] if row[index] >= options.abstain else ""
+            label = ""
+            if row[index] >= options.abstain:
+                label = classes[index]
             out.writerow(
                 [*next(kept), label, *(round(p, 6) for p in row), round(new, 6)]
             )
@@ -390,11 +400,9 @@ def _decided(p: Any, rarer: int, threshold: float | None) -> Any:
     """Index of the most probable class, (n,); with a threshold the rarer of two from
     this probability on.
     """
-    return (
-        p.argmax(axis=1)
-        if threshold is None
-        else np.where(p[:, rarer] >= threshold, rarer, 1 - rarer)
-    )
+    if threshold is None:
+        return p.argmax(axis=1)
+    return np.where(p[:, rarer] >= threshold, rarer, 1 - rarer)
 
 
 def _rarer(model: Model, threshold: float | None) -> int:
@@ -404,7 +412,9 @@ def _rarer(model: Model, threshold: float | None) -> int:
     if threshold is not None and len(model.classes) != 2:
         raise ConfigError("--threshold", "a model of two classes", len(model.classes))
     sizes = model.members[0].counts.n_per_class
-    return 0 if sizes is not None and sizes[0] < sizes[1] else 1
+    if sizes is not None and sizes[0] < sizes[1]:
+        return 0
+    return 1
 
 
 def _opened_for(
@@ -457,24 +467,18 @@ def score(options: Namespace) -> int:
     counted. Rows without a label, and rows with one that the model does not know, are
     counted and left out.
     """
-    path, out, threshold = (
-        Path(options.file),
-        Path(options.out or "scores.csv"),
-        options.threshold,
-    )
+    path = Path(options.file)
+    out = Path(options.out or "scores.csv")
+    threshold = options.threshold
     check_apart([out], [path, options.model])
     model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
-    file, classes = (
-        _opened_for(model, path, options.label, dialect_of(options)),
-        model.classes_.tolist(),
-    )
-    book, parts, codes, unknown = (
-        codebook(classes),
-        list[Any](),
-        list[int](),
-        list[Any](),
-    )
+    file = _opened_for(model, path, options.label, dialect_of(options))
+    classes = model.classes_.tolist()
+    book = codebook(classes)
+    parts = list[Any]()
+    codes = list[int]()
+    unknown = list[Any]()
     for X, labels in _rows(file, model.model_):
         found = np.array([book.get(value, -1) for value in labels.tolist()])
         found[unlabelled(labels)] = -2
@@ -483,7 +487,8 @@ def score(options: Namespace) -> int:
         codes += found.tolist()
     if not parts:
         raise DataError(path.name, "rows with a label that the model knows", "none")
-    p, y = np.concatenate(parts), np.array([code for code in codes if code >= 0])
+    p = np.concatenate(parts)
+    y = np.array([code for code in codes if code >= 0])
     best = _decided(p, rarer, threshold)
     figures: dict[str, Any] = {
         "rows": len(y),
@@ -493,7 +498,8 @@ def score(options: Namespace) -> int:
         **_figures(p, y, best, len(classes)),
     }
     if threshold is not None:
-        flagged, positive = best == rarer, y == rarer
+        flagged = best == rarer
+        positive = y == rarer
         counts = {
             "flagged": flagged,
             "flagged rightly": flagged & positive,

@@ -78,7 +78,9 @@ class UnreadyClient(FlyNNClient):
 
 def client_fn(context: Context) -> Client:
     """The party of a node, made anew for every message; a process loads data once."""
-    return simulated_client(context) if in_simulation() else deployed_client(context)
+    if in_simulation():
+        return simulated_client(context)
+    return deployed_client(context)
 
 
 def in_simulation() -> bool:
@@ -115,15 +117,11 @@ def deployed_client(context: Context) -> Client:
 
     def make(on_answer: OnAnswer | None) -> FlyNNClient:
         node = NodeConfig.parse(context.node_config)
-        data_path, load = (
-            os.path.expanduser(node.data_path),
-            partial(own_file.own_share, node),
-        )
-        budget = (
-            Budget(node.state_path, node.policy(), data_path=data_path)
-            if node.max_epsilon
-            else None
-        )
+        data_path = os.path.expanduser(node.data_path)
+        load = partial(own_file.own_share, node)
+        budget = None
+        if node.max_epsilon:
+            budget = Budget(node.state_path, node.policy(), data_path=data_path)
         previous = replace(node, data_path=node.previous_path)
         return FlyNNClient(
             load=own_file.private_rows(node, budget.secret) if budget else load,
@@ -154,7 +152,8 @@ def simulated_client(context: Context) -> Client:
     name = f"party-{node.get('partition-id', '')}"
 
     def make(_: OnAnswer | None) -> FlyNNClient:
-        if others := sorted(set(node) - {"partition-id", "num-partitions"}):
+        others = sorted(set(node) - {"partition-id", "num-partitions"})
+        if others:
             raise ConfigError(
                 f"node-config {others[0][:80]}",
                 "no such key in a simulation",
@@ -201,7 +200,8 @@ def _ready(
     """The client, or one that refuses with the reason why it, or the record of its
     answers, cannot be made.
     """
-    on_answer, start = None, time.monotonic()
+    on_answer = None
+    start = time.monotonic()
     try:
         on_answer = record()
         client = make(on_answer)
@@ -224,7 +224,10 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
     """
     if not config.is_private:
         return None
-    kind = SimulatedRelease.kind if config.noise == "seeded" else config.mechanism
+    if config.noise == "seeded":
+        kind = SimulatedRelease.kind
+    else:
+        kind = config.mechanism
     policy = Policy(
         config.epsilon,
         config.delta,
@@ -236,7 +239,8 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
     # The process of a party may have another working directory, so that a relative
     # folder would not be the server's.
     folder = Path(config.output_dir).expanduser()
-    folder = folder if folder.is_absolute() else default_folder(run_id)
+    if not folder.is_absolute():
+        folder = default_folder(run_id)
     return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
 
 
@@ -247,7 +251,8 @@ def own_record(context: Context) -> OnAnswer | None:
     The rest of the node config may be wrong: refusals are recorded, too.
     """
     node = context.node_config
-    if (path := _own_file("record-path", node)) is None:
+    path = _own_file("record-path", node)
+    if path is None:
         return None
     if path.suffix != ENDING:
         raise ConfigError(
@@ -276,11 +281,9 @@ def _own_file(key: str, node: Mapping[str, Any]) -> Path | None:
     )
     if not names[key]:
         return None
-    state, same, field = (
-        str(node.get("state-path", "")).strip(),
-        "",
-        f"node-config {key.rpartition(' ')[2]}",
-    )
+    state = str(node.get("state-path", "")).strip()
+    same = ""
+    field = f"node-config {key.rpartition(' ')[2]}"
     try:
         files = {
             other: Path(name).expanduser().absolute()
@@ -321,7 +324,8 @@ def _membership(node: Mapping[str, Any]) -> str:
     """The proof of membership that follows from the secret in the party's own file; ""
     without one.
     """
-    if (path := _own_file("member-path", node)) is None:
+    path = _own_file("member-path", node)
+    if path is None:
         return ""
     if not path.exists():
         with writing(path, mode=0o600) as stream:
@@ -341,7 +345,8 @@ def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None
     """A function that writes the party's copy of the model; a bad path is refused
     before the counting.
     """
-    if (path := _own_file("model-path", node)) is None:
+    path = _own_file("model-path", node)
+    if path is None:
         return None
 
     def keep(model: FlyNNClassifier) -> None:

@@ -35,7 +35,8 @@ from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
 ENDING = ".jsonl"
 # of the page: the latest messages, so that its cost does not grow with the file
-_MOST_ROWS, _MOST_BYTES = 1000, 2**22
+_MOST_ROWS = 1000
+_MOST_BYTES = 2**22
 
 KINDS = {
     EXACT: "exact figures, in clear",
@@ -54,10 +55,8 @@ def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
 
     def record(disclosure: Disclosure) -> None:
         line = disclosure.to_json(run=str(run_id)).encode() + b"\n"
-        is_new, flags = (
-            not path.exists(),
-            os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0),
-        )
+        is_new = not path.exists()
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags, 0o600)
         try:
             cut_off = (

@@ -28,7 +28,9 @@ MOST_NAMES = 20  # of columns that the text lists
 
 def compiled(plan: RunPlan) -> dict[str, Any]:
     """The content of plan.json."""
-    run, config, options = plan.strategy.run, plan.config, plan.strategy.run.options
+    run = plan.strategy.run
+    config = plan.config
+    options = plan.strategy.run.options
     memory = {
         where: {what: round(n) for what, n in needs.items()}
         for where, needs in memory_of(plan).items()
@@ -59,11 +61,17 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
 
 def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
     """Kind of disclosure of a phase, and the content of an answer in words."""
-    kind = EXACT if options.run_spec.mechanism is None else NOISY
+    if options.run_spec.mechanism is None:
+        kind = EXACT
+    else:
+        kind = NOISY
     if options.run_spec.is_secure and phase.channel == TRAIN:
         kind = SECURE
     elif phase is EVALUATION:
-        kind = RESULTS if options.is_evaluated and not options.sums_results else NOTHING
+        if options.is_evaluated and not options.sums_results:
+            kind = RESULTS
+        else:
+            kind = NOTHING
     return {"kind": kind, "content": "" if kind == NOTHING else phase.content}
 
 
@@ -78,13 +86,12 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
     """Settings of a deployed site's node config that this run looks at; it needs so
     many bytes of memory there.
     """
-    run, names, purpose = (
-        options.run_spec,
-        {phase.name for phase in phases_of(options)},
-        options.purpose,
-    )
+    run = options.run_spec
+    names = {phase.name for phase in phases_of(options)}
+    purpose = options.purpose
     classes = ", ".join(map(str, run.classes[:MOST_NAMES]))
-    is_clear, is_exact = not run.is_secure, run.mechanism is None
+    is_clear = not run.is_secure
+    is_exact = run.mechanism is None
     looks = is_clear and "columns" in names
     entries = [
         (True, "data_path", None, f"the site's own file, with {_columns(options)}"),
@@ -152,7 +159,9 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         ),
     ]
     asked = [(name, value, why) for is_asked, name, value, why in entries if is_asked]
-    return asked if purpose == "evaluate" else asked + _policy(run.mechanism)
+    if purpose == "evaluate":
+        return asked
+    return asked + _policy(run.mechanism)
 
 
 def _policy(mechanism: Mechanism | None) -> list[Question]:
@@ -208,7 +217,9 @@ def text(made: dict[str, Any]) -> str:
         f"{made['rounds']} rounds",
     ]
     for phase in made["phases"]:
-        content = f": {phase['content']}" if phase["content"] else ""
+        content = ""
+        if phase["content"]:
+            content = f": {phase['content']}"
         lines.append(
             f"  round {phase['round']}, {phase['name']}: "
             f"{KINDS[phase['kind']]}{content}"
@@ -221,6 +232,8 @@ def text(made: dict[str, Any]) -> str:
     lines += [f"  {note}" for note in made["privacy"]]
     lines.append("  each site's node config:")
     for each in made["sites"]:
-        value = "" if each["value"] is None else f" = {in_json(each['value'])}"
+        value = ""
+        if each["value"] is not None:
+            value = f" = {in_json(each['value'])}"
         lines.append(f"    {each['key']}{value}: {each['reason']}")
     return "\n".join([*lines, ""])

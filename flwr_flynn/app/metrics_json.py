@@ -35,22 +35,26 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import is_beside
 
-_MANY, _APART = 100, 10  # samples; percentage points
+_MANY = 100
+_APART = 10  # samples; percentage points
 _MOST_LISTED = 1000  # parties whose class sizes are in the report
 
 
 def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     """The content of metrics.json; `after` is the federation after the run."""
-    config, plan, parties, strategy = (
-        run_plan.config,
-        run_plan.hashes,
-        run_plan.parties,
-        run_plan.strategy,
-    )
-    counts, run, model = strategy.counts, strategy.run, strategy.model
-    columns, mechanism = run.state.results.get("columns"), run.state.run_spec.mechanism
+    config = run_plan.config
+    plan = run_plan.hashes
+    parties = run_plan.parties
+    strategy = run_plan.strategy
+    counts = strategy.counts
+    run = strategy.run
+    model = strategy.model
+    columns = run.state.results.get("columns")
+    mechanism = run.state.run_spec.mechanism
     spec = model.model_.members[0].spec
-    given = "none" if spec.center is None and spec.scale is None else "given"
+    given = "given"
+    if spec.center is None and spec.scale is None:
+        given = "none"
     report: dict[str, Any] = {
         "format": 3,
         "parties": [
@@ -109,10 +113,8 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     }
     if parties is not None:
         shares = datasets.simulated_shares(config, parties)
-        sizes, n_samples = (
-            [*map(len, shares)],
-            len(datasets.simulated_dataset(config).y),
-        )
+        sizes = [*map(len, shares)]
+        n_samples = len(datasets.simulated_dataset(config).y)
         dealt = {
             "samples": n_samples,
             "dealt": sum(sizes),
@@ -142,10 +144,14 @@ def _schema(run: Run) -> dict[str, Any] | None:
     """Columns of the schema, and those that are left out of a learned one; None without
     a schema.
     """
-    schema, learned = run.state.run_spec.feature_names, run.state.results.get("schema")
+    schema = run.state.run_spec.feature_names
+    learned = run.state.results.get("schema")
     if not isinstance(schema, Schema):
         return None
-    left_out = {} if learned is None else learned.left_out
+    if learned is None:
+        left_out = {}
+    else:
+        left_out = learned.left_out
     told = {
         "is_learned": learned is not None,
         "left_out": left_out,
@@ -162,7 +168,8 @@ def coinciding(run: Run) -> dict[str, str]:
     is known of learned schemas and counts in clear alone.
     """
     learned: Any = run.state.results.get("schema")
-    schema, found = run.state.run_spec.feature_names, dict[str, str]()
+    schema = run.state.run_spec.feature_names
+    found = dict[str, str]()
     parties = [
         each
         for each in run.counted.counted
@@ -170,12 +177,15 @@ def coinciding(run: Run) -> dict[str, str]:
     ]
     if not parties or not isinstance(schema, Schema):
         return found
-    sizes, known = np.array([each.sizes for each in parties]), {*schema.names}
+    sizes = np.array([each.sizes for each in parties])
+    known = {*schema.names}
     for name in [name for name in schema.names if not is_beside(name, known)]:
         held = np.array([form_of(name) in learned.held[each.node] for each in parties])
-        here, there = sizes[~held].sum(0), sizes[held].sum(0)
+        here = sizes[~held].sum(0)
+        there = sizes[held].sum(0)
         is_enough = min(here.sum(), there.sum()) >= _MANY
-        here, there = 100 * here / max(here.sum(), 1), 100 * there / max(there.sum(), 1)
+        here = 100 * here / max(here.sum(), 1)
+        there = 100 * there / max(there.sum(), 1)
         code = np.lexsort((here, abs(here - there).round(9)))[-1]
         if is_enough and abs(here[code] - there[code]) > _APART:
             sites = listed(
@@ -207,7 +217,8 @@ def absences(run: Run) -> dict[str, dict[str, str]]:
 
 def gram(run: Run) -> dict[str, Any] | None:
     """Size of the Gram matrix, and True if its scores are used; None without it."""
-    if (found := run.state.results.get("gram")) is None:
+    found = run.state.results.get("gram")
+    if found is None:
         return None
     return {
         "rows": found.n_rows,
@@ -264,12 +275,11 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     """Digest of the counts of the pooled training samples, and equality of counts and
     model; None: not comparable.
     """
-    config, strategy, model = (
-        run_plan.config,
-        run_plan.strategy,
-        run_plan.strategy.model.model_,
-    )
-    numbers, among = config.party_numbers(), None  # None: all parties
+    config = run_plan.config
+    strategy = run_plan.strategy
+    model = run_plan.strategy.model.model_
+    numbers = config.party_numbers()
+    among = None  # None: all parties
     if config.action != "train" or numbers is not None:
         known = {f"party-{party}": party for party in range(parties)}
         among = [known[member.name] for member in after.members if member.name in known]
@@ -278,7 +288,10 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
         parties if numbers is None else len(numbers)
     )
     raw, codes = datasets.pooled_training(config, parties, among)
-    X = raw if model.schema is None else model.schema.encode(raw)
+    if model.schema is None:
+        X = raw
+    else:
+        X = model.schema.encode(raw)
     counts = [
         ClassCounts.from_data(each.hash, X, codes, len(model.classes), n_jobs=-1)
         for each in model.members
@@ -295,10 +308,8 @@ def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, An
     }
     if config.action != "train":
         return found
-    second, absent = (
-        gram(strategy.run),
-        absences(strategy.run).keys() - {"evaluation", "secure evaluation"},
-    )
+    second = gram(strategy.run)
+    absent = absences(strategy.run).keys() - {"evaluation", "secure evaluation"}
     # small classes stayed at home
     is_partial = second is not None and second["examples"] < strategy.counts.n_examples
     if (
@@ -325,10 +336,8 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     pool would. The run then begins at the counts, with the specs of the parties'
     columns.
     """
-    options, run_spec = (
-        run_plan.strategy.run.options,
-        run_plan.strategy.run.state.run_spec,
-    )
+    options = run_plan.strategy.run.options
+    run_spec = run_plan.strategy.run.state.run_spec
     n_examples = run_plan.strategy.counts.n_examples
     alone: dict[str, Any] = {
         # The effort is lost with the plan.

@@ -147,7 +147,8 @@ class NodeConfig(Settings):
     def labels(self) -> dict[str, str]:
         """`label_map` as a mapping."""
         pairs = [text.partition("=") for text in self.names("label_map")]
-        if bad := sum(not (own.strip() and other.strip()) for own, _, other in pairs):
+        bad = sum(not (own.strip() and other.strip()) for own, _, other in pairs)
+        if bad:
             raise self.refused("label_map", "entries such as ja=yes", f"{bad} others")
         return {own.strip(): other.strip() for own, _, other in pairs}
 
@@ -181,10 +182,8 @@ class NodeConfig(Settings):
             self.held_out_key in labels,
             "another column than that of the labels",
         )
-        is_private, folder = (
-            self.max_epsilon > 0,
-            Path(os.path.normpath(self.state_path)),
-        )
+        is_private = self.max_epsilon > 0
+        folder = Path(os.path.normpath(self.state_path))
         expected = "none with max-epsilon: samples cannot be taken out of noisy counts"
         yield "previous_path", is_private and bool(self.previous_path), expected
         is_folder = folder.is_absolute() and bool(folder.name)

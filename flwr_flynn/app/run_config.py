@@ -496,9 +496,10 @@ class RunConfig(
             options = json.loads(self.partitioner_options or "{}")
         except (ValueError, RecursionError):
             options = None
-        following = (
-            _FOLLOWING if self.partitioner == NATURAL else _FOLLOWING | {"partition_by"}
-        )
+        if self.partitioner == NATURAL:
+            following = _FOLLOWING
+        else:
+            following = _FOLLOWING | {"partition_by"}
         if not isinstance(options, dict) or following & options.keys():
             raise self.refused(
                 "partitioner_options",
@@ -511,11 +512,9 @@ class RunConfig(
         """Name of the column other than the label by which samples are distributed; ""
         for none.
         """
-        return (
-            str(self.options().get("partition_by", ""))
-            if self.partitioner == NATURAL
-            else ""
-        )
+        if self.partitioner == NATURAL:
+            return str(self.options().get("partition_by", ""))
+        return ""
 
     def gram_value(self) -> int | None:
         """`gram` as the strategy takes it; None for "auto"."""
@@ -524,14 +523,18 @@ class RunConfig(
             numbers is None or not 0 <= numbers[0] <= MOST_ROWS
         ):
             raise self.refused("gram", f'"auto" or an integer from 0 to {MOST_ROWS}')
-        return numbers[0] if numbers else None
+        if numbers:
+            return numbers[0]
+        return None
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
         values = floats(self.decay, ",")
         if self.decay != "auto" and (len(values) != 1 or not 0 <= values[0] < 1):
             raise self.refused("decay", '"auto" or a number from 0 below 1')
-        return values[0] if values else "auto"
+        if values:
+            return values[0]
+        return "auto"
 
     def _given_ranges(
         self, n_features: int = 0
@@ -539,11 +542,10 @@ class RunConfig(
         """Lower and upper ends of `ranges`, None without any; without `n_features` this
         checks their form.
         """
-        pairs = (
-            [floats(part, ":") for part in self.ranges.split(",")]
-            if self.ranges
-            else []
-        )
+        if self.ranges:
+            pairs = [floats(part, ":") for part in self.ranges.split(",")]
+        else:
+            pairs = []
         if not all(len(pair) == 2 and pair[0] < pair[1] for pair in pairs):
             raise self.refused(
                 "ranges",
@@ -554,16 +556,16 @@ class RunConfig(
             if pairs
             else ((), ())
         )
-        return (lows, highs) if pairs else None
+        if pairs:
+            return (lows, highs)
+        return None
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
         """`center` or `scale` as a number for each feature; None where it is not given."""
         text = getattr(self, name)
-        return (
-            tuple(self._per_feature(name, floats(text, ","), n_features))
-            if text
-            else None
-        )
+        if text:
+            return tuple(self._per_feature(name, floats(text, ","), n_features))
+        return None
 
     def _per_feature(self, name: str, values: list[Any], n_features: int) -> list[Any]:
         """A value for each feature, from one for all or as many; 0 features check the
@@ -573,7 +575,9 @@ class RunConfig(
             raise self.refused(
                 name, f"one finite value or {n_features} with commas between"
             )
-        return values * (n_features or 1) if len(values) == 1 else values
+        if len(values) == 1:
+            return values * (n_features or 1)
+        return values
 
     @property
     def is_private(self) -> bool:
@@ -583,18 +587,20 @@ class RunConfig(
     @property
     def mechanism(self) -> str:
         """Kind of the noise."""
-        return "gaussian" if self.delta else "top-t" if self.n_released else "laplace"
+        if self.delta:
+            return "gaussian"
+        if self.n_released:
+            return "top-t"
+        return "laplace"
 
     def evaluates(self, simulated: bool, goes_on_with_noise: bool = False) -> bool:
         """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of
         this run or of its federation.
         """
         is_noisy = self.is_private or (goes_on_with_noise and self.action != "evaluate")
-        return (
-            self.evaluate == "true"
-            if self.evaluate != "auto"
-            else simulated or not is_noisy
-        )
+        if self.evaluate != "auto":
+            return self.evaluate == "true"
+        return simulated or not is_noisy
 
     def resolved(self) -> RunConfig:
         """These settings, with the value of `scaling="default"` in place."""
@@ -611,11 +617,9 @@ class RunConfig(
         """The run's `HashPlan`: given sizes as they are, the others left to
         `HashSpec.suggest`.
         """
-        scaling: Any = (
-            "auto"
-            if self.resolved().scaling == "auto" and n_features <= _WIDEST
-            else None
-        )
+        scaling: Any = None
+        if self.resolved().scaling == "auto" and n_features <= _WIDEST:
+            scaling = "auto"
         if self.center or self.scale:
             scaling = (
                 self._vector("center", n_features),
@@ -634,7 +638,9 @@ class RunConfig(
 
     def ignored(self, simulated: bool) -> list[str]:
         """Given keys that a simulation, or a deployment, does not use."""
-        other = "deployment_only" if simulated else "simulation_only"
+        other = "simulation_only"
+        if simulated:
+            other = "deployment_only"
         return [
             row.key
             for row in self.rows()

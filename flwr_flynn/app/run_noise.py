@@ -34,7 +34,10 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
         spec = suggest_spec(config.epsilon, config.delta, **given)
     # Rows over rank codes have fewer entries than the rows over columns of
     # `suggest_spec`.
-    row_nnz = spec.row_nnz if plan.ranges is None else plan.row_nnz
+    if plan.ranges is None:
+        row_nnz: int | None = spec.row_nnz
+    else:
+        row_nnz = plan.row_nnz
     return replace(
         plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz
     )
@@ -62,11 +65,9 @@ def run_mechanism(
         mechanism = MECHANISMS[config.mechanism].for_spec(
             spec, n_classes, config.epsilon, **given
         )
-    return (
-        SimulatedRelease(mechanism, config.seed)
-        if config.noise == "seeded"
-        else mechanism
-    )
+    if config.noise == "seeded":
+        return SimulatedRelease(mechanism, config.seed)
+    return mechanism
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,12 @@ class SharedNoise:
     @classmethod
     def of(cls, mechanism: Mechanism | None, n_parties: int) -> SharedNoise | None:
         """The sharing of a run's mechanism; None where no noise is shared."""
-        n_honest = None if mechanism is None else mechanism.n_honest
-        return None if n_honest is None else cls(n_parties, n_honest)
+        n_honest = None
+        if mechanism is not None:
+            n_honest = mechanism.n_honest
+        if n_honest is None:
+            return None
+        return cls(n_parties, n_honest)
 
     @property
     def n_needed(self) -> int:
@@ -97,12 +102,14 @@ class SharedNoise:
         )
 
     def __str__(self) -> str:
-        n, honest, needed = self.n_parties, self.n_honest, self.n_needed
-        spare = (
-            f"; of those that stay, {needed - honest} may then disclose their share"
-            if needed > honest
-            else ""
-        )
+        n = self.n_parties
+        honest = self.n_honest
+        needed = self.n_needed
+        spare = ""
+        if needed > honest:
+            spare = (
+                f"; of those that stay, {needed - honest} may then disclose their share"
+            )
         return (
             f"One noise is shared. Epsilon holds while at least {honest} of {n} "
             "parties follow the protocol, keep "
@@ -149,11 +156,10 @@ def beside_noise(
     unless the run is to go on.
     """
     share = config.rarest_share or 1 / plan.n_classes
-    n, per_bit = (
-        (plan.n_examples or 0) * share,
-        mechanism.hash_nnz / placeholder_specs(plan)[0].hash_dim,
-    )
-    at_party, found = mechanism.noise_sd, strength(plan, share, mechanism, n_parties)
+    n = (plan.n_examples or 0) * share
+    per_bit = mechanism.hash_nnz / placeholder_specs(plan)[0].hash_dim
+    at_party = mechanism.noise_sd
+    found = strength(plan, share, mechanism, n_parties)
     beside = (
         f"{n:.0f} samples of the rarest class beside noise of "
         f"{at_party * math.sqrt(n_parties):.3g} in a count"

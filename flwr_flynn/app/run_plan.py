@@ -104,7 +104,8 @@ def plan_run(
     if hashes is None:
         return plan
     check_memory(plan)
-    if (mechanism := strategy.run.options.run_spec.mechanism) is None:
+    mechanism = strategy.run.options.run_spec.mechanism
+    if mechanism is None:
         return plan
     said = beside_noise(config, hashes, mechanism, config.min_available or parties or 1)
     log(logging.INFO, "FlyNN: %s", said)
@@ -123,14 +124,18 @@ def _strategy(
     """
     asked = config.min_available or parties or 0
     chosen = config.party_numbers()
-    most = asked if chosen is None else min(len(chosen), asked)
+    if chosen is None:
+        most = asked
+    else:
+        most = min(len(chosen), asked)
     given: dict[str, Any]
     if saved is None:
         plan, classes, feature_names, learns = training_plan(config, parties)
         mechanism = run_mechanism(
             config, placeholder_specs(plan)[0], len(classes), asked
         )
-        shared, bound = SharedNoise.of(mechanism, asked), None
+        shared = SharedNoise.of(mechanism, asked)
+        bound = None
         needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
         given = {
             "spec": plan,
@@ -151,12 +156,11 @@ def _strategy(
             raise config.refused(
                 "action", "another in a simulation, whose samples do not change"
             )
-        plan, needed = (
-            None,
-            config.min_parties or (most if config.action == "resume" else 1),
-        )
+        plan = None
+        needed = config.min_parties or (most if config.action == "resume" else 1)
         names = "classes", "feature_names", "mechanism", "class_weight"
-        run, bound = saved.run_spec, saved.run_spec.bound
+        run = saved.run_spec
+        bound = saved.run_spec.bound
         # A spec for each member of the model.
         given = {name: getattr(run, name) for name in names} | {
             "spec": run.specs,
@@ -164,11 +168,9 @@ def _strategy(
         }
     if config.secure:
         # Noise exceeds the largest count; beyond the bound it is clipped.
-        noise = (
-            0
-            if given.get("mechanism") is None
-            else math.ceil(8 * given["mechanism"].noise_sd)
-        )
+        noise = 0
+        if given.get("mechanism") is not None:
+            noise = math.ceil(8 * given["mechanism"].noise_sd)
         bound = bound_for(
             (config.max_examples or (plan and plan.n_examples) or 0) + noise
         )
@@ -176,7 +178,8 @@ def _strategy(
     make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(
         FlyNNStrategy, min_available_clients=asked
     )
-    if at_a_time := config.nodes_at_a_time:
+    at_a_time = config.nodes_at_a_time
+    if at_a_time:
         make = partial(
             message.FlyNNStrategy, min_available_nodes=asked, nodes_at_a_time=at_a_time
         )
@@ -216,11 +219,10 @@ _ASKED = {
 def _require(config: RunConfig, *names: str, **given: object) -> None:
     """Refuse a run for all settings together that are missing."""
     found = {**{name: getattr(config, name) for name in names}, **given}
-    if missing := [name for name in _ASKED if name in found and not found[name]]:
-        keys, examples = (
-            ", ".join(map(key_of, missing)),
-            "; ".join(_ASKED[name] for name in missing),
-        )
+    missing = [name for name in _ASKED if name in found and not found[name]]
+    if missing:
+        keys = ", ".join(map(key_of, missing))
+        examples = "; ".join(_ASKED[name] for name in missing)
         expected = (
             f"a value in a deployment, whose server sees no data, such as {examples}"
         )
@@ -252,10 +254,12 @@ def _simulated_parties(grid: Grid) -> int | None:
     """
     if not is_simulated(grid):
         return None
-    before, now = -1, 0
+    before = -1
+    now = 0
     while now == 0 or now != before:
         time.sleep(0.3)
-        before, now = now, len(list(grid.get_node_ids()))
+        before = now
+        now = len(list(grid.get_node_ids()))
     return now
 
 
@@ -272,14 +276,16 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
         and plan.scaling is None
         and plan.ranges is None
     ):
-        if (ranges := feature_names.ranges) is None:
+        ranges = feature_names.ranges
+        if ranges is None:
             expected = (
                 "low and high of each number, and no dates, where nothing is "
                 "learned of columns"
             )
             raise config.refused("schema", expected)
         plan = replace(plan, ranges=ranges)
-    if ignored := config.ignored(simulated=parties is not None):
+    ignored = config.ignored(simulated=parties is not None)
+    if ignored:
         log(
             logging.WARNING,
             "FlyNN: this run does not use the settings %s",
@@ -307,7 +313,10 @@ def own_schema(config: RunConfig) -> Schema | None:
             "expected learn or the server's own schema.toml, got "
             f"{type(error).__name__}"
         )
-        text = full_text(error) if isinstance(error, FlyNNError) else missing
+        if isinstance(error, FlyNNError):
+            text = full_text(error)
+        else:
+            text = missing
         raise ConfigError(
             "run-config schema", text=f"run-config schema: {text}"
         ) from None
@@ -321,16 +330,16 @@ def _learns(config: RunConfig) -> bool:
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
     schema = own_schema(config)
-    classes, names = config.class_list(), config.names("feature_names") or None
+    classes = config.class_list()
+    names = config.names("feature_names") or None
     classes = classes or list(schema.classes if schema else ())
     learns = config.schema == "learn" or (
         schema is None and _learns(config) and not (names or config.n_features)
     )
-    n_features = (
-        schema.width
-        if schema
-        else len(names or ()) or config.n_features or learns * _UNKNOWN
-    )
+    if schema:
+        n_features = schema.width
+    else:
+        n_features = len(names or ()) or config.n_features or learns * _UNKNOWN
     noisy = {
         "n_examples": config.n_examples,
         "ranges": schema or config.ranges or config.center or config.scale,
@@ -357,13 +366,12 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     for name in ("min_available", "min_parties"):
         if getattr(config, name) > parties:
             raise config.refused(name, f"at most the simulation's {parties} SuperNodes")
-    dataset, schema = datasets.simulated_dataset(config), own_schema(config)
+    dataset = datasets.simulated_dataset(config)
+    schema = own_schema(config)
     # that the partitioner can deal is known before they start
     shares = datasets.simulated_shares(config, parties)
-    test, numbers = (
-        datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed),
-        config.party_numbers(),
-    )
+    test = datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed)
+    numbers = config.party_numbers()
     sizes = sorted(
         int((~test[rows]).sum())
         for i, rows in enumerate(shares)
@@ -387,7 +395,12 @@ def _simulated(config: RunConfig, parties: int) -> Data:
             "learned of the columns in clear"
         )
         raise config.refused("schema", expected, config.schema or "none")
-    n_features = schema.width if schema else _UNKNOWN if learns else dataset.X.shape[1]
+    if schema:
+        n_features = schema.width
+    elif learns:
+        n_features = _UNKNOWN
+    else:
+        n_features = dataset.X.shape[1]
     plan = config.plan(n_features, datasets.n_training(config), len(dataset.classes))
     return (
         plan,
@@ -404,15 +417,20 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
     """Bytes at the server, and at a party beside its samples, by what for; each must
     allow the largest.
     """
-    config, hashes, options = plan.config, plan.hashes, plan.strategy.run.options
-    run, asked = options.run_spec, config.min_available or plan.parties or 1
-    n_classes, specs, counted = (
-        run.n_classes,
-        run.specs,
-        options.counted_specs(run.specs),
-    )
-    n_examples = None if hashes is None else hashes.n_examples
-    several = "" if len(specs) == 1 else f"{len(specs)} hashes with "
+    config = plan.config
+    hashes = plan.hashes
+    options = plan.strategy.run.options
+    run = options.run_spec
+    asked = config.min_available or plan.parties or 1
+    n_classes = run.n_classes
+    specs = run.specs
+    counted = options.counted_specs(run.specs)
+    n_examples = None
+    if hashes is not None:
+        n_examples = hashes.n_examples
+    several = ""
+    if len(specs) != 1:
+        several = f"{len(specs)} hashes with "
     rows = (
         f"{several}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and "
         f"{n_classes} classes"
@@ -425,16 +443,19 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
     }
     if hashes is not None and hashes.needs_columns:
         # of deployed parties it is not known
-        floor = 1 if plan.parties is None else config.min_examples
-        most_bins = MOST_BINS if run.is_secure else _most_bins(plan)
+        floor = 1
+        if plan.parties is not None:
+            floor = config.min_examples
+        if run.is_secure:
+            most_bins = MOST_BINS
+        else:
+            most_bins = _most_bins(plan)
         columns = ColumnsRequest(hashes.n_features, run.classes)
         what = f"the histograms of {hashes.n_features} columns for {n_classes} classes"
         server[what] = columns.memory_of_sum(n_examples, most_bins, floor)
-    n_rows = (
-        options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features)
-        if options.has_gram
-        else 0
-    )
+    n_rows = 0
+    if options.has_gram:
+        n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features)
     if n_rows:
         what = f"the Gram matrix of {n_rows} rows (gram sets their number)"
         server[what] = party[what] = memory_of_gram(n_rows, n_classes)
@@ -451,19 +472,20 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
 
 
 def _most_bins(plan: RunPlan) -> int:
-    X = None if plan.parties is None else datasets.simulated_dataset(plan.config).X
-    return (
-        256
-        if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8)
-        else USUAL_BINS
-    )
+    X = None
+    if plan.parties is not None:
+        X = datasets.simulated_dataset(plan.config).X
+    if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8):
+        return 256
+    return USUAL_BINS
 
 
 def check_memory(plan: RunPlan) -> None:
     """Refuse a run that needs more memory at the server than the limit."""
     limit = plan.config.memory_limit
     what, needed = max(memory_of(plan)["server"].items(), key=lambda need: need[1])
-    if (size := needed / 2**30) > limit:
+    size = needed / 2**30
+    if size > limit:
         raise plan.config.refused(
             "memory_limit", f"at most {limit:g} GiB", f"{size:.2f} GiB for {what}"
         )

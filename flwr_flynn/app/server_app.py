@@ -34,13 +34,11 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
-_MODEL, _METRICS, _PAGE, _FIGURES, _PLAN = (
-    "model.npz",
-    "metrics.json",
-    "report.html",
-    "figures.csv",
-    "plan.json",
-)
+_MODEL = "model.npz"
+_METRICS = "metrics.json"
+_PAGE = "report.html"
+_FIGURES = "figures.csv"
+_PLAN = "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
@@ -88,10 +86,16 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     """Run all rounds, and return the types of errors in the evaluation; the model
     stands without one.
     """
-    config, strategy = plan.config, plan.strategy
+    config = plan.config
+    strategy = plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
-        threshold = plan.shared.n_needed if plan.shared else LEAST_THRESHOLD
-        secure = threshold if config.secure else None
+        if plan.shared:
+            threshold: float = plan.shared.n_needed
+        else:
+            threshold = LEAST_THRESHOLD
+        secure = None
+        if config.secure:
+            secure = threshold
         return run_rounds(
             strategy, grid, context, strategy.num_rounds, config.timeout, secure
         )
@@ -119,7 +123,8 @@ def _save(
         if action == "train":
             files.unfinished.unlink(missing_ok=True)
         raise
-    after, unwritten = plan.strategy.federation(run=run_id), list[WriteError]()
+    after = plan.strategy.federation(run=run_id)
+    unwritten = list[WriteError]()
     is_written = action == "evaluate" or _write(
         unwritten, lambda: after.save(files.federation)
     )
@@ -151,7 +156,8 @@ def _report(
     _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
     _write(unwritten, lambda: _write_text(files.folder / _FIGURES, as_csv(made)))
     failed = [f"results: {error}" for error in unwritten]
-    if unequal := [name for name in EQUALITIES if made["sha256"].get(name) is False]:
+    unequal = [name for name in EQUALITIES if made["sha256"].get(name) is False]
+    if unequal:
         listed = ", ".join(unequal)
         failed.append(
             "every party is counted, but the model is not the one trained on the "
@@ -210,7 +216,8 @@ class RunFiles:
         """The federation from which the run goes on; None for a new one, whose file
         must not be there.
         """
-        field, action = "run-config federation", config.action
+        field = "run-config federation"
+        action = config.action
         if action == "train":
             # A federation beside model.npz, without a name of its own, is replaced like
             # it.
@@ -228,7 +235,10 @@ class RunFiles:
                     f"one: {self.unfinished} (action = resume continues it)",
                 )
             return None
-        source = self.unfinished if action == "resume" else self.federation
+        if action == "resume":
+            source = self.unfinished
+        else:
+            source = self.federation
         if not source.is_file():
             raise ConfigError(field, "the server's own file", f"none: {source}")
         return Federation.load(source, int(config.memory_limit * 2**30))
@@ -264,7 +274,10 @@ class RunFiles:
 
 def output_folder(config: RunConfig, run_id: int) -> Path:
     """The output folder, which is made before the work starts."""
-    folder = Path(config.output_dir) if config.output_dir else default_folder(run_id)
+    if config.output_dir:
+        folder = Path(config.output_dir)
+    else:
+        folder = default_folder(run_id)
     try:
         folder = folder.expanduser().resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -329,10 +342,8 @@ def print_failure(error: BaseException) -> None:
         """
         text = record.getMessage()
         if text.startswith(_EXIT_PAGE):
-            record.msg, record.args = (
-                f"{text.splitlines()[0] if is_ours else text}\n{line}",
-                (),
-            )
+            record.msg = f"{text.splitlines()[0] if is_ours else text}\n{line}"
+            record.args = ()
         return not (is_ours and record.exc_info and record.exc_info[1] is error)
 
     _FLOWER.addFilter(with_line)

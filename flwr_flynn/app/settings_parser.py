@@ -71,7 +71,9 @@ class Settings:
         """Check a mapping of settings against the table, and refuse all wrong types and
         bounds at once.
         """
-        errors, rows, values = list[ConfigError](), cls.rows(), dict[str, Any]()
+        errors = list[ConfigError]()
+        rows = cls.rows()
+        values = dict[str, Any]()
         keys = ", ".join(row.key for row in rows)
         if cls.foreign is not None and (
             unknown := sorted({*raw} - {row.key for row in rows} - cls.foreign)
@@ -216,10 +218,14 @@ def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
             return _text(field, value, None if value == default else facts.choices)
         if isinstance(default, int):
             # A command line has 2.0 where a program computed the number.
-            whole = (
-                int(value) if isinstance(value, float) and value.is_integer() else value
-            )
-            most = _validation.LARGEST if facts.high is None else int(facts.high)
+            if isinstance(value, float) and value.is_integer():
+                whole = int(value)
+            else:
+                whole = value
+            if facts.high is None:
+                most = _validation.LARGEST
+            else:
+                most = int(facts.high)
             return _validation.integer(
                 field, whole, 0 if facts.low is None else int(facts.low), most
             )
@@ -266,11 +272,9 @@ def whole_numbers(texts: Sequence[str]) -> list[int] | None:
     """The integers that the texts spell, if each spells one as Python prints it: not as
     `01`, `1_0` or `1.0`.
     """
-    return (
-        [int(text) for text in texts]
-        if all(map(PLAIN_INTEGER.fullmatch, texts))
-        else None
-    )
+    if all(map(PLAIN_INTEGER.fullmatch, texts)):
+        return [int(text) for text in texts]
+    return None
 
 
 def floats(text: str, separator: str) -> list[float]:
@@ -279,7 +283,9 @@ def floats(text: str, separator: str) -> list[float]:
         numbers = [float(part) for part in text.split(separator)]
     except ValueError:
         return []
-    return numbers if all(map(math.isfinite, numbers)) else []
+    if all(map(math.isfinite, numbers)):
+        return numbers
+    return []
 
 
 def entries(field: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
@@ -287,7 +293,9 @@ def entries(field: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
     with commas between them.
     """
     if not text.startswith("["):
-        return [part.strip() for part in text.split(",")] if text else []
+        if text:
+            return [part.strip() for part in text.split(",")]
+        return []
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -89,19 +89,16 @@ def run_files(
         config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
         if config is None:
             return 1
-        written = (
-            ("plan.json",)
-            if config.dry_run
-            else ("report.html", "figures.csv", "model.npz", "metrics.json")
-        )
+        if config.dry_run:
+            written: tuple[str, ...] = ("plan.json",)
+        else:
+            written = ("report.html", "figures.csv", "model.npz", "metrics.json")
         files = server_app.RunFiles(
             server_app.output_folder(config, 1), Path(folder) / "federation.npz"
         )
         check_apart([files.folder / name for name in written], paths)
-        grid, context = (
-            FilesGrid([site.raw for site in sites]),
-            Context(1, 0, {}, RecordDict(), given),
-        )
+        grid = FilesGrid([site.raw for site in sites])
+        context = Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
     for name in written:
         print(files.folder / name)
@@ -158,28 +155,24 @@ def _settings(
     of_run = {
         row.key: row.default for row in rows if row.group not in ("privacy", "secure")
     }
-    of_party, given = (
-        {row.key: row.default for row in NodeConfig.rows()},
-        dict[str, Any](),
-    )
+    of_party = {row.key: row.default for row in NodeConfig.rows()}
+    given = dict[str, Any]()
     for text in texts:
         left, _, value = text.partition("=")
         party, colon, key = left.strip().rpartition(":")
-        known = of_party if colon else of_run
+        if colon:
+            known = of_party
+        else:
+            known = of_run
         if key not in known or (colon and party not in nodes):
-            form = (
-                f"PARTY:KEY=VALUE with a party of {', '.join(nodes)} and"
-                if colon
-                else "KEY=VALUE with"
-            )
+            form = "KEY=VALUE with"
+            if colon:
+                form = f"PARTY:KEY=VALUE with a party of {', '.join(nodes)} and"
             raise ConfigError("--set", f"{form} a key of {', '.join(known)}", text)
         # a value of another type is refused with the settings
         with suppress(ValueError, RecursionError):
-            value = (
-                value
-                if isinstance(known[key], str) and value[:1] != '"'
-                else json.loads(value)
-            )
+            if not (isinstance(known[key], str) and value[:1] != '"'):
+                value = json.loads(value)
         (nodes[party] if colon else given)[key] = value
     return given
 
@@ -188,13 +181,13 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """Each file with a name of its own: its stem, behind that of its folder where
     several have the same.
     """
-    stems, names = [path.stem for path in paths], list[str]()
+    stems = [path.stem for path in paths]
+    names = list[str]()
     for path in paths:
-        name = (
-            path.stem
-            if stems.count(path.stem) == 1
-            else f"{path.absolute().parent.name}-{path.stem}"
-        )
+        if stems.count(path.stem) == 1:
+            name = path.stem
+        else:
+            name = f"{path.absolute().parent.name}-{path.stem}"
         names.append(f"{name}-{len(names) + 1}" if name in names else name)
         yield names[-1], path
 
@@ -219,9 +212,11 @@ def _split(
             by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()
         ),
     )
-    n_without, file.n_unlabelled = file.n_unlabelled, 0
+    n_without = file.n_unlabelled
+    file.n_unlabelled = 0
     file.check()
-    (at,), dialect = file.indices([by], f"a column {by!r}"), file.reading.dialect
+    (at,) = file.indices([by], f"a column {by!r}")
+    dialect = file.reading.dialect
     rows_of: dict[str, list[Sequence[str]]] = {}
     for row in file.source.cells(range(len(file.columns))):
         rows_of.setdefault(row[at].strip(), []).append(row)
@@ -266,8 +261,12 @@ class Site:
 
     def __init__(self, path: Path, raw: dict[str, Any]) -> None:
         # `raw` is its node config
-        self.path, self.raw, self.name = path, raw, f"{raw['party-id']}{path.suffix}"
-        self.faults, self.columns, self.labels = list[str](), list[str](), set[str]()
+        self.path = path
+        self.raw = raw
+        self.name = f"{raw['party-id']}{path.suffix}"
+        self.faults = list[str]()
+        self.columns = list[str]()
+        self.labels = set[str]()
         self.file: TableFile | None = None
         self.is_sound = False  # the file by itself
 
@@ -292,11 +291,12 @@ class Site:
         """Note a fault, and the setting that mends it; behind a colon one of this
         party.
         """
-        text = (
-            f"{fault}; --set {self.raw['party-id'] if mend[0] == ':' else ''}{mend}"
-            if mend
-            else fault
-        )
+        if mend:
+            text = (
+                f"{fault}; --set {self.raw['party-id'] if mend[0] == ':' else ''}{mend}"
+            )
+        else:
+            text = fault
         self.faults += [] if text in self.faults else [text]
 
     def head(self) -> None:
@@ -315,11 +315,10 @@ class Site:
             and ending(self.path) != ".npz"
         ):
             own = [name for name in self.columns if name not in others]
-            got = (
-                f"those of no other file: {_quoted(own)}"
-                if own
-                else f"others: {_quoted(self.columns)}"
-            )
+            if own:
+                got = f"those of no other file: {_quoted(own)}"
+            else:
+                got = f"others: {_quoted(self.columns)}"
             self.note(
                 f"expected a column {label!r}, got {got}",
                 f":label={own[0] if len(own) == 1 else '...'}",
@@ -344,11 +343,9 @@ class Site:
 def _plain(label: Any) -> str:
     """A label as text, an integer without a point."""
     text = str(label)
-    return (
-        text[:-2]
-        if text.endswith(".0") and PLAIN_INTEGER.fullmatch(text[:-2])
-        else text
-    )
+    if text.endswith(".0") and PLAIN_INTEGER.fullmatch(text[:-2]):
+        return text[:-2]
+    return text
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -369,7 +366,8 @@ def _inspected(
             site.look(
                 {name for other in sites if other is not site for name in other.columns}
             )
-    schema, together = own_schema(config), Site(Path(), {"party-id": "all files"})
+    schema = own_schema(config)
+    together = Site(Path(), {"party-id": "all files"})
     with together.noting():
         _compare_columns(sites, config, schema)
     known = {*map(_plain, config.class_list() or (schema.classes if schema else ()))}
@@ -378,7 +376,9 @@ def _inspected(
             *(other.labels for other in sites if other is not site)
         )
         if others and (odd := sorted(site.labels - others)):
-            where = "the classes" if known else "those of the other files"
+            where = "those of the other files"
+            if known:
+                where = "the classes"
             text = (
                 f"{len(odd)} of {len(site.labels)} label values are not among "
                 f"{where}: {_quoted(odd)}"

@@ -45,10 +45,12 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
         `UserWarning` names parties of a new federation that gave no answer in a phase,
         and why: the model may lack what the phase is for.
     """
-    run, cids = Run(options), [str(number) for number in range(len(parties))]
+    run = Run(options)
+    cids = [str(number) for number in range(len(parties))]
     for _ in range(run.num_rounds):
         for channel in (TRAIN, EVALUATE):
-            if (ask := run.ask(channel, cids)) is not None:
+            ask = run.ask(channel, cids)
+            if ask is not None:
                 arrays = codec.read_tensors(ask.tensors)
                 for cid in ask.cids:
                     run.receive(

@@ -93,7 +93,10 @@ def encode(*counts: ClassCounts) -> list[Array]:
     """Counts as a message of one block each; sums of noisy counts in the narrowest
     signed type that holds them.
     """
-    form = PLAIN if counts[0].noise else COUNTS
+    if counts[0].noise:
+        form = PLAIN
+    else:
+        form = COUNTS
     fields = [
         Field(
             "counts",
@@ -219,7 +222,8 @@ def split(joined: Any) -> list[bytes]:
     """The tensors in a value that `join` made."""
     if not isinstance(joined, bytes):
         raise PayloadError("statistic", "bytes", type(joined).__name__)
-    tensors, start = [], 0
+    tensors = []
+    start = 0
     while start < len(joined):
         if len(joined) < start + 8:
             raise PayloadError(

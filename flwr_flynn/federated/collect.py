@@ -102,11 +102,10 @@ def _add_each(
             _add(request, batch, roster, counted, reply, sender)
         except Exception as error:  # noqa: BLE001
             # Whatever it is, it must not cost the others their count.
-            reason = (
-                str(error)
-                if isinstance(error, FlyNNError)
-                else f"unreadable ({type(error).__name__})"
-            )
+            if isinstance(error, FlyNNError):
+                reason = str(error)
+            else:
+                reason = f"unreadable ({type(error).__name__})"
             batch.refused[cid] = f"refused: {reason}"
 
 
@@ -133,7 +132,8 @@ def _add(
     if request.load(batch.total) + request.load(statistic) > request.capacity:
         raise PayloadError("the sum has no room for it")
     index = request.match(statistic, sender, set(batch.taken_out.values()))
-    sizes, change = request.sizes(statistic), request.change(statistic)
+    sizes = request.sizes(statistic)
+    change = request.change(statistic)
     seconds = reply.metrics.get(SECONDS)
     party = Member(
         *(
@@ -175,7 +175,9 @@ def _check_new(
     member: Member | None,
 ) -> None:
     """Refuse a party that is in the sum, or in the batch, under another node id."""
-    known = batch.known.get((name, digests)) if name and digests else None
+    known = None
+    if name and digests:
+        known = batch.known.get((name, digests))
     twin = roster.twin(reply.cid, name, digests) or known
     if twin is not None:
         raise PayloadError(f"the same name and counts as node {twin}, which is counted")

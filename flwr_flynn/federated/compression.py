@@ -30,9 +30,11 @@ import numpy.typing as npt
 from flwr_flynn.errors import CountsError, PayloadError
 
 _VERSION = 1
-_HEADER, _CHECKSUM = struct.Struct("<BBBIII"), struct.Struct("<I")
+_HEADER = struct.Struct("<BBBIII")
+_CHECKSUM = struct.Struct("<I")
 _START = _HEADER.size + _CHECKSUM.size
-_GAP_WIDTHS, _ENTRY_WIDTHS = (1, 2, 4), (1, 2, 4, 8)
+_GAP_WIDTHS = (1, 2, 4)
+_ENTRY_WIDTHS = (1, 2, 4, 8)
 _LARGEST_SIZE = 2**31  # entries: positions are summed up in int64
 
 Numbers = npt.NDArray[np.int64]
@@ -47,11 +49,15 @@ def pack(counts: npt.NDArray[Any]) -> Bytes:
     indices = np.flatnonzero(flat)
     gap_width, gaps = _written(np.diff(indices, prepend=-1) - 1)
     width, entries = _written(flat[indices].astype(np.uint64) - np.uint64(1))
-    n, body = len(indices), gaps + entries
+    n = len(indices)
+    body = gaps + entries
     if 4 * n > flat.size:
         dense_width, dense = _written(flat)
         if len(dense) < len(body):
-            gap_width, width, n, body = 0, dense_width, flat.size, dense
+            gap_width = 0
+            width = dense_width
+            n = flat.size
+            body = dense
     header = _HEADER.pack(_VERSION, gap_width, width, *counts.shape, n)
     return np.frombuffer(sealed(header + bytes(_CHECKSUM.size) + body), np.uint8)
 
@@ -62,7 +68,8 @@ def sealed(raw: bytes) -> bytes:
     It finds accidents, such as a changed bit in a gap; whoever forges counts can forge
     it.
     """
-    header, body = raw[: _HEADER.size], raw[_START:]
+    header = raw[: _HEADER.size]
+    body = raw[_START:]
     return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
 
 
@@ -72,7 +79,8 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
 
     Whatever the bytes say, no more is allocated than a few times the expected matrix.
     """
-    raw, size = packed.tobytes(), math.prod(shape)
+    raw = packed.tobytes()
+    size = math.prod(shape)
     if len(raw) < _START or raw[0] != _VERSION:
         raise PayloadError(
             "counts",

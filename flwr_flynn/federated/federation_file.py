@@ -124,7 +124,10 @@ class Federation:
             raise ModelFileError(
                 "roster", "a mechanism for noisy counts", f"mode {run.mode}"
             )
-        expected = 0 if run.is_secure else len(run.specs)
+        if run.is_secure:
+            expected = 0
+        else:
+            expected = len(run.specs)
         for member in self.members:
             if len(member.sha256) != expected:
                 raise ModelFileError(
@@ -189,7 +192,8 @@ class Federation:
         """Write the file, whole or not at all: after a crash there is the old one or
         the new one.
         """
-        run, mechanism = self.run_spec, self.run_spec.mechanism
+        run = self.run_spec
+        mechanism = self.run_spec.mechanism
         roster = {
             "format": _FORMAT,
             "mode": run.mode,
@@ -224,14 +228,14 @@ class Federation:
                     f"one of format {_FORMAT}",
                     f"format {str(roster.get('format'))[:20]}",
                 )
-            mechanism = (
-                None
-                if roster["mechanism"] is None
-                else mechanism_from_dict(roster["mechanism"])
-            )
+            mechanism = None
+            if roster["mechanism"] is not None:
+                mechanism = mechanism_from_dict(roster["mechanism"])
             classes: list[Label] = model.classes.tolist()
             specs = [member.spec for member in model.members]
-            weight = "balanced" if model.prior is None else None
+            weight = None
+            if model.prior is None:
+                weight = "balanced"
             run = RunSpec(
                 specs, classes, mechanism, roster["bound"], model.feature_names, weight
             )
@@ -269,7 +273,8 @@ def _member(values: Any, n_classes: int) -> Member:
                 f"a text of at most {_LONGEST} characters on one line",
                 type(text).__name__,
             )
-    sizes, sha256 = values["sizes"], values["sha256"]
+    sizes = values["sizes"]
+    sha256 = values["sha256"]
     for name in ("key", "proof"):
         if values[name] != "" and not is_sha256(values[name]):
             raise ModelFileError(

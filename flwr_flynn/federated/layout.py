@@ -33,7 +33,9 @@ from flwr_flynn.model.model_file import narrowed
 
 Array = npt.NDArray[Any]
 
-COUNTS, NUMBERS, PLAIN = "counts", "numbers", "plain"
+COUNTS = "counts"
+NUMBERS = "numbers"
+PLAIN = "plain"
 """Forms of a field in a message: packed as a matrix of mostly small integers, packed
 one after the other, or an array of NumPy. Packed ones are described in `compression`.
 """
@@ -92,9 +94,9 @@ class Field:
     @property
     def largest(self) -> int:
         """The largest magnitude of all."""
-        return (
-            self.most if isinstance(self.most, int) else int(self.most.max(initial=0))
-        )
+        if isinstance(self.most, int):
+            return self.most
+        return int(self.most.max(initial=0))
 
     def capped(self, most: int) -> Field:
         """The field with integers up to `most` alone."""
@@ -112,7 +114,9 @@ class Field:
         most = n_parties * self.most
         if (part < (-most if self.is_signed else 0)).any() or (part > most).any():
             largest = n_parties * self.largest
-            least = -largest if self.is_signed else 0
+            least = 0
+            if self.is_signed:
+                least = -largest
             raise PayloadError(
                 name or self.name,
                 f"entries from {least} to {largest}",
@@ -124,7 +128,9 @@ class Field:
         if self.form == NUMBERS:
             return pack_numbers(part.ravel())
         if self.form == COUNTS:
-            return pack_signed(part) if self.is_signed else pack(part)
+            if self.is_signed:
+                return pack_signed(part)
+            return pack(part)
         if len(self.types) > 1:
             return narrowed(part)
         limit = np.iinfo(self.types[0]).max
@@ -200,24 +206,30 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
     """
     names = [content.fields[0] for content in contents(fields)]
     if not isinstance(arrays, Sequence) or len(arrays) != len(names):
-        got = (
-            f"{len(arrays)} arrays"
-            if isinstance(arrays, Sequence)
-            else type(arrays).__name__
-        )
+        got = type(arrays).__name__
+        if isinstance(arrays, Sequence):
+            got = f"{len(arrays)} arrays"
         expected = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         raise PayloadError("message", f"{len(names)} arrays ({expected})", got)
-    rest, packed = iter(arrays), []
+    rest = iter(arrays)
+    packed = []
     for field in fields:
         if field.fingerprint:
             array = next(rest)
             _check_typed(array, "fingerprint", ("|u1",), (_FINGERPRINT_BYTES,))
-            if (got := array.tobytes().hex()) != field.fingerprint:
+            got = array.tobytes().hex()
+            if got != field.fingerprint:
                 raise PayloadError(
                     "fingerprint", f"{field.fingerprint[:12]}...", f"{got[:12]}..."
                 )
         array = next(rest)
-        form = (field.types, field.shape) if field.form == PLAIN else (("|u1",), None)
+        if field.form == PLAIN:
+            form: tuple[tuple[str, ...], tuple[int, ...] | None] = (
+                field.types,
+                field.shape,
+            )
+        else:
+            form = (("|u1",), None)
         _check_typed(array, field.name, *form)
         packed.append(array)
     return [field.unpacked(array) for field, array in zip(fields, packed, strict=True)]
@@ -234,7 +246,9 @@ def largest_sum(bound: int) -> int:
 
 
 def _n_digits(most: int, bound: int) -> int:
-    return 1 if most <= bound else -(-most.bit_length() // (bound.bit_length() - 1))
+    if most <= bound:
+        return 1
+    return -(-most.bit_length() // (bound.bit_length() - 1))
 
 
 def n_entries(fields: Sequence[Field], bound: int) -> int:
@@ -248,7 +262,8 @@ def to_vector(
     """A party's integers as one vector of integers of magnitude up to `bound`, a power
     of two.
     """
-    bits, digits = bound.bit_length() - 1, [np.zeros(0, np.int64)]
+    bits = bound.bit_length() - 1
+    digits = [np.zeros(0, np.int64)]
     for field, part in zip(fields, parts, strict=True):
         assert part.shape == field.shape
         sizes = np.abs(part)
@@ -256,13 +271,14 @@ def to_vector(
         if (sizes > field.most).any():
             expected = f"counts of at most {bound} (run-config max-examples)"
             raise PayloadError("secure sum", expected, "a larger count")
-        n, negative, flat = (
-            _n_digits(field.largest, bound),
-            part.ravel() < 0,
-            sizes.ravel(),
-        )
+        n = _n_digits(field.largest, bound)
+        negative = part.ravel() < 0
+        flat = sizes.ravel()
         for k in range(n):
-            digit = flat if n == 1 else (flat >> bits * k) & (bound - 1)
+            if n == 1:
+                digit = flat
+            else:
+                digit = (flat >> bits * k) & (bound - 1)
             digits.append(np.where(negative, -digit, digit).astype(np.int64))
     return np.concatenate(digits)
 
@@ -271,7 +287,8 @@ def of_vector(
     fields: Sequence[Field], total: npt.NDArray[np.int64], bound: int, n_parties: int
 ) -> list[Array]:
     """The sums of the parties' integers from the sum of their vectors."""
-    bits, parts = bound.bit_length() - 1, []
+    bits = bound.bit_length() - 1
+    parts = []
     for field in fields:
         n = _n_digits(field.largest, bound)
         digits: Array = total[: n * field.size].reshape(n, *field.shape)

@@ -233,7 +233,9 @@ class RunOptions:
         one_of("purpose", self.purpose, PURPOSES)
         given_scoring(self.rule, self.decay)
         if (self.federation is None) != (self.purpose == "train"):
-            what = "none" if self.purpose == "train" else "a Federation"
+            what = "a Federation"
+            if self.purpose == "train":
+                what = "none"
             raise ConfigError(
                 "federation",
                 f"{what} with purpose = {self.purpose}",
@@ -254,13 +256,15 @@ class RunOptions:
         """Further options that exclude each other, as in `conflicts`; these need the
         run's spec.
         """
-        run, purpose = self.run_spec, self.purpose
+        run = self.run_spec
+        purpose = self.purpose
         expected = (
             "none with purpose = update: the samples of noisy counts cannot be "
             "taken out of them"
         )
         yield "mechanism", purpose == "update" and run.mechanism is not None, expected
-        schema, column = self.feature_names, self.group_column
+        schema = self.feature_names
+        column = self.group_column
         is_found = (
             not column or self.learn_schema or bool(subgroup_names(schema, column))
         )
@@ -287,8 +291,13 @@ class RunOptions:
 
     def _run_spec(self) -> RunSpec:
         spec = self.spec
-        specs: Any = placeholder_specs(spec) if isinstance(spec, HashPlan) else spec
-        weight = "balanced" if self.rule == "novelty" else self.class_weight
+        if isinstance(spec, HashPlan):
+            specs: Any = placeholder_specs(spec)
+        else:
+            specs = spec
+        weight: str | None = "balanced"
+        if self.rule != "novelty":
+            weight = self.class_weight
         run = RunSpec(
             specs,
             self.classes,
@@ -331,11 +340,9 @@ class RunOptions:
     @property
     def plan(self) -> HashPlan | None:
         """The plan of `spec`, if the specs follow from the histograms of the columns."""
-        return (
-            self.spec
-            if isinstance(self.spec, HashPlan) and self.spec.needs_columns
-            else None
-        )
+        if isinstance(self.spec, HashPlan) and self.spec.needs_columns:
+            return self.spec
+        return None
 
     @property
     def has_gram(self) -> bool:
@@ -378,15 +385,15 @@ class RunOptions:
             return self.spec.most_members
         if self.federation is None:
             return 1
-        return (
-            len(self.run_spec.specs)
-            if self.federation.is_selected
-            else self.federation.max_members
-        )
+        if self.federation.is_selected:
+            return len(self.run_spec.specs)
+        return self.federation.max_members
 
     def counted_specs(self, specs: Sequence[HashSpec]) -> tuple[HashSpec, ...]:
         """The specs to count: all candidates, or the first where nothing is selected."""
-        return tuple(specs) if self.selects else (specs[0],)
+        if self.selects:
+            return tuple(specs)
+        return (specs[0],)
 
     @property
     def sums_results(self) -> bool:

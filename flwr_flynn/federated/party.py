@@ -68,11 +68,14 @@ class Party(SampleAccess):
         The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them,
         look at one of the two alone.
         """
-        start, what, request = time.monotonic(), "the request", None
+        start = time.monotonic()
+        what = "the request"
+        request = None
         with self._fixed_time():
             try:
                 self._touched = False
-                config, kind = Config(entries), request_of(entries)
+                config = Config(entries)
+                kind = request_of(entries)
                 what = f"phase {kind.phase}"
                 if channel not in (None, expected := kind.channel):
                     raise PayloadError(
@@ -89,7 +92,8 @@ class Party(SampleAccess):
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
                 answer = Answer(metrics={REFUSED: self.reason(what, error)})
             finally:
-                discloses, self._admitted = self._admitted, NOTHING
+                discloses = self._admitted
+                self._admitted = NOTHING
             # Time tells something of the samples, which noisy counts hide.
             if discloses == EXACT and REFUSED not in answer.metrics:
                 answer.metrics[SECONDS] = time.monotonic() - start
@@ -110,7 +114,8 @@ class Party(SampleAccess):
         """The answer with the party's name, if it has one; a refusal where `on_answer`
         fails to record it.
         """
-        name, record = self.options.name, self.options.on_answer
+        name = self.options.name
+        record = self.options.on_answer
         if name is not None:
             answer.metrics[PARTY] = name
         if (
@@ -135,7 +140,8 @@ class Party(SampleAccess):
 
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
-        start, self.since = self.since or time.monotonic(), None
+        start = self.since or time.monotonic()
+        self.since = None
         try:
             yield
         finally:
@@ -158,10 +164,17 @@ def _disclosure(
     request: Request[Any] | None,
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
-    told = request if answer.arrays else None  # others tell nothing
-    contents = [] if told is None or answer.statistic is None else told.contents
+    # others tell nothing
+    told = None
+    if answer.arrays:
+        told = request
+    if told is None or answer.statistic is None:
+        contents = []
+    else:
+        contents = told.contents
     names = [content.fields for content in contents] or [("",)] * len(answer.arrays)
-    tensors, digest = codec.write_tensors(answer.arrays), hashlib.sha256()
+    tensors = codec.write_tensors(answer.arrays)
+    digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor)
     rows = zip(names, answer.arrays, tensors, strict=True)
@@ -170,7 +183,10 @@ def _disclosure(
         for fields, array, tensor in rows
     )
     others = {name: n_bytes({name: value}) for name, value in answer.metrics.items()}
-    kind = NOTHING if told is None else told.discloses
+    if told is None:
+        kind = NOTHING
+    else:
+        kind = told.discloses
     return Disclosure(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         phase=clean(entries.get(PHASE), 64),

@@ -123,11 +123,9 @@ class PartyOptions:
                 "discloses", "a kind of disclosure that this party knows", discloses
             )
         if is_withdrawal != self.leaves and discloses != NOTHING:
-            expected = (
-                "only runs with action=withdraw"
-                if self.leaves
-                else "no run with action=withdraw"
-            )
+            expected = "no run with action=withdraw"
+            if self.leaves:
+                expected = "only runs with action=withdraw"
             raise ConfigError(
                 "node-config leave",
                 expected,
@@ -209,7 +207,9 @@ class Arrivals:
 
     def __add__(self, other: Arrivals) -> Arrivals:
         if not (self.parties and other.parties):
-            return self if self.parties else other
+            if self.parties:
+                return self
+            return other
         pairs = zip(self.sizes, other.sizes, strict=True)
         sizes = tuple((min(a[0], b[0]), a[1] + b[1], max(a[2], b[2])) for a, b in pairs)
         return Arrivals(
@@ -222,7 +222,9 @@ class Arrivals:
         """
         fields = []
         for content, (low, total, high) in zip(self.contents, self.sizes, strict=True):
-            shape = None if content.shape is None else list(content.shape)
+            shape = None
+            if content.shape is not None:
+                shape = list(content.shape)
             sizes = [low, round(total / self.parties), high]
             fields.append(
                 {"name": ", ".join(content.fields), "shape": shape, "bytes": sizes}

@@ -86,7 +86,10 @@ class Context:
         return absent | dict(self.missing)
 
 
-ALL, NEW, COUNTED, PRESENT = "all", "new", "counted", "present"
+ALL = "all"
+NEW = "new"
+COUNTED = "counted"
+PRESENT = "present"
 """Audiences: parties that this phase has no answer of; those of them that are not in
 the saved federation; parties whose counts are in the sum; parties that are there."""
 
@@ -147,19 +150,20 @@ def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
     """Indices, among the run's specs, of the model's members; the first where nothing
     is selected, or not yet.
     """
-    selection, n_specs = state.results.get("selection"), len(state.run_spec.specs)
+    selection = state.results.get("selection")
+    n_specs = len(state.run_spec.specs)
     if selection is None:
-        return tuple(range(n_specs)) if options.has_members else (0,)
+        if options.has_members:
+            return tuple(range(n_specs))
+        return (0,)
     return tuple(selection.specs)
 
 
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     """The members of the model that the results so far make."""
-    selection, saved, totals = (
-        state.results.get("selection"),
-        options.federation,
-        state.results["counts"],
-    )
+    selection = state.results.get("selection")
+    saved = options.federation
+    totals = state.results["counts"]
     indices = member_indices(state, options)
     parts = [totals.parts[index] for index in indices]
     is_chosen = saved is not None and (
@@ -173,10 +177,8 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     elif saved is not None and totals is saved.totals and is_chosen:
         # for these very counts
         chosen = [saved.shared.members[index] for index in indices]
-        scorings, weights = (
-            [each.scoring for each in chosen],
-            [each.weight for each in chosen],
-        )
+        scorings = [each.scoring for each in chosen]
+        weights = [each.weight for each in chosen]
     else:
         given = given_scoring(options.rule, options.decay)
         scorings = [
@@ -200,14 +202,13 @@ def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     """Scores from the Gram matrix, if there are any: of this run, or of the saved one
     whose counts it has.
     """
-    result, saved = state.results.get("gram"), options.federation
+    result = state.results.get("gram")
+    saved = options.federation
     if result is not None:
         return cast("GramScoring | None", result.scoring)
-    return (
-        saved.shared.gram
-        if saved is not None and state.results["counts"] is saved.totals
-        else None
-    )
+    if saved is not None and state.results["counts"] is saved.totals:
+        return saved.shared.gram
+    return None
 
 
 def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
@@ -217,7 +218,8 @@ def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
 
 def model_of(state: RunState, options: RunOptions) -> Model:
     """The model that the results so far make."""
-    run, members = run_of_members(state, options), members_of(state, options)
+    run = run_of_members(state, options)
+    members = members_of(state, options)
     return model_of_members(run, members, gram_of(state, options))
 
 
@@ -239,7 +241,8 @@ def federation_of(
     """The state of a run as a file, at the phase where a later run goes on; after the
     selection of its specs alone.
     """
-    run, chosen = state.run_spec, members_of(state, options)
+    run = state.run_spec
+    chosen = members_of(state, options)
     is_selected = phase == "" or "selection" in state.results or options.has_members
     if is_selected:
         indices = member_indices(state, options)
@@ -249,13 +252,17 @@ def federation_of(
             for m in members
         ]
     else:
-        totals, scoring = state.results["counts"], chosen[0].scoring
+        totals = state.results["counts"]
+        scoring = chosen[0].scoring
         chosen = tuple(
             ModelMember(spec, part, scoring)
             for spec, part in zip(run.specs, totals.parts, strict=True)
         )
     has_all = phase in BEHIND_MODEL and (is_selected or len(chosen) == 1)
-    most = 1 if is_selected else options.max_members
+    if is_selected:
+        most = 1
+    else:
+        most = options.max_members
     model = model_of_members(run, chosen, gram_of(state, options) if has_all else None)
     return Federation(
         run, model, members, phase, most, is_selected, options.is_thorough

@@ -42,7 +42,10 @@ from flwr_flynn.federated.phases import (
 
 def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
-    every = [*options.phases] if options.phases is not None else _every(options)
+    if options.phases is not None:
+        every = [*options.phases]
+    else:
+        every = _every(options)
     plan = [
         phase for phase in every if options.phases is not None or phase.applies(options)
     ]

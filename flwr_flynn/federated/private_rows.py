@@ -38,7 +38,9 @@ VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and
 what the hash makes of it."""
 
-LEAST_ROWS, ROW_BYTES, INPUT_BYTES = 64, 32, 8
+LEAST_ROWS = 64
+ROW_BYTES = 32
+INPUT_BYTES = 8
 """Rows that the hash has in memory at least, of whatever width, and bytes of each of
 their numbers and inputs."""
 
@@ -98,13 +100,12 @@ class GivenRows(RowReader):
         X, X_test = samples.tables()
         self._pairs = [(X, samples.y), (X_test, samples.y_test)]
         self.width = X.shape[1]
-        self.names = (
-            names_of(X)
-            if is_frame(X)
-            else X.names
-            if isinstance(X, Table) and X.is_named
-            else None
-        )
+        if is_frame(X):
+            self.names = names_of(X)
+        elif isinstance(X, Table) and X.is_named:
+            self.names = X.names
+        else:
+            self.names = None
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
         """The training rows, or those that are held out, at most so many at a time."""
@@ -112,7 +113,8 @@ class GivenRows(RowReader):
         if X is None or y is None:
             return
         check_form(X, y)
-        X = X.tocsr() if sp.issparse(X) else X
+        if sp.issparse(X):
+            X = X.tocsr()
         for rows in batches(len(y), n_rows):
             yield Block(rows.stop - rows.start, partial(_read, X, y, rows.start))
 
@@ -123,8 +125,13 @@ def _read(X: Any, y: Any, start: int, part: slice) -> tuple[Any, Any]:
 
 
 def _sliced(values: Any, rows: slice) -> Any:
-    chosen = values.iloc[rows] if hasattr(values, "iloc") else values[rows]
-    return chosen.toarray() if sp.issparse(chosen) else chosen
+    if hasattr(values, "iloc"):
+        chosen = values.iloc[rows]
+    else:
+        chosen = values[rows]
+    if sp.issparse(chosen):
+        return chosen.toarray()
+    return chosen
 
 
 def check_form(X: Any, y: Any) -> None:
@@ -147,8 +154,14 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     """Refuse rows without the columns that a run asks for; nothing is said of the
     others.
     """
-    schema, known = features if isinstance(features, Schema) else None, rows.names
-    names = features.names if isinstance(features, Schema) else features
+    schema = None
+    if isinstance(features, Schema):
+        schema = features
+    known = rows.names
+    if isinstance(features, Schema):
+        names = features.names
+    else:
+        names = features
     if len(set(names)) < len(names):
         raise DataError(
             "features",
@@ -156,7 +169,10 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
             f"{len(names) - len(set(names))} named again",
         )
     # with which columns may be read from others
-    beside = names if schema is not None else ()
+    if schema is not None:
+        beside = names
+    else:
+        beside = ()
     if schema is not None and schema.is_named and known is None:
         raise DataError(
             "X",
@@ -248,7 +264,8 @@ def fitting(
     for block in rows.blocks(rows_at_a_time(widths, memory), held_out):
         parts = [*each_part(block, chosen)]
         fitting = [part for part in parts if not isinstance(part, Dropped)]
-        if dropped := {part.kind for part in parts if isinstance(part, Dropped)}:
+        dropped = {part.kind for part in parts if isinstance(part, Dropped)}
+        if dropped:
             log.warning(
                 "FlyNN: reading a sample failed with %s", ", ".join(sorted(dropped))
             )
@@ -315,9 +332,9 @@ def _codes(book: dict[Any, int], y: Any) -> Codes:
     known = cache(code_of)  # of types whose equal values mean the same
 
     def code(label: Any) -> int:
-        return (
-            known(label) if type(label) in (str, int, bool, float) else code_of(label)
-        )
+        if type(label) in (str, int, bool, float):
+            return known(label)
+        return code_of(label)
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]
@@ -335,18 +352,14 @@ def meaning(label: Any) -> float | str | None:
             text = (
                 label.decode("ascii") if isinstance(label, bytes) else str(label)
             ).rstrip("\0")
-            return (
-                _real({"True": 1, "False": 0}[text])
-                if text in ("True", "False")
-                else _printed(text)
-            )
+            if text in ("True", "False"):
+                return _real({"True": 1, "False": 0}[text])
+            return _printed(text)
         if isinstance(label, bool | int | float | complex | np.generic):
             return _real(label)
-        return (
-            None
-            if is_gap(label) or isinstance(label, date | time | timedelta)
-            else meaning(str(label))
-        )
+        if is_gap(label) or isinstance(label, date | time | timedelta):
+            return None
+        return meaning(str(label))
     except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
         return None
 
@@ -354,7 +367,9 @@ def meaning(label: Any) -> float | str | None:
 def _real(number: Any) -> float | None:
     value = complex(number)
     # -0.0 + 0.0 is 0.0
-    return value.real + 0.0 if value.imag == 0 and value == value else None
+    if value.imag == 0 and value == value:
+        return value.real + 0.0
+    return None
 
 
 def _printed(text: str) -> float | str | None:
@@ -364,6 +379,7 @@ def _printed(text: str) -> float | str | None:
     kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
     for kind in kinds if len(text) <= _LONGEST_NUMBER else ():
         with suppress(ValueError):
-            if str(value := kind(text)) == text:
+            value = kind(text)
+            if str(value) == text:
                 return _real(value)
     return text

@@ -48,12 +48,10 @@ VERSION = key("version")
 """Key of a request: the version of the server's package. A party of another minor
 version declines."""
 
-PARTY, SECONDS, REFUSED, UNKEPT = (
-    key("party"),
-    key("seconds"),
-    key("refused"),
-    key("unkept"),
-)
+PARTY = key("party")
+SECONDS = key("seconds")
+REFUSED = key("refused")
+UNKEPT = key("unkept")
 """Keys of an answer: the party's name, its seconds, the reason of a refusal, the reason
 why the model was not kept."""
 
@@ -65,16 +63,15 @@ STATISTIC = key("statistic")
 """Key of an answer of the evaluate channel, whose replies carry no arrays: the arrays,
 joined by `codec.join`."""
 
-TRAIN, EVALUATE = "train", "evaluate"
+TRAIN = "train"
+EVALUATE = "evaluate"
 """Flower's two channels; each phase uses one."""
 
-EXACT, NOISY, SECURE, RESULTS, NOTHING = (
-    "exact",
-    "noisy",
-    "secure",
-    "results",
-    "nothing",
-)
+EXACT = "exact"
+NOISY = "noisy"
+SECURE = "secure"
+RESULTS = "results"
+NOTHING = "nothing"
 """Disclosures by an answer: exact figures in clear, noisy counts, a summand of a secure
 sum, results on held-out samples, or nothing. A party admits or refuses by them, see
 `federated.party`."""
@@ -148,13 +145,17 @@ def refusing(field: str | None = None) -> Iterator[None]:
     except PayloadError:
         raise
     except (ConfigError, CountsError, DataError, SchemaError, SpecError) as error:
-        name, text = field or error.field or "config", f"{field or 'config'}: {error}"
+        name = field or error.field or "config"
+        text = f"{field or 'config'}: {error}"
         raise PayloadError(name, error.expected, error.got, text=text) from None
 
 
 def _integer(field: str, value: Any, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
-        got = str(value)[:40] if type(value) is int else type(value).__name__
+        if type(value) is int:
+            got = str(value)[:40]
+        else:
+            got = type(value).__name__
         raise PayloadError(field, f"an integer from {least} to {most}", got)
     return value
 
@@ -197,7 +198,8 @@ class Answer:
 
 def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
     """Our config entries beside the user's, none of which may begin as ours do."""
-    if reserved := sorted(str(name) for name in users if str(name).startswith(PREFIX)):
+    reserved = sorted(str(name) for name in users if str(name).startswith(PREFIX))
+    if reserved:
         raise ConfigError(
             "config", f"keys that do not begin with {PREFIX}", ", ".join(reserved[:5])
         )

@@ -161,7 +161,9 @@ class Request(ABC, Generic[S]):
     @property
     def discloses(self) -> str:
         """Kind of disclosure: `EXACT`, `NOISY`, `SECURE`, `RESULTS` or `NOTHING`."""
-        return EXACT if self.bound is None else SECURE
+        if self.bound is None:
+            return EXACT
+        return SECURE
 
     def admit(self, options: PartyOptions) -> None:
         """Raise unless a party with these options gives an answer, which is asked once,
@@ -283,7 +285,9 @@ class Request(ABC, Generic[S]):
     def load(self, statistic: S) -> int:
         """Share of `capacity` that a statistic takes: by default its number of samples."""
         sizes = self.sizes(statistic)
-        return 0 if sizes is None else sum(sizes.tolist())
+        if sizes is None:
+            return 0
+        return sum(sizes.tolist())
 
     @property
     def capacity(self) -> int:
@@ -323,12 +327,14 @@ class Request(ABC, Generic[S]):
 
     def summed(self, replies: Sequence[Reply]) -> S:
         """The sum of the parties' statistics from copies of the mean of their vectors."""
-        bound, n = self.bound or 2, len(replies)
+        bound = self.bound or 2
+        n = len(replies)
         if any(tuple(reply.tensors) != tuple(replies[0].tensors) for reply in replies):
             raise PayloadError(
                 "secure sum", f"{n} copies of one mean", "different arrays"
             )
-        arrays, shape = codec.read_tensors(replies[0].tensors), (self.n_entries,)
+        arrays = codec.read_tensors(replies[0].tensors)
+        shape = (self.n_entries,)
         if len(arrays) != 1 or arrays[0].dtype.str != "<f8" or arrays[0].shape != shape:
             got = (
                 ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays)
@@ -396,11 +402,9 @@ def sentence_of(phase: str, kind: str) -> str:
     kind of disclosure.
     """
     request = _REQUESTS.get(phase)
-    return (
-        request.sentence
-        if kind == EXACT and request is not None
-        else SENTENCES.get(kind, SENTENCES[EXACT])
-    )
+    if kind == EXACT and request is not None:
+        return request.sentence
+    return SENTENCES.get(kind, SENTENCES[EXACT])
 
 
 def request_of(entries: Mapping[str, Any]) -> type[Request[Any]]:

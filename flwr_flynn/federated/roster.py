@@ -69,7 +69,9 @@ class Member:
     @property
     def examples(self) -> int | None:
         """Samples in all; None where they are hidden."""
-        return None if self.sizes is None else sum(self.sizes)
+        if self.sizes is None:
+            return None
+        return sum(self.sizes)
 
     def __str__(self) -> str:
         return self.name or f"node {self.node}"
@@ -161,13 +163,17 @@ class Roster:
         it can be, see `find`.
         """
         if cid in self._counted:
-            return None if cid in self._gone else self._counted[cid]
+            if cid in self._gone:
+                return None
+            return self._counted[cid]
         # Nodes that are not registered have another id and key after every start: then
         # the name alone is left.
         found = [
             index for index in self.find(cid, name, proof) if index in self.staying
         ]
-        return self.before[found[0]] if len(found) == 1 else None
+        if len(found) == 1:
+            return self.before[found[0]]
+        return None
 
     def find(self, cid: str, name: str | None = None, proof: str = "") -> list[int]:
         """Indices in `before` of members that a node is; without any, of those with its
@@ -175,7 +181,8 @@ class Roster:
 
         The name is by default the one that the node gave before.
         """
-        name = self._names.get(cid, "") if name is None else name
+        if name is None:
+            name = self._names.get(cid, "")
         return self.proven(cid, proof) or (
             self._indices.get(("name", name), []) if name else []
         )
@@ -198,8 +205,12 @@ class Roster:
         """The node id of a counted party with this name and these counts: a node that
         restarted under a new id.
         """
-        other = self._twins.get((name, sha256)) if name and sha256 else None
-        return None if other == cid else other
+        other = None
+        if name and sha256:
+            other = self._twins.get((name, sha256))
+        if other == cid:
+            return None
+        return other
 
     def ask(self, cids: Iterable[str]) -> None:
         """Note that these parties are asked.
@@ -282,7 +293,9 @@ class Roster:
     def _name_before(self, cid: str) -> str:
         """The name that a node has in the saved run, by its id or key; "" without."""
         found = self.find(cid, "")
-        return self.before[found[0]].name if len(found) == 1 else ""
+        if len(found) == 1:
+            return self.before[found[0]].name
+        return ""
 
     def namesakes(self) -> dict[str, list[str]]:
         """Names that several counted parties give themselves, with their cids."""
@@ -320,7 +333,8 @@ class Failures:
         """Reasons why parties that were asked did not reply, by cid."""
         # The sender of a failure without a name is certain only where a single party is
         # missing.
-        texts, reason = self.unnamed, NO_REPLY
+        texts = self.unnamed
+        reason = NO_REPLY
         if texts and len(set(unanswered) - self.named.keys()) == 1:
             reason = f"failed: {texts[0]}"
         elif texts:

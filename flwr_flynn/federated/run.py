@@ -46,7 +46,13 @@ from flwr_flynn.federated.protocol import (
     merged,
 )
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.roster import Failures, Roster, missing_text, require_samples
+from flwr_flynn.federated.roster import (
+    Failures,
+    Member,
+    Roster,
+    missing_text,
+    require_samples,
+)
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
@@ -94,7 +100,10 @@ class Run:
             self.counting is None or self.needed <= 0
         ):
             self.state = self.state.with_result("counts", options.federation.totals)
-        before = () if options.federation is None else options.federation.members
+        if options.federation is None:
+            before: Sequence[Member] = ()
+        else:
+            before = options.federation.members
         # by the names of the phases
         self.rosters = {"counts": Roster(before, options.identify)}
         self.traffic: dict[str, Traffic] = {}  # likewise
@@ -117,11 +126,9 @@ class Run:
         """Flower rounds that are missing where some went into counting once more; 0
         until enough are counted.
         """
-        return (
-            0
-            if self.due is None or not self.is_enough
-            else rounds_of(self.phases[self.phases.index(self.due) :])
-        )
+        if self.due is None or not self.is_enough:
+            return 0
+        return rounds_of(self.phases[self.phases.index(self.due) :])
 
     @property
     def counting(self) -> Phase | None:
@@ -137,11 +144,9 @@ class Run:
     def needed(self) -> int:
         """Parties that this run must count; a resumed run has those of the saved run."""
         federation = self.options.federation
-        saved = (
-            len(federation.members)
-            if federation is not None and self.options.purpose == "resume"
-            else 0
-        )
+        saved = 0
+        if federation is not None and self.options.purpose == "resume":
+            saved = len(federation.members)
         return self.options.min_parties - saved
 
     @property
@@ -165,16 +170,16 @@ class Run:
         """Name of the phase that is due if the run goes on later, from its file; "" at
         the end.
         """
-        return (
-            ""
-            if self.due is None
-            else self.due.resumed_at([phase.name for phase in self.phases])
-        )
+        if self.due is None:
+            return ""
+        return self.due.resumed_at([phase.name for phase in self.phases])
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step, if the one that is due is on it."""
         due = self.due
-        return due if due is not None and due.channel == channel else None
+        if due is not None and due.channel == channel:
+            return due
+        return None
 
     def ask(
         self,
@@ -214,12 +219,15 @@ class Run:
         self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(
             len(cids), tensors, config
         )
-        counts = self.state.results.get(phase.name) if phase.is_counting else None
-        start = request.start if counts is None else counts
-        self.asked, self._asked_cids = (
-            Ask(phase, request, cids, tensors, config, roster, start),
-            frozenset(cids),
-        )
+        counts = None
+        if phase.is_counting:
+            counts = self.state.results.get(phase.name)
+        if counts is None:
+            start = request.start
+        else:
+            start = counts
+        self.asked = Ask(phase, request, cids, tensors, config, roster, start)
+        self._asked_cids = frozenset(cids)
         self._batch = Batch(start)
         return self.asked
 
@@ -229,7 +237,8 @@ class Run:
 
         Their arrays are let go of, so that memory does not grow with the replies.
         """
-        if (ask := self.asked) is None:
+        ask = self.asked
+        if ask is None:
             return
         batch = self._batch
         # others are ignored
@@ -255,27 +264,32 @@ class Run:
         `replies` are those that `receive` has not had; `figures` is called with those
         that passed, before anything is changed.
         """
-        if (ask := self.asked) is None:
+        ask = self.asked
+        if ask is None:
             return None
         is_first = not self._batch.replies
         self.receive(replies)
-        batch, phase, roster = self._batch, ask.phase, ask.roster
+        batch = self._batch
+        phase = ask.phase
+        roster = ask.roster
         failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
         is_asked = phase.audience == COUNTED or (
             phase.audience == PRESENT and self.options.is_evaluated
         )
-        needed = self.options.min_parties if is_asked else 0
-        if (n_answered := len(batch.replies.keys() - batch.refused.keys())) < needed:
+        needed = 0
+        if is_asked:
+            needed = self.options.min_parties
+        n_answered = len(batch.replies.keys() - batch.refused.keys())
+        if n_answered < needed:
             batch = batch.without(
                 ask.start,
                 f"set aside: {n_answered} of at least {needed} parties replied",
             )
         try:
-            found = (
-                dict(figures(list(batch.passed.values())))
-                if figures is not None and batch.passed
-                else {}
-            )
+            if figures is not None and batch.passed:
+                found = dict(figures(list(batch.passed.values())))
+            else:
+                found = {}
         except BaseException:  # the replies may come again
             if is_first:
                 self._batch = Batch(ask.start)
@@ -332,11 +346,10 @@ class Run:
 
     def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         """Put the total of a phase into the state, and who gave no answer."""
-        missing = (
-            context.unanswered_by(batch.passed)
-            if phase.audience == COUNTED
-            else context.missing
-        )
+        if phase.audience == COUNTED:
+            missing: Mapping[str, str] = context.unanswered_by(batch.passed)
+        else:
+            missing = context.missing
         state = phase.fold(self.state, batch, context)
         self.state = replace(state, missing={**state.missing, phase.name: missing})
 
@@ -345,11 +358,9 @@ class Run:
         if bound is None or phase.channel != TRAIN:
             return cids
         index = self.phases.index(phase)
-        earlier = (
-            self.rosters.get(self.phases[index - 1].name)
-            if index and not phase.is_counting
-            else None
-        )
+        earlier = None
+        if index and not phase.is_counting:
+            earlier = self.rosters.get(self.phases[index - 1].name)
         # a party in one of two such sums would be their difference
         if earlier and phase.audience != COUNTED:
             reason = (
@@ -369,9 +380,10 @@ class Run:
     @property
     def is_specified(self) -> bool:
         """True if no phase is left that derives the specs."""
-        before = (
-            self.phases[: self.phases.index(self.counting)] if self.counting else ()
-        )
+        if self.counting:
+            before = self.phases[: self.phases.index(self.counting)]
+        else:
+            before = ()
         return all(
             phase.name in self.state.results for phase in before if phase.derives_specs
         )
@@ -379,8 +391,13 @@ class Run:
     def require_specs(self) -> None:
         """Raise an `AggregationError` while the specs wait for the columns."""
         if not self.is_specified:
-            due = "" if self.due is None else self.due.name
-            missing = self.rosters[due].missing if due in self.rosters else {}
+            due = ""
+            if self.due is not None:
+                due = self.due.name
+            if due in self.rosters:
+                missing = self.rosters[due].missing
+            else:
+                missing = {}
             who = (
                 missing_text(missing)
                 or "nobody was asked; too few parties were connected"
@@ -395,7 +412,8 @@ class Run:
     def totals(self) -> CountsOfSpecs:
         """The sums of the parties counted so far, for each spec."""
         self.require_specs()
-        counting, totals = self.counting, self.state.results.get("counts")
+        counting = self.counting
+        totals = self.state.results.get("counts")
         if totals is None and counting is not None:
             totals = counting.request(
                 self.state, Context(self.options, self.counted)
@@ -438,12 +456,11 @@ class Run:
         """A reason that parties of a secure sum do not give, as it would tell their
         size.
         """
-        bound, mechanism = self.state.run_spec.bound, self.state.run_spec.mechanism
-        return (
-            ""
-            if bound is None or mechanism
-            else f" (with at most {bound} samples each, by max-examples)"
-        )
+        bound = self.state.run_spec.bound
+        mechanism = self.state.run_spec.mechanism
+        if bound is None or mechanism:
+            return ""
+        return f" (with at most {bound} samples each, by max-examples)"
 
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""
@@ -455,7 +472,8 @@ class Run:
         ):
             return before
         # of no samples before it
-        due, state = self.due_if_resumed, self.state.with_result("counts", self.totals)
+        due = self.due_if_resumed
+        state = self.state.with_result("counts", self.totals)
         if self.due is not None and due != self.due.name:
             state = state.without([due])
         members = [replace(m, run=m.run or run) for m in self.counted.members]
@@ -464,7 +482,8 @@ class Run:
 
 def rounds_of(phases: Sequence[Phase]) -> int:
     """Flower rounds that some phases take."""
-    rounds, last = 0, EVALUATE
+    rounds = 0
+    last = EVALUATE
     for phase in phases:
         rounds += phase.channel == TRAIN or last == EVALUATE
         last = phase.channel

@@ -138,11 +138,9 @@ class RunSpec:
             )
         # in clear a share of the noise would not protect
         if mechanism.is_share != self.is_secure:
-            expected = (
-                "GaussianCounts with n_honest"
-                if self.is_secure
-                else "one without n_honest"
-            )
+            expected = "one without n_honest"
+            if self.is_secure:
+                expected = "GaussianCounts with n_honest"
             raise ConfigError(
                 "mechanism", f"{expected} in mode {self.mode}", repr(mechanism)
             )
@@ -165,13 +163,11 @@ class RunSpec:
     @property
     def mode(self) -> str:
         """Plain, noisy or secure."""
-        return (
-            "secure"
-            if self.is_secure
-            else "plain"
-            if self.mechanism is None
-            else "noisy"
-        )
+        if self.is_secure:
+            return "secure"
+        if self.mechanism is None:
+            return "plain"
+        return "noisy"
 
     @property
     def is_plain(self) -> bool:
@@ -186,7 +182,9 @@ class RunSpec:
     @property
     def guarantee(self) -> str | None:
         """The privacy guarantee of the mechanism, see `Mechanism.guarantee`."""
-        return None if self.mechanism is None else self.mechanism.guarantee()
+        if self.mechanism is None:
+            return None
+        return self.mechanism.guarantee()
 
     @property
     def spec(self) -> HashSpec:
@@ -253,33 +251,34 @@ class RunSpec:
         """SHA-256 of classes and names of features: with others, the same samples make
         other counts.
         """
-        names = (
-            self.feature_names.to_dict()
-            if isinstance(self.feature_names, Schema)
-            else self.feature_names
-        )
-        named = self.classes if names is None else [self.classes, names]
+        if isinstance(self.feature_names, Schema):
+            names: Any = self.feature_names.to_dict()
+        else:
+            names = self.feature_names
+        if names is None:
+            named: object = self.classes
+        else:
+            named = [self.classes, names]
         return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         with refusing():
-            parsed, classes = (
-                announced_specs(config, "specs", MAX_SPECS),
-                config.json("classes", MAX_CHARS),
-            )
-            mechanism = (
-                mechanism_from_dict(config.json("mechanism", 4096))
-                if "mechanism" in config
-                else None
-            )
-            bound = announced_bound(config) if "bound" in config else None
+            parsed = announced_specs(config, "specs", MAX_SPECS)
+            classes = config.json("classes", MAX_CHARS)
+            mechanism = None
+            if "mechanism" in config:
+                mechanism = mechanism_from_dict(config.json("mechanism", 4096))
+            bound = None
+            if "bound" in config:
+                bound = announced_bound(config)
             weight = config.entries.get(key("class_weight"))
             run = cls(
                 parsed, classes, mechanism, bound, announced_names(config), weight
             )
-        if (mode := config.text("mode", 40)) != run.mode:
+        mode = config.text("mode", 40)
+        if mode != run.mode:
             raise PayloadError(
                 key("mode"), f"{run.mode} with this mechanism and bound", mode
             )
@@ -329,7 +328,10 @@ def announced_specs(
     """
     specs = _inflated(config, name)
     if not isinstance(specs, list) or not 1 <= len(specs) <= most:
-        got = len(specs) if isinstance(specs, list) else type(specs).__name__
+        if isinstance(specs, list):
+            got: int | str = len(specs)
+        else:
+            got = type(specs).__name__
         raise PayloadError(key(name), f"a list of 1 to {most} specs", got)
     values = _referred([*(spec.to_dict() for spec in known), *specs])
     return tuple(HashSpec.from_dict(spec) for spec in values[len(known) :])
@@ -339,10 +341,8 @@ def _inflated(config: Config, name: str) -> Any:
     """The JSON value in deflated specs, which may come from anybody: no more is
     expanded than a text of that size.
     """
-    raw, expected = (
-        config.entries.get(key(name)),
-        f"a deflated text of at most {MAX_CHARS} characters",
-    )
+    raw = config.entries.get(key(name))
+    expected = f"a deflated text of at most {MAX_CHARS} characters"
     if not isinstance(raw, bytes):
         raise PayloadError(
             key(name), expected, "nothing" if raw is None else type(raw).__name__
@@ -395,14 +395,19 @@ def _referred(specs: list[Any]) -> list[Any]:
             spec = dict(spec)
             for name in _VECTORS:
                 value = spec.get(name)
-                index = value.get("as") if isinstance(value, dict) else None
+                index = None
+                if isinstance(value, dict):
+                    index = value.get("as")
                 if (
                     type(index) is int
                     and 0 <= index < len(out)
                     and isinstance(out[index], dict)
                 ):
                     spec[name] = out[index].get(name)
-                    rows = spec[name] if isinstance(spec[name], list) else []
+                    if isinstance(spec[name], list):
+                        rows = spec[name]
+                    else:
+                        rows = []
                     n_numbers += sum(
                         len(row) if isinstance(row, list) else 1 for row in rows
                     )

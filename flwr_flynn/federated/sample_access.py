@@ -76,11 +76,13 @@ def progress(total: int = 0) -> Callable[[int], None]:
     """A function that takes numbers of samples just hashed, and logs their sum on this
     machine, every ten seconds.
     """
-    done, last = 0, time.monotonic()
+    done = 0
+    last = time.monotonic()
 
     def hashed(n_samples: int) -> None:
         nonlocal done, last
-        done, now = done + n_samples, time.monotonic()
+        done = done + n_samples
+        now = time.monotonic()
         if now - last >= 10:
             last = now
             log.info("FlyNN: %d of %s samples hashed", done, total or "so many")
@@ -152,17 +154,13 @@ class SampleAccess:
                 what,
                 "; ".join([str(error), *getattr(error, "__notes__", ())]),
             )
-            return (
-                f"{what} failed at this party"
-                if hides and self._touched
-                else str(error)
-            )
+            if hides and self._touched:
+                return f"{what} failed at this party"
+            return str(error)
         log.error("FlyNN: %s failed", what, exc_info=error)
-        return (
-            f"{what} failed at this party"
-            if hides
-            else f"failed with {type(error).__name__}"
-        )
+        if hides:
+            return f"{what} failed at this party"
+        return f"failed with {type(error).__name__}"
 
     def check_run(self, run: RunSpec, config: Config) -> None:
         """Raise unless the party has the memory for such a run, and draws the same rows
@@ -174,7 +172,9 @@ class SampleAccess:
         )
         inputs = max(map(inputs_of, run.specs))
         needed += LEAST_ROWS * (ROW_BYTES * run.spec.n_features + INPUT_BYTES * inputs)
-        several = f", the first of {len(run.specs)} specs" if len(run.specs) > 1 else ""
+        several = ""
+        if len(run.specs) > 1:
+            several = f", the first of {len(run.specs)} specs"
         sizes = (
             f"n_features {run.spec.n_features}, hash_dim {run.spec.hash_dim}, "
             f"row_nnz {run.spec.row_nnz}"
@@ -187,10 +187,8 @@ class SampleAccess:
         where the request decides them.
         """
         if needed > self.options.memory_limit:
-            most, got = (
-                f"{self.options.memory_limit / 2**20:.1f}",
-                f"{needed / 2**20:.1f}",
-            )
+            most = f"{self.options.memory_limit / 2**20:.1f}"
+            got = f"{needed / 2**20:.1f}"
             text = f"memory: {what} need about {got} MiB, this party allows {most}"
             if is_public:
                 raise PayloadError(
@@ -238,10 +236,11 @@ class SampleAccess:
         """Summary of the raw columns of the training samples, above the floor."""
         if self._admitted != EXACT or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
-        X, least = self._loaded(self._source).tables()[0], self.options.min_examples
-        return (
-            X.told(least) if isinstance(X, TableSummary) else TableSummary.of(X, least)
-        )
+        X = self._loaded(self._source).tables()[0]
+        least = self.options.min_examples
+        if isinstance(X, TableSummary):
+            return X.told(least)
+        return TableSummary.of(X, least)
 
     def inputs(
         self, run: RunSpec, before: bool = False
@@ -309,7 +308,8 @@ class SampleAccess:
         """Ledger, mechanism and digest of the terms for a noisy answer, once all that
         needs no sample is checked.
         """
-        budget, mechanism = self.options.budget, run.mechanism
+        budget = self.options.budget
+        mechanism = run.mechanism
         if budget is None or mechanism is None or self._admitted not in (NOISY, SECURE):
             text = "policy max-epsilon not set: this party gives no private counts"
             raise PrivacyError("policy max-epsilon", got="not set", text=text)
@@ -347,11 +347,11 @@ class SampleAccess:
 
     def _counted(self, run: RunSpec) -> ClassCounts:
         """The party's counts without noise, of the rows that fit."""
-        hasher, array = (
-            run.hasher,
-            np.zeros((run.n_classes, run.spec.hash_dim), np.int64),
-        )
-        n_rows, n_fitting, hashed = 0, 0, progress()
+        hasher = run.hasher
+        array = np.zeros((run.n_classes, run.spec.hash_dim), np.int64)
+        n_rows = 0
+        n_fitting = 0
+        hashed = progress()
         for n, parts in self._parts(
             run, partial(hasher.active, n_jobs=self.options.n_jobs)
         ):
@@ -401,14 +401,17 @@ class SampleAccess:
         """
         if self._reader is None:
             # until the load succeeds, any row may be why it does not
-            before, self._touched = self._touched, True
+            before = self._touched
+            self._touched = True
             try:
-                loaded: Any = (
-                    self._source(()) if callable(self._source) else self._source
-                )
-                self._reader = (
-                    loaded if isinstance(loaded, RowReader) else GivenRows(loaded)
-                )
+                if callable(self._source):
+                    loaded: Any = self._source(())
+                else:
+                    loaded = self._source
+                if isinstance(loaded, RowReader):
+                    self._reader = loaded
+                else:
+                    self._reader = GivenRows(loaded)
             except FlyNNError:
                 raise
             except Exception as error:
@@ -428,7 +431,8 @@ class SampleAccess:
         sum nobody sees the party's own: they need no consent, but with a budget, whose
         guarantee does not cover them.
         """
-        options, in_clear = self.options, self._admitted != SECURE
+        options = self.options
+        in_clear = self._admitted != SECURE
         if (
             options.budget is not None or (options.secure and in_clear)
         ) and not options.evaluates:
@@ -440,7 +444,10 @@ class SampleAccess:
         if self._admitted not in (RESULTS, SECURE):
             raise PrivacyError("samples", RESULTS, self._admitted)
         is_open = not options.secure and options.budget is None and in_clear
-        mine = self._personalized(run, model) if is_open else model
+        if is_open:
+            mine = self._personalized(run, model)
+        else:
+            mine = model
         own = options.class_prior and is_open and run.is_plain
         scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
         if options.budget is None:
@@ -479,12 +486,15 @@ class SampleAccess:
             return model
         try:
             _, codes = self._complete(run, self._held())
-            return (
-                replace(model, prior=own_prior(model, codes)) if len(codes) else model
-            )
+            if len(codes):
+                return replace(model, prior=own_prior(model, codes))
+            return model
         except Exception as error:
             # ours are in the log by their refusal
-            cause = None if isinstance(error, FlyNNError) else error
+            if isinstance(error, FlyNNError):
+                cause = None
+            else:
+                cause = error
             log.warning(
                 "FlyNN: the model is used without what is the party's own in it",
                 exc_info=cause,
@@ -495,7 +505,8 @@ class SampleAccess:
         """Give the model, personalized, to `on_model`, and return "" or the reason why
         that failed.
         """
-        if (on_model := self.options.on_model) is None:
+        on_model = self.options.on_model
+        if on_model is None:
             return ""
         try:
             from flwr_flynn.model.classifier import FlyNNClassifier
@@ -508,11 +519,9 @@ class SampleAccess:
         except Exception as error:
             log.error("FlyNN: on_model failed", exc_info=error)
             # Of an OSError what the system calls it: the rest of its text names a file.
-            cause = (
-                f": {os.strerror(error.errno)}"
-                if isinstance(error, OSError) and error.errno
-                else ""
-            )
+            cause = ""
+            if isinstance(error, OSError) and error.errno:
+                cause = f": {os.strerror(error.errno)}"
             return f"failed with {type(error).__name__}{cause}"
         return ""
 
@@ -546,7 +555,10 @@ class SampleAccess:
     def _loaded(self, source: Any) -> Samples:
         """Samples as they were given, or loaded by the names of the request."""
         self._touched = True
-        samples = source(self._names) if callable(source) else source
+        if callable(source):
+            samples = source(self._names)
+        else:
+            samples = source
         if not isinstance(samples, Samples):
             raise ConfigError(
                 "load", "Samples at a party without a budget", type(samples).__name__

@@ -51,7 +51,8 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
         raise DataError(
             "y", "strings or integers as labels", "unhashable objects"
         ) from None
-    if unknown := int((codes < 0).sum()):
+    unknown = int((codes < 0).sum())
+    if unknown:
         kind = (
             f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}"
         )
@@ -177,7 +178,10 @@ def labelled(
     """Samples in a form that can be sliced, and the codes of their labels; refused as a
     whole if one does not fit.
     """
-    X: Any = samples.X.tocsr() if sp.issparse(samples.X) else np.asarray(samples.X)
+    if sp.issparse(samples.X):
+        X: Any = samples.X.tocsr()
+    else:
+        X = np.asarray(samples.X)
     if X.ndim != 2:
         raise DataError("X", "shape (samples, features)", f"{X.ndim} dimension(s)")
     check_width(X.shape[1], n_features)
@@ -185,7 +189,10 @@ def labelled(
     if len(codes) != X.shape[0]:
         error = DataError("y", "one label for every sample", "more or fewer")
         raise with_rows(error, f"{len(codes)} of {X.shape[0]}")
-    values = X.data if sp.issparse(X) else X
+    if sp.issparse(X):
+        values = X.data
+    else:
+        values = X
     if (
         not with_gaps
         and values.dtype.kind == "f"
@@ -249,9 +256,9 @@ def has_names(X: Any) -> bool:
     """True for a table, its summary, or what `Table.of` takes, whose columns have
     names.
     """
-    return (
-        names_of(X) is not None if is_frame(X) else bool(getattr(X, "is_named", False))
-    )
+    if is_frame(X):
+        return names_of(X) is not None
+    return bool(getattr(X, "is_named", False))
 
 
 def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
@@ -272,13 +279,16 @@ def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
                 "numbers in a run without a schema",
                 table.kinds[index],
             )
-        if n_gaps := int(np.isnan(column).sum()):
+        n_gaps = int(np.isnan(column).sum())
+        if n_gaps:
             error = DataError(
                 f"column {name[:60]!r}", "no gaps in a run without a schema", "some"
             )
             raise with_rows(error, f"{n_gaps} of {len(table)} rows")
         columns.append(column)
-    return np.column_stack(columns) if columns else np.empty((len(table), 0))
+    if columns:
+        return np.column_stack(columns)
+    return np.empty((len(table), 0))
 
 
 def elsewhere(
@@ -293,7 +303,8 @@ def elsewhere(
     edges = next(
         (np.array(spec.edges) for spec in specs if spec.edges is not None), None
     )
-    found, index = [], 0
+    found = []
+    index = 0
     if edges is None:
         return []
     for column in schema.columns:
@@ -301,8 +312,11 @@ def elsewhere(
             column.kind != "category"
             and len(values := X[~np.isnan(X[:, index]), index]) >= _MANY
         ):
-            low, high, row = values.min(), values.max(), edges[index]
-            below, above = row[row < low], row[row > high]
+            low = values.min()
+            high = values.max()
+            row = edges[index]
+            below = row[row < low]
+            above = row[row > high]
             is_far = (
                 len(below) >= len(row) // 4
                 and low - below[-1] > 3 * (below[-1] - below[0]) > 0
@@ -318,14 +332,17 @@ def elsewhere(
 
 # -------- subgroups
 
-OTHER, MISSING = "(other)", "(missing)"
+OTHER = "(other)"
+MISSING = "(missing)"
 """Names of the subgroups of no level."""
 
 
 def subgroup_names(features: Any, column: str) -> tuple[str, ...]:
     """Names of the subgroups by a column; () where it is no category of a schema."""
     found = _found(features, column)
-    return () if found is None else (*found[0].levels, OTHER, MISSING)
+    if found is None:
+        return ()
+    return (*found[0].levels, OTHER, MISSING)
 
 
 def subgroup_codes(features: Any, column: str, X: Any) -> npt.NDArray[np.int64]:
@@ -351,6 +368,8 @@ def _found(features: Any, name: str) -> tuple[Column, int] | None:
     first = 0
     for column in features.columns if isinstance(features, Schema) else ():
         if column.name == name:
-            return (column, first) if column.kind == "category" else None
+            if column.kind == "category":
+                return (column, first)
+            return None
         first += column.width
     return None

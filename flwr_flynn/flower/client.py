@@ -139,7 +139,9 @@ class FlyNNClient(NumPyClient):
         _log_package()
         answer = self.party.answer(config, parameters, EVALUATE)
         accuracy = answer.metrics.get("accuracy")
-        loss = 1 - accuracy if isinstance(accuracy, float) else 0.0
+        loss = 0.0
+        if isinstance(accuracy, float):
+            loss = 1 - accuracy
         return loss, answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:

@@ -51,7 +51,8 @@ def hash_lines(run: RunSpec) -> list[str]:
 
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
     """The plan of a run, before a party is asked."""
-    options, spec = run.options, run.state.run_spec
+    options = run.options
+    spec = run.state.run_spec
     yield (
         INFO,
         f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: "
@@ -89,23 +90,26 @@ def result_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
     """The results of one exchange: a line for every party that is counted, those that
     are missing, and the phase.
     """
-    phase, batch, names = result.phase, result.batch, result.names
+    phase = result.phase
+    batch = result.batch
+    names = result.names
     if phase.audience in (ALL, NEW):
         done = (
             ("updated" if run.options.purpose == "update" else "withdrawn")
             if batch.taken_out
             else "accepted"
         )
-        hidden = (
-            "number of samples hidden"
-            if run.state.run_spec.mechanism is None
-            else "noisy counts"
-        )
+        hidden = "noisy counts"
+        if run.state.run_spec.mechanism is None:
+            hidden = "number of samples hidden"
         for cid, member in batch.members.items():
-            seconds = "" if member.seconds is None else f", {member.seconds:.2f} s"
-            samples = (
-                hidden if member.examples is None else f"{member.examples} samples"
-            )
+            seconds = ""
+            if member.seconds is not None:
+                seconds = f", {member.seconds:.2f} s"
+            if member.examples is None:
+                samples = hidden
+            else:
+                samples = f"{member.examples} samples"
             yield (
                 INFO,
                 f"{phase.name}: {names[cid]}: {samples}, {member.bytes} "
@@ -119,7 +123,9 @@ def result_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
         yield from _namesake_lines(run, result)
     if run.state.run_spec.is_secure and phase.channel == TRAIN:
         yield from _difference_lines(run, result)
-    following = "" if run.due is None else f"; next: {run.due.name}"
+    following = ""
+    if run.due is not None:
+        following = f"; next: {run.due.name}"
     yield INFO, f"{phase.name}: {_outcome(run, result)}{following}"
     found = run.state.results.get(phase.name)
     if isinstance(found, LearnedSchema) and found.left_out:
@@ -127,7 +133,9 @@ def result_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
             [f"{name[:60]!r} ({reason})" for name, reason in found.left_out.items()]
         )
         yield WARNING, f"{phase.name}: columns are left out: {named}"
-    column = run.options.group_column if isinstance(found, LearnedSchema) else ""
+    column = ""
+    if isinstance(found, LearnedSchema):
+        column = run.options.group_column
     if column and not subgroup_names(run.state.run_spec.feature_names, column):
         yield (
             WARNING,
@@ -183,26 +191,23 @@ def _outcome(run: Run, result: ExchangeResult) -> str:
     )
     found = run.state.results.get(result.phase.name)
     if result.phase.is_counting:
-        enough = (
-            "" if run.is_enough else f"; at least {run.options.min_parties} are needed"
-        )
+        if run.is_enough:
+            enough = ""
+        else:
+            enough = f"; at least {run.options.min_parties} are needed"
         return f"{answers}, {len(run.counted)} in all{enough}"
     if isinstance(found, LearnedSchema):
         return f"{run.state.run_spec.spec.n_features} numbers a row ({answers})"
     if isinstance(found, Selection):
-        compared = (
-            "not compared"
-            if found.accuracy is None
-            else f"best leave-one-out {found.accuracy:.4f}"
-        )
+        compared = "not compared"
+        if found.accuracy is not None:
+            compared = f"best leave-one-out {found.accuracy:.4f}"
         chosen = ", ".join(
             f"{choice.spec + 1} ({choice.weight:.2f})" for choice in found.choices
         )
-        members = (
-            f"candidates {chosen} of {len(found.candidates)}, "
-            if len(found.candidates) > 1
-            else ""
-        )
+        members = ""
+        if len(found.candidates) > 1:
+            members = f"candidates {chosen} of {len(found.candidates)}, "
         return f"{members}decay {found.scorings[0].decay:.4g} ({compared}, {answers})"
     if isinstance(found, Evaluation) and found.figures is not None:
         figures: dict[str, Any] = found.figures

@@ -164,17 +164,19 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         """
 
         def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            return (
-                evaluate_fn(server_round, self.arrays)
-                if evaluate_fn is not None and self.run.is_specified
-                else None
-            )
+            if evaluate_fn is not None and self.run.is_specified:
+                return evaluate_fn(server_round, self.arrays)
+            return None
 
         batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time))
-        arrays = self.arrays if self.run.is_specified else ArrayRecord()
-        rounds = (
-            self.num_rounds if num_rounds is None else integer("num_rounds", num_rounds)
-        )
+        if self.run.is_specified:
+            arrays = self.arrays
+        else:
+            arrays = ArrayRecord()
+        if num_rounds is None:
+            rounds = self.num_rounds
+        else:
+            rounds = integer("num_rounds", num_rounds)
         rest = (
             timeout,
             train_config,
@@ -195,11 +197,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if self.run.due is not None:
             log(WARNING, "FlyNN: phase %s is not done", self.run.due.name)
         # Flower's arrays are the sums for all specs.
-        result.arrays = (
-            self.arrays
-            if self.run.is_specified and self.run.is_enough
-            else ArrayRecord()
-        )
+        if self.run.is_specified and self.run.is_enough:
+            result.arrays = self.arrays
+        else:
+            result.arrays = ArrayRecord()
         return result
 
     def configure_train(
@@ -217,11 +218,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         tensors, metrics = self._add_train(
             *self._received(replies, reply_of, self.train_metrics_aggr_fn)
         )
-        return (
-            (None, None)
-            if tensors is None
-            else (record(tensors), MetricRecord(metrics))
-        )
+        if tensors is None:
+            return (None, None)
+        return (record(tensors), MetricRecord(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -238,7 +237,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         received = self._received(
             replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn
         )
-        if (metrics := self._add_evaluate(*received)) is None:
+        metrics = self._add_evaluate(*received)
+        if metrics is None:
             return None
         return MetricRecord(
             {name: each for name, each in metrics.items() if not isinstance(each, str)}
@@ -250,7 +250,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         """Present parties, once they and the counted parties that left number
         `min_available_nodes`.
         """
-        end, found = time.monotonic() + self.wait_timeout, -1
+        end = time.monotonic() + self.wait_timeout
+        found = -1
         while (
             len(present := _present(grid)) + self._left(present) < self._min_available
             and self._is_waiting
@@ -277,7 +278,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if ask is None:
             return []
         # A channel has the name of Flower's message type.
-        kind = channel if self.action == _DEFAULT else f"{channel}.{self.action}"
+        if self.action == _DEFAULT:
+            kind = channel
+        else:
+            kind = f"{channel}.{self.action}"
         # One content for all, as in FedAvg: a grid sends equal content once.
         content = records.request(ask.tensors, ask.config)
         messages = [
@@ -300,20 +304,20 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         unless the user's function needs it.
         """
         contents: dict[int, RecordDict] = {}  # by the metrics of the reply
-        failures, asked, requests = (
-            Failures(),
-            {str(one.dst_node_id) for one in self._sent},
-            dict[str, str](),
-        )
+        failures = Failures()
+        asked = {str(one.dst_node_id) for one in self._sent}
+        requests = dict[str, str]()
         for each in messages:
             # of the next batch, which is sent now
-            if (replied := each.metadata.reply_to_message_id) not in requests:
+            replied = each.metadata.reply_to_message_id
+            if replied not in requests:
                 requests = {
                     one.message_id: str(one.dst_node_id)
                     for one in self._sent
                     if one.message_id
                 }
-            sender, addressee = str(each.metadata.src_node_id), requests.get(replied)
+            sender = str(each.metadata.src_node_id)
+            addressee = requests.get(replied)
             if each.has_error():
                 # Errors that the SuperLink makes for a lost party name the request, and
                 # not the party.
@@ -330,7 +334,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                     sender,
                 )
             else:
-                content = each.content if each.has_content() else RecordDict()
+                if each.has_content():
+                    content = each.content
+                else:
+                    content = RecordDict()
                 reply = read(sender, content)
                 if aggregation_fn is not None:
                     contents[id(reply.metrics)] = content
@@ -358,7 +365,8 @@ class _BatchedGrid:
     """
 
     def __init__(self, grid: Grid, size: int) -> None:
-        self._grid, self._size = grid, size
+        self._grid = grid
+        self._size = size
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -387,18 +395,23 @@ def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
 
 
 def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Message:
-    content = message.content if message.has_content() else RecordDict()
-    client = party.to_client() if isinstance(party, FlyNNClient) else party
+    if message.has_content():
+        content = message.content
+    else:
+        content = RecordDict()
+    if isinstance(party, FlyNNClient):
+        client = party.to_client()
+    else:
+        client = party
     config = config_of(content)
     try:
         parameters = Parameters(tensors_of(content), NUMPY)
     except PayloadError as error:
         declined = getattr(client, "declined", None)  # of a client of this package
-        refusal = (
-            {REFUSED: str(error)}
-            if declined is None
-            else declined(error, config, channel)
-        )
+        if declined is None:
+            refusal = {REFUSED: str(error)}
+        else:
+            refusal = declined(error, config, channel)
         return Message(answer_content([], 0, refusal), reply_to=message)
     if channel == TRAIN:
         fitted = client.fit(FitIns(parameters, config))

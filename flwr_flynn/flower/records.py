@@ -53,7 +53,9 @@ def untested() -> str:
     )
 
 
-ARRAYS, METRICS, CONFIG = "arrays", "metrics", "config"
+ARRAYS = "arrays"
+METRICS = "metrics"
+CONFIG = "config"
 EXAMPLES = "num-examples"
 NUMPY = "numpy.ndarray"
 
@@ -85,7 +87,9 @@ def config_of(content: RecordDict) -> dict[str, Any]:
     without such a record.
     """
     found = content.get(CONFIG)
-    return dict(found) if isinstance(found, ConfigRecord) else {}
+    if isinstance(found, ConfigRecord):
+        return dict(found)
+    return {}
 
 
 def reply_of_evaluation(cid: str, n_examples: int, metrics: Mapping[str, Any]) -> Reply:
@@ -111,7 +115,10 @@ def metrics_of(answer: Answer) -> dict[str, Any]:
 def reply_of(cid: str, content: RecordDict) -> Reply:
     """A party's reply, with a fault if its arrays do not match their description."""
     found = content.get(METRICS)
-    metrics: dict[str, Any] = dict(found) if isinstance(found, MetricRecord) else {}
+    if isinstance(found, MetricRecord):
+        metrics: dict[str, Any] = dict(found)
+    else:
+        metrics = {}
     n_examples: Any = metrics.pop(EXAMPLES, None)
     metrics |= config_of(content)
     try:

@@ -134,7 +134,8 @@ def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
     """Refuse to send counts that would not be masked, or that SecAgg+ was not set up
     for.
     """
-    if (masked := _masked.get()) is None:
+    masked = _masked.get()
+    if masked is None:
         raise PayloadError(
             "secure sum",
             "a request by SecAgg+ through flwr_flynn.secagg.mod",
@@ -145,7 +146,9 @@ def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
         raise PayloadError(
             "secure sum", f"SecAgg+ with the announced bound, {bound}", clipped
         )
-    sharing = None if mechanism is None else mechanism.n_honest
+    sharing = None
+    if mechanism is not None:
+        sharing = mechanism.n_honest
     if sharing is not None and sharing > threshold:
         expected = (
             f"noise of at most {threshold} parties together (n_honest), as no "
@@ -301,7 +304,8 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
 
     def fit(grid: Grid, context: Context) -> None:
         strategy: Any = cast(LegacyContext, context).strategy
-        if (own := getattr(strategy, "secure_bound", None)) != bound:
+        own = getattr(strategy, "secure_bound", None)
+        if own != bound:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
         replies = Replies(
@@ -334,7 +338,9 @@ class Replies:
         shape: Callable[[], tuple[int, ...]],
         note_failure: Callable[[str, str], object],
     ) -> None:
-        self._grid, self._shape, self._note_failure = grid, shape, note_failure
+        self._grid = grid
+        self._shape = shape
+        self._note_failure = note_failure
         self.asked: set[int] = set()
         self.lost: set[int] = set()
 
@@ -349,7 +355,8 @@ class Replies:
         # Before they are sent: a receiver in this process may change a message.
         stages = {message.metadata.dst_node_id: _stage(message) for message in messages}
         self.asked |= stages.keys()
-        reasons, keys = dict.fromkeys(stages, NO_REPLY), set[bytes]()
+        reasons = dict.fromkeys(stages, NO_REPLY)
+        keys = set[bytes]()
         usable: dict[int, Message] = {}
         for reply in self._grid.send_and_receive(messages, timeout=timeout):
             node = reply.metadata.src_node_id
@@ -419,7 +426,10 @@ def check_reply(
                 ) from None
     elif stage == Stage.COLLECT_MASKED_VECTORS:
         masked: Any = record.get(Key.MASKED_PARAMETERS)
-        arrays = codec.read_tensors(masked) if isinstance(masked, list) else []
+        if isinstance(masked, list):
+            arrays = codec.read_tensors(masked)
+        else:
+            arrays = []
         if [(array.dtype.str, array.shape) for array in arrays] != [
             ("<i8", (1,)),
             ("<i8", shape),
@@ -439,7 +449,10 @@ def check_reply(
             )
     else:
         sharing = stage == Stage.SHARE_KEYS
-        name = Key.DESTINATION_LIST if sharing else Key.NODE_ID_LIST
+        if sharing:
+            name = Key.DESTINATION_LIST
+        else:
+            name = Key.NODE_ID_LIST
         nodes = record.get(name)
         whole = (
             isinstance(nodes, list)
@@ -447,15 +460,17 @@ def check_reply(
             and all(type(node) is int for node in nodes)
         )
         if not whole or set(cast(list[int], nodes)) != about:
-            got = (
-                f"{len(nodes)} entries of other parties"
-                if isinstance(nodes, list)
-                else type(nodes).__name__
-            )
+            if isinstance(nodes, list):
+                got = f"{len(nodes)} entries of other parties"
+            else:
+                got = type(nodes).__name__
             raise PayloadError(
                 name, f"each of the {len(about)} parties asked about once", got
             )
-        name = Key.CIPHERTEXT_LIST if sharing else Key.SHARE_LIST
+        if sharing:
+            name = Key.CIPHERTEXT_LIST
+        else:
+            name = Key.SHARE_LIST
         pieces = _pieces(name, record.get(name))
         if len(pieces) != len(about):
             raise PayloadError(name, f"{len(about)}, one for each party", len(pieces))
@@ -493,9 +508,10 @@ def _pieces(name: str, pieces: Any) -> list[bytes]:
             or len(each) > _LONGEST
             or not isinstance(pieces, list)
         ):
-            got = (
-                f"{len(each)} bytes" if isinstance(each, bytes) else type(each).__name__
-            )
+            if isinstance(each, bytes):
+                got = f"{len(each)} bytes"
+            else:
+                got = type(each).__name__
             raise PayloadError(name, f"at most {_LONGEST} bytes for each party", got)
     return cast(list[bytes], pieces)
 

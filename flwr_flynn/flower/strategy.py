@@ -131,7 +131,10 @@ class BaseStrategy(ABC):
         before the evaluation.
         """
         result = self.run.state.results.get("evaluation")
-        return None if result is None else result.figures
+        figures: dict[str, Any] | None = None
+        if result is not None:
+            figures = result.figures
+        return figures
 
     @property
     def secure_bound(self) -> int | None:
@@ -159,7 +162,8 @@ class BaseStrategy(ABC):
 
     def summary(self) -> None:
         """Log the plan of the run."""
-        if warning := untested():
+        warning = untested()
+        if warning:
             log(WARNING, "FlyNN: %s", warning)
         log_lines(plan_lines(self.run, self._min_available, self.wait_timeout))
 
@@ -192,14 +196,13 @@ class BaseStrategy(ABC):
         """Hand the replies of an exchange to the run, and log its result; None if
         nobody was asked.
         """
-        phase, answered = self.run.phase(channel), {reply.cid for reply in replies}
+        phase = self.run.phase(channel)
+        answered = {reply.cid for reply in replies}
         noted = {
             cid: reason for cid, reason in self._failures.items() if cid not in answered
         }
-        failures, self._failures = (
-            Failures(failures.named | noted, failures.unnamed),
-            {},
-        )
+        failures = Failures(failures.named | noted, failures.unnamed)
+        self._failures = {}
         wanted = phase is not None and (phase.is_counting or phase.name == "evaluation")
         result = self.run.complete(replies, failures, figures if wanted else None)
         if result is not None:
@@ -215,7 +218,8 @@ class BaseStrategy(ABC):
         result = self._go_on(TRAIN, replies, failures, figures)
         if result is None or not result.phase.is_counting or not result.batch.passed:
             return None, {}
-        parties, counts = self.parties, self.run.counts
+        parties = self.parties
+        counts = self.run.counts
         metrics = {
             "parties": len(parties),
             "bytes": sum(party.bytes for party in parties),
@@ -230,10 +234,8 @@ class BaseStrategy(ABC):
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> dict[str, Any] | None:
         """Metrics of the evaluation; None after any other phase, and without figures."""
-        result, found = (
-            self._go_on(EVALUATE, replies, failures, figures),
-            self.evaluation,
-        )
+        result = self._go_on(EVALUATE, replies, failures, figures)
+        found = self.evaluation
         if result is None or result.phase.name != "evaluation" or found is None:
             return None
         metrics = {
@@ -247,7 +249,8 @@ class BaseStrategy(ABC):
                 for which in ("worst", "best")
             }
             metrics["worst_party"] = found["worst_party"]["name"]
-        if prior := found["class_prior"]:
+        prior = found["class_prior"]
+        if prior:
             metrics["class_prior_accuracy"] = prior["accuracy"]
             metrics["class_prior_worst_accuracy"] = prior["worst_party"]["accuracy"]
         return {**metrics, **result.figures}
@@ -316,7 +319,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Counts of no samples; for None Flower would ask a party."""
         self.summary()
-        counts = codec.encode(*self.run.totals.parts) if self.run.is_specified else []
+        if self.run.is_specified:
+            counts = codec.encode(*self.run.totals.parts)
+        else:
+            counts = []
         return Parameters(codec.write_tensors(counts), "numpy.ndarray")
 
     def evaluate(
@@ -384,7 +390,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         ]
         figures = _figures(self.evaluate_metrics_aggregation_fn)
         metrics = self._add_evaluate(replies, _failures(failures), figures)
-        return (None, {}) if metrics is None else (1 - metrics["accuracy"], metrics)
+        if metrics is None:
+            return (None, {})
+        return (1 - metrics["accuracy"], metrics)
 
     def _instructions(
         self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], Any]
@@ -413,7 +421,9 @@ def _present(client_manager: ClientManager) -> dict[str, ClientProxy]:
 
 
 def _own(config_fn: ConfigFn | None, server_round: int) -> dict[str, Scalar]:
-    return {} if config_fn is None else config_fn(server_round)
+    if config_fn is None:
+        return {}
+    return config_fn(server_round)
 
 
 def _figures(aggregation_fn: MetricsAggregationFn | None) -> Figures | None:

@@ -85,12 +85,10 @@ class _ReadableGrid:
     def __init__(
         self, grid: Grid, strategy: FlyNNStrategy, timeout: float, is_secure: bool
     ) -> None:
-        self._grid, self._strategy, self._timeout, self._is_secure = (
-            grid,
-            strategy,
-            timeout or None,
-            is_secure,
-        )
+        self._grid = grid
+        self._strategy = strategy
+        self._timeout = timeout or None
+        self._is_secure = is_secure
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -117,9 +115,8 @@ class _ReadableGrid:
         if reply.has_error():
             # Errors that the SuperLink makes for a lost party name the request, and not
             # the party.
-            if (
-                request := by_id.get(reply.metadata.reply_to_message_id, request)
-            ) is None:
+            request = by_id.get(reply.metadata.reply_to_message_id, request)
+            if request is None:
                 return True  # Flower reports it without a sender
             reason = str(reply.error.reason)
         elif request is None:

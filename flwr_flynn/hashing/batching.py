@@ -82,7 +82,8 @@ class BatchEncoder:
             # float32 sums of the integer samples are exact as well
             self._float_winners(X, columns, out)
         else:
-            part, rest = out[is_integer], out[~is_integer]
+            part = out[is_integer]
+            rest = out[~is_integer]
             self._integer_winners(X[is_integer], columns, part, largest)
             self._float_winners(X[~is_integer], columns, rest)
             out[is_integer], out[~is_integer] = part, rest
@@ -117,7 +118,9 @@ class BatchEncoder:
         index[used] = np.arange(d - 1, dtype=np.uint32)
         if self.signed:
             index = np.concatenate([index, index + np.uint32(d)])
-        scale = None if self.scale is None else np.append(self.scale[used], 1.0)
+        scale = None
+        if self.scale is not None:
+            scale = np.append(self.scale[used], 1.0)
         replace(self, n_features=d, scale=scale).winners(X, index[columns], out)
 
     def _integer_winners(
@@ -134,21 +137,26 @@ class BatchEncoder:
             middle = -(-span // 2)
             if middle * self.row_nnz >= 2**7:
                 middle = 0
-            dtype = (
-                "int8"
-                if middle or width <= 2**7
-                else "uint8"
-                if span <= 255
-                else "int16"
-            )
-            levels = X if low == -middle else X.astype(np.int64) - (low + middle)
+            if middle or width <= 2**7:
+                dtype = "int8"
+            elif span <= 255:
+                dtype = "uint8"
+            else:
+                dtype = "int16"
+            if low == -middle:
+                levels = X
+            else:
+                levels = X.astype(np.int64) - (low + middle)
             data = _transpose(levels, dtype, span - 2 * middle if self.signed else None)
             if width <= _COUNTING_WIDTH:
                 _counting(data, columns, width, middle * self.row_nnz, None, None, out)
                 return
             # Wide histogram cells: the sums themselves, exact in float32, make the last
             # cut.
-            exact = X if self.signed else levels
+            if self.signed:
+                exact = X
+            else:
+                exact = levels
             failed = self._approximately(
                 data, exact, np.ones(len(X), np.int64), width, columns, out
             )
@@ -169,13 +177,11 @@ class BatchEncoder:
         depth = np.sqrt(2.0 * np.log(len(columns) / hash_nnz + 1.0))
         for dtype in ("uint8", "int16"):
             levels = (2**15 - 1) // self.row_nnz
-            levels = (
-                min(levels, 255)
-                if dtype == "uint8"
-                else levels
-                if levels >= 2 * 255
-                else 0
-            )
+            if dtype == "uint8":
+                levels = min(levels, 255)
+            else:
+                if not (levels >= 2 * 255):
+                    levels = 0
             if not levels or not len(left):
                 continue
             samples = X[left]
@@ -294,7 +300,10 @@ def dense(chunk: Array | sp.csr_array, gaps: Array | float | None = None) -> Arr
     With `gaps` NaN is a gap, in the place of which these are written: the centre, that
     nothing is left of the column.
     """
-    X: Array = chunk if isinstance(chunk, np.ndarray) else chunk.toarray()
+    if isinstance(chunk, np.ndarray):
+        X: Array = chunk
+    else:
+        X = chunk.toarray()
     if X.dtype == np.bool_:
         X = X.view(np.uint8)
     if X.dtype.kind == "f":
@@ -303,7 +312,8 @@ def dense(chunk: Array | sp.csr_array, gaps: Array | float | None = None) -> Arr
         finite = np.isfinite(X)
         if gaps is not None and not finite.all():
             is_gap = np.isnan(X)
-            X, finite = np.where(is_gap, gaps, X), finite | is_gap
+            X = np.where(is_gap, gaps, X)
+            finite = finite | is_gap
         if not finite.all():
             bad = int((~finite).any(axis=0).sum())
             raise DataError(
@@ -346,7 +356,9 @@ def _counting(
     (n_samples,) bool.
     """
     # about a thousand histogram cells
-    shift = 0 if slack is None else max(0, width.bit_length() - 10)
+    shift = 0
+    if slack is not None:
+        shift = max(0, width.bit_length() - 10)
     n_blocks, _, lanes = data.shape
     n_samples, hash_nnz = out.shape
     failed = np.zeros(n_samples, np.bool_)
@@ -376,11 +388,10 @@ def _counting(
 def _general(data: Array, columns: Array, out: Array) -> None:
     """Call `kernels.winners`."""
     sums = np.empty(data.shape[2], data.dtype)
-    extremes = (
-        (-np.inf, np.inf)
-        if data.dtype.kind == "f"
-        else (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
-    )
+    if data.dtype.kind == "f":
+        extremes = (-np.inf, np.inf)
+    else:
+        extremes = (np.iinfo(data.dtype).min, np.iinfo(data.dtype).max)
     n_samples, hash_nnz = out.shape
     kernels.winners(
         data, columns, hash_nnz, n_samples, np.array(extremes, data.dtype), sums, out

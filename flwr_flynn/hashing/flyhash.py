@@ -92,7 +92,9 @@ class FlyHash:
                 seed, spec.hash_dim, up_to, max(spec.n_codes, 1), spec.row_nnz
             )
         rows.sort(axis=1)
-        signs = draw_signs(seed, spec.hash_dim, spec.row_nnz) if spec.signed else None
+        signs = None
+        if spec.signed:
+            signs = draw_signs(seed, spec.hash_dim, spec.row_nnz)
         self._set(spec, rows, signs, spec.n_features, spec.hash_nnz)
 
     @classmethod
@@ -164,11 +166,16 @@ class FlyHash:
         hash_nnz: int,
     ) -> None:
         self.spec = spec
-        self.rows, self.signs = rows, signs
-        self.n_features, self.hash_nnz = int(n_features), int(hash_nnz)
+        self.rows = rows
+        self.signs = signs
+        self.n_features = int(n_features)
+        self.hash_nnz = int(hash_nnz)
         self.hash_dim, self.row_nnz = rows.shape
         rows.flags.writeable = False
-        n_inputs = self.n_features if spec is None else spec.n_inputs
+        if spec is None:
+            n_inputs = self.n_features
+        else:
+            n_inputs = spec.n_inputs
         # Unsigned indices spare the kernels Numba's wrap-around checks; half the width
         # is half the memory traffic.
         reach = n_inputs * (1 if signs is None else 2)
@@ -177,12 +184,16 @@ class FlyHash:
             signs.flags.writeable = False
             # the negated columns follow
             np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)
-        vectors = (None, None) if spec is None else (spec.center, spec.scale)
+        if spec is None:
+            vectors: tuple[tuple[float, ...] | None, ...] = (None, None)
+        else:
+            vectors = (spec.center, spec.scale)
         self._center, self._scale = (
             None if vector is None else np.array(vector) for vector in vectors
         )
         self._features: TriangleFeatures | RankCodes | None = None
-        center, scale = self._center, self._scale
+        center = self._center
+        scale = self._scale
         if spec is not None and spec.n_waves:
             frequency = spec.wave_frequency
             self._features = TriangleFeatures(
@@ -195,7 +206,10 @@ class FlyHash:
             )
         # In the place of a gap: nothing of a column is left at its centre, and rank
         # codes have none.
-        self._gaps = np.nan if spec is not None and spec.coding else self._center
+        if spec is not None and spec.coding:
+            self._gaps: float | npt.NDArray[Any] | None = np.nan
+        else:
+            self._gaps = self._center
         self._encoder = BatchEncoder(
             n_inputs, self.row_nnz, signs is not None, center, scale
         )
@@ -208,7 +222,9 @@ class FlyHash:
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(b"flynn hash 1")
-        seed = b"" if self.spec is None else struct.pack("<Q", self.spec.seed)
+        seed = b""
+        if self.spec is not None:
+            seed = struct.pack("<Q", self.spec.seed)
         sizes = (self.n_features, *self.rows.shape, self.hash_nnz)
         digest.update(
             struct.pack("<4Q2B", *sizes, self.signs is not None, len(seed)) + seed
@@ -221,7 +237,8 @@ class FlyHash:
         digest.update(self.rows.astype("<i4").data)
         if self.signs is not None:
             digest.update(self.signs.data)
-        if (spec := self.spec) is not None:
+        spec = self.spec
+        if spec is not None:
             if spec.n_waves:
                 digest.update(struct.pack("<Qd", spec.n_waves, spec.wave_frequency))
             if spec.edges is not None:
@@ -235,11 +252,9 @@ class FlyHash:
         return digest.hexdigest()
 
     def __repr__(self) -> str:
-        return (
-            f"FlyHash({self.spec!r})"
-            if self.spec is not None
-            else f"<FlyHash of given rows, m={self.hash_dim}>"
-        )
+        if self.spec is not None:
+            return f"FlyHash({self.spec!r})"
+        return f"<FlyHash of given rows, m={self.hash_dim}>"
 
     def __reduce__(self) -> tuple[Callable[..., FlyHash], tuple[Any, ...]]:
         if self.spec is not None:
@@ -288,7 +303,8 @@ class FlyHash:
         out = np.empty((samples.shape[0], self.hash_dim), np.uint8)
 
         def work(first: int, last: int) -> None:
-            chunk, matrix = samples[first:last], self._lifting_matrix
+            chunk = samples[first:last]
+            matrix = self._lifting_matrix
             if self._features is None:
                 inputs, matrix = self._encoder.inputs(chunk, matrix)
             else:
@@ -311,7 +327,8 @@ class FlyHash:
         good = np.ones(len(X), np.bool_)
         if X.dtype.kind == "f":
             good = ~(np.isinf(X) if self.takes_gaps else ~np.isfinite(X)).any(axis=1)
-        X = X if good.all() else X[good]
+        if not good.all():
+            X = X[good]
         good[good] = (
             self._encoder.fits(X)
             if self._features is None

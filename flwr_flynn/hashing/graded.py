@@ -35,10 +35,14 @@ def lifting_matrix(rows: Array, signs: Array | None, n_inputs: int) -> sp.csr_ar
     m, row_nnz = rows.shape
     # of all that `grades` computes
     largest = 2 * row_nnz * _LARGEST_INPUT * (2 * LEVELS + 1)
-    dtype = np.float32 if largest < _FLOAT32_EXACT else np.float64
-    entries = (
-        np.ones(rows.size, dtype) if signs is None else signs.ravel().astype(dtype)
-    )
+    if largest < _FLOAT32_EXACT:
+        dtype: type[np.floating[Any]] = np.float32
+    else:
+        dtype = np.float64
+    if signs is None:
+        entries = np.ones(rows.size, dtype)
+    else:
+        entries = signs.ravel().astype(dtype)
     return sp.csr_array(
         (entries, rows.ravel(), np.arange(m + 1) * row_nnz), shape=(m, n_inputs)
     )

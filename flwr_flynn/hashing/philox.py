@@ -49,16 +49,19 @@ def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
     """
     low32 = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
-    c0, c1, c2, c3 = np.uint64(block), np.uint64(row), np.uint64(stream), np.uint64(0)
-    k0, k1 = seed & low32, seed >> shift
+    c0 = np.uint64(block)
+    c1 = np.uint64(row)
+    c2 = np.uint64(stream)
+    c3 = np.uint64(0)
+    k0 = seed & low32
+    k1 = seed >> shift
     for _ in range(10):
-        p0, p1 = np.uint64(0xD2511F53) * c0, np.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (
-            (p1 >> shift) ^ c1 ^ k0,
-            p1 & low32,
-            (p0 >> shift) ^ c3 ^ k1,
-            p0 & low32,
-        )
+        p0 = np.uint64(0xD2511F53) * c0
+        p1 = np.uint64(0xCD9E8D57) * c2
+        c0 = (p1 >> shift) ^ c1 ^ k0
+        c1 = p1 & low32
+        c2 = (p0 >> shift) ^ c3 ^ k1
+        c3 = p0 & low32
         k0 = (k0 + np.uint64(0x9E3779B9)) & low32
         k1 = (k1 + np.uint64(0xBB67AE85)) & low32
     words[0], words[1], words[2], words[3] = c0, c1, c2, c3
@@ -83,15 +86,18 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
     taken = np.zeros((n_features + 63) // 64, np.uint64)
-    shift, one = np.uint64(32), np.uint64(1)
+    shift = np.uint64(32)
+    one = np.uint64(1)
     for row in range(hash_dim):
-        block, used = 0, 4
+        block = 0
+        used = 4
         for j in range(n_features - row_nnz, n_features):
             size = np.uint64(j + 1)
             while True:
                 if used == 4:
                     philox(words, seed, block, row, 0)
-                    block, used = block + 1, 0
+                    block = block + 1
+                    used = 0
                 product = words[used] * size
                 used += 1
                 if _is_fair(product, size):
@@ -117,18 +123,26 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
     taken = np.zeros((len(up_to) * n_codes + 63) // 64, np.uint64)
-    shift, one = np.uint64(32), np.uint64(1)
-    total, codes = up_to[-1], np.uint64(n_codes)
+    shift = np.uint64(32)
+    one = np.uint64(1)
+    total = up_to[-1]
+    codes = np.uint64(n_codes)
     for row in range(hash_dim):
-        block, used, k = 0, 4, 0
+        block = 0
+        used = 4
+        k = 0
         while k < row_nnz:
             column = np.uint64(0)
             for part in range(2):
-                size = total if part == 0 else codes
+                if part == 0:
+                    size = total
+                else:
+                    size = codes
                 while True:
                     if used == 4:
                         philox(words, seed, block, row, 3)
-                        block, used = block + 1, 0
+                        block = block + 1
+                        used = 0
                     product = words[used] * size
                     used += 1
                     if _is_fair(product, size):
@@ -136,7 +150,8 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
                 drawn = product >> shift
                 if part == 0:
                     # a search by hand compiles in a tenth of the time of NumPy's
-                    low, high = 0, len(up_to)
+                    low = 0
+                    high = len(up_to)
                     while low < high:
                         middle = (low + high) // 2
                         if up_to[middle] <= drawn:
@@ -217,8 +232,14 @@ class TriangleFeatures:
     ) -> None:
         self.n_waves = n_waves
         self._frequency = frequency
-        self._center = np.zeros(n_features) if center is None else center
-        self._scale = np.ones(n_features) if scale is None else scale
+        if center is None:
+            self._center = np.zeros(n_features)
+        else:
+            self._center = center
+        if scale is None:
+            self._scale = np.ones(n_features)
+        else:
+            self._scale = scale
         self._slopes, self._phases = draw_waves(np.uint64(seed), n_waves, n_features)
 
     def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

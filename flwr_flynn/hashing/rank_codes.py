@@ -71,7 +71,8 @@ def edges_of_ranges(
     """Return edges at equal distances within the ranges of columns, (d, n_edges), in
     the place of quantiles.
     """
-    lows, highs = np.array(low, np.float64), np.array(high, np.float64)
+    lows = np.array(low, np.float64)
+    highs = np.array(high, np.float64)
     shares = (np.arange(n_edges) + 0.5) / n_edges
     return lows[:, None] + (highs - lows)[:, None] * shares
 
@@ -97,7 +98,8 @@ class RankCodes:
         table = _table(n_edges, n_codes, coding)
         middle = np.zeros((d, n_codes), np.int64)
         if centred:
-            low, high = self._edges[:, None, :], self._edges[:, :, None]
+            low = self._edges[:, None, :]
+            high = self._edges[:, :, None]
             # of each edge among those of its column
             ranks = (low < high).sum(axis=2) + (low <= high).sum(axis=2)
             middle = table[ranks].sum(axis=1)
@@ -134,7 +136,8 @@ def _table(n_edges: int, n_codes: int, coding: str) -> npt.NDArray[np.int64]:
 @njit(nogil=True, cache=True)
 def _encode(keys, edges, codes, out):  # type: ignore[no-untyped-def]
     """Write the codes of the values with these keys, (n, d), to `out`, (n, d, n_codes)."""
-    n_edges, n_codes = edges.shape[1], codes.shape[2]
+    n_edges = edges.shape[1]
+    n_codes = codes.shape[2]
     for p in range(keys.shape[0]):
         for j in range(keys.shape[1]):
             key = keys[p, j]
@@ -143,7 +146,8 @@ def _encode(keys, edges, codes, out):  # type: ignore[no-untyped-def]
                     out[p, j, b] = 0
                 continue
             row = edges[j]
-            low, high = 0, n_edges  # edges below the value
+            low = 0
+            high = n_edges  # edges below the value
             while low < high:
                 middle = (low + high) >> 1
                 if row[middle] < key:

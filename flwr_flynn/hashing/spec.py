@@ -111,14 +111,19 @@ class HashSpec:
                 integer(name, getattr(self, name), least, most, error=SpecError),
             )
         self._check_coding()
-        limits = (
-            "n_waves" if self.n_waves else "n_inputs" if self.coding else "n_features"
-        )
+        if self.n_waves:
+            limits = "n_waves"
+        elif self.coding:
+            limits = "n_inputs"
+        else:
+            limits = "n_features"
         for name, limit in (("row_nnz", limits), ("hash_nnz", "hash_dim")):
-            value, most = getattr(self, name), getattr(self, limit)
+            value = getattr(self, name)
+            most = getattr(self, limit)
             # the last of many columns take long to be drawn
             if name == "row_nnz" and self.row_weights is not None:
-                most, limit = (most + 1) // 2, f"half of {limit}, with row_weights"
+                most = (most + 1) // 2
+                limit = f"half of {limit}, with row_weights"
             if value > most:
                 raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
         if not isinstance(self.signed, bool | np.bool_):
@@ -147,9 +152,9 @@ class HashSpec:
         if bool(self.coding) != (self.n_codes >= 2) or (
             not self.coding and self.n_codes
         ):
-            expected = (
-                f"from 2 to {_MAX_CODES}" if self.coding else "0 without a coding"
-            )
+            expected = "0 without a coding"
+            if self.coding:
+                expected = f"from 2 to {_MAX_CODES}"
             raise SpecError("n_codes", expected, self.n_codes)
         if bool(self.coding) != (self.edges is not None):
             raise SpecError(
@@ -216,13 +221,15 @@ class HashSpec:
             raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
-        if unknown := sorted(str(name)[:40] for name in set(values) - known):
+        unknown = sorted(str(name)[:40] for name in set(values) - known)
+        if unknown:
             raise SpecError(
                 "spec",
                 f"the fields {', '.join(sorted(known))}",
                 f"unknown {', '.join(unknown[:5])}",
             )
-        if missing := sorted(required - set(values)):
+        missing = sorted(required - set(values))
+        if missing:
             raise SpecError(
                 "spec",
                 f"the fields {', '.join(sorted(required))}",
@@ -282,16 +289,14 @@ class HashSpec:
         (16384, 26, 64)
         """
         n_features = integer("n_features", n_features, error=SpecError)
-        n_examples = (
-            None
-            if n_examples is None
-            else integer("n_examples", n_examples, least=0, error=SpecError)
-        )
-        n_classes = (
-            None
-            if n_classes is None
-            else integer("n_classes", n_classes, error=SpecError)
-        )
+        if n_examples is None:
+            n_examples = None
+        else:
+            n_examples = integer("n_examples", n_examples, least=0, error=SpecError)
+        if n_classes is None:
+            n_classes = None
+        else:
+            n_classes = integer("n_classes", n_classes, error=SpecError)
         if noise_sigma is not None:
             noise_sigma = number("noise_sigma", noise_sigma, least=0, error=SpecError)
             if n_examples is None or n_classes is None:
@@ -315,7 +320,10 @@ class HashSpec:
 def _suggested_rows(
     n_examples: int | None, n_classes: int | None, noise_sigma: float | None
 ) -> int:
-    rows = 2**14 if n_classes is None else max(min(2**14, 2**23 // n_classes), 256)
+    if n_classes is None:
+        rows = 2**14
+    else:
+        rows = max(min(2**14, 2**23 // n_classes), 256)
     if noise_sigma and n_examples is not None and n_classes is not None:
         rows = min(
             rows, max(int(min(15 * n_examples / (n_classes * noise_sigma), 2**14)), 512)

@@ -40,7 +40,9 @@ _FIRST_CELLS = 256  # of the histogram of one lane for these, at most
 def accumulator(block_dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return the dtype of the sums of a block of `block_dtype`."""
     dtype = np.dtype(block_dtype)
-    return np.dtype(np.int16) if dtype == np.uint8 else dtype
+    if dtype == np.uint8:
+        return np.dtype(np.int16)
+    return dtype
 
 
 @intrinsic
@@ -62,14 +64,22 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
     )
 
     def codegen(context, builder, signature, args):
-        samples_type, sum_type = signature.args[0].dtype, signature.args[3].dtype
+        samples_type = signature.args[0].dtype
+        sum_type = signature.args[3].dtype
         packed = samples_type != sum_type
         is_float = isinstance(sum_type, types.Float)
         lanes = LANES[str(samples_type)]
-        width = lanes // 2 if packed else lanes  # lanes of one accumulator
+        # lanes of one accumulator
+        if packed:
+            width = lanes // 2
+        else:
+            width = lanes
         vector = ir.VectorType(context.get_data_type(sum_type), width)
         index = ir.IntType(64)
-        alignment = 1 if packed else sum_type.bitwidth // 8
+        if packed:
+            alignment = 1
+        else:
+            alignment = sum_type.bitwidth // 8
 
         def constant(value):
             return ir.Constant(index, value)
@@ -88,13 +98,19 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
             return value
 
         m, row_nnz = (builder.extract_value(array(1).shape, axis) for axis in (0, 1))
-        first_column, base, results = array(1).data, vectors(0), vectors(4)
+        first_column = array(1).data
+        base = vectors(0)
+        results = vectors(4)
         halves = range(2 if packed else 1)
         thresholds = [load_vector(vectors(3), constant(half)) for half in halves]
-        eight = ir.Constant(vector, [8] * width) if packed else None
+        eight = None
+        if packed:
+            eight = ir.Constant(vector, [8] * width)
 
         def parts(value):
-            return [value, builder.lshr(value, eight)] if packed else [value]
+            if packed:
+                return [value, builder.lshr(value, eight)]
+            return [value]
 
         def loop(name, k, totals, step):
             """Add `step` columns while k + step <= s; leave the builder after the loop."""
@@ -105,14 +121,18 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
             )
             builder.branch(head)
             builder.position_at_end(head)
-            k_phi, phis = builder.phi(index), [builder.phi(vector) for _ in totals]
+            k_phi = builder.phi(index)
+            phis = [builder.phi(vector) for _ in totals]
             k_next = builder.add(k_phi, constant(step))
             builder.cbranch(builder.icmp_unsigned("<=", k_next, row_nnz), body, after)
             builder.position_at_end(body)
             inner = list(phis)
             for offset in range(step):
                 addend = parts(load(builder.add(k_phi, constant(offset))))
-                plus = builder.fadd if is_float else builder.add
+                if is_float:
+                    plus = builder.fadd
+                else:
+                    plus = builder.add
                 inner = [
                     plus(total, part) for total, part in zip(inner, addend, strict=True)
                 ]
@@ -150,10 +170,14 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
             totals[0] = builder.sub(totals[0], builder.shl(totals[1], eight))
         bits = constant(0)
         for half in halves:
-            compare = builder.fcmp_ordered if is_float else builder.icmp_signed
+            if is_float:
+                compare = builder.fcmp_ordered
+            else:
+                compare = builder.icmp_signed
             above = compare(">", totals[half], thresholds[half])
             word = builder.bitcast(above, ir.IntType(width))
-            word = word if width == 64 else builder.zext(word, index)
+            if width != 64:
+                word = builder.zext(word, index)
             bits = builder.or_(bits, builder.shl(word, constant(half * width)))
         builder.cbranch(builder.icmp_unsigned("==", bits, constant(0)), row_next, hit)
 
@@ -191,12 +215,16 @@ def kth_largest(values, n, k):
 
     Hoare's selection, median of three.
     """
-    low, high = 0, n - 1
+    low = 0
+    high = n - 1
     target = k - 1  # position in descending order
     while low < high:
-        a, b, c = values[low], values[(low + high) >> 1], values[high]
+        a = values[low]
+        b = values[(low + high) >> 1]
+        c = values[high]
         pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
+        i = low
+        j = high
         while i <= j:
             while values[i] > pivot:
                 i += 1
@@ -253,7 +281,10 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):
     n, d = X.shape
     for i in range(n):
         x = X[i]
-        low, high, total, squares = np.float64(x[0]), np.float64(x[0]), 0.0, 0.0
+        low = np.float64(x[0])
+        high = np.float64(x[0])
+        total = 0.0
+        squares = 0.0
         for j in range(d):
             value = np.float64(x[j])
             low = min(low, value)
@@ -262,8 +293,11 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):
             squares += value * value
         largest = max(-low, high)
         if signed:
-            low, high = -largest, largest
-        step = (high - low) / levels if high > low else 1.0
+            low = -largest
+            high = largest
+        step = 1.0
+        if high > low:
+            step = (high - low) / levels
         error = 0.0
         for j in range(d):
             value = np.float64(x[j])
@@ -276,7 +310,10 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):
         # one for "at least", one for rounding on this page
         steps = min(np.floor(2.0 * bound / step), 2.0**30) + 2.0
         slack[i] = np.int64(steps)
-        variance = squares / d if signed else max(squares / d - (total / d) ** 2, 0.0)
+        if signed:
+            variance = squares / d
+        else:
+            variance = max(squares / d - (total / d) ** 2, 0.0)
         spread = np.sqrt(row_nnz * variance)
         crowding[i] = steps * step / spread if spread > 0.0 else np.inf
 
@@ -319,10 +356,12 @@ def winners_counting(
     """
     n_blocks, _, lanes = blocks.shape
     row_nnz = columns.shape[1]
-    value_bits, value_mask = np.uint64(16), np.uint64(0xFFFF)
+    value_bits = np.uint64(16)
+    value_mask = np.uint64(0xFFFF)
     capacity = np.uint64(min(columns.shape[0], 4 * hash_nnz + 64))
     cells = np.uint64(((width - 1) >> shift) + 1)
-    threshold, bound = np.empty_like(sums), np.empty(lanes, np.int64)
+    threshold = np.empty_like(sums)
+    bound = np.empty(lanes, np.int64)
     # accepted (row, sum), per lane in row order
     entries = np.empty(np.uint64(lanes) * capacity, np.uint64)
     end = np.empty(lanes, np.uint64)  # end of the entries of each lane
@@ -479,7 +518,9 @@ def _search(
     Shapes as in `winners_counting`; from `threshold` on, all are changed. A lane with
     too many sums within its slack ends at level -2.
     """
-    one, value_bits, value_mask = np.uint64(1), np.uint64(16), np.uint64(0xFFFF)
+    one = np.uint64(1)
+    value_bits = np.uint64(16)
+    value_mask = np.uint64(0xFFFF)
     m = np.uint64(columns.shape[0])
     capacity = np.uint64(len(entries) // len(sums))
     cell_shift = np.uint64(shift)
@@ -513,7 +554,9 @@ def _search(
                 above[lane] = count
             if n == (lane + one) * capacity and capacity < m:
                 cut = np.int64(threshold[lane]) + offset
-                ties = hash_nnz - above[lane] if slacks[lane] == 0 else 0
+                ties = 0
+                if slacks[lane] == 0:
+                    ties = hash_nnz - above[lane]
                 n = lane * capacity
                 for i in range(n, n + capacity):
                     sum_ = np.int64(entries[i] & value_mask)

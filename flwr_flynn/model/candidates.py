@@ -86,7 +86,8 @@ class _Coded(NamedTuple):
         """Fields of the specification."""
         row_nnz = min(self.row_nnz, len(edges) * self.n_codes // 2)
         coded = {"coding": self.coding, "n_codes": self.n_codes, "row_nnz": row_nnz}
-        weights = weights if self.is_weighted else None
+        if not self.is_weighted:
+            weights = None
         return coded | {
             "edges": tuple(map(tuple, edges.tolist())),
             "row_weights": weights,
@@ -186,11 +187,9 @@ class HashPlan:
     @property
     def most_members(self) -> int:
         """Members of the model, at most: one but for "auto"."""
-        return (
-            self.max_members
-            if self.needs_columns and _EFFORTS[self.effort].has_committee
-            else 1
-        )
+        if self.needs_columns and _EFFORTS[self.effort].has_committee:
+            return self.max_members
+        return 1
 
     @property
     def needs_columns(self) -> bool:
@@ -220,13 +219,14 @@ class HashPlan:
                 f"the histograms of the columns for scaling {self.scaling!r}",
                 None,
             )
-        n_examples = columns.n_examples if self.n_examples is None else self.n_examples
+        if self.n_examples is None:
+            n_examples = columns.n_examples
+        else:
+            n_examples = self.n_examples
         small = not _EFFORTS[self.effort].has_committee
-        sizes, specs, refusals = (
-            committee_sizes(n_examples, self.n_classes, small),
-            [],
-            [],
-        )
+        sizes = committee_sizes(n_examples, self.n_classes, small)
+        specs = []
+        refusals = []
         for fields in _candidates(columns):
             try:
                 specs.append(self._spec(fields, sizes))
@@ -240,7 +240,9 @@ class HashPlan:
             )
         # columns that do not vary make some the same
         different = tuple(dict.fromkeys(specs))
-        return different[:1] if small else different
+        if small:
+            return different[:1]
+        return different
 
     def _spec(
         self, fields: dict[str, Any], sizes: dict[str, int] | None = None
@@ -281,9 +283,11 @@ def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
     """Fields of the candidates of "auto": rank codes, waves, weighted columns, and
     centred ones under rows of ones.
     """
-    n_features, relevance = columns.n_features, columns.relevance()
+    n_features = columns.n_features
+    relevance = columns.relevance()
     if n_features <= _RANKS_UP_TO:
-        edges, by_relevance = columns.edges(), row_weights(relevance)
+        edges = columns.edges()
+        by_relevance = row_weights(relevance)
         yield from (kind.fields(edges, by_relevance) for kind in _CODED)
     center, deviation = columns.center_and_deviation()
     weights = [value + _FAINT for value in relevance]
@@ -322,7 +326,9 @@ def derive_specs(
     plan: HashPlan, columns: ColumnHistograms
 ) -> tuple[tuple[HashSpec, ...], str]:
     """Specs of a plan that `needs_columns`, and "" or the reason why they are unscaled."""
-    reason = "" if columns.n_examples else "no party sent the histograms of any sample"
+    reason = "no party sent the histograms of any sample"
+    if columns.n_examples:
+        reason = ""
     if not reason:
         try:
             return plan.specs(columns), ""
@@ -346,19 +352,25 @@ def placeholder_specs(plan: HashPlan) -> tuple[HashSpec, ...]:
 def _unscaled(plan: HashPlan) -> HashPlan:
     """The plan without anything that is learned of the columns."""
     # row_nnz may be meant for waves, of which there can be more than columns.
-    row_nnz = None if plan.row_nnz is None else min(plan.row_nnz, plan.n_features)
+    row_nnz = None
+    if plan.row_nnz is not None:
+        row_nnz = min(plan.row_nnz, plan.n_features)
     return replace(plan, scaling=None, row_nnz=row_nnz)
 
 
 def _inverse(deviation: float) -> float:
     """One over the deviation of a column; 1 for one that does not vary."""
-    return 1 / deviation if deviation and math.isfinite(1 / deviation) else 1.0
+    if deviation and math.isfinite(1 / deviation):
+        return 1 / deviation
+    return 1.0
 
 
 def _common_factor(deviation: float) -> float:
     """A power of two that makes deviations of this size moderate; 1 where they are."""
     exponent = math.frexp(deviation)[1]
-    return 1.0 if abs(exponent) < 64 else 2.0 ** -max(min(exponent, 1020), -1020)
+    if abs(exponent) < 64:
+        return 1.0
+    return 2.0 ** -max(min(exponent, 1020), -1020)
 
 
 def _check_ranges(ranges: Any, n_features: int) -> None:
@@ -384,10 +396,8 @@ def gram_rows(n_features: int, n_classes: int, n_examples: int) -> int:
     hidden units: about .65 times the square of the rows. docs/explanation/defaults.md
     has the measurements.
     """
-    most, most_bytes = (
-        min(n_examples, n_examples * n_classes // 8),
-        _PERCEPTRON * (n_features + n_classes),
-    )
+    most = min(n_examples, n_examples * n_classes // 8)
+    most_bytes = _PERCEPTRON * (n_features + n_classes)
     return max(
         [
             1024,
@@ -413,7 +423,8 @@ def candidate_scorings(
     """Scorings to choose from, without temperatures: one for each decay of
     `decay_grid`, or the one given.
     """
-    if (given := given_scoring(rule, decay)) is not None:
+    given = given_scoring(rule, decay)
+    if given is not None:
         return [given]
     return [ScoringRule(rule, gamma) for gamma in decay_grid(counts, rule)]
 
@@ -495,11 +506,9 @@ def _noisy_exponent(counts: ClassCounts, rule: str) -> tuple[float, float]:
     """Typical count c and exponent lambda of noisy counts; the squares are corrected
     for the noise in them.
     """
-    array, sizes, noise_variance = (
-        counts.array.astype(np.float64),
-        counts.n_per_class,
-        counts.noise_variance,
-    )
+    array = counts.array.astype(np.float64)
+    sizes = counts.n_per_class
+    noise_variance = counts.noise_variance
     noisy_entries = np.full(counts.n_classes, float(counts.hash_dim))
     factors = np.ones((counts.n_classes, 1))
     if sizes is None:

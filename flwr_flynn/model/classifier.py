@@ -267,11 +267,12 @@ class FlyNNClassifier(FittedEstimator):
         self.model_ = model
         self.n_features_in_ = model.members[0].spec.n_features
         names = model.feature_names
-        if (schema := model.schema) is not None:
-            names, self.n_features_in_ = (
-                schema.names if schema.is_named else None,
-                len(schema.columns),
-            )
+        schema = model.schema
+        if schema is not None:
+            names = None
+            if schema.is_named:
+                names = schema.names
+            self.n_features_in_ = len(schema.columns)
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
         return self
@@ -316,7 +317,10 @@ class FlyNNClassifier(FittedEstimator):
             raise DataError(
                 "classes", "all labels at the first call of partial_fit", None
             )
-        known = unique_labels(classes) if first else self.classes_
+        if first:
+            known = unique_labels(classes)
+        else:
+            known = self.classes_
         if classes is not None and not np.array_equal(
             unique_labels(classes), np.sort(known)
         ):
@@ -325,7 +329,9 @@ class FlyNNClassifier(FittedEstimator):
                 "the same labels as in the first call",
                 f"{len(unique_labels(classes))} labels",
             )
-        return self._learn(X, y, known) if first else self._change(X, y, operator.add)
+        if first:
+            return self._learn(X, y, known)
+        return self._change(X, y, operator.add)
 
     def _learn(
         self, X: Any, y: npt.ArrayLike, known: npt.NDArray[Any] | None = None
@@ -337,7 +343,10 @@ class FlyNNClassifier(FittedEstimator):
         # other data
         fresh = copy(self)
         X, y, schema = fresh._first_samples(X, y)
-        classes = np.unique(y) if known is None else known
+        if known is None:
+            classes = np.unique(y)
+        else:
+            classes = known
         codes = class_codes(classes, y)
         chosen, specs = fresh._select(X, codes, classes)
         # Members stay those of the first batch; scorings follow the counts of all.
@@ -348,20 +357,18 @@ class FlyNNClassifier(FittedEstimator):
             )
             for m in chosen
         ]
-        names: Any = (
-            getattr(fresh, "feature_names_in_", None) if schema is None else schema
-        )
-        names = names.tolist() if isinstance(names, np.ndarray) else names
+        if schema is None:
+            names: Any = getattr(fresh, "feature_names_in_", None)
+        else:
+            names = schema
+        if isinstance(names, np.ndarray):
+            names = names.tolist()
         has_gram = specs and known is None
-        fresh._gram = (
-            LearnedGram.of(specs, X, codes, len(classes), self.n_jobs)
-            if has_gram
-            else None
-        )
-        gram, prior = (
-            getattr(fresh._gram, "scoring", None),
-            fresh._counted_prior(members, classes),
-        )
+        fresh._gram = None
+        if has_gram:
+            fresh._gram = LearnedGram.of(specs, X, codes, len(classes), self.n_jobs)
+        gram = getattr(fresh._gram, "scoring", None)
+        prior = fresh._counted_prior(members, classes)
         fresh.model_ = Model(tuple(members), classes, names, prior=prior, gram=gram)
         self.__dict__ = fresh.__dict__
         return self
@@ -376,14 +383,16 @@ class FlyNNClassifier(FittedEstimator):
         """
         check_is_fitted(self)
         check_is_fitted(other)
-        mine, theirs = self.model_.members, other.model_.members
+        mine = self.model_.members
+        theirs = other.model_.members
         if len(mine) != len(theirs):
             raise SpecError("merge", f"{len(mine)} members in both models", len(theirs))
-        if fields := [
+        fields = [
             name
             for a, b in zip(mine, theirs, strict=True)
             for name in a.spec.difference(b.spec)
-        ]:
+        ]
+        if fields:
             raise SpecError(
                 "merge",
                 "equal specs",
@@ -394,14 +403,17 @@ class FlyNNClassifier(FittedEstimator):
         for name in ("classes_", "feature_names_in_")[
             : 2 - (self.model_.schema is not None)
         ]:
-            ours, others = getattr(self, name, None), getattr(other, name, None)
+            ours = getattr(self, name, None)
+            others = getattr(other, name, None)
             if (
                 ours is not None
                 and others is not None
                 and not np.array_equal(ours, others)
             ):
                 raise DataError("merge", f"equal {name}", f"{len(others)} that differ")
-        guarantee = self.guarantee_ if self.guarantee_ == other.guarantee_ else None
+        guarantee = None
+        if self.guarantee_ == other.guarantee_:
+            guarantee = self.guarantee_
         self._set_counts(
             [a.counts + b.counts for a, b in zip(mine, theirs, strict=True)]
         )
@@ -424,7 +436,8 @@ class FlyNNClassifier(FittedEstimator):
         """Add the statistics of samples, or take them out."""
         X, labels = self._labelled(X, y)
         check_classification_targets(labels)
-        codes, gram = class_codes(self.classes_, labels), self._gram
+        codes = class_codes(self.classes_, labels)
+        gram = self._gram
         samples = X, codes, len(self.classes_), self.n_jobs
         counts = [
             combine(each.counts, ClassCounts.from_data(each.hash, *samples))
@@ -447,10 +460,16 @@ class FlyNNClassifier(FittedEstimator):
         decay: Any = self.decay
         temperature: Any = self.temperature
         if decay == "auto":
-            decay = suggest_decay(counts, self.rule) if chosen is None else chosen.decay
+            if chosen is None:
+                decay = suggest_decay(counts, self.rule)
+            else:
+                decay = chosen.decay
         if temperature == "auto":
-            temperature = None if chosen is None else chosen.temperature
-            temperature = SUGGESTED_TEMPERATURE if temperature is None else temperature
+            temperature = None
+            if chosen is not None:
+                temperature = chosen.temperature
+            if temperature is None:
+                temperature = SUGGESTED_TEMPERATURE
         return ScoringRule(self.rule, decay, temperature)
 
     def _set_counts(
@@ -472,10 +491,8 @@ class FlyNNClassifier(FittedEstimator):
                 "members": members,
                 "gram": getattr(gram, "scoring", None),
             }
-            self.model_, self._gram = (
-                replace(self.model_, guarantee=None, **parts),
-                gram,
-            )
+            self.model_ = replace(self.model_, guarantee=None, **parts)
+            self._gram = gram
         self.model_ = replace(
             self.model_, prior=self._counted_prior(self.model_.members, self.classes_)
         )
@@ -486,7 +503,8 @@ class FlyNNClassifier(FittedEstimator):
         """Validated samples and labels of a first fit, and the schema learned of
         samples that are no plain numbers.
         """
-        schema, spec = None, self.spec
+        schema = None
+        spec = self.spec
         # else hashed as it stands
         if spec is None or np.shape(X)[1:] != (spec.n_features,):
             X, schema = learned(X, self.min_examples, self.ignore, self.keep)
@@ -498,11 +516,10 @@ class FlyNNClassifier(FittedEstimator):
                 self.feature_names_in_ = np.array(names, dtype=object)
         X, y = self._validated(X, schema, y, reset=True)
         check_classification_targets(y)
-        takes_gaps = (
-            self._learned_scaling(X) is not None
-            if spec is None
-            else flynn_hash(spec).takes_gaps
-        )
+        if spec is None:
+            takes_gaps = self._learned_scaling(X) is not None
+        else:
+            takes_gaps = flynn_hash(spec).takes_gaps
         return *(
             (X, y) if schema is None or takes_gaps else complete(schema, X, y)
         ), schema
@@ -513,11 +530,9 @@ class FlyNNClassifier(FittedEstimator):
         """Members for the samples, with their own scorings, and the hashes of a Gram
         matrix; () without one.
         """
-        n_classes, plan, rows = (
-            len(classes),
-            self._plan(X, len(classes)),
-            int(self.gram or 0),
-        )
+        n_classes = len(classes)
+        plan = self._plan(X, len(classes))
+        rows = int(self.gram or 0)
         specs: Any = (self.spec,)
         if plan is not None:
             specs = plan.specs(
@@ -540,7 +555,9 @@ class FlyNNClassifier(FittedEstimator):
     def _learned_scaling(self, X: Any) -> str | CenterAndScale | None:
         """Scaling of the parameters for the samples: none is learned of many columns."""
         is_wide = isinstance(self.scaling, str) and X.shape[1] > _WIDE
-        return None if is_wide else self.scaling
+        if is_wide:
+            return None
+        return self.scaling
 
     def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""
@@ -567,7 +584,10 @@ class FlyNNClassifier(FittedEstimator):
                     "X", f"{self.spec.n_features} features", n_features, text=text
                 )
             return None
-        signed = None if isinstance(self.signed, str) else bool(self.signed)
+        if isinstance(self.signed, str):
+            signed = None
+        else:
+            signed = bool(self.signed)
         given |= {
             "seed": int(self.seed),
             "effort": self.effort,

@@ -32,7 +32,9 @@ def floor_of(min_examples: int) -> int:
 
     A median and the class size tell much of two or three values.
     """
-    return 4 if min_examples in (2, 3) else min_examples
+    if min_examples in (2, 3):
+        return 4
+    return min_examples
 
 
 def dense_batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integers]]:
@@ -64,7 +66,8 @@ def floored_cells(
     """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has
     0 for classes left out.
     """
-    d, labels = X.shape[1], np.flatnonzero(kept).tolist()
+    d = X.shape[1]
+    labels = np.flatnonzero(kept).tolist()
     weights = {label: _weights_of_ranks(int(kept[label]), least) for label in labels}
     if _fits_table(X, len(kept)):
         table = np.zeros((len(kept), d, 256), np.int64)
@@ -83,11 +86,12 @@ def floored_cells(
                 before[np.cumsum(table[label], axis=1)], axis=1, prepend=0
             )
         return _cells_of_table(table)
-    order, ends = (
-        np.argsort(y, kind="stable"),
-        np.cumsum(np.bincount(y, minlength=len(kept))),
-    )
-    columns = X.tocsc() if sp.issparse(X) else X
+    order = np.argsort(y, kind="stable")
+    ends = np.cumsum(np.bincount(y, minlength=len(kept)))
+    if sp.issparse(X):
+        columns = X.tocsc()
+    else:
+        columns = X
     step = max(1, _BATCH // max(len(y), 1))  # columns at a time
     parts: dict[int, list[tuple[Integers, Integers]]] = {label: [] for label in labels}
     for first in range(0, d, step):
@@ -99,10 +103,8 @@ def floored_cells(
             raise _infinite()
         place = np.arange(first, first + len(values))[:, None]
         for label in labels:
-            ranked, ranks = (
-                values[:, ends[label] - kept[label] : ends[label]],
-                np.flatnonzero(weights[label]),
-            )
+            ranked = values[:, ends[label] - kept[label] : ends[label]]
+            ranks = np.flatnonzero(weights[label])
             ranked.sort(axis=1)
             cells = ((label * d + place) << KEY_BITS) + _checked_keys(
                 _told(ranked, ranks, least)
@@ -138,7 +140,8 @@ def coarse(
     array([  1024.,  50000., 123456.])
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        below, above = np.subtract(values, low), np.subtract(high, values)
+        below = np.subtract(values, low)
+        above = np.subtract(high, values)
         # beside a jump the spread is that of the other side
         nearest = np.minimum(below, above)
         spread = np.minimum(
@@ -166,7 +169,8 @@ def _told(
     """The values of some ranks of sorted values, (columns, n), gaps last: coarse but
     where `least` values are equal.
     """
-    n, values = ranked.shape[1], ranked[:, ranks].astype(np.float64)
+    n = ranked.shape[1]
+    values = ranked[:, ranks].astype(np.float64)
     is_shared = np.zeros(values.shape, np.bool_)
     for before in range(min(least, n)):
         first = np.clip(ranks - before, 0, max(n - least, 0))
@@ -176,7 +180,8 @@ def _told(
     last = np.maximum(
         (~np.isnan(ranked.astype(np.float64))).sum(axis=1, keepdims=True) - 1, 0
     )
-    width, rows = max(n // N_EDGES, 1), np.arange(len(ranked))[:, None]
+    width = max(n // N_EDGES, 1)
+    rows = np.arange(len(ranked))[:, None]
     low = ranked[rows, np.minimum(np.maximum(ranks - width, 0), last)].astype(
         np.float64
     )
@@ -194,7 +199,8 @@ def _weights_of_ranks(n: int, least: int) -> Integers:
     """Samples that count at the value of each rank, (n,): 0 but at one rank of each
     group.
     """
-    weights, last = np.zeros(n, np.int64), (n // least - 1) * least
+    weights = np.zeros(n, np.int64)
+    last = (n // least - 1) * least
     weights[least - 1 : last : least] = least
     weights[last or n // 2] = n - last
     return weights

@@ -87,7 +87,9 @@ class ColumnHistograms(Additive):
     counts: Integers
 
     def __post_init__(self) -> None:
-        sizes, cells, counts = self.n_per_class, self.cells, self.counts
+        sizes = self.n_per_class
+        cells = self.cells
+        counts = self.counts
         n_rows = len(sizes) * self.n_features
         if (
             sizes.ndim != 1
@@ -157,7 +159,8 @@ class ColumnHistograms(Additive):
         are taken as 4, see `floor_of`.
         """
         d = X.shape[1]
-        if (least := floor_of(min_examples)) > 1:
+        least = floor_of(min_examples)
+        if least > 1:
             kept = np.bincount(y, minlength=n_classes)
             kept[kept < least] = 0
             return cls(d, kept, *floored_cells(X, y, kept, least))
@@ -186,7 +189,8 @@ class ColumnHistograms(Additive):
         `cuts`, ascending, are the lowest keys of the bins, column * 2**KEY_BITS + key;
         one for key 0 of each column.
         """
-        rows, keys = self.cells >> KEY_BITS, self.cells & _LOW
+        rows = self.cells >> KEY_BITS
+        keys = self.cells & _LOW
         bins = (
             np.searchsorted(
                 cuts, (rows % self.n_features << KEY_BITS) + keys, side="right"
@@ -238,7 +242,8 @@ class ColumnHistograms(Additive):
             )
             - 1
         )
-        low, end = cuts[bins], np.append(cuts[1:], d << KEY_BITS)[bins]
+        low = cuts[bins]
+        end = np.append(cuts[1:], d << KEY_BITS)[bins]
         steps = -(-(end - low) // n_parts)[:, None] * np.arange(n_parts)
         inner = (low[:, None] + steps)[steps < (end - low)[:, None]]
         starts = np.arange(d) << KEY_BITS
@@ -253,7 +258,8 @@ class ColumnHistograms(Additive):
         return sum(self.n_per_class.tolist())
 
     def __repr__(self) -> str:
-        classes, columns = len(self.n_per_class), self.n_features
+        classes = len(self.n_per_class)
+        columns = self.n_features
         return (
             f"<ColumnHistograms of {self.n_examples} samples, {classes} classes, "
             f"{columns} columns>"
@@ -301,7 +307,8 @@ class ColumnHistograms(Additive):
         constant but for rounding: it has deviation 0, or the width of a bin where that
         exceeds 1. A `DataError` without samples.
         """
-        centers, deviations = [], []
+        centers = []
+        deviations = []
         keys = self._at_ranks[0]
         for quantiles, (lowest, *_, highest) in zip(
             self.quantiles.tolist(), keys.tolist(), strict=True
@@ -311,11 +318,10 @@ class ColumnHistograms(Additive):
                 quantiles if edges[0] == edges[-1] else edges
             )
             if highest - lowest <= 1:
-                deviation = (
-                    width
-                    if (width := math.ldexp(abs(center), -MANTISSA_BITS)) > 1
-                    else 0.0
-                )
+                deviation = 0.0
+                width = math.ldexp(abs(center), -MANTISSA_BITS)
+                if width > 1:
+                    deviation = width
             centers.append(center)
             deviations.append(deviation)
         return centers, deviations
@@ -344,7 +350,8 @@ class ColumnHistograms(Additive):
             mean = np.array(
                 [math.fsum(part) / len(filled) for part in table.T.tolist()]
             )
-            table, mean = table[:, mean > 0], mean[mean > 0]
+            table = table[:, mean > 0]
+            mean = mean[mean > 0]
             value = math.fsum((np.square(table - mean) / mean).ravel().tolist()) / len(
                 filled
             )
@@ -364,10 +371,8 @@ class ColumnHistograms(Additive):
         """
         keys, counts = self._at_ranks
         values = values_of(keys)
-        low, high = (
-            values[:, [0, *range(N_EDGES + 1)]],
-            values[:, [*range(1, N_EDGES + 2), N_EDGES + 1]],
-        )
+        low = values[:, [0, *range(N_EDGES + 1)]]
+        high = values[:, [*range(1, N_EDGES + 2), N_EDGES + 1]]
         with np.errstate(over="ignore"):
             return coarse(
                 values, low, high, values[:, -1:] - values[:, :1], counts >= SHARED

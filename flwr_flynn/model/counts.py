@@ -34,21 +34,17 @@ class Additive(ABC):
 
     def __add__(self, other: Self) -> Self:
         """Sum of both; an error if they are of different kinds, or do not fit int64."""
-        return (
-            self._combined(other, 1)
-            if isinstance(other, type(self))
-            else NotImplemented
-        )
+        if isinstance(other, type(self)):
+            return self._combined(other, 1)
+        return NotImplemented
 
     def __sub__(self, other: Self) -> Self:
         """This without the samples of `other`; an error if these cannot be among its
         own.
         """
-        return (
-            self._combined(other, -1)
-            if isinstance(other, type(self))
-            else NotImplemented
-        )
+        if isinstance(other, type(self)):
+            return self._combined(other, -1)
+        return NotImplemented
 
     @abstractmethod
     def _combined(self, other: Self, sign: int) -> Self:
@@ -132,7 +128,8 @@ def _checked_noise(noise: Any) -> tuple[Release, ...]:
         isinstance(release, Release) for release in noise
     ):
         raise CountsError("noise", "a sequence of Release", type(noise).__name__)
-    if (n_names := len({release.name for release in noise})) < len(noise):
+    n_names = len({release.name for release in noise})
+    if n_names < len(noise):
         raise CountsError(
             "noise",
             "releases of different names",
@@ -152,7 +149,8 @@ def _noise_of_both(
     """
     total = {release.name: release for release in mine}
     for release in theirs:
-        known, times = total.pop(release.name, None), sign * release.times
+        known = total.pop(release.name, None)
+        times = sign * release.times
         if known is not None:
             if (known.variance, known.selected) != (release.variance, release.selected):
                 expected = (
@@ -218,10 +216,8 @@ class ClassCounts(Additive):
     __array_ufunc__ = None  # counts + array is an error, not an array of errors
 
     def __post_init__(self) -> None:
-        rho, fingerprint = (
-            integer("hash_nnz", self.hash_nnz, error=CountsError),
-            self.spec_fingerprint,
-        )
+        rho = integer("hash_nnz", self.hash_nnz, error=CountsError)
+        fingerprint = self.spec_fingerprint
         if not is_sha256(fingerprint):
             raise CountsError(
                 "spec_fingerprint", "64 hexadecimal digits in lower case", fingerprint
@@ -229,7 +225,10 @@ class ClassCounts(Additive):
         noise = _checked_noise(self.noise)
         array = _int64_matrix(self.array, signed=bool(noise))
         sums = array.sum(axis=1)
-        sizes: Any = sums / rho if noise else _exact_sizes(array, sums, rho)
+        if noise:
+            sizes: Any = sums / rho
+        else:
+            sizes = _exact_sizes(array, sums, rho)
         if any(release.selected for release in noise):
             sizes = None
         for name, value in (
@@ -298,11 +297,10 @@ class ClassCounts(Additive):
         """Training samples of all classes; for noisy counts an estimate, 0 where there
         is none.
         """
-        return (
-            0
-            if self.n_per_class is None
-            else max(round(sum(self.n_per_class.tolist())), 0)
-        )
+        if self.n_per_class is None:
+            return 0
+        total: float = sum(self.n_per_class.tolist())
+        return max(round(total), 0)
 
     @property
     def empty_classes(self) -> npt.NDArray[np.bool_]:
@@ -310,11 +308,9 @@ class ClassCounts(Additive):
 
         All False for noisy counts, which do not show it.
         """
-        return (
-            np.zeros(self.n_classes, np.bool_)
-            if self.noise
-            else np.asarray(self.n_per_class == 0)
-        )
+        if self.noise:
+            return np.zeros(self.n_classes, np.bool_)
+        return np.asarray(self.n_per_class == 0)
 
     @property
     def noise_variance(self) -> float:
@@ -340,8 +336,13 @@ class ClassCounts(Additive):
         return counts, np.maximum(self.n_per_class, 1.0)
 
     def __repr__(self) -> str:
-        samples = f"about {self.n_examples}" if self.noise else f"{self.n_examples}"
-        noise = f", noise sd {math.sqrt(self.noise_variance):.4g}" if self.noise else ""
+        if self.noise:
+            samples = f"about {self.n_examples}"
+        else:
+            samples = f"{self.n_examples}"
+        noise = ""
+        if self.noise:
+            noise = f", noise sd {math.sqrt(self.noise_variance):.4g}"
         shape = (
             f"{self.n_classes} classes, hash_dim={self.hash_dim}, spec "
             f"{self.spec_fingerprint[:12]}"
@@ -386,7 +387,9 @@ class ClassCounts(Additive):
 
     def __radd__(self, other: object) -> ClassCounts:
         # `sum` starts from 0.
-        return self if isinstance(other, int) and other == 0 else NotImplemented
+        if isinstance(other, int) and other == 0:
+            return self
+        return NotImplemented
 
     def _kind(self) -> tuple[object, ...]:
         return self.spec_fingerprint, self.hash_nnz, self.array.shape
@@ -394,13 +397,18 @@ class ClassCounts(Additive):
     def _combined(self, other: ClassCounts, sign: int) -> ClassCounts:
         # A release that is in both cancels exactly in a difference. Noise that is in
         # only one of them adds up.
-        what = "sum" if sign > 0 else "difference"
+        what = "difference"
+        if sign > 0:
+            what = "sum"
         names = ("spec_fingerprint", "hash_nnz", "shape")
         for name, mine, theirs in zip(names, self._kind(), other._kind(), strict=True):
             if mine != theirs:
                 raise CountsError(what, f"counts of {name} {mine}", theirs)
         try:
-            array = self.array + other.array if sign > 0 else self.array - other.array
+            if sign > 0:
+                array = self.array + other.array
+            else:
+                array = self.array - other.array
             return replace(
                 self, array=array, noise=_noise_of_both(self.noise, other.noise, sign)
             )
@@ -482,7 +490,9 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
     # and the codes of every rank (in two forms, and while centred). slopes, phases, and
     # the waves of a few samples
     waves = 8 * spec.n_waves * (spec.n_features + 128)
-    n_edges = 0 if spec.edges is None else len(spec.edges[0])
+    n_edges = 0
+    if spec.edges is not None:
+        n_edges = len(spec.edges[0])
     codes = spec.n_features * (
         10 * (2 * n_edges + 1) * spec.n_codes + n_edges * (n_edges + 32)
     )
@@ -554,8 +564,12 @@ def _exact_sum(
     first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], sign: int
 ) -> npt.NDArray[np.int64]:
     """Return first + sign * second; a `CountsError` if an entry is beyond int64."""
-    total: npt.NDArray[np.int64] = first + second if sign > 0 else first - second
-    low, high = int(first.min(initial=0)), int(first.max(initial=0))
+    if sign > 0:
+        total: npt.NDArray[np.int64] = first + second
+    else:
+        total = first - second
+    low = int(first.min(initial=0))
+    high = int(first.max(initial=0))
     least, most = sorted(
         sign * int(end) for end in (second.min(initial=0), second.max(initial=0))
     )
@@ -563,7 +577,10 @@ def _exact_sum(
     if low + least < -(2**63) or high + most >= 2**63:
         # A result has left int64 where its sign is not that of `first`, and `second`
         # cannot be why.
-        unlike = first ^ second if sign < 0 else ~(first ^ second)
+        if sign < 0:
+            unlike = first ^ second
+        else:
+            unlike = ~(first ^ second)
         if ((unlike & (first ^ total)) < 0).any():
             raise CountsError("tables", "sums within int64", "larger ones")
     return total

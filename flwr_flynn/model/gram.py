@@ -45,7 +45,8 @@ from flwr_flynn.model.scoring import Scores, bounded
 
 Table = npt.NDArray[np.int64]
 
-LEAST_ROWS, MOST_ROWS = 16, 4096  # rows of the hashes of a Gram matrix together: bounds
+LEAST_ROWS = 16
+MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together: bounds
 UNIT = 2.0**-18  # weight of the integer 1
 # largest magnitude of a weight. Sums of such weights times responses are exact in
 # float64
@@ -140,7 +141,8 @@ def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
             "specs of the same n_features",
             sorted({spec.n_features for spec in found}),
         )
-    if (n_rows := sum(spec.hash_dim for spec in found)) > MOST_ROWS:
+    n_rows = sum(spec.hash_dim for spec in found)
+    if n_rows > MOST_ROWS:
         raise DataError("gram", f"at most {MOST_ROWS} rows", n_rows)
     return found
 
@@ -168,7 +170,9 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
     bases = [
         _by_relevance(each) for each in specs if each.row_weights or not each.coding
     ] or [specs[0]]
-    eighths = 3 if n_rows < _MANY_ROWS else 2
+    eighths = 2
+    if n_rows < _MANY_ROWS:
+        eighths = 3
     sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
     chosen = zip(bases, sizes, strict=True)
     return tuple(
@@ -179,13 +183,11 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
 
 def _by_relevance(spec: HashSpec) -> HashSpec:
     weights = spec.row_weights
-    return (
-        replace(
+    if weights:
+        return replace(
             spec, row_weights=tuple(max(1, round(each**2 / 255)) for each in weights)
         )
-        if weights
-        else spec
-    )
+    return spec
 
 
 def class_weights(n_per_class: npt.NDArray[np.int64]) -> tuple[int, ...]:
@@ -233,17 +235,18 @@ class GramMatrix(Tables):
         """Sums of samples, (n, d), with class indices, (n,), and the weights of the
         classes, (L,).
         """
-        n_rows, n_classes = sum(spec.hash_dim for spec in specs), len(weights)
-        total, factors = cls.zeros(n_rows, n_classes), np.array(weights, np.float32)
+        n_rows = sum(spec.hash_dim for spec in specs)
+        n_classes = len(weights)
+        total = cls.zeros(n_rows, n_classes)
+        factors = np.array(weights, np.float32)
         # Integers below 2**24, whatever the order in which BLAS adds them: float32
         # holds each exactly.
         for rows in batches(len(y), BATCH):
-            every, folds = responses(specs, X[rows], n_jobs), _folds(X[rows])
+            every = responses(specs, X[rows], n_jobs)
+            folds = _folds(X[rows])
             for fold in range(N_FOLDS):
-                z, labels = (
-                    every[folds == fold].astype(np.float32),
-                    y[rows][folds == fold],
-                )
+                z = every[folds == fold].astype(np.float32)
+                labels = y[rows][folds == fold]
                 products = z.T @ (z * factors[labels, None])
                 for row, at in _upper(n_rows):
                     np.add(
@@ -296,20 +299,20 @@ class GramMatrix(Tables):
         rounded[:, is_filled], bias[is_filled] = (
             np.rint(each / unit) for each in found
         )
-        return (
-            GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
-            if rounded.any()
-            else None
-        )
+        if rounded.any():
+            return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
+        return None
 
     def _fold(
         self, fold: int, weights: Sequence[int], is_filled: npt.NDArray[np.bool_]
     ) -> _Sums:
-        factors, n_rows = np.array(weights, np.float64)[is_filled], self.sums.shape[2]
+        factors = np.array(weights, np.float64)[is_filled]
+        n_rows = self.sums.shape[2]
         square = np.empty((n_rows, n_rows))
         for row, at in _upper(n_rows):
             square[row, row:] = square[row:, row] = self.products[fold, at]
-        sums, sizes = self.sums[fold, is_filled], self.n_per_class[fold, is_filled]
+        sums = self.sums[fold, is_filled]
+        sizes = self.n_per_class[fold, is_filled]
         return _Sums(square, sums * factors[:, None], sizes * factors)
 
 
@@ -387,7 +390,8 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
     both = folds[0] + folds[1]
     if len(both.sizes) < 2 or not min(fold.sizes.sum() for fold in folds):
         return None
-    best, chosen = -np.inf, None
+    best = -np.inf
+    chosen = None
     for share in _STRENGTHS:
         try:
             first, second = (fold.regression(share) for fold in folds)
@@ -398,7 +402,8 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
             # of samples that are all alike, or products that no samples have
             continue
         if trace > best:
-            best, chosen = trace, (share, means, within + _BETWEEN * between)
+            best = trace
+            chosen = (share, means, within + _BETWEEN * between)
     if chosen is None:
         return None
     share, means, covariance = chosen
@@ -448,7 +453,9 @@ class LearnedGram:
         cls, specs: Sequence[HashSpec], weights: tuple[int, ...], sums: GramMatrix
     ) -> LearnedGram | None:
         scoring = sums.scoring(specs, weights)
-        return None if scoring is None else cls(sums, weights, scoring)
+        if scoring is None:
+            return None
+        return cls(sums, weights, scoring)
 
     def changed(self, sums: GramMatrix) -> LearnedGram | None:
         """The scores that follow from other sums; None where none do."""

@@ -37,8 +37,11 @@ def scores(matrix: Counts) -> dict[str, float]:
     of F1 = 2 correct / (occurrences + predictions) over the classes that occur or were
     predicted.
     """
-    correct, occurs, predicted = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
-    present, seen = occurs > 0, occurs + predicted > 0
+    correct = np.diag(matrix)
+    occurs = matrix.sum(axis=1)
+    predicted = matrix.sum(axis=0)
+    present = occurs > 0
+    seen = occurs + predicted > 0
     return {
         "accuracy": float(correct.sum() / occurs.sum()),
         "balanced_accuracy": float(np.mean(correct[present] / occurs[present])),
@@ -55,7 +58,9 @@ def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) ->
     """
     filled = sizes > 0
     recalls = (correct[filled] / sizes[filled]).tolist()
-    return round(math.fsum(recalls) / len(recalls), 12) if recalls else 0.0
+    if recalls:
+        return round(math.fsum(recalls) / len(recalls), 12)
+    return 0.0
 
 
 def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
@@ -147,10 +152,8 @@ def above_floor(found: Counts, sums: Counts, least: int) -> tuple[Counts, Counts
     either: the smallest other subgroups are left out with them, until there are enough.
     With a floor of 1 nothing is left out.
     """
-    tables, totals = (
-        found.reshape(sums.size // N_SUMS, -1, N_LEVELS),
-        sums.reshape(-1, N_SUMS),
-    )
+    tables = found.reshape(sums.size // N_SUMS, -1, N_LEVELS)
+    totals = sums.reshape(-1, N_SUMS)
     sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
     kept = np.stack([_kept(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1)
     told = (
@@ -185,10 +188,15 @@ _MOST_STEPS = 100  # of Newton's method
 
 def overall(found: Counts, sums: Counts) -> dict[str, Any]:
     """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)."""
-    parts, two = _Curves(found), len(found) == 4
-    n, correct = int(sums[0]), int(sums[1])
+    parts = _Curves(found)
+    two = len(found) == 4
+    n = int(sums[0])
+    correct = int(sums[1])
     # of two classes the Brier score is usually that of one
-    scale = UNIT / 2 if two else UNIT
+    if two:
+        scale = UNIT / 2
+    else:
+        scale = UNIT
     return {
         "examples": n,
         "accuracy": share(correct, n),
@@ -205,7 +213,8 @@ def overall(found: Counts, sums: Counts) -> dict[str, Any]:
 def by_class(found: Counts, labels: Sequence[Any]) -> list[dict[str, Any]]:
     """Figures and curves of each class against the rest."""
     parts = _Curves(found)
-    slopes, intercepts = parts.fitted(1), parts.fitted(0)
+    slopes = parts.fitted(1)
+    intercepts = parts.fitted(0)
     return [
         {
             "label": label,
@@ -230,7 +239,8 @@ def resolution(found: Counts) -> float:
     """The largest error of an AUROC by the width of the levels: half the share of pairs
     within one level.
     """
-    own, rest = found[1::2], found[::2]
+    own = found[1::2]
+    rest = found[::2]
     pairs = own.sum(axis=1) * rest.sum(axis=1).astype(np.float64)
     within = (own * rest.astype(np.float64)).sum(axis=1)
     return float((within[pairs > 0] / pairs[pairs > 0] / 2).max(initial=0.0))
@@ -241,11 +251,10 @@ def share(part: float, n: float) -> Figure:
     if n <= 0:
         return None
     # beyond by rounding, of more than 2**53 samples
-    p, z2 = min(max(part / n, 0.0), 1.0), _Z**2 / n
-    middle, half = (
-        (p + z2 / 2) / (1 + z2),
-        _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2),
-    )
+    p = min(max(part / n, 0.0), 1.0)
+    z2 = _Z**2 / n
+    middle = (p + z2 / 2) / (1 + z2)
+    half = _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
 
@@ -257,9 +266,9 @@ def _mean(n: int, total: Any, squares: Any, scale: float) -> Figure:
         return None
     mean = int(total) / n
     variance = max(int(squares) * UNIT / n - (mean * UNIT) ** 2, 0.0) / UNIT**2
-    factor = (
-        math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0)) if mean else 1.0
-    )
+    factor = 1.0
+    if mean:
+        factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0))
     # of the logarithm: losses are skewed
     return [mean * scale, mean * scale / factor, mean * scale * factor]
 
@@ -271,21 +280,17 @@ def _over_classes(figures: Sequence[Figure], two: bool) -> Figure:
     if two:
         return figures[1]
     found = [figure for figure in figures if figure is not None]
-    return (
-        [math.fsum(ends) / len(found) for ends in zip(*found, strict=True)]
-        if found
-        else None
-    )
+    if found:
+        return [math.fsum(ends) / len(found) for ends in zip(*found, strict=True)]
+    return None
 
 
 class _Curves:
     """Histograms of each class against the rest, (L, N_LEVELS) both."""
 
     def __init__(self, found: Counts) -> None:
-        self.own, self.rest = (
-            found[1::2].astype(np.float64),
-            found[::2].astype(np.float64),
-        )
+        self.own = found[1::2].astype(np.float64)
+        self.rest = found[::2].astype(np.float64)
         self.n_own, self.n_rest = self.own.sum(axis=1), self.rest.sum(axis=1)
         self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
 
@@ -322,7 +327,8 @@ class _Curves:
         width.
         """
         members = np.arange(10)[:, None] == _GROUPS  # (10, N_LEVELS)
-        own, n = self.own @ members.T, (self.own + self.rest) @ members.T
+        own = self.own @ members.T
+        n = (self.own + self.rest) @ members.T
         predicted = ((self.own + self.rest) * CENTRES) @ members.T
         total = np.maximum(n.sum(axis=1), 1)
         error = np.abs(own - predicted).sum(axis=1) / total
@@ -338,11 +344,14 @@ class _Curves:
         """Slope (1) of a logistic regression of the class on the log odds; or intercept
         (0), with a slope of 1.
         """
-        y, n = self.own, self.own + self.rest
+        y = self.own
+        n = self.own + self.rest
         design = np.stack([np.ones(N_LEVELS), logit(CENTRES)])
         is_free = np.array([True, index == 1])
-        at, step = np.tile([0.0, 1.0], (len(n), 1)), np.zeros((len(n), 2))
-        best, factor = np.full(len(n), np.inf), np.ones((len(n), 1))
+        at = np.tile([0.0, 1.0], (len(n), 1))
+        step = np.zeros((len(n), 2))
+        best = np.full(len(n), np.inf)
+        factor = np.ones((len(n), 1))
         with np.errstate(all="ignore"):
             # Newton's method, with half the step where the deviance would grow
             for _ in range(_MOST_STEPS):
@@ -350,7 +359,8 @@ class _Curves:
                 odds = tried @ design
                 deviance = (n * np.logaddexp(0, odds) - y * odds).sum(axis=1)
                 is_better = (deviance <= best)[:, None]
-                at, best = np.where(is_better, tried, at), np.minimum(deviance, best)
+                at = np.where(is_better, tried, at)
+                best = np.minimum(deviance, best)
                 factor = np.where(is_better, np.minimum(2 * factor, 1.0), factor / 2)
                 p = expit(at @ design)
                 hessian = (
@@ -383,8 +393,10 @@ class _Curves:
     def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""
         first = int(np.searchsorted(EDGES, threshold, side="right"))
-        hit, false_alarm = self.own[c, first:].sum(), self.rest[c, first:].sum()
-        missed, passed = self.n_own[c] - hit, self.n_rest[c] - false_alarm
+        hit = self.own[c, first:].sum()
+        false_alarm = self.rest[c, first:].sum()
+        missed = self.n_own[c] - hit
+        passed = self.n_rest[c] - false_alarm
         return {
             "threshold": threshold,
             "sensitivity": share(hit, self.n_own[c]),
@@ -416,8 +428,10 @@ class _Curves:
         found = []
         for group in range(10):
             levels = group == _GROUPS
-            own, both = self.own[c, levels], self.own[c, levels] + self.rest[c, levels]
-            if n := both.sum():
+            own = self.own[c, levels]
+            both = self.own[c, levels] + self.rest[c, levels]
+            n = both.sum()
+            if n:
                 predicted = float((both * CENTRES[levels]).sum() / n)
                 found.append(
                     {
@@ -442,7 +456,8 @@ def _area_interval(
     area: Floats, n_own: Floats, n_rest: Floats
 ) -> tuple[Floats, Floats]:
     """Ends of the score interval of an AUROC."""
-    pairs, most = np.maximum(n_own * n_rest, 1), (n_own + n_rest) / 2 - 1
+    pairs = np.maximum(n_own * n_rest, 1)
+    most = (n_own + n_rest) / 2 - 1
 
     def is_within(other: Floats) -> npt.NDArray[np.bool_]:
         spread = (
@@ -454,12 +469,11 @@ def _area_interval(
         return np.asarray(np.abs(area - other) <= _Z * np.sqrt(np.maximum(spread, 0.0)))
 
     # of the low end, the high
-    inside, outside = (
-        np.stack([area, area]),
-        np.repeat([[0.0], [1.0]], len(area), axis=1),
-    )
+    inside = np.stack([area, area])
+    outside = np.repeat([[0.0], [1.0]], len(area), axis=1)
     for _ in range(60):
         middle = (inside + outside) / 2
         ok = is_within(middle)
-        inside, outside = np.where(ok, middle, inside), np.where(ok, outside, middle)
+        inside = np.where(ok, middle, inside)
+        outside = np.where(ok, outside, middle)
     return inside[0], inside[1]

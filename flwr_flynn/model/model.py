@@ -117,7 +117,9 @@ class ModelMember:
     def temperature(self) -> float:
         """Temperature of the scoring, or the suggested one where none was chosen."""
         chosen = self.scoring.temperature
-        return SUGGESTED_TEMPERATURE if chosen is None else chosen
+        if chosen is None:
+            return SUGGESTED_TEMPERATURE
+        return chosen
 
     def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
         """Novelty of samples, (n, d), to each class, (n, L) float64; see
@@ -185,7 +187,8 @@ class Model:
                 "at least one ModelMember",
                 [type(member).__name__ for member in members[:5]],
             )
-        n_classes, n_features = members[0].counts.n_classes, members[0].spec.n_features
+        n_classes = members[0].counts.n_classes
+        n_features = members[0].spec.n_features
         for member in members[1:]:
             if (member.counts.n_classes, member.spec.n_features) != (
                 n_classes,
@@ -198,9 +201,14 @@ class Model:
                     got,
                 )
         classes = np.array(self.classes)
-        n_labels = len(np.unique(classes)) if classes.shape == (n_classes,) else 0
+        n_labels = 0
+        if classes.shape == (n_classes,):
+            n_labels = len(np.unique(classes))
         if n_labels != n_classes:
-            got = f"{n_labels} different ones" if n_labels else f"shape {classes.shape}"
+            if n_labels:
+                got = f"{n_labels} different ones"
+            else:
+                got = f"shape {classes.shape}"
             raise DataError("classes", f"{n_classes} different labels", got)
         classes.flags.writeable = False
         checked: dict[str, Any] = {"members": members, "classes": classes}
@@ -230,7 +238,9 @@ class Model:
     @property
     def schema(self) -> Schema | None:
         """Schema of the raw columns, if samples become numbers by one."""
-        return self.feature_names if isinstance(self.feature_names, Schema) else None
+        if isinstance(self.feature_names, Schema):
+            return self.feature_names
+        return None
 
     @property
     def member(self) -> ModelMember:
@@ -271,7 +281,9 @@ class Model:
         the pooled covariance has little.
         """
         scale = math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
-        share = 1.0 if self.gram is None else (1 - _GRAM_SHARE) * scale
+        share = 1.0
+        if self.gram is not None:
+            share = (1 - _GRAM_SHARE) * scale
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
             weight = share * (member.weight if len(self.members) > 1 else 1.0)
@@ -286,11 +298,9 @@ class Model:
 
     def posterior(self, scores: Scores) -> Scores:
         """Scores with the prior, (n, L), from those without it."""
-        return (
-            scores
-            if self.prior is None
-            else empty_below(scores + self.prior, self.empty_classes)
-        )
+        if self.prior is None:
+            return scores
+        return empty_below(scores + self.prior, self.empty_classes)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`; a class without samples
@@ -344,11 +354,9 @@ def counts_sha256(members: Sequence[ModelMember]) -> str:
     those of all members.
     """
     digests = [member.counts.sha256() for member in members]
-    return (
-        digests[0]
-        if len(digests) == 1
-        else hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
-    )
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
 
 
 def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
@@ -364,9 +372,8 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
     array = np.asarray(names, dtype=object)
     if array.shape != (n_features,):
         raise DataError("feature_names", f"{n_features} str", f"shape {array.shape}")
-    if kinds := sorted(
-        {type(name).__name__ for name in array if not isinstance(name, str)}
-    ):
+    kinds = sorted({type(name).__name__ for name in array if not isinstance(name, str)})
+    if kinds:
         raise DataError(
             "feature_names", f"{n_features} str", f"some of type {', '.join(kinds)}"
         )
@@ -391,7 +398,8 @@ def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
     order = np.argsort(classes)
     indices = np.searchsorted(classes, y, sorter=order)
     codes: npt.NDArray[np.int64] = order[np.minimum(indices, len(classes) - 1)]
-    if unknown := int((classes[codes] != y).sum()):
+    unknown = int((classes[codes] != y).sum())
+    if unknown:
         raise DataError(
             "y",
             f"labels among the {len(classes)} classes",
@@ -418,12 +426,16 @@ def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | No
         return None
     sizes = counts.n_per_class
     if counts.noise:
-        sizes = (
-            np.ones(counts.n_classes) if sizes is None else np.maximum(sizes, 0.0) + 1.0
-        )
+        if sizes is None:
+            sizes = np.ones(counts.n_classes)
+        else:
+            sizes = np.maximum(sizes, 0.0) + 1.0
     weights = weighted(sizes, class_weight)
     total = math.fsum(weights.tolist())
-    shares = weights / total if total else np.full(len(weights), 1 / len(weights))
+    if total:
+        shares = weights / total
+    else:
+        shares = np.full(len(weights), 1 / len(weights))
     # The same on every machine; that of a class without samples is as low as a prior
     # may be.
     return np.array(
@@ -436,7 +448,9 @@ def checked_weight(given: Any, rule: str, classes: npt.NDArray[Any]) -> ClassWei
     labels.
     """
     if given is None or isinstance(given, str):
-        return "balanced" if rule == "novelty" else given
+        if rule == "novelty":
+            return "balanced"
+        return given
     from sklearn.utils.class_weight import compute_class_weight
 
     weights: Scores = compute_class_weight(given, classes=classes, y=classes)
@@ -450,7 +464,9 @@ def weighted(n_per_class: npt.ArrayLike, class_weight: ClassWeight) -> Scores:
     sizes = np.asarray(n_per_class, np.float64)
     if isinstance(class_weight, str):
         return np.ones(len(sizes))
-    return sizes if class_weight is None else sizes * class_weight
+    if class_weight is None:
+        return sizes
+    return sizes * class_weight
 
 
 def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scores:
@@ -464,10 +480,8 @@ def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scor
     like the others, or has so few samples that it may be, and a small one for a party
     that is not.
     """
-    own, shares = (
-        np.asarray(n_per_class, np.float64),
-        np.asarray(everyone, np.float64) + 1,
-    )
+    own = np.asarray(n_per_class, np.float64)
+    shares = np.asarray(everyone, np.float64) + 1
     shares /= shares.sum()
     strengths = 2.0 ** np.arange(-1, 16)
     pseudo = strengths[:, None] * shares
@@ -483,6 +497,10 @@ def own_prior(model: Model, y: npt.NDArray[np.int64]) -> Scores:
 
     Beside noisy counts those of the federation are taken for equal.
     """
-    counts, n_classes = model.members[0].counts, len(model.classes)
-    everyone = np.zeros(n_classes) if counts.noise else counts.n_per_class
+    counts = model.members[0].counts
+    n_classes = len(model.classes)
+    if counts.noise:
+        everyone = np.zeros(n_classes)
+    else:
+        everyone = counts.n_per_class
     return log_frequencies(np.bincount(y, minlength=n_classes), everyone)

@@ -48,7 +48,8 @@ def write(
     An existing file keeps its permissions; a symbolic link is followed. `extra` is a
     record of the writer, for JSON.
     """
-    gram, names = model.gram, model.feature_names
+    gram = model.gram
+    names = model.feature_names
     header: dict[str, Any] = {
         "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
@@ -103,7 +104,9 @@ def reading(
         try:
             yield _read(stream, max_bytes)
         except FlyNNError as error:
-            prefix = "" if isinstance(error, ModelFileError) else "inconsistent: "
+            prefix = "inconsistent: "
+            if isinstance(error, ModelFileError):
+                prefix = ""
             text = f"{os.fspath(path)}: {prefix}{error}"
             raise ModelFileError(
                 error.field or "file", error.expected, error.got, text=text
@@ -155,19 +158,20 @@ def _array_names(header: dict[str, Any], present: list[str]) -> list[str]:
             listed(expected, 8),
             listed([name[:40] for name in sorted(present)], 8),
         )
-    return ["extra", *names] if "extra" in present else names
+    if "extra" in present:
+        return ["extra", *names]
+    return names
 
 
 def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     with zipfile.ZipFile(stream) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         text, header = _read_header(archive, present, max_bytes)
-        names, members = _array_names(header, present), header["members"]
+        names = _array_names(header, present)
+        members = header["members"]
         classes = _labels_from_json(header["classes"])
-        specs, n_classes = (
-            [HashSpec.from_dict(member["spec"]) for member in members],
-            len(classes),
-        )
+        specs = [HashSpec.from_dict(member["spec"]) for member in members]
+        n_classes = len(classes)
         gram_specs = _gram_specs(header["gram"])
         needed = sum(memory_needed(spec, n_classes) for spec in (*specs, *gram_specs))
         if needed > max_bytes:
@@ -200,7 +204,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...",
             got,
         )
-    gram, features = header["gram"], header["feature_names"]
+    gram = header["gram"]
+    features = header["feature_names"]
     if gram is not None:
         if gram["fingerprints"] != [
             flynn_hash(spec).fingerprint for spec in gram_specs
@@ -351,7 +356,8 @@ def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _labels_from_json(labels: dict[str, Any]) -> npt.NDArray[Any]:
-    name, values = labels["dtype"], labels["values"]
+    name = labels["dtype"]
+    values = labels["values"]
     if not re.fullmatch("object|str|bool|u?int(8|16|32|64)|float(16|32|64)", name):
         raise ModelFileError(
             "classes", "a dtype of strings, numbers or booleans", name[:40]

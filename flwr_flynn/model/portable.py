@@ -28,7 +28,10 @@ def _two_to(k):  # type: ignore[no-untyped-def]
     """Return 2.0 ** k for an integer k, exactly; 0.0 below the smallest float and
     infinity beyond the largest.
     """
-    result, factor = 1.0, 2.0 if k >= 0 else 0.5
+    result = 1.0
+    factor = 0.5
+    if k >= 0:
+        factor = 2.0
     k = abs(k)
     while k:
         if k & 1:
@@ -58,7 +61,9 @@ def exp(x):  # type: ignore[no-untyped-def]
 def log(x):  # type: ignore[no-untyped-def]
     """Return the natural logarithm of a float of at least 0: minus infinity of 0."""
     if x == 0.0 or x == np.inf:
-        return x if x > 0.0 else -np.inf
+        if x > 0.0:
+            return x
+        return -np.inf
     mantissa, exponent = math.frexp(x)
     if mantissa < 0.7071067811865476:
         mantissa *= 2.0

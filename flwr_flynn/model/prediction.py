@@ -108,7 +108,9 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``classes_[1]``.
         """
         scores = self._read_out(X, Model.scores)
-        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+        if scores.shape[1] == 2:
+            return scores[:, 1] - scores[:, 0]
+        return scores
 
     def novelty(self, X: Any) -> Floats:
         """Compute the novelty of samples to each class, (n, L) float64: f_l(x) / rho of
@@ -265,11 +267,9 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         schema = self.model_.schema
         X, y = self._validated(X, schema, y)
-        return (
-            (X, y)
-            if schema is None or self.model_.takes_gaps
-            else complete(schema, X, y)
-        )
+        if schema is None or self.model_.takes_gaps:
+            return (X, y)
+        return complete(schema, X, y)
 
     # -------- scikit-learn
 
@@ -288,7 +288,8 @@ def complete(
 ) -> tuple[Any, npt.NDArray[Any]]:
     """Samples by a schema, and labels, without samples that have gaps."""
     fits = schema.complete(X)
-    if n_left_out := int((~fits).sum()):
+    n_left_out = int((~fits).sum())
+    if n_left_out:
         warnings.warn(
             f"this hash takes no gaps: {n_left_out} of {len(fits)} samples are left "
             "out",
@@ -301,7 +302,10 @@ def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
     """Refuse infinity, and NaN but `with_gaps`, in X, (n, d); `names` default to the
     indices of the columns.
     """
-    values = X.data if sp.issparse(X) else X
+    if sp.issparse(X):
+        values = X.data
+    else:
+        values = X
     if (
         values.dtype.kind != "f"
         or np.isfinite(np.sum(values))
@@ -314,11 +318,10 @@ def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
     if sp.issparse(X):
         is_bad = sp.csr_array((is_bad, X.indices, X.indptr), X.shape)
     bad = np.asarray(is_bad.sum(axis=0)).ravel()
-    labels = (
-        [f"column {j}" for j in range(len(bad))]
-        if names is None
-        else [str(name)[:60] for name in names]
-    )
+    if names is None:
+        labels = [f"column {j}" for j in range(len(bad))]
+    else:
+        labels = [str(name)[:60] for name in names]
     named = [
         f"{labels[j]} ({bad[j]} of {X.shape[0]} samples)" for j in np.flatnonzero(bad)
     ]

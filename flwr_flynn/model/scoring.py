@@ -107,9 +107,9 @@ def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
     """
     one_of("rule", rule, RULES)
     value: Any = decay
-    return (
-        None if isinstance(value, str) and value == "auto" else ScoringRule(rule, value)
-    )
+    if isinstance(value, str) and value == "auto":
+        return None
+    return ScoringRule(rule, value)
 
 
 def class_scores(
@@ -216,15 +216,15 @@ class ScoreTable:
         scoring: ScoringRule,
         with_own: bool = False,
     ) -> None:
-        self.counts, self.decay = counts, scoring.decay
+        self.counts = counts
+        self.decay = scoring.decay
         self.factors = size_factors(n_per_class, 0, mean, scoring.rule)
         self.own_factors = size_factors(n_per_class, 1, mean, scoring.rule)
         self.weights = _powers(counts, 0, self.factors, self.decay)
-        self.own = (
-            _powers(counts, 1, self.own_factors, self.decay)
-            if with_own
-            else self.weights
-        )
+        if with_own:
+            self.own = _powers(counts, 1, self.own_factors, self.decay)
+        else:
+            self.own = self.weights
 
     def scores(self, active: Active, own_class: Counts) -> Scores:
         """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its
@@ -256,7 +256,8 @@ def bounded(
     if copy.shape != shape or copy.dtype != dtype:
         expected = f"an {np.dtype(dtype)} array of shape {shape}"
         raise DataError(field, expected, f"{copy.dtype} {copy.shape}")
-    if (largest := max(int(copy.max(initial=0)), -int(copy.min(initial=0)))) > most:
+    largest = max(int(copy.max(initial=0)), -int(copy.min(initial=0)))
+    if largest > most:
         raise DataError(field, f"integers from -{most} to {most}", largest)
     copy.flags.writeable = False
     return copy
@@ -267,18 +268,19 @@ def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
     classes; 1 if no class is left.
     """
     n_filled = int((n_per_class > 0).sum()) - empties
-    return (sum(n_per_class.tolist()) - taken) / n_filled if n_filled else 1.0
+    if not n_filled:
+        return 1.0
+    total: float = sum(n_per_class.tolist())
+    return (total - taken) / n_filled
 
 
 def size_factors(n_per_class: Sizes, taken: int, mean: float, rule: str) -> Scores:
     """Factor of the counts of each class, (L,), once `taken` samples are gone;
     arbitrary where none is left.
     """
-    return (
-        np.ones(len(n_per_class))
-        if rule == "novelty"
-        else mean / np.maximum(n_per_class - taken, 1)
-    )
+    if rule == "novelty":
+        return np.ones(len(n_per_class))
+    return mean / np.maximum(n_per_class - taken, 1)
 
 
 def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
@@ -306,7 +308,10 @@ def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
     n_classes, n_bits = counts.shape
     out = np.empty((n_bits, n_classes))
     table = np.empty(n_bits)
-    log_decay = log(decay) if decay > 0.0 else -np.inf
+    if decay > 0.0:
+        log_decay = log(decay)
+    else:
+        log_decay = -np.inf
     for label in range(n_classes):
         top = 0
         for i in range(n_bits):
@@ -327,7 +332,9 @@ def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _power(log_decay, exponent):  # type: ignore[no-untyped-def]
     """Power of the decay with this logarithm; 0 ** 0 is 1."""
-    return 1.0 if exponent == 0.0 else exp(log_decay * exponent)
+    if exponent == 0.0:
+        return 1.0
+    return exp(log_decay * exponent)
 
 
 @njit(nogil=True, cache=True)
@@ -357,7 +364,9 @@ def _minus_logs(  # type: ignore[no-untyped-def]
     """Replace each sum f by -log f, computed again from its terms where f is too small
     to be exact.
     """
-    log_decay = log(decay) if decay > 0.0 else 0.0
+    log_decay = 0.0
+    if decay > 0.0:
+        log_decay = log(decay)
     for p in range(sums.shape[0]):
         for label in range(sums.shape[1]):
             total = sums[p, label]
@@ -366,8 +375,13 @@ def _minus_logs(  # type: ignore[no-untyped-def]
             elif total >= _SMALL:
                 sums[p, label] = -log(total)
             else:
-                taken = 1 if own_class[p] == label else 0
-                factor = own_factors[label] if taken else factors[label]
+                taken = 0
+                if own_class[p] == label:
+                    taken = 1
+                if taken:
+                    factor = own_factors[label]
+                else:
+                    factor = factors[label]
                 lowest = np.inf
                 for k in range(active.shape[1]):
                     lowest = min(

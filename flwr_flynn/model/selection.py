@@ -160,7 +160,8 @@ def left_out_scores(
     the only one of all. The order of the samples is not that of `y`.
     """
     bits, labels = _counted_samples(counts, active, y)
-    array, sizes = counts.array, counts.n_per_class
+    array = counts.array
+    sizes = counts.n_per_class
     alone = sizes[labels] == 1
     empty = sizes == 0
     for empties in (False, True):
@@ -210,7 +211,8 @@ def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ign
         row = odds[p] - odds[p].max()
         for t in range(len(temperatures)):
             posterior = row / temperatures[t] + prior
-            top, total = posterior.max(), 0.0
+            top = posterior.max()
+            total = 0.0
             for label in range(len(row)):
                 total += exp(posterior[label] - top)
             loss = min(log(total) - (posterior[true[p]] - top), MAX_LOSS)
@@ -282,7 +284,8 @@ def fit_members(
     n_per_class = np.bincount(y, minlength=n_classes)
     subsample = kept(X, y, n_per_class, N_LEFT_OUT)
     # active bits and class indices of the subsample; and counts of all samples
-    batches, counts = [], []
+    batches = []
+    counts = []
     for hasher in map(flynn_hash, specs):
         batches.append(
             (
@@ -301,9 +304,11 @@ def fit_members(
         for each, batch, scorings in zip(counts, batches, candidates, strict=True)
     ]
     sizes = np.bincount(y[subsample], minlength=n_classes)
-    members, choices = [], choose(correct, sizes, max_members)
+    members = []
+    choices = choose(correct, sizes, max_members)
     for choice in choices:
-        mine, scoring = counts[choice.spec], candidates[choice.spec][choice.scoring]
+        mine = counts[choice.spec]
+        scoring = candidates[choice.spec][choice.scoring]
         if subsample.any():
             losses = leave_one_out_tables(
                 mine, [batches[choice.spec]], [scoring], True, class_weight
@@ -344,4 +349,6 @@ def best_temperature(log_losses: npt.NDArray[Any]) -> float:
     """Temperature of the lowest of the summed log-losses, (T,), the first among equals;
     1.0 without samples.
     """
-    return TEMPERATURES[int(np.argmin(log_losses))] if log_losses.any() else 1.0
+    if log_losses.any():
+        return TEMPERATURES[int(np.argmin(log_losses))]
+    return 1.0

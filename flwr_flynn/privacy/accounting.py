@@ -123,7 +123,8 @@ def _least_sigma(
         high *= 2
     low = high / 4
     while low > 1e-3 and bound(low, delta, n_entries, largest) <= epsilon:
-        high, low = low, low / 2
+        high = low
+        low = low / 2
     while high - low > 2e-4 * low:
         middle = (low + high) / 2
         if bound(middle, delta, n_entries, largest) > epsilon:
@@ -164,10 +165,13 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
 
     # Every order gives a bound. Golden section finds the best one, near that of a
     # Gaussian.
-    middle, golden = math.log(-math.log(delta) / rho) / 2, (math.sqrt(5) - 1) / 2
-    low, high = middle - 6.0, middle + 6.0
+    middle = math.log(-math.log(delta) / rho) / 2
+    golden = (math.sqrt(5) - 1) / 2
+    low = middle - 6.0
+    high = middle + 6.0
     for _ in range(60):
-        left, right = high - golden * (high - low), low + golden * (high - low)
+        left = high - golden * (high - low)
+        right = low + golden * (high - low)
         low, high = (low, right) if bound(left) <= bound(right) else (left, high)
     return max(bound((low + high) / 2) * _UP, 0.0)
 
@@ -202,11 +206,9 @@ def sum_of_gaussians_gap(sigma: float, n_parties: int) -> float:
     Theorem 9 of Kairouz, Liu and Steinke 2021, with the largest term of its sum instead
     of each.
     """
-    return (
-        0.0
-        if n_parties == 1
-        else 10 * (n_parties - 1) * math.exp(-(math.pi**2) * sigma**2)
-    )
+    if n_parties == 1:
+        return 0.0
+    return 10 * (n_parties - 1) * math.exp(-(math.pi**2) * sigma**2)
 
 
 def laplace_sd(scale: float) -> float:
@@ -223,7 +225,9 @@ def rounded_up(dividend: int, divisor: float) -> float:
     """
     quotient = dividend / divisor
     enough = Fraction(quotient) * Fraction(divisor) >= dividend
-    return quotient if enough else math.nextafter(quotient, math.inf)
+    if enough:
+        return quotient
+    return math.nextafter(quotient, math.inf)
 
 
 def shown_bound(bound: float, digits: int = 4) -> str:

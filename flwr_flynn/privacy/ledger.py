@@ -92,9 +92,9 @@ class Budget(LedgerFolder):
     ) -> None:
         super().__init__(path)
         self.policy = policy
-        self.data_path = (
-            None if data_path is None else os.path.realpath(os.fspath(data_path))
-        )
+        self.data_path = None
+        if data_path is not None:
+            self.data_path = os.path.realpath(os.fspath(data_path))
 
     def release(
         self,
@@ -116,7 +116,10 @@ class Budget(LedgerFolder):
             self._check_use(ledger)
             # A share of noise is drawn anew for each sum: the difference of two sums of
             # different parties would not have enough noise if both had the same share.
-            entry = None if mechanism.is_share else ledger.find(request)
+            if mechanism.is_share:
+                entry = None
+            else:
+                entry = ledger.find(request)
             if entry is not None:
                 return Released(self._received(entry, mechanism), True)
             self.policy.check(mechanism)
@@ -166,11 +169,10 @@ class Budget(LedgerFolder):
     def account(self) -> tuple[float, float, LedgerFile]:
         """The same, and the content of the ledger."""
         with self._opened(self._new) as ledger:
-            delta = (
-                self.policy.max_delta
-                if self.policy.composition == "zcdp"
-                else ledger.delta
-            )
+            if self.policy.composition == "zcdp":
+                delta = self.policy.max_delta
+            else:
+                delta = ledger.delta
             return *Account(ledger.composition, delta).total(ledger.costs), ledger
 
     @property
@@ -181,7 +183,8 @@ class Budget(LedgerFolder):
     def _check_use(self, ledger: LedgerFile) -> None:
         """Refuse a ledger that was made for a different account or data file."""
         if ledger.composition != self.policy.composition:
-            mine, asked = ledger.composition, self.policy.composition
+            mine = ledger.composition
+            asked = self.policy.composition
             text = (
                 f"ledger {self.path.name}: its composition is {mine} until a "
                 f"reset; the policy's is {asked}"
@@ -235,7 +238,8 @@ def main(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    command, path = arguments[0], Path(arguments[1])
+    command = arguments[0]
+    path = Path(arguments[1])
     budget = Budget(path, Policy(max_epsilon=0.0))
     if not budget.is_begun:
         print(f"no ledger at {path}", file=sys.stderr)
@@ -250,7 +254,9 @@ def main(arguments: Sequence[str]) -> int:
         print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     costs = ledger.costs
-    closed = ", closed" if costs and costs[0].closes else ""
+    closed = ""
+    if costs and costs[0].closes:
+        closed = ", closed"
     spent = f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
     print(
         f"{path}: composition {ledger.composition}, releases {len(costs)}{closed}, "

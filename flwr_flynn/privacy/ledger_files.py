@@ -276,7 +276,8 @@ class LedgerFolder:
             raise self._trouble(
                 "not read", f": cannot be read ({error.strerror})"
             ) from None
-        if others := sum(OWN.fullmatch(file.name) is None for file in files):
+        others = sum(OWN.fullmatch(file.name) is None for file in files)
+        if others:
             what = f"{others} of the files there are not a ledger's; none is removed"
             text = f"ledger {self.path.name}: {what}"
             raise PrivacyError("ledger", "its own files", f"{others} others", text=text)
@@ -378,7 +379,8 @@ class LedgerFolder:
         self._make(ledger)
         charged = ledger.with_entry(request, cost)
         self._write(charged)
-        released, stream = measure(), io.BytesIO()
+        released = measure()
+        stream = io.BytesIO()
         np.savez_compressed(stream, counts=released)
         raw = stream.getvalue()
         with self._writing():
@@ -404,7 +406,10 @@ class LedgerFolder:
         try:
             yield
         except OSError as error:
-            reason = error.got if isinstance(error, WriteError) else error.strerror
+            if isinstance(error, WriteError):
+                reason = error.got
+            else:
+                reason = error.strerror
             raise self._trouble(
                 f"not {what}", f": cannot be {what} ({reason})"
             ) from None

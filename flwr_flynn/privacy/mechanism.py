@@ -298,17 +298,14 @@ class Mechanism(ABC):
                 "all records of one person, who has at most "
                 f"{self.records_per_person} at all parties together,"
             )
-        what = (
-            "added or removed"
-            if self.neighbours == "add-remove"
-            else "replaced by others"
-        )
+        what = "replaced by others"
+        if self.neighbours == "add-remove":
+            what = "added or removed"
         epsilon = self.epsilon(self.delta)
-        factor = (
-            shown_bound(math.exp(epsilon), 3)
-            if epsilon < 50
-            else f"exp({shown_bound(epsilon)})"
-        )
+        if epsilon < 50:
+            factor = shown_bound(math.exp(epsilon), 3)
+        else:
+            factor = f"exp({shown_bound(epsilon)})"
         bounds = f"epsilon {shown_bound(epsilon)}" + (
             f" and delta {shown_bound(self.delta)}" if self.delta else ""
         )
@@ -334,11 +331,9 @@ class Mechanism(ABC):
         return {"mechanism": self.kind, "epsilon": self.target_epsilon, **given}
 
     def __eq__(self, other: object) -> bool:
-        return (
-            self.to_dict() == other.to_dict()
-            if isinstance(other, Mechanism)
-            else NotImplemented
-        )
+        if isinstance(other, Mechanism):
+            return self.to_dict() == other.to_dict()
+        return NotImplemented
 
     def __hash__(self) -> int:
         return hash(tuple((name, str(value)) for name, value in self.to_dict().items()))
@@ -386,12 +381,11 @@ class SimulatedRelease(Mechanism):
             mechanism.target_epsilon,
             **{name: getattr(mechanism, name) for name in COMMON},
         )
-        self.target_epsilon, self.selects = math.inf, mechanism.selects
+        self.target_epsilon = math.inf
+        self.selects = mechanism.selects
         self.n_honest = mechanism.n_honest
-        self.mechanism, self.seed = (
-            mechanism,
-            integer("seed", seed, least=0, most=2**64 - 1),
-        )
+        self.mechanism = mechanism
+        self.seed = integer("seed", seed, least=0, most=2**64 - 1)
         self.sampler = SeededNoise(self.seed)
 
     @property

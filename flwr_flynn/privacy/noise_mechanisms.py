@@ -69,11 +69,9 @@ class GaussianCounts(Mechanism):
     ) -> None:
         super().__init__(epsilon, **common)
         self.delta = number("delta", delta, least=accounting.SMALLEST_DELTA, most=0.5)
-        self.n_honest = (
-            None
-            if n_honest is None
-            else integer("n_honest", n_honest, most=MOST_HONEST)
-        )
+        self.n_honest = None
+        if n_honest is not None:
+            self.n_honest = integer("n_honest", n_honest, most=MOST_HONEST)
 
     @property
     def noise_sd(self) -> float:
@@ -238,7 +236,9 @@ class TopTLaplace(Mechanism):
         """Privacy loss of T draws in units of a: for each draw the range of the changes
         by one person.
         """
-        both_ways = 1 if self.neighbours == "add-remove" else 2
+        both_ways = 2
+        if self.neighbours == "add-remove":
+            both_ways = 1
         return self.n_released * self.records_per_person * both_ways
 
     @property
@@ -268,11 +268,10 @@ class TopTLaplace(Mechanism):
     ) -> npt.NDArray[np.int64]:
         flat = array.ravel()
         n_drawn = min(self.n_released, flat.size)
-        entries = (
-            np.arange(flat.size)
-            if n_drawn == flat.size
-            else sampler.top(flat, n_drawn, self.gumbel_scale)
-        )
+        if n_drawn == flat.size:
+            entries = np.arange(flat.size)
+        else:
+            entries = sampler.top(flat, n_drawn, self.gumbel_scale)
         released = np.zeros_like(flat)
         released[entries] = flat[entries] + sampler.laplace(n_drawn, self.scale)
         return released.reshape(array.shape)
@@ -304,13 +303,15 @@ def mechanism_from_dict(values: Any) -> Mechanism:
     kind = one_of("mechanism", kind, tuple(MECHANISMS))
     made = MECHANISMS[kind]
     needed = {"epsilon", *COMMON, *made.own}
-    if missing := sorted(needed - set(given)):
+    missing = sorted(needed - set(given))
+    if missing:
         raise ConfigError(
             f"mechanism {kind}",
             f"the fields {', '.join(sorted(needed))}",
             f"none named {missing[0]}",
         )
-    if unknown := sorted(set(given) - needed - {*made.optional}):
+    unknown = sorted(set(given) - needed - {*made.optional})
+    if unknown:
         raise ConfigError(
             f"mechanism {kind}",
             f"the fields {', '.join(sorted(needed))}",

@@ -171,7 +171,8 @@ class Policy:
         """The cost of one more release, if it fits; it depends on the requests alone,
         never on a release.
         """
-        inner, account = unseeded(mechanism), self.account
+        inner = unseeded(mechanism)
+        account = self.account
         if earlier and earlier[0].closes:
             raise self._refusal(
                 "max-epsilon", "the one release before this took all of it"
@@ -195,10 +196,8 @@ class Policy:
         # of all that the policy allows would not fit. It may be the first, and is then
         # the last. Policy and first request decide about this branch; they are the same
         # for neighbouring data, and the guarantee holds in both branches.
-        most_epsilon, most_delta = (
-            self.max_epsilon * _ROUNDING,
-            self.max_delta * _ROUNDING,
-        )
+        most_epsilon = self.max_epsilon * _ROUNDING
+        most_delta = self.max_delta * _ROUNDING
         is_first = self.composition == "zcdp" and not earlier
         if (
             is_first
@@ -229,4 +228,6 @@ class Policy:
 
 def unseeded(mechanism: Mechanism) -> Mechanism:
     """The mechanism behind a `SimulatedRelease`; any real mechanism as it is."""
-    return mechanism.mechanism if isinstance(mechanism, SimulatedRelease) else mechanism
+    if isinstance(mechanism, SimulatedRelease):
+        return mechanism.mechanism
+    return mechanism

@@ -148,16 +148,17 @@ class Column:
             )
         else:
             names = (self.name,)
-        return (*names, f"{self.name} missing") if self.gaps else names
+        if self.gaps:
+            return (*names, f"{self.name} missing")
+        return names
 
     @property
     def width(self) -> int:
         """Number of the numbers that a value becomes."""
-        n = (
-            len(self.levels)
-            if self.kind == "category"
-            else 1 + len(_DATE_PARTS) * (self.kind == "date")
-        )
+        if self.kind == "category":
+            n = len(self.levels)
+        else:
+            n = 1 + len(_DATE_PARTS) * (self.kind == "date")
         return n + self.gaps
 
     @property
@@ -199,10 +200,14 @@ class Column:
         """
         if self.kind != "number":
             return np.zeros(len(values), np.bool_)
-        low, high = (
-            (-math.inf if self.low is None else self.low),
-            (math.inf if self.high is None else self.high),
-        )
+        if self.low is None:
+            low = -math.inf
+        else:
+            low = self.low
+        if self.high is None:
+            high = math.inf
+        else:
+            high = self.high
         with np.errstate(invalid="ignore"):
             return np.asarray(np.isinf(values) | (values < low) | (values > high))
 
@@ -217,10 +222,8 @@ class LevelCodes(dict[Any, int]):
     """
 
     def __init__(self, column: Column) -> None:
-        codes, forms = (
-            {level: index for index, level in enumerate(column.levels)},
-            dict[str, set[int]](),
-        )
+        codes = {level: index for index, level in enumerate(column.levels)}
+        forms = dict[str, set[int]]()
         codes |= {text: codes[level] for text, level in dict(column.synonyms).items()}
         for text, index in codes.items():
             for form in forms_of_level(text):
@@ -251,7 +254,9 @@ class LevelCodes(dict[Any, int]):
 def _checked_synonyms(
     what: str, given: Any, levels: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    pairs = dict(given) if isinstance(given, Mapping | tuple) else None
+    pairs = None
+    if isinstance(given, Mapping | tuple):
+        pairs = dict(given)
     if (
         pairs is None
         or len(pairs) > MOST_LEVELS
@@ -265,13 +270,12 @@ def _checked_synonyms(
     named = {
         as_level(text) or "": as_level(level) or "" for text, level in pairs.items()
     }
-    if (
-        bad := sum(
-            text in levels or level not in levels for text, level in named.items()
-        )
+    bad = (
+        sum(text in levels or level not in levels for text, level in named.items())
         + len(pairs)
         - len(named)
-    ):
+    )
+    if bad:
         raise SchemaError(
             what,
             "different texts that are no levels, each for one of the levels",
@@ -289,10 +293,11 @@ def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
         raise SchemaError(
             what, f"a list of at most {MOST_LEVELS} texts", type(texts).__name__
         )
-    if bad := sum(
+    bad = sum(
         not (isinstance(text, str) and text.isprintable() and len(text) <= LONGEST)
         for text in texts
-    ):
+    )
+    if bad:
         raise SchemaError(
             what, f"printable texts of at most {LONGEST} characters", f"{bad} others"
         )
@@ -315,4 +320,6 @@ def unusual(record: Any, but: str = "") -> dict[str, Any]:
 
 def shown(value: Any) -> str:
     """A value for an error: short, and without control characters."""
-    return repr(value)[:60] if isinstance(value, str) else type(value).__name__
+    if isinstance(value, str):
+        return repr(value)[:60]
+    return type(value).__name__

@@ -79,17 +79,18 @@ class ColumnSummary:
             )
         # Two forms of one level, or below of one name, would make a schema that nobody
         # can use.
-        if bad := sum(
+        bad = sum(
             not is_nameable(level) or as_level(level) != level for level in self.levels
-        ):
+        )
+        if bad:
             raise SchemaError(
                 "summary levels", "short printable texts", f"{bad} others"
             )
-        if (n := sum(self.levels.values())) > (
-            most := self.rows.get("category", 0) + self.rows.get("text", 0)
-        ):
+        n = sum(self.levels.values())
+        if n > (most := self.rows.get("category", 0) + self.rows.get("text", 0)):
             raise SchemaError("summary levels", f"levels of at most {most} rows", n)
-        if (n := max(sum(self.rows.values()), self.gaps)) > self.n_rows:
+        n = max(sum(self.rows.values()), self.gaps)
+        if n > self.n_rows:
             raise SchemaError("summary rows", f"at most {self.n_rows}", n)
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
@@ -106,11 +107,9 @@ class ColumnSummary:
         """The kind at most rows, the first by name among equals; None where all values
         are missing.
         """
-        return (
-            min(self.rows, key=lambda kind: (-self.rows[kind], kind))
-            if self.rows
-            else None
-        )
+        if self.rows:
+            return min(self.rows, key=lambda kind: (-self.rows[kind], kind))
+        return None
 
 
 @dataclass(frozen=True)
@@ -179,14 +178,19 @@ class TableSummary:
         if self.columns and other.columns and self.is_named != other.is_named:
             # Columns without names cannot be told which they are: their party declines,
             # whoever answers first.
-            return self if self.is_named else other
+            if self.is_named:
+                return self
+            return other
         names = dict.fromkeys((*self.columns, *other.columns))
         empty = ColumnSummary(0, {})
         columns = {
             name: self.columns.get(name, empty) + other.columns.get(name, empty)
             for name in names
         }
-        is_named = self.is_named if self.columns else other.is_named
+        if self.columns:
+            is_named = self.is_named
+        else:
+            is_named = other.is_named
         return TableSummary(columns, self.n_rows + other.n_rows, is_named)
 
     def schema(
@@ -202,17 +206,22 @@ class TableSummary:
         differ in capitals are one.
         """
         kept: list[Column] = []
-        left_out, width = {}, 0
-        columns = self._by_form() if self.is_named else self.columns
+        left_out = {}
+        width = 0
+        if self.is_named:
+            columns: Mapping[str, ColumnSummary] = self._by_form()
+        else:
+            columns = self.columns
         ignored, forced = (
             {form_of(as_name(name)) for name in names} for names in (ignore, keep)
         )
         there = {*map(form_of, columns)}
-        if unknown := [
+        unknown = [
             repr(name[:60])
             for name in (*ignore, *keep)
             if form_of(as_name(name)) not in there
-        ]:
+        ]
+        if unknown:
             raise SchemaError(
                 "ignore, keep", "names of columns", f"others: {listed(unknown)}"
             )
@@ -290,11 +299,9 @@ class TableSummary:
         anything else.
         """
         try:
-            entries, n_rows, is_named = (
-                values["columns"],
-                values["n_rows"],
-                values["is_named"],
-            )
+            entries = values["columns"]
+            n_rows = values["n_rows"]
+            is_named = values["is_named"]
             columns = {name: ColumnSummary(*rest) for name, *rest in entries}
             if not is_named:
                 columns = {
@@ -339,26 +346,29 @@ def learned(
         return X, None
     table = Table.of(X)
     schema, left_out = TableSummary.of(X, min_examples).schema(ignore, keep)
-    if chosen := {
-        name: reason for name, reason in left_out.items() if reason != "ignored"
-    }:
+    chosen = {name: reason for name, reason in left_out.items() if reason != "ignored"}
+    if chosen:
         named = listed([f"{name[:60]!r} ({reason})" for name, reason in chosen.items()])
         warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=4)
-    return (X, None) if is_plain and not left_out else (table, schema)
+    if is_plain and not left_out:
+        return (X, None)
+    return (table, schema)
 
 
 def _counted(values: Any, kind: str) -> ColumnSummary:
-    n, found = len(values), Counter(values.tolist() if kind == "category" else ())
-    n_gaps = found.pop(None, 0) if kind == "category" else int(missing(values).sum())
+    n = len(values)
+    found = Counter(values.tolist() if kind == "category" else ())
+    if kind == "category":
+        n_gaps = found.pop(None, 0)
+    else:
+        n_gaps = int(missing(values).sum())
     if n_gaps == n:
         return ColumnSummary(n, {}, n)
     if kind == "category" and n - n_gaps >= _FEW:
         length = sum(len(text) * k for text, k in found.items()) / (n - n_gaps)
         if len(found) > (_NEARLY_ALL if length <= _LONG else _SOME) * (n - n_gaps):
-            kind, found = (
-                "text",
-                Counter({text: k for text, k in found.items() if k >= _OFTEN}),
-            )
+            kind = "text"
+            found = Counter({text: k for text, k in found.items() if k >= _OFTEN})
     elif kind == "number" and _are_ids(values[~np.isnan(values)]):
         kind = "id"
     return ColumnSummary(
@@ -374,7 +384,10 @@ _PERSONAL = {
     "text": "texts that nearly all differ",
 }
 # values; shares of different texts, longer ones with the second
-_FEW, _NEARLY_ALL, _SOME, _LONG = 30, 0.8, 0.2, 40
+_FEW = 30
+_NEARLY_ALL = 0.8
+_SOME = 0.2
+_LONG = 40
 _OFTEN = 5  # rows that share a text of a column whose texts nearly all differ
 
 
@@ -388,7 +401,8 @@ def _are_ids(values: Any) -> bool:
     n = len(values)
     if n < _FEW or (values < 0).any() or (values % 1 != 0).any():
         return False
-    n_different, size = len(np.unique(values)), values.max() - values.min() + 1
+    n_different = len(np.unique(values))
+    size = values.max() - values.min() + 1
     if n_different < _NEARLY_ALL * n:
         return False
     missed = np.exp(-n / size)  # share of the range that chance leaves out
@@ -422,18 +436,21 @@ def _reason(
         and max(summary.levels.values(), default=0) < 2
     ):
         return "no text occurs twice, or often enough to be told"
-    return "" if is_nameable(name) else "a name that is long or not printable"
+    if is_nameable(name):
+        return ""
+    return "a name that is long or not printable"
 
 
 def _column_of(name: str, summary: ColumnSummary) -> Column:
     kind = {"id": "number", "text": "category", None: "number"}.get(
         summary.kind, summary.kind
     )
-    levels = (
-        sorted(_most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS))
-        if kind == "category"
-        else ()
-    )
+    if kind == "category":
+        levels: Sequence[str] = sorted(
+            _most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS)
+        )
+    else:
+        levels = ()
     return Column(
         name, kind or "number", levels, summary.gaps > 0 and not name.endswith(BESIDE)
     )

@@ -45,21 +45,29 @@ def plain_numbers(
     try:
         if "_" in "".join(texts):  # which Python allows between digits
             return None
-        n_gaps = 0 if gaps.isdisjoint(texts) else sum(text in gaps for text in texts)
-        filled = (
-            ["nan" if text in gaps else text for text in texts] if n_gaps else texts
-        )
+        if gaps.isdisjoint(texts):
+            n_gaps = 0
+        else:
+            n_gaps = sum(text in gaps for text in texts)
+        if n_gaps:
+            filled: Sequence[Any] = ["nan" if text in gaps else text for text in texts]
+        else:
+            filled = texts
         numbers = np.array(filled, object).astype(np.float64)
     except (TypeError, ValueError):
         return None
     # another NaN is looked at by itself
-    return numbers if int(np.isnan(numbers).sum()) == n_gaps else None
+    if int(np.isnan(numbers).sum()) == n_gaps:
+        return numbers
+    return None
 
 
 def int64_of(texts: Sequence[str]) -> Array | None:
     """Int64 of texts that all are integers within 64 bits; else None."""
     try:
-        return None if "_" in "".join(texts) else np.array([*map(int, texts)], np.int64)
+        if "_" in "".join(texts):
+            return None
+        return np.array([*map(int, texts)], np.int64)
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -139,7 +147,8 @@ class RawColumn:
         """Forms of dates that most values have, if these are nearly all: a tenth of
         words at most.
         """
-        n_values, most = self.n - self.n_empty, max(self.fits.values(), default=0)
+        n_values = self.n - self.n_empty
+        most = max(self.fits.values(), default=0)
         return [
             form
             for form in DATE_FORMATS
@@ -149,7 +158,10 @@ class RawColumn:
     @property
     def form(self) -> str:
         """The form of its dates, "" for no dates."""
-        forms = self.forms if self.kind == "date" else [""]
+        if self.kind == "date":
+            forms = self.forms
+        else:
+            forms = [""]
         # A schema may say that it is of dates: values that are none are counted.
         forms = (
             forms
@@ -163,7 +175,9 @@ class RawColumn:
             for month, day in _DAY_FIRST.items()
             if day == forms[0] and month in forms
         ]
-        return months[0] if months and self.month_first else forms[0]
+        if months and self.month_first:
+            return months[0]
+        return forms[0]
 
     @property
     def kind(self) -> str:
@@ -175,7 +189,11 @@ class RawColumn:
         are_numbers = self.numerals.are_numbers and not (
             self.typed and self.numerals.are_codes
         )
-        return "date" if self.forms else "number" if are_numbers else "category"
+        if self.forms:
+            return "date"
+        if are_numbers:
+            return "number"
+        return "category"
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -194,7 +212,9 @@ class RawColumn:
     @property
     def infinite(self) -> int:
         """Infinite numbers."""
-        return self.n_infinite if self.kind == "number" else 0
+        if self.kind == "number":
+            return self.n_infinite
+        return 0
 
     @property
     def texts(self) -> int:
@@ -203,19 +223,20 @@ class RawColumn:
         """
         if self.kind == "date" and self.typed != "date":
             return self.n - self.n_empty - max(self.fits.values(), default=0)
-        return self.numerals.n_others if self.kind == "number" else 0
+        if self.kind == "number":
+            return self.numerals.n_others
+        return 0
 
     @property
     def unfit(self) -> int:
         """All values, where none is of the kind that a schema wants; texts that would
         be lost.
         """
-        return (
-            self.texts
-            if self.is_strict
-            or (self.texts == self.n - self.n_empty and not self.has_beside)
-            else 0
-        )
+        if self.is_strict or (
+            self.texts == self.n - self.n_empty and not self.has_beside
+        ):
+            return self.texts
+        return 0
 
     def add(self, values: Raw) -> None:
         """Look at more rows."""
@@ -244,7 +265,10 @@ class RawColumn:
 
     def _add_distinct(self, texts: list[Any]) -> None:
         different, codes = distinct(texts)
-        forms = [self.date_format] if self.date_format else DATE_FORMATS
+        if self.date_format:
+            forms: Sequence[str] = [self.date_format]
+        else:
+            forms = DATE_FORMATS
         for text, n_rows in zip(
             different,
             np.bincount(codes, minlength=len(different)).tolist(),
@@ -284,7 +308,8 @@ class RawColumn:
         """
         if isinstance(raw, np.ndarray):
             return raw
-        kind, dtype = self.kind, self.dtype
+        kind = self.kind
+        dtype = self.dtype
         if kind == "category":
             return self._each(raw, self._level, object)
         if kind == "date":
@@ -292,14 +317,15 @@ class RawColumn:
             return self._each(
                 raw, lambda text: self._moment(text, form), "datetime64[us]"
             )
-        numbers = (
-            int64_of(raw)
-            if dtype == np.int64
-            else self._plain(raw)
-            if dtype == np.float64
-            else None
-        )
-        return self._each(raw, self._number, dtype) if numbers is None else numbers
+        if dtype == np.int64:
+            numbers = int64_of(raw)
+        elif dtype == np.float64:
+            numbers = self._plain(raw)
+        else:
+            numbers = None
+        if numbers is None:
+            return self._each(raw, self._number, dtype)
+        return numbers
 
     def beside(self, raw: Raw) -> Array:
         """The texts of some rows that are neither numbers nor gaps, None for others."""
@@ -318,19 +344,25 @@ class RawColumn:
 
     def _number(self, text: str) -> float:
         is_gap = is_gap_text(text, self.gap_texts)
-        value = None if is_gap else self.numerals.value(text.strip(), self.mark)
-        return math.nan if value is None else value
+        if is_gap:
+            value = None
+        else:
+            value = self.numerals.value(text.strip(), self.mark)
+        if value is None:
+            return math.nan
+        return value
 
     def _moment(self, text: str, form: str) -> np.datetime64:
-        moment = (
-            None
-            if not form or is_gap_text(text, self.gap_texts)
-            else date_of(text, form)
-        )
+        if not form or is_gap_text(text, self.gap_texts):
+            moment = None
+        else:
+            moment = date_of(text, form)
         return np.datetime64("NaT" if moment is None else moment, "us")
 
     def _level(self, text: str) -> str | None:
-        return None if is_gap_text(text, self.gap_texts) else as_level(text)
+        if is_gap_text(text, self.gap_texts):
+            return None
+        return as_level(text)
 
 
 def is_gap_text(text: str | None, gaps: Set[str]) -> bool:

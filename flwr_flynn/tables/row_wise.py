@@ -48,7 +48,8 @@ def encode_rows(
     """
     columns = _schema_columns(schema, X)
     n = len(columns[0])
-    fits, parsed = np.ones(n, np.bool_), []
+    fits = np.ones(n, np.bool_)
+    parsed = []
     for column, values in zip(schema.columns, columns, strict=True):
         array, good = as_kind(column.kind, values, gaps_with(column.gap_texts))
         parsed.append(array)
@@ -75,17 +76,17 @@ def _schema_columns(schema: Schema, X: Any) -> list[Any]:
     if schema.is_named != (names is not None) or (
         names is None and len(columns) != len(schema.columns)
     ):
-        expected = (
-            "a table with the names of its columns"
-            if schema.is_named
-            else f"{len(schema.columns)} columns"
-        )
+        if schema.is_named:
+            expected = "a table with the names of its columns"
+        else:
+            expected = f"{len(schema.columns)} columns"
         raise DataError(
             "X", expected, f"{len(columns)} columns{' with names' if names else ''}"
         )
     if names is None:
         return columns
-    there, known = {*names}, {*schema.names}
+    there = {*names}
+    known = {*schema.names}
     wanted = [
         name for name in schema.names if name in there or not is_beside(name, known)
     ]
@@ -120,11 +121,9 @@ def _values(column: Any) -> list[Any]:
 
 def real_of(value: Any) -> Any:
     """The real number that a complex one is; any other value as it is."""
-    return (
-        value.real
-        if isinstance(value, complex | np.complexfloating) and not value.imag
-        else value
-    )
+    if isinstance(value, complex | np.complexfloating) and not value.imag:
+        return value.real
+    return value
 
 
 def as_kind(
@@ -145,11 +144,16 @@ def as_kind(
     # the same, much faster
     if kind == "number" and (numbers := plain_numbers(values, gaps)) is not None:
         return numbers, np.ones(len(numbers), np.bool_)
-    out, good = of_gaps(kind, len(values)), np.ones(len(values), np.bool_)
+    out = of_gaps(kind, len(values))
+    good = np.ones(len(values), np.bool_)
     for index, value in enumerate(values):
         try:
-            text = value.decode() if isinstance(value, bytes) else value
-            text = text.strip() if isinstance(text, str) else text
+            if isinstance(value, bytes):
+                text = value.decode()
+            else:
+                text = value
+            if isinstance(text, str):
+                text = text.strip()
             if not is_gap(text) and not (
                 isinstance(text, str) and is_gap_text(text, gaps)
             ):
@@ -169,7 +173,10 @@ def _number(value: Any) -> float:
         return float(value.astype(np.int64))
     if isinstance(value, date | complex | np.complexfloating):
         raise TypeError
-    number = number_of(value)[0] if isinstance(value, str) else float(value)
+    if isinstance(value, str):
+        number = number_of(value)[0]
+    else:
+        number = float(value)
     if number is None or np.isnan(number):
         raise ValueError
     return number
@@ -177,7 +184,8 @@ def _number(value: Any) -> float:
 
 def _date(value: Any) -> Any:
     if isinstance(value, str):
-        if (moment := plain_date(value)) is None:
+        moment = plain_date(value)
+        if moment is None:
             raise ValueError
         return np.datetime64(moment, "us")
     if not isinstance(value, date | np.datetime64):

@@ -74,10 +74,11 @@ class Schema:
 
     def __post_init__(self) -> None:
         for name in ("columns", "classes", "ignore"):
-            values, most = (
-                getattr(self, name),
-                2**16 if name == "classes" else MOST_COLUMNS,
-            )
+            values = getattr(self, name)
+            if name == "classes":
+                most = 2**16
+            else:
+                most = MOST_COLUMNS
             is_list = isinstance(values, Sequence) and not isinstance(values, str)
             if not is_list or len(values) > most or len(values) < (name == "columns"):
                 raise SchemaError(
@@ -101,7 +102,8 @@ class Schema:
                 "classes", "different texts or integers", f"{len(self.classes)} entries"
             )
         boolean("is_named", self.is_named, SchemaError)
-        if n_same := len(self.columns) - len(set(self.names)):
+        n_same = len(self.columns) - len(set(self.names))
+        if n_same:
             raise SchemaError(
                 "columns", "columns of different names", f"{n_same} named again"
             )
@@ -109,7 +111,8 @@ class Schema:
             raise SchemaError(
                 "columns", f"1 to {MOST_NUMBERS} numbers a row", self.width
             )
-        if (n := sum(len(column.synonyms) for column in self.columns)) > MOST_NUMBERS:
+        n = sum(len(column.synonyms) for column in self.columns)
+        if n > MOST_NUMBERS:
             raise SchemaError("columns", f"at most {MOST_NUMBERS} synonyms in all", n)
         if self.label != "" and (
             not is_nameable(self.label) or self.label in self.names
@@ -150,7 +153,10 @@ class Schema:
                 column.kind == "number" and (column.low is None or column.high is None)
             ):
                 return None
-            first = [(column.low, column.high)] if column.kind == "number" else []
+            if column.kind == "number":
+                first = [(column.low, column.high)]
+            else:
+                first = []
             for bottom, top in [*first, *[(0.0, 1.0)] * (n - len(first))]:
                 low.append(float(bottom or 0.0))
                 high.append(float(top or 0.0))
@@ -164,16 +170,15 @@ class Schema:
         """
         table = self.checked(X)
         for column, values in zip(self.columns, table.columns, strict=True):
-            if n_refused := int(column.refused(values).sum()):
+            n_refused = int(column.refused(values).sum())
+            if n_refused:
                 low, high = (
                     f"{end:g}" if end is not None else "any"
                     for end in (column.low, column.high)
                 )
-                expected = (
-                    "finite numbers"
-                    if low == high == "any"
-                    else f"numbers in {low} to {high}"
-                )
+                expected = "finite numbers"
+                if not (low == high == "any"):
+                    expected = f"numbers in {low} to {high}"
                 error = DataError(f"column {column.name!r}", expected, "others")
                 raise with_rows(error, f"{n_refused} of {len(values)} rows")
         return self.numbers(table)
@@ -218,12 +223,13 @@ class Schema:
             )
         if not self.is_named and table.shape[1] != len(self.columns):
             raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
-        indices = self.found(table.names) if self.is_named else range(len(self.columns))
+        if self.is_named:
+            indices: Sequence[int | None] = self.found(table.names)
+        else:
+            indices = range(len(self.columns))
         columns = [of_gaps(column.kind, len(table)) for column in self.columns]
-        kinds, places = (
-            table.kinds,
-            {name: index for index, name in enumerate(self.names)},
-        )
+        kinds = table.kinds
+        places = {name: index for index, name in enumerate(self.names)}
         for index, (column, at) in enumerate(zip(self.columns, indices, strict=True)):
             if at is None:
                 continue
@@ -258,11 +264,12 @@ class Schema:
             for name in names
             if form_of(name) not in used and not is_beside(name, there)
         ]
-        if bad := [
+        bad = [
             column.name
             for column in lacking
             if own or column.required or len(lacking) == len(self.names)
-        ]:
+        ]
+        if bad:
             expected = (
                 "the columns of the schema (a table that lacks one has no "
                 "others, or names them in ignore)"
@@ -279,8 +286,13 @@ class Schema:
         """Warnings about a table and its numbers: columns that are not there,
         categories in which nothing is known.
         """
-        remarks, first, known = [], 0, {*self.names}
-        indices = self.found(table.names) if self.is_named else range(len(self.columns))
+        remarks = []
+        first = 0
+        known = {*self.names}
+        if self.is_named:
+            indices: Sequence[int | None] = self.found(table.names)
+        else:
+            indices = range(len(self.columns))
         for column, index in zip(self.columns, indices, strict=True):
             end = first + len(column.levels)
             if index is None and not is_beside(column.name, known):
@@ -359,7 +371,8 @@ def _as_kind(
         if not np.isnat(moments).all():
             return moments, None
     elif kind == "category":
-        raw, texts = RawColumn(wanted="number"), values.tolist()
+        raw = RawColumn(wanted="number")
+        texts = values.tolist()
         raw.add(texts)
         if has_beside or not raw.unfit:
             return raw.values(texts).astype(np.float64), raw.beside(texts)
@@ -371,11 +384,13 @@ def _as_kind(
 def _check_keys(what: str, values: Any, known: set[str], required: set[str]) -> None:
     if not isinstance(values, Mapping):
         raise SchemaError(what, "a table of keys", type(values).__name__)
-    if unknown := sorted(shown(key) for key in set(values) - known):
+    unknown = sorted(shown(key) for key in set(values) - known)
+    if unknown:
         raise SchemaError(
             what, f"some of {', '.join(sorted(known))}", f"unknown {listed(unknown)}"
         )
-    if missing := sorted(required - set(values)):
+    missing = sorted(required - set(values))
+    if missing:
         raise SchemaError(
             what, ", ".join(sorted(required)), f"none named {', '.join(missing)}"
         )
@@ -441,11 +456,9 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
         raise SchemaError(f"{name}: {error.field}", error.expected, error.got) from None
     except (ValueError, RecursionError) as error:
         # The text of a parser's error may hold a part of the file.
-        where = (
-            f" ({str(error).rpartition('(')[2].rstrip(')')})"
-            if isinstance(error, tomllib.TOMLDecodeError)
-            else ""
-        )
+        where = ""
+        if isinstance(error, tomllib.TOMLDecodeError):
+            where = f" ({str(error).rpartition('(')[2].rstrip(')')})"
         raise SchemaError(
             name, "a schema in TOML", f"{type(error).__name__}{where}"[:120]
         ) from None
@@ -456,11 +469,13 @@ def parsed(text: str) -> Schema:
     anything else.
     """
     values = tomllib.loads(text.removeprefix("\ufeff"))
-    if unknown := sorted(set(values) - set(_TOP)):
+    unknown = sorted(set(values) - set(_TOP))
+    if unknown:
         raise SchemaError(
             f"key {unknown[0][:60]!r}", f"one of {', '.join(_TOP)}", "an unknown key"
         )
-    columns, gap_texts = values.pop("column", None), values.pop("gap-texts", [])
+    columns = values.pop("column", None)
+    gap_texts = values.pop("gap-texts", [])
     if not isinstance(columns, list) or not all(
         isinstance(column, dict) for column in columns
     ):
@@ -507,4 +522,6 @@ def _in_toml(value: Any) -> str:
         # TOML takes JSON's escapes, but no pairs of surrogates, and the last control
         # character of ASCII not as it is.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, bool):
+        return repr(value).lower()
+    return repr(value)

@@ -93,7 +93,10 @@ class Table:
                         {} if f"{name}{BESIDE}" in names else _split(name, values)
                     )
             return cls([*columns], [*columns.values()], names is not None)
-        array = X if isinstance(X, np.ndarray) else _array_of(X)
+        if isinstance(X, np.ndarray):
+            array = X
+        else:
+            array = _array_of(X)
         if array.ndim != 2:
             raise DataError(
                 "X", "shape (samples, features)", f"{array.ndim} dimension(s)"
@@ -179,16 +182,16 @@ def places(
     Names are told if they were `announced` by a run.
     """
     indices = by_name(columns, [*map(as_name, names)])
-    if missing := [
+    missing = [
         str(name)[:60]
         for name, index in zip(names, indices, strict=True)
         if index is None
-    ]:
-        got = (
-            f"{len(missing)} of {len(names)} missing"
-            if len(names) > 1
-            else f"{len(columns)} others"
-        )
+    ]
+    if missing:
+        if len(names) > 1:
+            got = f"{len(missing)} of {len(names)} missing"
+        else:
+            got = f"{len(columns)} others"
         got += f": {listed(missing)}" if announced and len(names) > 1 else ""
         raise with_names(DataError(source, expected, got), columns, most=20)
     return [index for index in indices if index is not None]
@@ -202,7 +205,8 @@ def form_of(name: str) -> str:
 
 
 def _check_different(names: Sequence[str]) -> None:
-    if n_same := len(names) - len(set(names)):
+    n_same = len(names) - len(set(names))
+    if n_same:
         raise DataError(
             "columns",
             "columns of different names",
@@ -225,7 +229,10 @@ def needs_table(X: Any) -> bool:
             isinstance(each, np.dtype) and each.kind != "b" for each in dtypes
         )
         return mixes or any(_needs_table(X[name]) for name in X.columns)
-    array = X if isinstance(X, np.ndarray) else _array_of(X)
+    if isinstance(X, np.ndarray):
+        array = X
+    else:
+        array = _array_of(X)
     if array.ndim != 2:
         return False
     if array.dtype.kind == "f":
@@ -244,7 +251,9 @@ def _array_of(X: Any) -> Array:
     """
     try:
         array = np.asarray(X)
-        return np.asarray(X, object) if array.dtype.kind in "UTM" else array
+        if array.dtype.kind in "UTM":
+            return np.asarray(X, object)
+        return array
     except ValueError:  # rows of different lengths
         return np.empty(0, object)
 
@@ -290,12 +299,13 @@ def forms_of_level(level: str) -> tuple[str, ...]:
     (('heart',), ('01', '1'), ('true', '1'))
     """
     folded = level.casefold()
-    number = (
-        f"{float(folded):.15g}"
-        if _NUMBER.fullmatch(folded)
-        else _TRUTHS.get(folded, folded)
-    )
-    return (folded, number) if number != folded else (folded,)
+    if _NUMBER.fullmatch(folded):
+        number = f"{float(folded):.15g}"
+    else:
+        number = _TRUTHS.get(folded, folded)
+    if number != folded:
+        return (folded, number)
+    return (folded,)
 
 
 def level_of(value: Any) -> str | None:
@@ -304,9 +314,9 @@ def level_of(value: Any) -> str | None:
     """
     if is_gap(value):
         return None
-    return (
-        str(int(value)) if isinstance(value, bool | np.bool_) else as_level(str(value))
-    )
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    return as_level(str(value))
 
 
 def _is_category(series: Any) -> bool:
@@ -320,22 +330,24 @@ def _is_category(series: Any) -> bool:
 def _of_series(series: Any, name: str) -> Array:
     """The values of a column of a data frame."""
     values = series.to_numpy()
-    return (
-        _texts(values.tolist(), True)
-        if _is_category(series)
-        else _of_values(values, name)
-    )
+    if _is_category(series):
+        return _texts(values.tolist(), True)
+    return _of_values(values, name)
 
 
 def _split(name: str, values: Array) -> dict[str, Array]:
     """A column of texts as numbers, with what is none in a column beside it; {} where
     most texts are none, or codes.
     """
-    raw, texts = RawColumn("category"), values.tolist()
+    raw = RawColumn("category")
+    texts = values.tolist()
     raw.add(texts)
     if raw.kind != "number":
         return {}
-    beside = {f"{name}{BESIDE}": raw.beside(texts)} if raw.texts else {}
+    if raw.texts:
+        beside = {f"{name}{BESIDE}": raw.beside(texts)}
+    else:
+        beside = {}
     return {name: raw.values(texts).astype(np.float64), **beside}
 
 

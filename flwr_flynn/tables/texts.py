@@ -102,7 +102,9 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     >>> number_of("2,352"), number_of("2,352", ","), number_of("2.352", ",")
     ((2352.0, 'i'), (2.352, 'f'), (2352.0, 'i'))
     """
-    truth = TRUTHS.get(text.lower()) if len(text) < 6 else None
+    truth = None
+    if len(text) < 6:
+        truth = TRUTHS.get(text.lower())
     if truth is not None:
         return truth, "b"
     if "_" in text:  # which Python allows between digits
@@ -112,13 +114,15 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
         if _SPACED.fullmatch(text.strip()):
             text = re.sub("[^-+0-9.,]", "", text)
     if "," in text or (decimal == "," and "." in text):
-        other = "." if decimal == "," else ","
+        other = ","
+        if decimal == ",":
+            other = "."
         if GROUPS[other].fullmatch(text.strip()):
             text = text.replace(other, "")
         elif decimal == "," and "," not in text:  # a point, but no groups
-            return (
-                (None, "") if not _POINT.fullmatch(text.strip()) else (float(text), "f")
-            )
+            if not _POINT.fullmatch(text.strip()):
+                return (None, "")
+            return (float(text), "f")
         text = text.replace(",", ".")
     try:
         value = float(text)
@@ -139,7 +143,9 @@ def proves(text: str, mark: str) -> bool:
     >>> proves("1.5", "."), proves("1,234", ","), proves("0,234", ","), proves("1.234.567", ",")
     (True, False, True, True)
     """
-    other = "." if mark == "," else ","
+    other = ","
+    if mark == ",":
+        other = "."
     if text.count(other) > 1:
         return GROUPS[other].fullmatch(text) is not None
     is_group = (
@@ -157,8 +163,12 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     >>> quantity_of("1.55 mg/dl"), quantity_of("45 %"), quantity_of("<5"), quantity_of("2024-01-31")
     ((1.55, 'mg/dl'), (45.0, '%'), (None, ''), (None, ''))
     """
-    found = _QUANTITY.fullmatch(text.strip()) if len(text) < 60 else None
-    value = None if found is None else number_of(found[1], decimal)[0]
+    found = None
+    if len(text) < 60:
+        found = _QUANTITY.fullmatch(text.strip())
+    value = None
+    if found is not None:
+        value = number_of(found[1], decimal)[0]
     if (
         found is None
         or value is None
@@ -174,7 +184,9 @@ def date_of(text: str, form: str) -> datetime | None:
     >>> date_of("31.01.2024 08:30", "dd.mm.yyyy")
     datetime.datetime(2024, 1, 31, 8, 30)
     """
-    found = _MOMENT.fullmatch(text.strip()) if len(text) <= _LONGEST_DATE else None
+    found = None
+    if len(text) <= _LONGEST_DATE:
+        found = _MOMENT.fullmatch(text.strip())
     if found is None or found[2] != form[4 if form[0] == "y" else 2]:
         return None
     order = {"y": (1, 3, 4), "d": (4, 3, 1), "m": (4, 1, 3)}[form[0]]
@@ -183,7 +195,10 @@ def date_of(text: str, form: str) -> datetime | None:
         return None
     hour, minute, second = (int(part or 0) for part in (found[5], found[6], found[7]))
     if found[9]:
-        hour = hour % 12 + 12 * (found[9] in "Pp") if 1 <= hour <= 12 else 99
+        if 1 <= hour <= 12:
+            hour = hour % 12 + 12 * (found[9] in "Pp")
+        else:
+            hour = 99
     try:
         microsecond = int((found[8] or "0")[:6].ljust(6, "0"))
         moment = datetime(
@@ -257,7 +272,9 @@ class Numerals:
     @property
     def unit(self) -> str:
         """The unit that is taken off, "" for none or several."""
-        return next(iter(self.units)) if len(self.units) == 1 else ""
+        if len(self.units) == 1:
+            return next(iter(self.units))
+        return ""
 
     @property
     def n_others(self) -> int:
@@ -284,7 +301,9 @@ class Numerals:
         value = number_of(text, decimal)[0]
         if value is None and self.unit:
             value, unit = quantity_of(text, decimal)
-            return value if unit == self.unit else None
+            if unit == self.unit:
+                return value
+            return None
         return value
 
     def described(self) -> str:
@@ -293,7 +312,9 @@ class Numerals:
         recurring = ", ".join(
             repr(text[:20]) for text, rows in self.words.most_common(3) if rows > 1
         )
-        unit = f" ({self.unit} taken off)" if self.unit else ""
+        unit = ""
+        if self.unit:
+            unit = f" ({self.unit} taken off)"
         others = f", {self.n_others} others{f' ({recurring})' if recurring else ''}"
         return f"{n} numbers{unit}{others if self.n_others else ''}"
 

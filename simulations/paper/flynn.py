@@ -43,7 +43,8 @@ def cross_validated(
     -------
     (D, folds) float64 array
     """
-    y, n_classes = data.y, data.n_classes
+    y = data.y
+    n_classes = data.n_classes
     hasher = FlyHash(spec)
     active = hasher.active(data.X)
     whole = ClassCounts.from_active(hasher, active, y, n_classes)

@@ -68,38 +68,34 @@ def grid(
 
     All are those of the paper's supplement, but for an m that is capped.
     """
-    ratios = (
-        np.geomspace(4, 4096, plan.values)
-        if parameter == "m"
-        else np.array([256.0, 1024.0])
-    )
+    if parameter == "m":
+        ratios = np.geomspace(4, 4096, plan.values)
+    else:
+        ratios = np.array([256.0, 1024.0])
     # the same number of values, in what is left of the range
     if plan.largest_dim < ratios.max() * d:
         top = plan.largest_dim / d
-        ratios = (
-            np.geomspace(4, top, plan.values)
-            if parameter == "m"
-            else np.array([top / 4, top])
-        )
-    densities = (
-        np.geomspace(0.1, 0.8, plan.values)
-        if parameter == "s"
-        else np.array([0.1, 0.3])
-    )
-    winners = (
-        np.geomspace(4, 256, plan.values)
-        if parameter == "rho"
-        else np.array([8.0, 32.0])
-    )
-    gammas = (
-        [0.0, *np.linspace(0.1, 0.8, plan.values)]
-        if parameter == "gamma"
-        else [0.0, 0.5]
-    )
+        if parameter == "m":
+            ratios = np.geomspace(4, top, plan.values)
+        else:
+            ratios = np.array([top / 4, top])
+    if parameter == "s":
+        densities = np.geomspace(0.1, 0.8, plan.values)
+    else:
+        densities = np.array([0.1, 0.3])
+    if parameter == "rho":
+        winners = np.geomspace(4, 256, plan.values)
+    else:
+        winners = np.array([8.0, 32.0])
+    if parameter == "gamma":
+        gammas = [0.0, *np.linspace(0.1, 0.8, plan.values)]
+    else:
+        gammas = [0.0, 0.5]
     for ratio in ratios:
         for density in densities:
             for rho in np.unique(winners.astype(int)):
-                m, s = int(ratio * d), max(1, round(density * d))
+                m = int(ratio * d)
+                s = max(1, round(density * d))
                 if m >= 2 * rho:
                     value = {"m": ratio, "s": density, "rho": rho, "gamma": 0}[
                         parameter
@@ -119,7 +115,8 @@ def panel(data: DataSet, parameter: str, plan: Plan) -> list[Row]:
     def right(y: Array, predicted: Array, n_classes: int) -> float:
         return float((y == predicted).mean())
 
-    d, rows = data.X.shape[1], []
+    d = data.X.shape[1]
+    rows = []
     for value, m, s, rho, gammas in grid(parameter, d, plan):
         scores = cross_validated(
             data, HashSpec(d, m, s, rho, seed=plan.seed), gammas, right
@@ -165,7 +162,8 @@ _OR_STAND_INS = (
 
 def sets(folder: Path | None) -> dict[str, Reader]:
     """Readers of the six sets, or of their stand-ins."""
-    there, found = paths(folder), {"Digits": BUNDLED["digits"]}
+    there = paths(folder)
+    found = {"Digits": BUNDLED["digits"]}
     for pairs in [*([pair] for pair in _FILES.items()), *_OR_STAND_INS]:
         for name, stem in [pair for pair in pairs if pair[1] in there][:1]:
             found[name] = partial(
@@ -176,9 +174,9 @@ def sets(folder: Path | None) -> dict[str, Reader]:
                 f"{pairs[0][0]} is left out: no {pairs[0][1]}.npz in a folder --data",
                 file=sys.stderr,
             )
-    return (
-        found if len(found) > 1 else found | {"synthetic, R^50": BUNDLED["synthetic"]}
-    )
+    if len(found) > 1:
+        return found
+    return found | {"synthetic, R^50": BUNDLED["synthetic"]}
 
 
 def _first(path: Path, most: int | None) -> tuple[Array, Array]:
@@ -252,7 +250,8 @@ def main(arguments: list[str]) -> None:
             (),
         ),
     )
-    plan, wanted = study.sized(Plan(), QUICK, FULL), study.chosen.sets
+    plan = study.sized(Plan(), QUICK, FULL)
+    wanted = study.chosen.sets
     known = sets(study.chosen.data)
     kept = [
         name
@@ -315,7 +314,10 @@ def _panel(rows: Sequence[Row], name: str, parameter: str) -> Panel:
                 look={"linestyle": "--" if label.endswith("gamma=0") else "-"},
             )
         )
-    scale = {} if parameter == "gamma" else {"xscale": "log2"}
+    if parameter == "gamma":
+        scale = {}
+    else:
+        scale = {"xscale": "log2"}
     return Panel(
         name, lines, {"xlabel": NAMES[parameter], "ylabel": "accuracy"} | scale
     )

@@ -122,11 +122,10 @@ def main(arguments: list[str]) -> None:
         max_examples=MOST,
         jobs=JOBS,
     )
-    most = (
-        study.sized(2000, 300, 0)
-        if study.chosen.max_examples is None
-        else study.chosen.max_examples
-    )
+    if study.chosen.max_examples is None:
+        most = study.sized(2000, 300, 0)
+    else:
+        most = study.chosen.max_examples
     quick = Settings(folds=3, draws=3, largest_dim=1024)
     settings = study.sized(
         Settings(), quick, Settings(draws=60, largest_dim=2048 * 1000)
@@ -143,7 +142,8 @@ def main(arguments: list[str]) -> None:
     )
     rows = summarised(by_fold, seed=settings.seed)
     scores = by_method(rows)
-    lines, beaten = table(scores), against(rows, FLYNN, OTHERS)
+    lines = table(scores)
+    beaten = against(rows, FLYNN, OTHERS)
     write(
         study, by_fold, sets, {"openml": rows, "against": beaten, "comparison": lines}
     )

@@ -69,8 +69,11 @@ from simulations.plots import Line, Panel
 from simulations.results import Row, chosen, markdown_table
 from simulations.study import MODEL, Cells, Option, Study, at_least, code_digest, names
 
-PAPER, BEST, NONE = "paper", "paper, best T on the test set", "non-private"
-GAUSSIAN, LAPLACE = "Gaussian", "Laplace"
+PAPER = "paper"
+BEST = "paper, best T on the test set"
+NONE = "non-private"
+GAUSSIAN = "Gaussian"
+LAPLACE = "Laplace"
 OLD_HASH = ", the paper's hash"
 
 _CODE = code_digest(
@@ -93,8 +96,13 @@ def counted(
 def _accuracy(
     task: Task, counts: ClassCounts, active: npt.NDArray[np.int32], paper: bool
 ) -> float:
-    rule = "novelty" if paper else "balanced"
-    decay = PAPER_DECAY if paper else suggest_decay(counts, rule)
+    rule = "balanced"
+    if paper:
+        rule = "novelty"
+    if paper:
+        decay = PAPER_DECAY
+    else:
+        decay = suggest_decay(counts, rule)
     predicted = class_scores(counts, active, ScoringRule(rule, decay)).argmax(axis=1)
     return float(balanced_accuracy(task.y_test, predicted, task.n_classes))
 
@@ -227,16 +235,15 @@ def measure(task: Task, plan: Plan, cells: Cells) -> list[Row]:
             work = partial(
                 private, name.removesuffix(OLD_HASH), task, spec, epsilon, plan
             )
-        drawn = (
-            (
+        if epsilon:
+            drawn = (
                 plan.noise,
                 plan.seed,
                 plan.repetitions,
                 plan.released if name == PAPER else (),
             )
-            if epsilon
-            else ()
-        )
+        else:
+            drawn = ()
         found = cells.finish(
             f"{setting}: {name} {epsilon:g}",
             (task.digest, spec.to_dict(), drawn, _CODE),
@@ -320,10 +327,8 @@ def _panels(rows: Sequence[Row], setting: str) -> tuple[Panel, Panel]:
     """Accuracy of the paper's mechanism against T, a line for each epsilon; that of all
     against epsilon.
     """
-    mine, ours = (
-        chosen(rows, setting=setting),
-        chosen(rows, setting=setting.split(",")[0]),
-    )
+    mine = chosen(rows, setting=setting)
+    ours = chosen(rows, setting=setting.split(",")[0])
     of_paper = chosen(mine, mechanism=PAPER)
     by_t = [
         _line(f"epsilon {epsilon:g}", "T", chosen(of_paper, epsilon=epsilon))
@@ -377,7 +382,8 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
         row["setting"]: _panels(rows, row["setting"])
         for row in chosen(rows, mechanism=PAPER)
     }
-    made, figures = [name for name in panels if name.startswith("synthetic")], []
+    made = [name for name in panels if name.startswith("synthetic")]
+    figures = []
     for number, kind in ((7, 0), (8, 1)):
         if made:
             path = folder / f"figure{number}.png"
@@ -415,15 +421,14 @@ def main(arguments: list[str]) -> None:
     plan = study.sized(
         Plan(), QUICK, noise=study.chosen.noise, repetitions=study.chosen.repetitions
     )
-    tasks, rows = readers(study.chosen.data, study.chosen.quick), list[Row]()
+    tasks = readers(study.chosen.data, study.chosen.quick)
+    rows = list[Row]()
     for name in study.wanted(tasks):
         task = tasks[name]()
         rows += measure(task, plan, study.cells)
-    source = (
-        "from a seed: for simulations, no privacy"
-        if plan.noise == "simulated"
-        else "OpenDP's"
-    )
+    source = "OpenDP's"
+    if plan.noise == "simulated":
+        source = "from a seed: for simulations, no privacy"
     what = (
         f"Balanced accuracy, {PARTIES} parties, mean ± sd of {plan.repetitions} draws "
         f"of the noise ({source}), "

@@ -100,7 +100,9 @@ class Task:
         """The hash that the package suggests, from public figures alone; without noise
         where epsilon is None.
         """
-        d, n, n_classes = self.X.shape[1], len(self.X), self.n_classes
+        d = self.X.shape[1]
+        n = len(self.X)
+        n_classes = self.n_classes
         if epsilon is None:
             return HashSpec.suggest(d, n, n_classes, seed=seed)
         return suggest_spec(epsilon, delta, d, n, n_classes, PARTIES, seed=seed)
@@ -153,17 +155,17 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
         Not an .npz file with these digits in X, y, X_test and y_test.
     """
     X, y, n_test = load(path)
-    kept, is_test = np.isin(y, digits), np.arange(len(y)) >= len(y) - n_test
+    kept = np.isin(y, digits)
+    is_test = np.arange(len(y)) >= len(y) - n_test
     if not (kept & is_test).any() or len(np.unique(y[kept & ~is_test])) < len(digits):
         raise DataError(
             path.name, f"training and test samples of the digits {digits}", "others"
         )
-    codes, d = np.searchsorted(digits, y), X.shape[1]
-    name = (
-        "MNIST 10 classes"
-        if len(digits) == 10
-        else f"MNIST {' v '.join(map(str, digits))}"
-    )
+    codes = np.searchsorted(digits, y)
+    d = X.shape[1]
+    name = "MNIST 10 classes"
+    if len(digits) != 10:
+        name = f"MNIST {' v '.join(map(str, digits))}"
     parts = (array[kept & side] for side in (~is_test, is_test) for array in (X, codes))
     # m = 30 d, s = .00625 d, rho = .1 m.
     return Task(name, *parts, ((30 * d, max(round(0.00625 * d), 1), 3 * d),))
@@ -198,7 +200,10 @@ def readers(folder: Path | None, quick: bool) -> dict[str, Callable[[], Task]]:
             behind_scattering, fashion, "Fashion, scattering"
         ),
     }
-    wanted = ("synthetic-1e4", "mnist-3v8") if quick else tuple(found)
+    if quick:
+        wanted = ("synthetic-1e4", "mnist-3v8")
+    else:
+        wanted = tuple(found)
     return {
         name: found[name]
         for name in wanted

@@ -59,7 +59,9 @@ from simulations.study import (
 from simulations.workers import Workers, workers
 
 PARTIES = (1, 2, 4, 8, 16)
-PAPER, PATH, WALL = "the paper", "critical path", "wall"
+PAPER = "the paper"
+PATH = "critical path"
+WALL = "wall"
 _STAND_INS = 2000  # different samples of a stand-in; more are repetitions of these
 _CODE = code_digest(
     *FEDERATED, "simulations.runner", "simulations.bench", "simulations.paper.scaling"
@@ -121,7 +123,8 @@ def data(shape: Shape, folder: Path | None, plan: Plan) -> tuple[Array, Array, s
     X, y, source = points(shape, folder, n)
     if source == "stand-in":
         few = np.arange(n) % min(n, _STAND_INS)
-        X, y = X[few], np.arange(n) % shape.n_classes
+        X = X[few]
+        y = np.arange(n) % shape.n_classes
     return X[:n], y[:n], source
 
 
@@ -195,7 +198,8 @@ def measure(
                 (digest,) = {
                     federation.model.counts_.sha256() for _, federation in done
                 }
-                times, traffic = [seconds for seconds, _ in done], done[-1][1].traffic
+                times = [seconds for seconds, _ in done]
+                traffic = done[-1][1].traffic
                 figures = {
                     "seconds": min(times),
                     "sd": float(np.std(times)),
@@ -207,7 +211,9 @@ def measure(
                     "bytes down": traffic.down,
                 }
 
-            used = cores if what == WALL else 1
+            used = 1
+            if what == WALL:
+                used = cores
             inputs = (len(X), source, plan.repetitions, used, _CODE)
             found = cells.finish(f"{shape.name}: {what} {tau}", inputs, work)
             row: Row = {
@@ -257,11 +263,10 @@ def table(rows: Sequence[Row]) -> list[Row]:
     for name, what in product(
         dict.fromkeys(row["set"] for row in rows), (PAPER, PATH, WALL)
     ):
-        if mine := chosen(rows, set=name, measured=what):
-            source, cores = (
-                " (stand-in)" * (mine[0]["data"] == "stand-in"),
-                f"{what}, {mine[0]['cores']} cores",
-            )
+        mine = chosen(rows, set=name, measured=what)
+        if mine:
+            source = " (stand-in)" * (mine[0]["data"] == "stand-in")
+            cores = f"{what}, {mine[0]['cores']} cores"
             line = {
                 "set": name + source,
                 "points": mine[0]["n"],
@@ -298,10 +303,12 @@ def main(arguments: list[str]) -> None:
         ),
         no_wall=Option("the critical path alone, without Ray", bool),
     )
-    folder, no_wall = study.chosen.data, study.chosen.no_wall
+    folder = study.chosen.data
+    no_wall = study.chosen.no_wall
     plan = study.sized(Plan(), QUICK, FULL, examples=study.chosen.examples)
     wanted = study.wanted(SIZES)[: None if study.chosen.sets else plan.sets]
-    cores, rows = n_cores(), printed(wanted)
+    cores = n_cores()
+    rows = printed(wanted)
     with workers("process" if no_wall else "ray", n_cpus=cores) as place:
         if not no_wall:  # workers start, and compile what they run
             X, y, _ = data(SHAPES[0], folder, Plan(64, 1))

@@ -93,7 +93,8 @@ def readers(folder: Path | None) -> tuple[dict[str, Reader], str]:
         is.
     """
     if folder is not None:
-        there, known = files(folder), file_ids()
+        there = files(folder)
+        known = file_ids()
         return {
             stem: reader for stem, reader in there.items() if stem in known
         } or there, "files"

@@ -76,20 +76,18 @@ class Case:
 
     @property
     def name(self) -> str:
-        space = (
-            f"R^{self.d}"
-            if self.ones is None
-            else f"bits, d={self.d}, ones={self.ones}"
-        )
+        if self.ones is None:
+            space = f"R^{self.d}"
+        else:
+            space = f"bits, d={self.d}, ones={self.ones}"
         return f"{space}, n=1e{len(str(self.n)) - 1}"
 
     def data_set(self, number: int, folds: int) -> DataSet:
         """Data set `number` of this line, with its folds."""
-        made = (
-            real(self.n, self.d, number)
-            if self.ones is None
-            else binary(self.n, self.d, self.ones, number)
-        )
+        if self.ones is None:
+            made = real(self.n, self.d, number)
+        else:
+            made = binary(self.n, self.d, self.ones, number)
         return folded(f"{self.name} #{number}", *made, folds=folds, seed=number)
 
 
@@ -211,12 +209,14 @@ def main(arguments: list[str]) -> None:
         jobs=JOBS,
     )
     plan = study.sized(Plan(), QUICK, FULL)
-    if (n := study.chosen.sets) is not None:
+    n = study.chosen.sets
+    if n is not None:
         plan = replace(plan, sets=n, large_sets=min(plan.large_sets, n))
     rows = measure(plan, study.cells, study.chosen.jobs)
     lines = table(rows)
     study.write("synthetic", rows)
-    panels, printed = [], {}
+    panels = []
+    printed = {}
     for case in (case for case in CASES if chosen(rows, case=case.name)):
         mine = chosen(rows, case=case.name)
         bars = {

@@ -91,7 +91,8 @@ def agreement(setting: Setting, draws: int, seed: int) -> Row:
     with its own hash.
     """
     agreed: dict[float, list[float]] = {0.0: [], 0.5: []}
-    margins, reaches = [], []
+    margins = []
+    reaches = []
     for draw in range(draws):
         X, y, tests = clusters(setting, np.random.default_rng([seed, draw]))
         hasher = FlyHash(
@@ -128,7 +129,8 @@ def agreement(setting: Setting, draws: int, seed: int) -> Row:
 
 _CODE = code_digest(*MODEL, "simulations.paper.theory")
 
-SPEAKS, HARD = "the theorem speaks", "hard"
+SPEAKS = "the theorem speaks"
+HARD = "hard"
 BASES = {
     SPEAKS: Setting(m=2**17, rho=512, clusters=20, distance=0.01),
     HARD: Setting(m=2**12, rho=32, clusters=200, distance=0.25),
@@ -171,7 +173,10 @@ def sweeps(plan: Plan) -> Iterator[tuple[str, str, Setting]]:
         for value in np.geomspace(
             low, high / (plan.scale if name in ("m", "clusters") else 1), plan.points
         ):
-            number = float(value) if name == "distance" else round(value)
+            if name == "distance":
+                number = float(value)
+            else:
+                number = round(value)
             yield base, name, replace(BASES[base], **{name: number})  # type: ignore[arg-type]
 
 
@@ -180,17 +185,21 @@ def measure(plan: Plan, cells: Cells) -> list[Row]:
     rows: list[Row] = []
     for base, name, setting in sweeps(plan):
         draws = max(2, plan.tests // setting.clusters // (5 if base == SPEAKS else 1))
-        label, n = f"{base}: {name} {getattr(setting, name):.4g}", K * setting.clusters
+        label = f"{base}: {name} {getattr(setting, name):.4g}"
+        n = K * setting.clusters
         found = cells.finish(
             label,
             (setting, draws, plan.seed, _CODE),
             partial(agreement, setting, draws, plan.seed),
         )
-        grows, value = name, getattr(setting, name)
+        grows = name
+        value = getattr(setting, name)
         if name == "clusters":
-            grows, value = "n", n
+            grows = "n"
+            value = n
         elif name == "distance":
-            grows, value = "margin", found["margin"] / (2 * setting.distance)
+            grows = "margin"
+            value = found["margin"] / (2 * setting.distance)
         about = {
             "m": setting.m,
             "rho": setting.rho,

@@ -65,7 +65,9 @@ class PaperTopT(TopTLaplace):
     @property
     def gumbel_scale(self) -> float:
         """See `TopTLaplace`: 1 / a."""
-        times = 4 if self.accounting == "paper" else 2
+        times = 2
+        if self.accounting == "paper":
+            times = 4
         return rounded_up(times * self.n_released * self.n_parties, self.target_epsilon)
 
     @property

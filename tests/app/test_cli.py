@@ -112,7 +112,8 @@ def test_schema_check_and_refused_predictions_print_what_is_on_record(capsys, fo
     saved_model(HALF, names=None)
     Path("model.npz").rename("nameless.npz")
     saved_model(HALF)
-    record, shown = Path(__file__).parent / "console.txt", ""
+    record = Path(__file__).parent / "console.txt"
+    shown = ""
     for block in re.split(r"^\$ ", record.read_text("utf-8"), flags=re.MULTILINE)[1:]:
         command, content = block.split("\n", 1)
         verb, *arguments = shlex.split(command)
@@ -163,7 +164,8 @@ def predictions(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[lis
 @NAMELESS
 def test_predict_finds_columns_by_name_and_ignores_others(capsys, folder, monkeypatch):
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
-    model, X = saved_model(HALF), samples(HALF[:60])
+    model = saved_model(HALF)
+    X = samples(HALF[:60])
     written(folder / "new.csv", {"b": X[:, 1], "note": "words", "a": X[:, 0]})
     head, *rows = predictions(capsys, "new.csv")
     assert head == ["class", "p(=yes)", "p(no)", "novelty"]
@@ -247,7 +249,9 @@ def test_figures_of_a_model_are_those_of_scikit_learn(
     monkeypatch.setattr(table_file, "MOST_ROWS", 16)
     y = np.random.default_rng(0).integers(n_classes, size=100)
     classes = np.array(["ash", "birch", "cedar"])
-    model, X, true = saved_model(y, classes), samples(y[::-1]), classes[y[::-1]]
+    model = saved_model(y, classes)
+    X = samples(y[::-1])
+    true = classes[y[::-1]]
     rows = [f"{a},{b},{label}" for (a, b), label in zip(X, true, strict=True)]
     written(
         folder / "new.csv",
@@ -257,8 +261,13 @@ def test_figures_of_a_model_are_those_of_scikit_learn(
         capsys, "score", "model.npz", "new.csv", "--label", "kind", "--out", "own.csv"
     )
     assert shown.splitlines()[-1] == "own.csv"
-    found, p = figures("own.csv"), model.predict_proba(X)
-    best, scores = model.classes_[p.argmax(axis=1)], p[:, 1] if n_classes == 2 else p
+    found = figures("own.csv")
+    p = model.predict_proba(X)
+    best = model.classes_[p.argmax(axis=1)]
+    if n_classes == 2:
+        scores = p[:, 1]
+    else:
+        scores = p
     brier = ((p - (true[:, None] == model.classes_)) ** 2).sum(axis=1).mean()
     expected = {
         "rows": 100,
@@ -283,11 +292,13 @@ def test_figures_of_a_model_are_those_of_scikit_learn(
 @pytest.mark.parametrize(("n_first", "rarer"), [(25, 0), (40, 1), (55, 1)])
 def test_a_threshold_takes_the_rarer_of_two_classes(n_first, rarer, capsys, folder):
     y = (np.arange(80) >= n_first).astype(int)
-    model, X = saved_model(y, ("no", "yes")), samples(y)
+    model = saved_model(y, ("no", "yes"))
+    X = samples(y)
     written(
         folder / "new.csv", {"a": X[:, 0], "b": X[:, 1], "label": model.classes_[y]}
     )
-    flagged, positive = model.predict_proba(X)[:, rarer] >= 0.2, y == rarer
+    flagged = model.predict_proba(X)[:, rarer] >= 0.2
+    positive = y == rarer
     assert 0 < flagged.sum() < 80
     predicted = [
         row[0] for row in predictions(capsys, "new.csv", "--threshold", "0.2")[1:]

@@ -45,7 +45,8 @@ RUN = RunSpec(
 NAMES = tuple(f"x{i}" for i in range(64))
 NAMED = RunSpec(RUN.spec, RUN.classes, feature_names=NAMES)
 EMPTY = ClassCounts.zeros(RUN.hasher, 10)
-X, Y = np.eye(64), np.arange(64) % 10
+X = np.eye(64)
+Y = np.arange(64) % 10
 
 
 def asking(request: Request[Any]) -> FitIns:
@@ -208,7 +209,9 @@ def test_some_settings_are_those_of_the_node_or_of_the_simulation(
 
     def found(client: Any) -> Any:
         option = getattr(client.client.party.options, key.replace("-", "_"))
-        return option / 2**30 if key == "memory-limit" else option
+        if key == "memory-limit":
+            return option / 2**30
+        return option
 
     simulated = {"partition-id": 0, "num-partitions": 1}
     assert found(client_fn(context(own | {key: value}))) == value
@@ -374,7 +377,8 @@ def test_counts_and_sums_are_of_the_announced_columns(
 
 
 def test_the_model_is_written_to_the_partys_own_place(shuffled, tmp_path):
-    counts, place = ClassCounts.from_data(RUN.hasher, X, Y, 10), tmp_path / "model.npz"
+    counts = ClassCounts.from_data(RUN.hasher, X, Y, 10)
+    place = tmp_path / "model.npz"
     assert (
         client_fn(
             context(shuffled | {"model-path": "  "})
@@ -406,7 +410,8 @@ def test_a_party_whose_file_is_refused_gets_the_model_all_the_same(
         columns["other"] = columns.pop(cell[0])
     else:
         columns[cell[0]][3] = cell[1]
-    path, place = written(tmp_path / "mine.csv", columns), tmp_path / "model.npz"
+    path = written(tmp_path / "mine.csv", columns)
+    place = tmp_path / "model.npz"
     where = context(
         {"data-path": str(path), "model-path": str(place), "test-fraction": 0} | more
     )

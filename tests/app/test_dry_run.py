@@ -34,7 +34,8 @@ class Unasked(Loopback):
 
 def planned(run: Runner, **settings: Any) -> dict[str, Any]:
     """plan.json of a dry run, beside which nothing changes."""
-    before, grid = files(run), run.grid
+    before = files(run)
+    grid = run.grid
     run.grid = Unasked
     plan = run(**settings, dry_run=True)
     run.grid = grid

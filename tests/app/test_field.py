@@ -59,11 +59,9 @@ def party(
     own = node(source, label=label)
 
     def load(features: Any) -> Samples:
-        return (
-            encoded_share(own, features)
-            if isinstance(features, Schema)
-            else own_share(own, features)
-        )
+        if isinstance(features, Schema):
+            return encoded_share(own, features)
+        return own_share(own, features)
 
     return Party(load, PartyOptions(name or source.stem, **options))
 
@@ -88,7 +86,10 @@ def run_of(
         "fraction_evaluate": 0.0,
     }
     names = options.get("feature_names")
-    width = names.width if isinstance(names, Schema) else len(names or "1")
+    if isinstance(names, Schema):
+        width = names.width
+    else:
+        width = len(names or "1")
     return federate(
         RunOptions(**{"spec": plan_of(width), "classes": classes} | given | options),
         parties,
@@ -143,7 +144,8 @@ def test_columns_are_matched_by_name_in_whatever_order_they_stand(
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
 def test_arrays_without_names_are_no_company_for_columns_with_names():
     X, y = frame_of(60)
-    frames, arrays = party((X, y), "frame"), party((X.to_numpy(), y), "array")
+    frames = party((X, y), "frame")
+    arrays = party((X.to_numpy(), y), "array")
     for order in ([frames, arrays], [arrays, frames]):
         with pytest.warns(UserWarning, match="^phase columns: no answer of array "):
             run = run_of(order, min_parties=1)
@@ -155,7 +157,8 @@ def test_arrays_without_names_are_no_company_for_columns_with_names():
 
 @pytest.mark.filterwarnings("ignore:phase .* no answer of ")
 def test_gaps_and_lacking_columns_exclude_nobody_but_a_column_spelt_otherwise_does():
-    whole, (X, y) = [frame_of(80, seed) for seed in range(2)], frame_of(80, 2)
+    whole = [frame_of(80, seed) for seed in range(2)]
+    (X, y) = frame_of(80, 2)
     gaps = [X.assign(after=X["after"].where(X.index >= n)) for n in (1, 4, 30)]
     for part in (*gaps, X[["before"]]):
         assert_one_model(parties([*whole, (part, y)]), 240)
@@ -230,8 +233,12 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_run_of_no_samples_has_no_model_with_a_learned_schema_or_without(options):
     X, y = frame_of(40)
-    rows = X if options.get("feature_names", "learned") else X.to_numpy()
-    good, empty = party((rows, y)), party((rows[:0], y[:0]))
+    if options.get("feature_names", "learned"):
+        rows = X
+    else:
+        rows = X.to_numpy()
+    good = party((rows, y))
+    empty = party((rows[:0], y[:0]))
     with raises(AggregationError, counted=0, min_parties=2, missing={}):
         _ = run_of([empty, empty], **options).model
     assert run_of([good, empty], **options).counts.n_per_class.sum() == 40
@@ -239,10 +246,8 @@ def test_a_run_of_no_samples_has_no_model_with_a_learned_schema_or_without(optio
 
 @pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
 def test_a_deployed_run_of_no_samples_ends_with_one_error(settings, tmp_path):
-    path, out = (
-        written(tmp_path / "empty.csv", "before,after,label\n"),
-        tmp_path / "out",
-    )
+    path = written(tmp_path / "empty.csv", "before,after,label\n")
+    out = tmp_path / "out"
     grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
     settings |= {
         "classes": "no,yes",
@@ -276,7 +281,8 @@ TYPES: dict[str, Any] = {
     "columns", [{"own": TYPES[name], "crp": [0.5] * 100} for name in TYPES], ids=TYPES
 )
 def test_frames_of_any_types_are_counted_as_they_are_alone(columns):
-    X, y = pd.DataFrame(columns), np.array(["no", "yes"] * 50)
+    X = pd.DataFrame(columns)
+    y = np.array(["no", "yes"] * 50)
     assert FlyNNClassifier(effort="quick").fit(X, y).score(X, y) == 1.0
     run = run_of(parties([(X[:60], y[:60]), (X[60:], y[60:])]))
     assert run.counts.n_per_class.tolist() == [50, 50]
@@ -480,7 +486,8 @@ def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path, capsys):
             line for line in capsys.readouterr().out.splitlines() if "smoker" in line
         ).split()
     )
-    X, y = pd.DataFrame({"smoker": ["ja", "0"] * 20}), np.array(["a", "b"] * 20)
+    X = pd.DataFrame({"smoker": ["ja", "0"] * 20})
+    y = np.array(["a", "b"] * 20)
     sites = parties([(X, y), (X.replace({"ja": "Y", "0": "no"}), y)])
     run_of(sites, ("a", "b"), feature_names=schema).model.save(tmp_path / "model.npz")
     loaded = FlyNNClassifier.load(tmp_path / "model.npz")
@@ -512,10 +519,12 @@ def test_rows_with_gaps_are_left_out_where_the_hash_takes_none():
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X[:, 0] > 0).astype(int)
     X[::7, 1] = np.nan
-    frame, has_gap = pd.DataFrame(X, columns=["a", "b", "c"]), np.isnan(X).any(axis=1)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    has_gap = np.isnan(X).any(axis=1)
     with pytest.warns(UserWarning, match=f"{has_gap.sum()} of 300"):
         model = FlyNNClassifier.paper().fit(frame, y)
-    schema, spec = model.model_.schema, model.spec_
+    schema = model.model_.schema
+    spec = model.spec_
     expected = ClassCounts.from_data(
         flynn_hash(spec), schema.encode(frame)[~has_gap], y[~has_gap], 2
     )
@@ -566,11 +575,9 @@ def test_at_a_private_party_no_rule_looks_at_other_rows(tmp_path):
     """All comes from schema and settings; what is no value drops its row, whatever the
     others are, and one by one.
     """
-    record, path, made = (
-        Path(__file__).parent / "private_rows.txt",
-        tmp_path / "own.csv",
-        "",
-    )
+    record = Path(__file__).parent / "private_rows.txt"
+    path = tmp_path / "own.csv"
+    made = ""
     cases = re.findall(
         r"^## (.*?) (\{.*\})\n((?s:.*?))^=>$", record.read_text("utf-8"), re.MULTILINE
     )
@@ -590,7 +597,8 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
     schema = Schema(
         [Column("crp", "number"), Column("crp text", "category", ["<5"], gaps=False)]
     )
-    share, gap = private_share(node(path), schema), np.nan
+    share = private_share(node(path), schema)
+    gap = np.nan
     # a gap bit, the level
     np.testing.assert_array_equal(
         share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]]
@@ -695,7 +703,8 @@ def test_a_site_whose_codes_nobody_knows_is_warned_of(tmp_path, caplog):
 
 def test_a_column_of_an_unread_type_is_in_no_key(tmp_path):
     """An ignored column, of a type that is not read, moves no row to the other side."""
-    frame, rule = pd.DataFrame({"a": range(40), "label": "x"}), HeldOut(0.5, b"known")
+    frame = pd.DataFrame({"a": range(40), "label": "x"})
+    rule = HeldOut(0.5, b"known")
     one = opened(written(tmp_path / "a.parquet", frame), Reading(held_out=rule))
     path = written(tmp_path / "b.parquet", frame.assign(more=[[i] for i in range(40)]))
     other = opened(path, Reading(held_out=rule, ignore=("more",)))

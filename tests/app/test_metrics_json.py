@@ -85,7 +85,8 @@ def run_of(
     return found["equal"], found["model_equal"]
 
 
-GRAM, FLOOR = {"gram": 32}, {"min-examples": 4}
+GRAM = {"gram": 32}
+FLOOR = {"min-examples": 4}
 RUNS = [
     ({}, None),
     (GRAM, None),

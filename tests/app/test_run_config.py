@@ -114,7 +114,8 @@ def planned(settings: dict[str, Any]) -> str:
         plan = config.plan(4, 100, 3)
     except ConfigError as error:
         return f"{error.field}: got {error.got}"
-    resolved, specs = config.resolved(), placeholder_specs(plan)
+    resolved = config.resolved()
+    specs = placeholder_specs(plan)
     assert (resolved.resolved(), resolved.plan(4, 100, 3)) == (resolved, plan)
     members = (
         f"{plan.most_members} of {len(specs)} hashes of {specs[0].hash_dim} "
@@ -150,10 +151,8 @@ def evaluates(settings: dict[str, Any]) -> str:
 
 
 def test_noisy_federations_give_no_exact_results_unless_asked():
-    noisy, asked = (
-        RunConfig.parse({"epsilon": 1}),
-        RunConfig.parse({"epsilon": 1, "evaluate": True}),
-    )
+    noisy = RunConfig.parse({"epsilon": 1})
+    asked = RunConfig.parse({"epsilon": 1, "evaluate": True})
     assert not noisy.evaluates(False)
     assert not RunConfig.parse({}).evaluates(False, goes_on_with_noise=True)
     assert asked.evaluates(False)

@@ -62,11 +62,10 @@ def words(
     """The facts of the error by which a plan of such settings is refused, if it is."""
 
     def take(settings: dict[str, Any]) -> str:
-        many = (
-            {"classes": ",".join(map(str, range(5000)))}
-            if settings.get("classes") == "many"
-            else {}
-        )
+        if settings.get("classes") == "many":
+            many = {"classes": ",".join(map(str, range(5000)))}
+        else:
+            many = {}
         try:
             planned = plan(RunConfig.parse(settings | many))
         except ConfigError as error:
@@ -74,7 +73,9 @@ def words(
                 f"{error.field}: "
                 f"{', '.join(f'{name} {getattr(error, name)}' for name in facts)}"
             )
-        return repr(planned) if isinstance(planned, Mechanism) else "fits"
+        if isinstance(planned, Mechanism):
+            return repr(planned)
+        return "fits"
 
     return take
 

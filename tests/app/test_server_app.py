@@ -238,10 +238,8 @@ class Loopback:
         return [self.reply(message) for message in messages]
 
     def reply(self, message: Message) -> Message:
-        client, kind = (
-            self.clients[message.metadata.dst_node_id],
-            message.metadata.message_type,
-        )
+        client = self.clients[message.metadata.dst_node_id]
+        kind = message.metadata.message_type
         if kind == MessageType.TRAIN:
             fitres = client.fit(compat.recorddict_to_fitins(message.content, True))
             content = compat.fitres_to_recorddict(fitres, False)
@@ -262,7 +260,8 @@ class Runner:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.out = folder, folder / "out"
+        self.folder = folder
+        self.out = folder / "out"
         self.grid: type[Loopback] = Loopback
         self.party: dict[str, Any] = {}  # further settings of all parties
 
@@ -279,7 +278,8 @@ class Runner:
             "classes": ",".join(CLASSES),
             "hash-dim": 64,
         }
-        public = {} if given.get("action", "train") != "train" else public
+        if given.get("action", "train") != "train":
+            public = {}
         defaults = public | {"min-available": len(list(nodes)), "min-parties": 1}
         context = Context(
             1,
@@ -321,7 +321,9 @@ def lost_once() -> Spoil:
 
     def spoil(content: RecordDict, kind: str) -> RecordDict:
         replies.append(kind)
-        return RecordDict() if len(replies) == 1 else content
+        if len(replies) == 1:
+            return RecordDict()
+        return content
 
     return spoil
 
@@ -337,7 +339,8 @@ def names(report: dict[str, Any]) -> list[str]:
 def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_else(
     run, monkeypatch
 ):
-    whole, unfinished = run(**PLAIN), run.out / "federation.unfinished.npz"
+    whole = run(**PLAIN)
+    unfinished = run.out / "federation.unfinished.npz"
     report = run(spoil=lost_once(), **PLAIN)
     assert (report["missing"], report["absent"]) == ({}, {})
     assert all(
@@ -417,7 +420,8 @@ def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
         report["scaling"],
         report["columns"]["examples"] <= 40,
     ) == (3, "auto", True)
-    selection, members = report["selection"], report["members"]
+    selection = report["selection"]
+    members = report["members"]
     assert len(report["specs"]) == len(selection["accuracies"]) == 6 > len(members) > 1
     assert max(map(max, selection["accuracies"])) == selection["accuracy"]
     assert sum(member["weight"] for member in members) == pytest.approx(1)
@@ -446,7 +450,8 @@ def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "evaluation"])
 def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
-    kept, unfinished = run.folder / "kept.npz", run.folder / "kept.unfinished.npz"
+    kept = run.folder / "kept.npz"
+    unfinished = run.folder / "kept.unfinished.npz"
     settings: dict[str, Any] = {"federation": str(kept)}
     whole = run(federation=str(run.folder / "a.npz"))
     assert not (run.folder / "a.unfinished.npz").exists()
@@ -571,7 +576,8 @@ RUNS += [{"ranges": "-1:5"}, {"action": "join"}, {"action": "evaluate"}]
 def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
     settings, run
 ):
-    copy, kept = run.folder / "party.npz", str(run.folder / "kept.npz")
+    copy = run.folder / "party.npz"
+    kept = str(run.folder / "kept.npz")
     if "action" in settings:
         run(nodes={1}, federation=kept, **ONE_HASH)
         settings = settings | {"federation": kept}
@@ -606,7 +612,8 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(r
 def test_a_private_run_reports_its_guarantee(more, run, capsys):
     run.make_private()
     report = run(**NOISY, scale="1", **more)
-    privacy, model = report["privacy"], FlyNNClassifier.load(run.out / "model.npz")
+    privacy = report["privacy"]
+    model = FlyNNClassifier.load(run.out / "model.npz")
     assert (
         model.guarantee_
         == privacy["guarantee"]
@@ -726,7 +733,10 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert all(str(run.folder) in record.getMessage() for record in caplog.records)
     out = capsys.readouterr().out
     # from which the run can go on
-    kept = {"federation.unfinished.npz"} if "federation.npz" in full else set()
+    if "federation.npz" in full:
+        kept = {"federation.unfinished.npz"}
+    else:
+        kept = set()
     assert {path.name for path in run.out.iterdir()} == (ALL - full) | {
         ".federation.npz.lock"
     } | kept
@@ -747,7 +757,8 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
 
 
 def test_an_update_is_in_the_report_with_its_digests(run, capsys):
-    kept, (X, y) = str(run.folder / "kept.npz"), points(20)
+    kept = str(run.folder / "kept.npz")
+    (X, y) = points(20)
     first = run(federation=kept)
     run.party["previous"] = Samples(X, y)
     same = run(action="update", federation=kept)

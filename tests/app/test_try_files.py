@@ -45,7 +45,9 @@ def hospital(
     rows = []
     for i in range(n):
         ill = int(random.integers(2))
-        pressure = f"{120 + 15 * ill + random.normal() * 9:.1f}" if i % 10 else ""
+        pressure = ""
+        if i % 10:
+            pressure = f"{120 + 15 * ill + random.normal() * 9:.1f}"
         values = (
             str(int(40 + 20 * ill + random.normal() * 8)),
             pressure,
@@ -233,7 +235,8 @@ def faulty(folder: Path) -> None:
 @pytest.mark.usefixtures("faulty")
 def test_the_faults_of_all_files_are_told_at_once(capsys):
     """Each with the setting that mends it, in the words on record; nothing is written."""
-    record, shown = Path(__file__).parent / "faults.txt", ""
+    record = Path(__file__).parent / "faults.txt"
+    shown = ""
     for line in re.findall(
         r"^\$ flwr-flynn try (.*)$", record.read_text("utf-8"), re.MULTILINE
     ):

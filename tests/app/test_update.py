@@ -95,7 +95,8 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
             if each.name == "Ulm"
         ]
 
-    then, (first,) = Deployed.ulm, of_ulm()
+    then = Deployed.ulm
+    (first,) = of_ulm()
     Deployed.ulm = then | {"data-path": "now.npz", "previous-path": "then.npz"}
     found = digests(run, action="update")
     (now,) = of_ulm()
@@ -130,10 +131,8 @@ def update_and_die(folder: str, at: int) -> None:
     for name in ("_run_id", "_node_id", "_task_id"):
         setattr(TaskIdentity, name, 1)
     os.fsync, os.replace = killing(os.fsync), killing(os.replace)
-    Deployed.folder, Deployed.ulm = (
-        Path(folder),
-        {"data-path": "now.npz", "party-id": "Ulm"} | THEN,
-    )
+    Deployed.folder = Path(folder)
+    Deployed.ulm = {"data-path": "now.npz", "party-id": "Ulm"} | THEN
     runner = Runner(Path(folder))
     runner.grid = Deployed
     runner(action="update", federation="kept.npz")
@@ -155,7 +154,8 @@ THEN = {"previous-path": "then.npz"}
     ],
 )
 def test_a_killed_update_is_there_as_a_whole_or_not_at_all(run, at, is_saved, tmp_path):
-    then, before = Deployed.ulm, Path("kept.npz").read_bytes()
+    then = Deployed.ulm
+    before = Path("kept.npz").read_bytes()
     code = (
         "from tests.app.test_update import update_and_die as u; "
         f"u({str(tmp_path)!r}, {at})"

@@ -83,7 +83,10 @@ def test_links_inside_the_documentation_lead_somewhere(page: str) -> None:
         if re.match(r"(https?|mailto):", target):
             continue
         file, _, anchor = target.partition("#")
-        there = ((ROOT / page).parent / file).resolve() if file else ROOT / page
+        if file:
+            there = ((ROOT / page).parent / file).resolve()
+        else:
+            there = ROOT / page
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), target
 
@@ -113,7 +116,10 @@ def test_the_results_are_those_that_the_experiments_wrote() -> None:
         "boosting, 100 trees": "MB",
     }.items():
         _, accuracy, kilobytes, exchanges, *_ = by_method[method]
-        amount = kilobytes if unit == "kB" else f"{float(kilobytes) / 1000:.2g}"
+        if unit == "kB":
+            amount = kilobytes
+        else:
+            amount = f"{float(kilobytes) / 1000:.2g}"
         assert f"{accuracy} at {amount} {unit} in {exchanges}" in readme
     ahead, _, behind = by_method["boosting, 100 trees"][4].split("/")
     assert int(ahead) < int(behind)

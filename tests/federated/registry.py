@@ -95,16 +95,15 @@ class Case:
 
     def party(self, places: Any, **options: Any) -> Party:
         """A party with some of the samples."""
-        nothing, samples = (X[:0], LABELS[:0]), (X[places], LABELS[places])
+        nothing = (X[:0], LABELS[:0])
+        samples = (X[places], LABELS[places])
         if isinstance(self.request, UpdateRequest):
             options["previous"] = Samples(*samples)
         options = {"min_examples": 1, "gram": True, "class_prior": False, **options}
         options.setdefault("leaves", self.request.is_withdrawal)
-        return (
-            party_of(*nothing, *samples, **options)
-            if self.is_evaluation
-            else party_of(*samples, **options)
-        )
+        if self.is_evaluation:
+            return party_of(*nothing, *samples, **options)
+        return party_of(*samples, **options)
 
     def member(self, places: Any) -> Member:
         """The party with some of the samples, as a run knows it."""
@@ -115,7 +114,9 @@ class Case:
     def of(self, places: Any) -> Any:
         """The statistic of some samples, over the wire and back."""
         found = statistic_of(self.request, self.party(places), self.member(places))
-        return self.request.zero if found is None else found
+        if found is None:
+            return self.request.zero
+        return found
 
     def steps(self) -> Exchange:
         """A run in which this phase is due."""
@@ -142,7 +143,10 @@ RUNS: dict[str, dict[str, Any]] = {
 def case(name: str, request: Request[Any], subtracts: bool = True) -> Case:
     """The case of this name, with its hostile replies and requests."""
     run = RUNS.get(name)
-    hostile = REPLIES.get(name, {}) if run is None else ANY | REPLIES[name]
+    if run is None:
+        hostile = REPLIES.get(name, {})
+    else:
+        hostile = ANY | REPLIES[name]
     return Case(request, subtracts, hostile, REQUESTS.get(name, {}), run)
 
 

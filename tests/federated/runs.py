@@ -47,7 +47,8 @@ def shares(how: str = "iid", n: int = 4) -> list[dict[str, Any]]:
     """Samples of each party, a fifth of them held out; some parties may have none."""
     parts = []
     for share in dealt(LABELS, n, how):
-        train, test = share[TRAINING[share]], share[~TRAINING[share]]
+        train = share[TRAINING[share]]
+        test = share[~TRAINING[share]]
         parts.append(
             {
                 "X": X[train],

@@ -80,7 +80,8 @@ class Masked(Exchange):
                     1,
                     {"flynn-party"},
                 )
-                if (spoiled := self.masks(ask, cid, vector)) is not None:
+                spoiled = self.masks(ask, cid, vector)
+                if spoiled is not None:
                     there[cid] = Answer([spoiled], answer.n_examples, answer.metrics)
         return mean_of(there)
 
@@ -109,6 +110,7 @@ def secretly(
     steps = Masked(run, parties, masks=spoil)
     for _ in range(run.num_rounds):
         for channel in (TRAIN, EVALUATE):
-            if (taken := steps.step(channel)) is not None and watch is not None:
+            taken = steps.step(channel)
+            if taken is not None and watch is not None:
                 watch(run, taken)
     return run

@@ -19,7 +19,9 @@ from tests.fakes import HASHER, RUN, counts_of, points
 from tests.memory import traced
 from tests.raising import raises
 
-L, M, RHO = RUN.n_classes, HASHER.hash_dim, HASHER.hash_nnz
+L = RUN.n_classes
+M = HASHER.hash_dim
+RHO = HASHER.hash_nnz
 
 
 def good() -> list[np.ndarray]:

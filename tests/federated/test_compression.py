@@ -38,7 +38,8 @@ SKEWED = st.one_of(
 
 @given(arrays(np.int64, SHAPES, elements=SKEWED))
 def test_what_is_packed_is_unpacked(counts: np.ndarray) -> None:
-    packed, largest = pack(counts), int(counts.max())
+    packed = pack(counts)
+    largest = int(counts.max())
     np.testing.assert_array_equal(pack(np.asfortranarray(counts)), packed)
     for most in (largest, 2**63 - 1):
         np.testing.assert_array_equal(unpack(packed, counts.shape, most), counts)
@@ -122,15 +123,16 @@ def test_the_format_is_as_it_is_written_down() -> None:
         unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=4)
 
 
-OF_COUNTS, OF_WIDTHS = (
-    "packed counts of version 1",
-    "gaps of 0 to 4 and entries of 1 to 8 bytes",
-)
-DAMAGED, BEHIND = "bytes of their checksum", "nothing behind the entries"
+OF_COUNTS = "packed counts of version 1"
+OF_WIDTHS = "gaps of 0 to 4 and entries of 1 to 8 bytes"
+DAMAGED = "bytes of their checksum"
+BEHIND = "nothing behind the entries"
 PLANES = (b"\x01\x04", b"\x02\x00")
 
 
-ZERO, FEW, LARGER = b"\0", "more or fewer", "entries of at most 100"
+ZERO = b"\0"
+FEW = "more or fewer"
+LARGER = "entries of at most 100"
 NO_COUNTS: list[tuple[bytes, str, Any]] = [
     (b"", OF_COUNTS, "no bytes"),
     (GOOD[:18], OF_COUNTS, "version 1"),
@@ -378,7 +380,8 @@ SIGNED = st.one_of(
 
 @given(arrays(np.int64, SHAPES, elements=SIGNED))
 def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
-    packed, largest = pack_signed(table), int(np.abs(table).max())
+    packed = pack_signed(table)
+    largest = int(np.abs(table).max())
     found = unpack_signed(packed, table.shape, largest)
     np.testing.assert_array_equal(found, table)
     assert (packed.dtype, packed.ndim, found.dtype) == (np.uint8, 1, np.int64)

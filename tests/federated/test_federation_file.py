@@ -199,11 +199,10 @@ def test_members_of_a_secure_sum_are_kept_without_figures(
     noise: Any, tmp_path: Path
 ) -> None:
     run = RunSpec(SPEC, CLASSES, noise, 256)
-    totals = (
-        FEDERATION.totals
-        if noise is None
-        else CountsOfSpecs((SimulatedRelease(noise, 1).release(TOTAL),))
-    )
+    if noise is None:
+        totals = FEDERATION.totals
+    else:
+        totals = CountsOfSpecs((SimulatedRelease(noise, 1).release(TOTAL),))
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
     loaded = again(federation_of(run, totals, hidden, (READOUT,)), tmp_path)
     assert loaded.run_spec.is_secure
@@ -254,7 +253,8 @@ def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
         Federation.load(tmp_path / "model.npz")
 
 
-GONE, HIDDEN = object(), {"sha256": None, "sizes": None}
+GONE = object()
+HIDDEN = {"sha256": None, "sizes": None}
 
 
 def other(entries: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -97,7 +97,8 @@ def test_sums_of_any_partition_and_order_are_pooled(
 @given(gone=st.sets(st.integers(0, 11)))
 @settings(max_examples=10, deadline=None)
 def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> None:
-    case, leaves = CASES[name], np.isin(np.arange(12), list(gone))
+    case = CASES[name]
+    leaves = np.isin(np.arange(12), list(gone))
     assert POOLED[name] - case.of(SOME[leaves]) == case.of(SOME[~leaves])
     assert POOLED[name] - POOLED[name] == case.request.zero
 
@@ -106,8 +107,10 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
 @given(owners=st.lists(st.integers(0, 3), min_size=12, max_size=12))
 @settings(max_examples=5, deadline=None)
 def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
-    case, request = SECURE_CASES[name], SECURE[name]
-    answers, bounds = {}, list[int]()
+    case = SECURE_CASES[name]
+    request = SECURE[name]
+    answers = {}
+    bounds = list[int]()
     for cid in range(4):
         party = case.party(SOME[np.array(owners) == cid])
         party.mask = lambda bound, *_: bounds.append(bound)
@@ -154,7 +157,8 @@ def test_a_hostile_secure_sum_is_refused(name: str) -> None:
         request.summed(copies)
 
 
-THREE, ZEROS = Tables((np.zeros((3, 3), np.int64),)), ColumnHistograms.zeros(4, 3)
+THREE = Tables((np.zeros((3, 3), np.int64),))
+ZEROS = ColumnHistograms.zeros(4, 3)
 PAIRS: list[tuple[Any, Any]] = [
     (ZEROS, ColumnHistograms.zeros(4, 1)),
     (ZEROS, ColumnHistograms.zeros(3, 4)),
@@ -226,7 +230,8 @@ def test_statistics_are_values() -> None:
 )
 def test_a_request_survives_its_config(case: Case) -> None:
     request_: Any = case.request
-    config, arrays = request_.to_config(), request_.arrays()
+    config = request_.to_config()
+    arrays = request_.arrays()
     again = type(request_).from_config(Config(config), arrays, case.party(SOME))
     assert again.to_config() == config
     assert [(array.dtype, array.tolist()) for array in again.arrays()] == [
@@ -243,7 +248,8 @@ def test_a_request_survives_its_config(case: Case) -> None:
 def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(
     name: str,
 ) -> None:
-    request, party = CASES[name].request, CASES[name].party(SOME)
+    request = CASES[name].request
+    party = CASES[name].party(SOME)
     for key, value in config_of(request).items():
         for other in (None, 7.5, "{", "x" * 10**6, b"\x00", [], "[[[]]]"):
             if type(other) is type(value) and key in (
@@ -256,7 +262,8 @@ def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_with_other_arrays_is_refused(name: str) -> None:
-    request, party = CASES[name].request, CASES[name].party(SOME)
+    request = CASES[name].request
+    party = CASES[name].party(SOME)
     arrays = request.arrays()
     for index, array in enumerate(arrays):
         for other in (
@@ -279,7 +286,9 @@ def test_a_request_with_other_arrays_is_refused(name: str) -> None:
 def test_a_hostile_request_is_refused_by_the_party(name: str, change: str) -> None:
     case = CASES[name]
     start, entries, spoil = case.refused[change]
-    arrays = None if spoil is None else spoil(case.request.arrays())
+    arrays = None
+    if spoil is not None:
+        arrays = spoil(case.request.arrays())
     party = case.party(SOME, on_model=lambda _: pytest.fail("taken"))
     assert refusal(case.request, party, entries, arrays).startswith(start)
 
@@ -302,7 +311,8 @@ def test_beyond_its_memory_a_party_loads_and_draws_nothing(
             ).startswith("memory: ")
 
 
-ONE, SECRET = ["setosa"], 123456.789
+ONE = ["setosa"]
+SECRET = 123456.789
 MISFIT: list[tuple[Any, Any]] = [
     (np.full((2, 5), SECRET), ONE * 2),
     (np.full((2, 4), SECRET), [*ONE, str(SECRET)]),
@@ -327,7 +337,8 @@ MISFIT += [
 def test_samples_that_do_not_fit_are_refused_without_showing_them(
     name: str, data: Any, labels: Any
 ) -> None:
-    request, samples = CASES[name].request, Samples(data, labels, data, labels)
+    request = CASES[name].request
+    samples = Samples(data, labels, data, labels)
     options = PartyOptions(
         min_examples=1, gram=True, leaves=request.is_withdrawal, previous=samples
     )
@@ -372,10 +383,11 @@ def test_who_gives_no_exact_figures_refuses_before_samples_are_loaded(
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_by_the_channel_of_other_phases_is_refused(name: str) -> None:
     """SecAgg+ and other mods of a ClientApp look at one channel alone."""
-    request, other = (
-        CASES[name].request,
-        EVALUATE if CASES[name].request.channel == TRAIN else TRAIN,
-    )
+    request = CASES[name].request
+    if CASES[name].request.channel == TRAIN:
+        other = EVALUATE
+    else:
+        other = TRAIN
     answer = CASES[name].party(SOME).answer(config_of(request), request.arrays(), other)
     assert declined(answer).startswith(f"channel: expected {request.channel} ")
 
@@ -401,7 +413,9 @@ def without_one(name: str) -> Any:
 
 def made_of(run: Run) -> Any:
     """The next request, and the results so far, without the reasons of missing parties."""
-    ask = None if run.due is None else run.ask(run.due.channel, "0123")
+    ask = None
+    if run.due is not None:
+        ask = run.ask(run.due.channel, "0123")
     results = [run.state.results.get(name) for name in ("selection", "evaluation")]
     return (
         ask and (ask.cids, ask.config, ask.tensors),
@@ -419,7 +433,9 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
     reason, spoil = CASES[name].hostile[change]
 
     def spoiled(reply: Reply) -> Reply:
-        return spoil(steps.run.asked.request, reply) if reply.cid == "3" else reply
+        if reply.cid == "3":
+            return spoil(steps.run.asked.request, reply)
+        return reply
 
     taken = steps.step(DUE, spoil=spoiled)
     assert list(taken.missing) == ["party-3"]
@@ -457,12 +473,11 @@ def read(name: str, arrays: Any, n_examples: Any) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_reply_of_another_form_is_refused(name: str) -> None:
     reply = replied(CASES[name].request, CASES[name].party(SOME))
-    arrays, n = codec.read_tensors(reply.tensors), reply.n_examples
+    arrays = codec.read_tensors(reply.tensors)
+    n = reply.n_examples
     statistic = read(name, arrays, n)
-    fields, parts = (
-        CASES[name].request.fields(Sizes(n, n)),
-        CASES[name].request.parts(statistic),
-    )
+    fields = CASES[name].request.fields(Sizes(n, n))
+    parts = CASES[name].request.parts(statistic)
     for index, part in enumerate(parts):
         with pytest.raises(FlyNNError):
             read(
@@ -494,7 +509,8 @@ def test_a_reply_with_an_integer_out_of_its_bounds_is_refused(name: str) -> None
     request = CASES[name].request
     n = replied(request, CASES[name].party(SOME)).n_examples
     sizes = request.sizes_of(Reply("1", (), n, {}), CASES[name].member(SOME))
-    fields, good = request.fields(sizes), request.parts(POOLED[name])
+    fields = request.fields(sizes)
+    good = request.parts(POOLED[name])
     for field, part in zip(fields, good, strict=True):
         assert part.shape == field.shape or (
             field.is_open and part.ndim == 1 and part.size <= field.size
@@ -514,13 +530,11 @@ def test_a_reply_with_an_integer_out_of_its_bounds_is_refused(name: str) -> None
 def values_outside(field: Field) -> list[int]:
     """Integers that no party may send in a field, as far as its form has them."""
     above = [field.largest + 1, 2**61]
-    return (
-        [*above, -field.largest - 1]
-        if field.is_signed
-        else [*above, -1]
-        if field.form == PLAIN
-        else above
-    )
+    if field.is_signed:
+        return [*above, -field.largest - 1]
+    if field.form == PLAIN:
+        return [*above, -1]
+    return above
 
 
 @pytest.mark.parametrize("name", CASES)

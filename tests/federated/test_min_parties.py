@@ -31,7 +31,8 @@ def test_one_party_of_three_decides_nothing(phase: str) -> None:
     before = sha256(steps.run.model)
     taken = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
     assert (taken.phase.name, list(taken.batch.passed)) == (phase, [])
-    run, results = steps.run, steps.run.state.results
+    run = steps.run
+    results = steps.run.state.results
     assert taken.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON
     assert sha256(run.model) == before
     made = {"selection": "accuracies", "gram": "scoring", "evaluation": "figures"}[

@@ -145,7 +145,9 @@ class Greedy(Request[Tables]):
 
     @property
     def bound(self) -> int | None:
-        return 256 if self.declares == SECURE else None
+        if self.declares == SECURE:
+            return 256
+        return None
 
     def compute(self, party: Party) -> Answer:
         TAKES[self.wants](party)

@@ -28,10 +28,8 @@ def test_each_field_is_an_array_behind_its_fingerprint() -> None:
 
 def test_arrivals_are_the_same_in_every_order_and_do_not_grow() -> None:
     random = np.random.default_rng(0)
-    sizes, contents = (
-        random.integers(1, 999, 500),
-        [Content((name,), None) for name in "ab"],
-    )
+    sizes = random.integers(1, 999, 500)
+    contents = [Content((name,), None) for name in "ab"]
     messages = [
         Arrivals.of(contents, Reply("1", [b"x" * n, b"x" * 2 * n], 1, {"a": 1}))
         for n in sizes.tolist()

@@ -88,10 +88,8 @@ def federation() -> Federation:
 def test_phases_from_a_saved_run(
     federation: Federation, changes: dict[str, Any], expected: str
 ) -> None:
-    phase, options = (
-        changes.get("phase", ""),
-        {name: value for name, value in changes.items() if name != "phase"},
-    )
+    phase = changes.get("phase", "")
+    options = {name: value for name, value in changes.items() if name != "phase"}
     assert (
         names(federation=replace(federation, phase=phase), **options)
         == expected.split()

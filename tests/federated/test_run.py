@@ -167,7 +167,8 @@ def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
 
 def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     steps = exchange(GRID[0], decay=0.5)
-    replies, run = replies_of(steps), steps.run
+    replies = replies_of(steps)
+    run = steps.run
     before = dict(run.state.results), run.counted.missing, run.traffic["counts"].replied
     with pytest.raises(ZeroDivisionError):
         run.complete(replies, Failures(), lambda _: {"x": 1 / 0})
@@ -225,10 +226,10 @@ def reply(
     name: str, cid: str | None = None, n: int | None = None, seed: int | None = None
 ) -> Reply:
     """A party whose samples follow from its name."""
-    n, seed = (
-        (len(name) + 3 if n is None else n),
-        (ord(name[0]) if seed is None else seed),
-    )
+    if n is None:
+        n = len(name) + 3
+    if seed is None:
+        seed = ord(name[0])
     return good_reply(
         cid or str(ord(name[0])),
         n,
@@ -266,7 +267,8 @@ def joined(*names: str) -> Federation:
 def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(
     batches: int,
 ) -> None:
-    bad, good = replace(good_reply("1"), tensors=[b"junk", None, b""]), good_reply("1")
+    bad = replace(good_reply("1"), tensors=[b"junk", None, b""])
+    good = good_reply("1")
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
     run.ask(TRAIN, ["1"])
     for each in [[bad, good]] if batches == 1 else [[bad], [good]]:
@@ -334,7 +336,8 @@ def test_two_that_stand_for_one_member_count_once() -> None:
 
 @pytest.mark.parametrize("driver", ["legacy", "message"])  # in process: test_run_laws
 def test_every_driver_serves_every_purpose(driver: str) -> None:
-    parts, drive = shares(), DRIVERS[driver]
+    parts = shares()
+    drive = DRIVERS[driver]
 
     def go(before: Federation, purpose: str, parts: Any = parts) -> Run:
         return drive(
@@ -356,10 +359,8 @@ def test_every_driver_serves_every_purpose(driver: str) -> None:
     assert seen.state.results["evaluation"].figures["examples"] == 30
     steps = exchange(AUTO)  # stops after the columns and the counts
     steps.rounds(2)
-    rest, whole = (
-        go(steps.run.federation("1"), "resume"),
-        in_process(options_for(AUTO), parts),
-    )
+    rest = go(steps.run.federation("1"), "resume")
+    whole = in_process(options_for(AUTO), parts)
     assert sha256(rest.model) == sha256(whole.model)
     assert (
         rest.state.results["evaluation"].figures
@@ -378,7 +379,8 @@ def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
 
 def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node() -> None:
     """In 0.8 one of two parties could: the other's counts are the sum less its own."""
-    (X, y), (others, labels) = points(40), points(30, 5)
+    (X, y) = points(40)
+    (others, labels) = points(30, 5)
     options = {"min_parties": 1, "fraction_evaluate": 0.0, "decay": 0.5}
 
     def go(before: Federation | None, purpose: str, **parties: Party) -> Run:
@@ -408,7 +410,9 @@ def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node() ->
                 in refused.counted.missing["Ulm"]
             )
         for cid, proof in (("n1", ""), ("n9", "a secret of Ulm")):
-            n_left = 39 if purpose == "update" else 40
+            n_left = 40
+            if purpose == "update":
+                n_left = 39
             right = party_of(X[:n_left], y[:n_left], name="Ulm", member=proof, **more)
             taken = go(whole, purpose, **{cid: right})
             assert taken.counted.missing == {}

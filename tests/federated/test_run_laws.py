@@ -126,13 +126,16 @@ def test_every_driver_ends_in_the_pooled_model(
     names = [phase.name for phase in run.phases]
     assert names == list(run.state.results) == list(run.traffic)
     assert not run.state.absent(*names)
-    n_parties = 7 if how == "lonely" else 4
+    n_parties = 4
+    if how == "lonely":
+        n_parties = 7
     assert {each.asked for each in run.traffic.values()} == {n_parties}
     assert {each.replied for each in run.traffic.values() if each.kind == "exact"} == {
         n_parties
     }
     assert min(min(each.per_party.values()) for each in run.traffic.values()) > 0
-    model, pooled = run.model.model_, POOLED[name]
+    model = run.model.model_
+    pooled = POOLED[name]
     assert model.sha256() == pooled.model_.sha256()
     assert len(model.members) > 1
     assert (model.gram is not None) == (name == "gram")
@@ -292,7 +295,8 @@ def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
 
 def facts(run: Run) -> Any:
     """All that a run makes of the parties' training samples."""
-    model, selection = run.model.model_, run.state.results.get("selection")
+    model = run.model.model_
+    selection = run.state.results.get("selection")
     selected = selection and (
         selection.choices,
         selection.scorings,
@@ -312,7 +316,8 @@ def facts(run: Run) -> Any:
 def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(
     name: str, how: str
 ) -> None:
-    secret, clear = secretly(options_of(name), shares(how)), whole_of(name)
+    secret = secretly(options_of(name), shares(how))
+    clear = whole_of(name)
     assert [phase.channel for phase in secret.phases] == [TRAIN] * (
         len(secret.phases) - 1
     ) + [EVALUATE]
@@ -338,7 +343,10 @@ def lost_in(
 ) -> Exchange:
     """A run with all kinds of phases, some of whose parties are lost in one of them."""
     steps = exchange(**{"spec": GRID, "gram": 16, **changes}).until(phase)
-    steps.lost = set(who) if how == "silent" else set()
+    if how == "silent":
+        steps.lost = set(who)
+    else:
+        steps.lost = set()
     there = set("0123") - set(who if how == "gone" else "")
     steps.step(
         DUE,
@@ -377,7 +385,10 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(
         "gram": results["gram"].n_examples,
         "evaluation": results["evaluation"].figures["examples"],
     }
-    missed = ("counts", "selection", "gram") if phase == "counts" else (phase,)
+    if phase == "counts":
+        missed = ("counts", "selection", "gram")
+    else:
+        missed = (phase,)
     theirs = {
         name: len(shares()[3]["y_test" if name == "evaluation" else "y"])
         for name in missed
@@ -396,7 +407,8 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggest
     None
 ):
     run = lost_in("selection", who="0123", gram=0).run
-    selection, suggested = run.state.results["selection"], suggest_decay(run.counts)
+    selection = run.state.results["selection"]
+    suggested = suggest_decay(run.counts)
     assert (
         selection.specs,
         selection.parties,
@@ -414,10 +426,8 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggest
 def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     phase: str,
 ) -> None:
-    secret, clear = (
-        secretly(options_for(GRID, gram=16), shares(), lost(phase)),
-        lost_in(phase).rounds(),
-    )
+    secret = secretly(options_for(GRID, gram=16), shares(), lost(phase))
+    clear = lost_in(phase).rounds()
     assert facts(secret) == facts(clear)
     assert secret.state.absent("counts", "selection", "gram").keys() == {
         "party-3" if phase != "counts" else "node 3"
@@ -476,11 +486,13 @@ def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
-    whole, stopped = whole_of(name), exchange(**RUNS[name])
+    whole = whole_of(name)
+    stopped = exchange(**RUNS[name])
     names = [phase.name for phase in whole.phases]
     for stop, phase in enumerate(whole.phases, 1):
         stopped.step(phase.channel)
-        left, steps = whole.phases[stop:], replace(stopped)
+        left = whole.phases[stop:]
+        steps = replace(stopped)
         # the candidates are not known yet
         if any(phase.derives_specs for phase in left):
             with raises(AggregationError, counted=0):
@@ -515,7 +527,8 @@ def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> None:
     whole = whole_of(name)
-    saved, kept = saved_of(whole, tmp_path / "f.npz"), []
+    saved = saved_of(whole, tmp_path / "f.npz")
+    kept = []
     assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
     changes = {"federation": saved, "purpose": "evaluate", "gram": 0}
     run = in_process(
@@ -552,7 +565,8 @@ def go(
         "purpose": purpose,
         **changes,
     }
-    given, parties = {"min_examples": 1, "gram": True}, {}
+    given = {"min_examples": 1, "gram": True}
+    parties = {}
     for cid in who:
         known = {
             "name": f"party-{cid}",

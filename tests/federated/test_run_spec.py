@@ -72,7 +72,8 @@ EXTREME = HashSpec(
     ],
 )
 def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
-    again, config = read(run), Config(run.to_config())
+    again = read(run)
+    config = Config(run.to_config())
     assert (again, again.specs) == (run, run.specs)
     assert (run.mode, run.is_plain, run.is_secure) == (
         mode,
@@ -257,7 +258,10 @@ PRINTS = [FlyHash(spec).fingerprint for spec in GRID]
     ],
 )
 def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None:
-    text = " ".join(announced) if isinstance(announced, list) else announced
+    if isinstance(announced, list):
+        text = " ".join(announced)
+    else:
+        text = announced
     with pytest.raises(PayloadError) as error:
         RunSpec(GRID, CLASSES).agree_on_rows(Config({"flynn-fingerprints": text}))
     assert error.value.field in ("fingerprint", "flynn-fingerprints")

@@ -61,7 +61,8 @@ def test_rows_that_do_not_fit_are_left_out(
     convert: Any, n_rows: int, step: int
 ) -> None:
     X, y = points(60)
-    spoiled, fits = X.copy(), np.arange(60) % step > 1
+    spoiled = X.copy()
+    fits = np.arange(60) % step > 1
     spoiled[::step, 1], spoiled[1::step, 2] = np.nan, 1e300
     assert count(convert(spoiled), pd.Series(y), n_rows) == (
         counts_of(X[fits], y[fits]),
@@ -236,7 +237,9 @@ def series(values: list[Any]) -> Any:
         made = pd.Series(values)
     except Exception:  # noqa: BLE001 - there are lists of which pandas makes nothing
         return values
-    return values if made.dtype.kind == "m" else made
+    if made.dtype.kind == "m":
+        return values
+    return made
 
 
 @given(
@@ -254,7 +257,8 @@ def series(values: list[Any]) -> Any:
 def test_no_label_changes_how_another_is_read(
     classes: Any, labels: list[Any], odd: Any
 ) -> None:
-    everything, expected = [*labels, odd], summed(classes, [*labels, odd])
+    everything = [*labels, odd]
+    expected = summed(classes, [*labels, odd])
     np.testing.assert_array_equal(counted(classes, everything), expected)
     np.testing.assert_array_equal(counted(classes, series(everything)), expected)
     np.testing.assert_array_equal(counted(classes, array(everything)), expected)
@@ -329,10 +333,8 @@ VALUES = st.floats() | st.integers(-(2**62), 2**62).map(float)
 VALUES |= st.sampled_from(
     [0.0, 1.0, 1e37, -8e37, 1.7e38, 3.4e38, 1e39, 1.7e308, np.nan, np.inf, -np.inf]
 )
-WAVES, CODES = (
-    {"n_waves": 4, "wave_frequency": 0.25},
-    {"edges": [[0.0, 1.0, 2.0]] * 4, "coding": "bumps", "n_codes": 2},
-)
+WAVES = {"n_waves": 4, "wave_frequency": 0.25}
+CODES = {"edges": [[0.0, 1.0, 2.0]] * 4, "coding": "bumps", "n_codes": 2}
 
 
 KINDS = [

@@ -66,11 +66,10 @@ def test_parties_of_more_samples_than_allowed_are_in_no_sum(n_large: int) -> Non
 
 @pytest.mark.parametrize("name", ["bins", "evaluation"])
 def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> None:
-    changes = (
-        {"flynn-bound": None, "flynn-mode": "plain"}
-        if name == "evaluation"
-        else {"flynn-bound": None}
-    )
+    if name == "evaluation":
+        changes = {"flynn-bound": None, "flynn-mode": "plain"}
+    else:
+        changes = {"flynn-bound": None}
     assert "bound" in refusal(
         SECURE[name], SECURE_CASES[name].party(SOME, secure=True), changes
     )
@@ -81,7 +80,8 @@ def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> 
 
 @pytest.mark.parametrize("least", [1, 5])
 def test_specs_are_those_in_clear(least: int) -> None:
-    options, parts = options_for(AUTO), shares("dirichlet")
+    options = options_for(AUTO)
+    parts = shares("dirichlet")
     clear, secret = (
         run(options, parts, min_examples=least) for run in (in_process, secretly)
     )
@@ -99,13 +99,20 @@ def test_specs_are_those_in_clear(least: int) -> None:
 @settings(max_examples=10)
 def test_columns_of_any_size_are_summed_as_in_clear(bound: int, seed: int) -> None:
     random = np.random.default_rng(seed)
-    scales = 2.0 ** random.integers(-1000, 500, 4) if seed % 2 else np.ones(4)
+    if seed % 2:
+        scales = 2.0 ** random.integers(-1000, 500, 4)
+    else:
+        scales = np.ones(4)
     parts = []
     for part in shares("dirichlet"):
-        X = np.rint(part["X"] * random.choice([1, 100])) if seed % 3 else part["X"]
+        if seed % 3:
+            X = np.rint(part["X"] * random.choice([1, 100]))
+        else:
+            X = part["X"]
         parts.append({**part, "X": X * scales, "X_test": part["X_test"] * scales})
     options = options_for(replace(AUTO, hash_dim=64), fraction_evaluate=0.0)
-    clear, secret = in_process(options, parts), secretly(options, parts, bound=bound)
+    clear = in_process(options, parts)
+    secret = secretly(options, parts, bound=bound)
     assert secret.state.run_spec.specs == clear.state.run_spec.specs
     assert secret.totals.sha256 == clear.totals.sha256
 
@@ -166,7 +173,8 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
 def test_a_federation_of_several_members_is_kept_and_distributed(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    options, parts = options_for(GRID, **changes), shares()
+    options = options_for(GRID, **changes)
+    parts = shares()
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")

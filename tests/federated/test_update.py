@@ -23,7 +23,9 @@ Rows = dict[str, np.ndarray]  # of each party, by its name
 
 
 def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
-    previous = None if before is None else Samples(X[before], LABELS[before])
+    previous = None
+    if before is not None:
+        previous = Samples(X[before], LABELS[before])
     options = {"min_examples": 1, "previous": previous, **more}
     return party_of(
         X[rows], LABELS[rows], X[rows[::4]], LABELS[rows[::4]], name=name, **options
@@ -40,18 +42,19 @@ def go(
     """A run with these parties, whose node ids are their names; it may stop after the
     counting.
     """
-    given: dict[str, Any] = (
-        {"spec": GRID}
-        if saved is None
-        else {"spec": saved.run_spec.specs, "federation": saved}
-    )
+    if saved is None:
+        given: dict[str, Any] = {"spec": GRID}
+    else:
+        given = {"spec": saved.run_spec.specs, "federation": saved}
     nodes = {str(each.options.name): each for each in parties}
     steps = Exchange(
         Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more))),
         nodes,
     )
     steps.step(TRAIN)
-    return steps.run if stops else steps.rounds()
+    if stops:
+        return steps.run
+    return steps.rounds()
 
 
 def is_pooled(saved: Federation, rows: Rows) -> bool:

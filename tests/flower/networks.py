@@ -72,7 +72,9 @@ class WatchedProxy(Proxy):
             res.num_examples,
             res.metrics,
         )
-        return self.res if name == "fit" and self.res is not None else res
+        if name == "fit" and self.res is not None:
+            return self.res
+        return res
 
 
 class Legacy:
@@ -107,11 +109,9 @@ class Legacy:
         """Run, and return metrics of the first round: of the training and of the
         evaluation.
         """
-        strategy.evaluate_fn = (
-            None
-            if evaluate is None
-            else lambda number, arrays, _: evaluate(number, arrays)
-        )
+        strategy.evaluate_fn = None
+        if evaluate is not None:
+            strategy.evaluate_fn = lambda number, arrays, _: evaluate(number, arrays)
         strategy.configure_fit = _after(before, strategy.configure_fit)
         history, _ = Server(client_manager=self.clients, strategy=strategy).fit(
             rounds or strategy.num_rounds, None
@@ -151,7 +151,9 @@ class Legacy:
 
     def fail(self, i: int, reason: str | None) -> None:
         """Let a party fail from now on; None: no more."""
-        self.every[i].fails = None if reason is None else RuntimeError(reason)
+        self.every[i].fails = None
+        if reason is not None:
+            self.every[i].fails = RuntimeError(reason)
 
     def spoil(self, i: int, res: Any) -> None:
         """Replace what a party replies."""
@@ -184,7 +186,10 @@ class Messages(Legacy):
             )
 
         strategy.configure_train = _after(before, strategy.configure_train)
-        more: dict[str, Any] = {} if evaluate is None else {"evaluate_fn": evaluate_fn}
+        if evaluate is None:
+            more: dict[str, Any] = {}
+        else:
+            more = {"evaluate_fn": evaluate_fn}
         result = strategy.start(
             FakeGrid(self.nodes), num_rounds=rounds, timeout=7, **more
         )
@@ -201,7 +206,9 @@ class Messages(Legacy):
             metrics = dict(content["metrics"]) | dict(content["config"])
             n_examples = metrics.pop("num-examples")
             note(records.tensors_of(content), n_examples, metrics)
-            return None if is_late else content
+            if is_late:
+                return None
+            return content
 
         self.every[i].spoil = look
 
@@ -221,7 +228,10 @@ class Messages(Legacy):
         """Replace what a party replies, by a reply of the other API or the content of a
         message.
         """
-        content = res if isinstance(res, RecordDict) else content_of(res)
+        if isinstance(res, RecordDict):
+            content = res
+        else:
+            content = content_of(res)
         self.every[i].spoil = lambda _: content
 
 

@@ -184,7 +184,8 @@ def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
 def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_spec(
     api: Api, spec: Any
 ) -> None:
-    network, seen = api(clients(shares("dirichlet"))), []
+    network = api(clients(shares("dirichlet")))
+    seen = []
     strategy = network.make(**options_for(spec), decay="auto")
 
     def evaluate(number: int, arrays: list[np.ndarray]) -> None:

@@ -52,7 +52,8 @@ def fit(client: Any, run: RunSpec = RUN) -> Any:
 
 
 MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.8, 1.0),))
-EVALUATE, ARRAYS = config_of(MODEL), MODEL.arrays()
+EVALUATE = config_of(MODEL)
+ARRAYS = MODEL.arrays()
 
 
 def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() -> None:
@@ -93,7 +94,8 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     run = RunSpec(
         HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000)
     )
-    X, y = points(12000)[0], np.arange(12000) % 1000
+    X = points(12000)[0]
+    y = np.arange(12000) % 1000
     needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 40 * 4
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     counted = fit(client, run).parameters
@@ -211,7 +213,8 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
     ending: str, is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In 0.8 it took 2.2 GB at a limit of 51 MiB, and grew with the number of rows."""
-    schema, path = wide(64, 1023, is_named=ending == "csv"), tmp_path / f"a.{ending}"
+    schema = wide(64, 1023, is_named=ending == "csv")
+    path = tmp_path / f"a.{ending}"
     run = RunSpec(HashSpec(schema.width, 24, 2, 3, 7), CLASSES, feature_names=schema)
     if ending == "csv":
         write(path, 64, 200)
@@ -232,7 +235,9 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
 def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(
     tmp_path: Path,
 ) -> None:
-    schema, path, limit = wide(8, 1000), tmp_path / "a.csv", 2**27
+    schema = wide(8, 1000)
+    path = tmp_path / "a.csv"
+    limit = 2**27
     write(path, 8, 3000)
     run = RunSpec(
         HashSpec(schema.width, 24, 2, 3, 7, center=[0.0] * schema.width),

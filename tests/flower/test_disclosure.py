@@ -69,7 +69,9 @@ def seen(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]) 
     described = [
         (*array, len(tensor)) for array, tensor in zip(arrays, tensors, strict=True)
     ]
-    digest = hashlib.sha256(b"".join(tensors)).hexdigest() if tensors else None
+    digest = None
+    if tensors:
+        digest = hashlib.sha256(b"".join(tensors)).hexdigest()
     return n_examples, described, entries, total, digest, others.get(REFUSED)
 
 
@@ -95,7 +97,8 @@ def observed(
     Where it can be, the third party is late: its answers come when nobody waits any
     more.
     """
-    network, out = api(parties), [list[Seen]() for _ in parties]
+    network = api(parties)
+    out = [list[Seen]() for _ in parties]
     for i, mine in enumerate(out):
         network.watch(
             i, lambda *answer, mine=mine: mine.append(seen(*answer)), is_late=i == 2

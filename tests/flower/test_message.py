@@ -52,7 +52,8 @@ def test_bad_settings_are_refused_at_once(change: dict[str, Any], field: str) ->
 
 
 def test_an_action_of_its_own_and_config_for_the_users_code() -> None:
-    network, config = Messages(federation(2)), ConfigRecord({"mine": 1.5})
+    network = Messages(federation(2))
+    config = ConfigRecord({"mine": 1.5})
     grid = FakeGrid(network.nodes)
     sent = network.make(action="flynn").configure_train(3, ArrayRecord(), config, grid)
     assert [msg.metadata.message_type for msg in sent] == ["train.flynn"] * 2
@@ -169,7 +170,8 @@ def test_who_failed_is_told_as_far_as_it_is_known(gives_ids: bool) -> None:
 def test_keywords_of_later_versions_of_flower_go_to_its_own_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original, given = Strategy.start, []
+    original = Strategy.start
+    given = []
 
     # that of Flower 1.43
     def start(self: Strategy, *arguments: Any, should_stop: Any = None) -> Result:
@@ -177,7 +179,8 @@ def test_keywords_of_later_versions_of_flower_go_to_its_own_start(
         return original(self, *arguments)
 
     monkeypatch.setattr(Strategy, "start", start)
-    network, stop = Messages(federation(2)), object()
+    network = Messages(federation(2))
+    stop = object()
     strategy = network.make()
     strategy.start(FakeGrid(network.nodes), should_stop=stop)
     assert given == [stop]

@@ -104,7 +104,10 @@ def array_of(reply: FitRes) -> np.ndarray:
 
 
 def refusal(client: FlyNNClient, asked: Any = None) -> str:
-    config = asked if isinstance(asked, dict) else counting(asked or asking())
+    if isinstance(asked, dict):
+        config = asked
+    else:
+        config = counting(asked or asking())
     arrays, n_examples, metrics = client.fit([], config)
     assert (arrays, n_examples) == ([], 0)
     return str(metrics[REFUSED])
@@ -132,7 +135,8 @@ def test_the_form_of_a_reply_depends_on_no_record(
     mechanism: Mechanism, tmp_path: Path
 ) -> None:
     X, y = points(40)
-    odd, wrong = X.astype(object), y.astype(object)
+    odd = X.astype(object)
+    wrong = y.astype(object)
     odd[3, 1], odd[4, 2], odd[5, 3], wrong[:10] = "word", np.nan, 1e300, "oak"
     data = {
         "all": (X, y),
@@ -201,10 +205,8 @@ def test_a_failed_count_is_charged_and_does_not_say_why(
 
 
 def test_wide_noise_travels_in_wide_integers() -> None:
-    narrow, wide = (
-        LaplaceCounts(0.001, **SHAPE),
-        LaplaceCounts(0.001, **SHAPE, records_per_person=10**6),
-    )
+    narrow = LaplaceCounts(0.001, **SHAPE)
+    wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
     for mechanism, kind in ((narrow, "int32"), (wide, "int64")):
         release = mechanism.received(np.full((3, 24), -(2**40)), HASHER.fingerprint)
         array = encode_release(release, mechanism)[1]
@@ -318,7 +320,8 @@ def test_hostile_replies_are_refused(
     arrays: list[np.ndarray], n_examples: Any, reason: str
 ) -> None:
     server = a_server()
-    before, state = server.counts, server.state
+    before = server.counts
+    state = server.state
     assert reason in take(server, reply("0", arrays, n_examples)).batch.refused["0"]
     assert (server.counts, server.counted.counted, server.state) == (before, [], state)
 
@@ -453,7 +456,8 @@ def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(
     asked = evaluation_of(
         RUN, (counts_of(*points(60, seed=1)),), (ScoringRule("balanced", 0.5, 1.0),)
     )
-    model, config = ndarrays_to_parameters(asked.arrays()), config_of(asked)
+    model = ndarrays_to_parameters(asked.arrays())
+    config = config_of(asked)
     client = party(tmp_path, X_test=spoiled, y_test=y, evaluates=True).to_client()
     reply = client.evaluate(EvaluateIns(model, config))
     clean = FlyNNClient(

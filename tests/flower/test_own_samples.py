@@ -29,7 +29,8 @@ def test_the_app_of_the_page_gives_the_accuracy_on_the_server_s_samples(
         if "evaluate_fn" in block
     )
     exec(compile(block, "own_app.md", "exec"), names)
-    own, rows = names["own"], np.setdiff1d(np.arange(len(Y)), names["own"])
+    own = names["own"]
+    rows = np.setdiff1d(np.arange(len(Y)), names["own"])
     nodes = {
         i: Node(FlyNNClient(X[rows[i::10]], Y[rows[i::10]], name=f"party-{i}"))
         for i in range(10)

@@ -70,9 +70,14 @@ class Wire:
         lost: Fault = lambda *_: False,
         spoil: Spoil = lambda *_: None,
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        TaskIdentity.run_id = 1
+        TaskIdentity.node_id = 1
+        TaskIdentity.task_id = 1
         self.run = SimpleNamespace(run_id=1)
-        self.lost, self.spoil, self.sent, self.errors = lost, spoil, [], []
+        self.lost = lost
+        self.spoil = spoil
+        self.sent = []
+        self.errors = []
         self.apps = {node: an_app(client) for node, client in enumerate(clients, 1)}
         self.contexts = {
             node: Context(1, node, {}, RecordDict(), {}) for node in self.apps
@@ -216,7 +221,8 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
     }
 
 
-STAGES, COLLECT = Stage.all(), Stage.COLLECT_MASKED_VECTORS
+STAGES = Stage.all()
+COLLECT = Stage.COLLECT_MASKED_VECTORS
 
 
 TOGETHER = {
@@ -299,7 +305,8 @@ def masked(*arrays: np.ndarray) -> dict[str, Any]:
     return {Key.MASKED_PARAMETERS: write_tensors(arrays)}
 
 
-WEIGHT, COUNTS = np.zeros(1, np.int64), np.zeros(72, np.int64)
+WEIGHT = np.zeros(1, np.int64)
+COUNTS = np.zeros(72, np.int64)
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ def eval_res(
         metrics[STATISTIC] = codec.join(
             with_matrix(Reply("", (), 0, {}), matrix, own=own).tensors
         )
-        n = int(np.sum(matrix)) if n is None else n
+        if n is None:
+            n = int(np.sum(matrix))
     return EvaluateRes(Status(Code.OK, "Success"), float("nan"), n, metrics)
 
 
@@ -155,7 +156,8 @@ def test_the_model_is_distributed_once_there_is_somebody_to_receive_it() -> None
 def test_figures_of_the_evaluation_are_flower_s_metrics_with_those_of_class_prior_beside_them() -> (
     None
 ):
-    strategy, own = counted(), [[3, 0, 0], [0, 3, 0], [0, 0, 4]]
+    strategy = counted()
+    own = [[3, 0, 0], [0, 3, 0], [0, 0, 4]]
     replies = eval_res(GOOD, own=own), eval_res(BAD), eval_res(None, 0)
     loss, metrics = tried(strategy, *zip(map(Proxy, "123"), replies, strict=True))
     figures = scores(np.array(GOOD) + np.array(BAD))

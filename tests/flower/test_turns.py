@@ -78,7 +78,8 @@ def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing
     None
 ):
     grid = Grid(10)
-    grid.nodes[1].fails, grid.nodes[4].spoil = "broken", lambda _: None
+    grid.nodes[1].fails = "broken"
+    grid.nodes[4].spoil = lambda _: None
     strategy = ran(grid, nodes_at_a_time=4)
     assert grid.turns[:3] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert strategy.missing == {"node 1": "failed: broken", "node 4": "no reply"}

@@ -250,10 +250,8 @@ fit together."""
 
 @pytest.mark.parametrize("golden", GOLDEN.values(), ids=GOLDEN)
 def test_golden_values(golden):
-    hasher, X = (
-        FlyHash(HashSpec.from_dict(golden["spec"])),
-        np.array(golden.get("samples", []), float),
-    )
+    hasher = FlyHash(HashSpec.from_dict(golden["spec"]))
+    X = np.array(golden.get("samples", []), float)
     made = {
         "fingerprint": lambda: hasher.fingerprint,
         "signs": lambda: hasher.signs.tolist(),
@@ -318,7 +316,8 @@ def test_given_rows_hash_like_drawn_ones():
         assert pickle.loads(pickle.dumps(each)).fingerprint == each.fingerprint
 
 
-HASHER, ZEROS = FlyHash(SPEC), np.zeros((2, 10))
+HASHER = FlyHash(SPEC)
+ZEROS = np.zeros((2, 10))
 GAP, ENDLESS = (np.array([[wrong] + [0.0] * 9]) for wrong in (np.nan, np.inf))
 POINTS = [
     *(

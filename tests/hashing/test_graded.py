@@ -58,19 +58,19 @@ def by_the_rule(hasher: FlyHash, inputs: np.ndarray) -> list[list[int]]:
         largest = max(map(abs, x)) or 1.0
         # halves to even, as rint
         levels = [round(value / largest * 1023) for value in x]
-        signs = (
-            np.ones(hasher.rows.shape, int) if hasher.signs is None else hasher.signs
-        )
+        if hasher.signs is None:
+            signs = np.ones(hasher.rows.shape, int)
+        else:
+            signs = hasher.signs
         pairs = zip(hasher.rows.tolist(), signs.tolist(), strict=True)
         sums = [
             sum(sign * levels[column] for column, sign in zip(*pair, strict=True))
             for pair in pairs
         ]
-        least = (
-            sorted(sums, reverse=True)[hasher.hash_nnz]
-            if hasher.hash_nnz < len(sums)
-            else min(sums)
-        )
+        if hasher.hash_nnz < len(sums):
+            least = sorted(sums, reverse=True)[hasher.hash_nnz]
+        else:
+            least = min(sums)
         excess = [max(each - least, 0) for each in sums]
         highest = max(excess) or 1
         rows.append([(30 * each + highest) // (2 * highest) for each in excess])
@@ -152,7 +152,8 @@ def test_wide_sparse_samples_have_the_grades_of_dense_ones_in_little_memory(
 def test_the_first_winner_has_the_highest_grade_and_winners_are_among_the_active_bits():
     hasher = FlyHash(HashSpec(5, 64, 3, 16, seed=1, signed=True))
     X = np.random.default_rng(1).normal(size=(50, 5))
-    grades, active = hasher.graded(X), hasher.active(X)
+    grades = hasher.graded(X)
+    active = hasher.active(X)
     assert (grades.max(axis=1) == graded.LEVELS).all()
     for row, bits in zip(grades, active, strict=True):
         # the inputs are rounded: a near tie may turn around

@@ -57,7 +57,10 @@ def test_keys_are_in_the_order_of_the_values(values):
 @given(st.integers(0, INFINITE - 1), st.booleans())
 def test_the_value_of_a_key_is_the_lowest_that_has_it(magnitude, negative):
     middle = 2 ** (KEY_BITS - 1)
-    key = middle - 1 - magnitude if negative else middle + magnitude
+    if negative:
+        key = middle - 1 - magnitude
+    else:
+        key = middle + magnitude
     (value,) = values_of(np.array([key])).tolist()
     assert keys_of(np.array([value])).tolist() == [key]
     below = math.nextafter(value, -math.inf)

@@ -26,7 +26,10 @@ from tests.raising import raises
     st.booleans(),
 )
 def test_waves_follow_the_written_formula(X, seed, frequency, scaled):
-    vectors = {"center": (0.1, -7.0, 3e5), "scale": (0.3, 1e-3, 17.0)} if scaled else {}
+    if scaled:
+        vectors = {"center": (0.1, -7.0, 3e5), "scale": (0.3, 1e-3, 17.0)}
+    else:
+        vectors = {}
     spec = HashSpec(
         3, 5, 2, 1, seed=seed, n_waves=6, wave_frequency=frequency, **vectors
     )

@@ -20,7 +20,8 @@ from flwr_flynn.hashing.batching import batches
 )
 def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, levels):
     approximation = np.empty(X.shape, np.int64)
-    slack, crowding = np.empty(3, np.int64), np.empty(3)
+    slack = np.empty(3, np.int64)
+    crowding = np.empty(3)
     winner_kernels.approximate(
         X, row_nnz, signed, levels, approximation, slack, crowding
     )
@@ -29,11 +30,10 @@ def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, le
     generator = np.random.default_rng(0)
     for x, q, margin in zip(X, approximation, slack, strict=True):
         rows = np.stack([generator.permutation(6)[:row_nnz] for _ in range(20)])
-        signs = (
-            generator.choice([-1, 1], rows.shape)
-            if signed
-            else np.ones(rows.shape, np.int64)
-        )
+        if signed:
+            signs = generator.choice([-1, 1], rows.shape)
+        else:
+            signs = np.ones(rows.shape, np.int64)
         exact = np.zeros(20, np.float32)
         coarse = np.zeros(20, np.int64)
         for k in range(row_nnz):

@@ -309,9 +309,11 @@ class Flower:
         issued.
         """
         end = time.monotonic() + seconds
-        scheme, context = "http", None
+        scheme = "http"
+        context = None
         if ca is not None:
-            scheme, context = "https", ssl.create_default_context(cafile=ca)
+            scheme = "https"
+            context = ssl.create_default_context(cafile=ca)
         url = f"{scheme}://127.0.0.1:{port}/health"
         while time.monotonic() < end:
             with suppress(urllib.error.URLError, OSError):
@@ -459,7 +461,8 @@ def installed_app(tmp_path_factory: pytest.TempPathFactory) -> None:
         dirs_exist_ok=True,
     )
     shared = tmp_path_factory.getbasetemp().resolve()
-    shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
     with suppress(OSError):  # another process of the session was first
         (build.folder / app).rename(shared / app)
     Flower.installed = shared / app

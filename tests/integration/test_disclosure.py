@@ -40,7 +40,10 @@ def test_supernodes_record_what_the_server_got(
     assert not list(tmp_path.glob("*.jsonl"))
     planned = json.loads((tmp_path / "dry" / "plan.json").read_text())
     for counted in ({"site0", "site1"}, {"site0"}):
-        more = {"min_available": 2, "timeout": 60.0} if len(counted) == 1 else {}
+        if len(counted) == 1:
+            more = {"min_available": 2, "timeout": 60.0}
+        else:
+            more = {}
         flower.run(hash_dim=512, output_dir=str(tmp_path / "out"), **public | more)
         report = json.loads((tmp_path / "out" / "metrics.json").read_text())
         assert [phase["name"] for phase in planned["phases"]] == list(

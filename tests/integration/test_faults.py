@@ -24,7 +24,9 @@ SIZES = {"hash_dim": 512, "seed": 7}
 SETTINGS = PUBLIC | SIZES | {"scaling": "none", "decay": 0.5, "evaluate": "false"}
 # of a busy machine; where somebody will not answer, the tests say SOON
 SETTINGS["timeout"] = 240
-SOON, RUN, DONE = 60, 400, "finished:completed"
+SOON = 60
+RUN = 400
+DONE = "finished:completed"
 
 
 During = Callable[[Path], object]

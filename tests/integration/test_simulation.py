@@ -51,10 +51,8 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
         "report.html",
     }
     assert {path.name for path in tmp_path.iterdir()} == files
-    report, model = (
-        json.loads((tmp_path / "metrics.json").read_text()),
-        FlyNNClassifier.load(tmp_path / "model.npz"),
-    )
+    report = json.loads((tmp_path / "metrics.json").read_text())
+    model = FlyNNClassifier.load(tmp_path / "model.npz")
     counts = run.row("SHA-256 of the counts")
     digests = {
         "federated": counts,
@@ -74,11 +72,9 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
         version("flwr"),
     )
 
-    selection, members, test = (
-        report["selection"],
-        model.model_.members,
-        held_out(1797, 0.2, 0),
-    )
+    selection = report["selection"]
+    members = model.model_.members
+    test = held_out(1797, 0.2, 0)
     assert len(report["specs"]) == len(selection["accuracies"]) == 6
     assert (
         selection["examples"]

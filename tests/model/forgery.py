@@ -29,7 +29,10 @@ def rewrite(
     fields = json.loads(arrays.pop("header").tobytes())
     digest = arrays.pop("digest")
     header = change(fields, arrays)
-    text = header if isinstance(header, bytes) else json.dumps(fields).encode()
+    if isinstance(header, bytes):
+        text = header
+    else:
+        text = json.dumps(fields).encode()
     parts = {"header": np.frombuffer(text, np.uint8), **arrays}
     parts["digest"] = model_file.digest_of(*parts.values()) if seal else digest
     with zipfile.ZipFile(path, "w", compression) as archive:

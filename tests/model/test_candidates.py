@@ -43,23 +43,23 @@ KINDS |= {129: [*CODED, "signed", "ones", "signed"], 1025: ["signed", "ones", "s
 
 def kind(spec):
     coded = f"{spec.coding} {spec.n_codes}"
-    return (
-        coded
-        if spec.coding
-        else "waves"
-        if spec.n_waves
-        else "signed"
-        if spec.signed
-        else "ones"
-    )
+    if spec.coding:
+        return coded
+    if spec.n_waves:
+        return "waves"
+    if spec.signed:
+        return "signed"
+    return "ones"
 
 
 @pytest.mark.parametrize(("d", "kinds"), KINDS.items())
 def test_candidates_of_auto(d, kinds):
-    points, labels = np.random.default_rng(0).normal(size=(60, d)), np.arange(60) % 2
+    points = np.random.default_rng(0).normal(size=(60, d))
+    labels = np.arange(60) % 2
     points[:, 0] += 3 * labels
     columns = ColumnHistograms.from_data(points, labels, 2)
-    relevance, (center, deviation) = columns.relevance(), columns.center_and_deviation()
+    relevance = columns.relevance()
+    (center, deviation) = columns.center_and_deviation()
     specs = HashPlan(d, 2, scaling="auto").specs(columns)
     assert [kind(spec) for spec in specs] == kinds
     assert len(set(specs)) == len(specs)
@@ -71,7 +71,10 @@ def test_candidates_of_auto(d, kinds):
             continue
         assert spec.center == tuple(center)
         if spec.signed:
-            wanted = weights if d > 128 and spec is specs[-1] else weights / deviation
+            if d > 128 and spec is specs[-1]:
+                wanted = weights
+            else:
+                wanted = weights / deviation
             np.testing.assert_allclose(spec.scale, wanted, rtol=1e-12)
         if spec.n_waves:
             assert spec.wave_frequency == pytest.approx(
@@ -88,7 +91,8 @@ def test_candidates_of_auto(d, kinds):
 @pytest.mark.parametrize("exponent", [-997, -332, 332, 997])
 def test_columns_of_any_size_make_hashes_of_moderate_numbers(exponent):
     """The same candidates, of numbers that fit float32."""
-    plan, size = HashPlan(4, 3, 150, "auto", hash_dim=256), 2.0**exponent
+    plan = HashPlan(4, 3, 150, "auto", hash_dim=256)
+    size = 2.0**exponent
     specs = plan.specs(ColumnHistograms.from_data(X * size, Y, 3))
     for one, other in zip(specs, plan.specs(COLUMNS), strict=True):
         np.testing.assert_array_equal(
@@ -129,10 +133,8 @@ def rows_of_gram(case):
     from the bytes of a perceptron.
     """
     n_features, n_classes, n = case
-    rows, perceptron = (
-        gram_rows(n_features, n_classes, n),
-        50 * 2 * 4 * 256 * (n_features + n_classes),
-    )
+    rows = gram_rows(n_features, n_classes, n)
+    perceptron = 50 * 2 * 4 * 256 * (n_features + n_classes)
     assert rows == 1024 or (
         0.65 * rows**2 <= perceptron and rows <= n and 8 * rows <= n * n_classes
     )
@@ -159,10 +161,8 @@ def test_samples_that_are_all_alike_have_no_waves():
 
 
 def test_columns_are_needed_with_samples_and_a_row_that_a_candidate_can_have():
-    plan, wide = (
-        HashPlan(4, 3, scaling="auto"),
-        ColumnHistograms.from_data(np.zeros((3, 129)), np.arange(3), 3),
-    )
+    plan = HashPlan(4, 3, scaling="auto")
+    wide = ColumnHistograms.from_data(np.zeros((3, 129)), np.arange(3), 3)
     with raises(SpecError, field="columns"):
         plan.specs()
     with raises(DataError, field="histograms"):
@@ -187,15 +187,12 @@ def test_a_given_decay_leaves_no_choice():
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
 def test_typical_counts_are_added_in_order(rule):
     """The sums of a plain loop to the last bit: those of NumPy depend on its version."""
-    array, sizes = (
-        np.random.default_rng(3).integers(0, 50, (3, 1000)),
-        np.array([49, 50, 77]),
-    )
-    factors = (
-        [1.0] * 3
-        if rule == "novelty"
-        else [(176 / 3) / size for size in sizes.tolist()]
-    )
+    array = np.random.default_rng(3).integers(0, 50, (3, 1000))
+    sizes = np.array([49, 50, 77])
+    if rule == "novelty":
+        factors = [1.0] * 3
+    else:
+        factors = [(176 / 3) / size for size in sizes.tolist()]
     total = squares = poisson = of_all = 0.0
     pooled = [0.0] * 1000
     for factor, row in zip(factors, array.tolist(), strict=True):

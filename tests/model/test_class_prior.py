@@ -34,7 +34,8 @@ SPECS = (
 WEIGHTS = (0.5, 0.375, 0.125)
 LABELS = np.array(["ash", "birch", "cedar", "date"])
 RNG = np.random.default_rng(4)
-X, CODES = RNG.normal(size=(60, 3)).round(2), RNG.choice(4, 60, p=[0.5, 0.3, 0.2, 0.0])
+X = RNG.normal(size=(60, 3)).round(2)
+CODES = RNG.choice(4, 60, p=[0.5, 0.3, 0.2, 0.0])
 X[np.arange(60), np.minimum(CODES, 2)] += 1.5
 
 
@@ -214,14 +215,16 @@ def test_probabilities_are_those_of_equal_classes_times_frequencies_and_weights(
 
 @pytest.mark.parametrize("weight", WEIGHTED)
 def test_the_prior_follows_the_counts(weight):
-    spec, parts = SPECS[0], [slice(0, 20), slice(20, 45), slice(45, 60)]
+    spec = SPECS[0]
+    parts = [slice(0, 20), slice(20, 45), slice(45, 60)]
 
     def of(rows):
         return FlyNNClassifier(
             spec, decay=0.5, temperature=0.4, class_weight=weight
         ).fit(X[rows], POSITIVE[rows])
 
-    whole, rest = of(slice(0, 60)).model_.sha256(), of(slice(0, 45)).model_.sha256()
+    whole = of(slice(0, 60)).model_.sha256()
+    rest = of(slice(0, 45)).model_.sha256()
     batches = FlyNNClassifier(spec, decay=0.5, temperature=0.4, class_weight=weight)
     for rows in parts:
         batches.partial_fit(X[rows], POSITIVE[rows], classes=["sick", "well"])
@@ -312,7 +315,8 @@ def test_whatever_changes_the_counts_drops_the_prior_of_a_party(n_members):
         lambda model: model.merge(classifier(n_members)),
         lambda model: model.forget(X[:5], LABELS[CODES[:5]]),
     ):
-        plain, own = classifier(n_members), classifier(n_members).with_prior(["ash"])
+        plain = classifier(n_members)
+        own = classifier(n_members).with_prior(["ash"])
         assert change(own).model_.prior is None
         assert own.model_.sha256() == change(plain).model_.sha256()
     nothing = FlyNNClassifier.from_model(trained(X[:0], CODES[:0], n_members))

@@ -111,9 +111,13 @@ FAILING = [
 def test_a_fit_that_fails_leaves_the_model_as_it_was(
     points, labels, change, field, columns
 ):
-    before = X if columns is None else pd.DataFrame(X, columns=columns)
+    if columns is None:
+        before = X
+    else:
+        before = pd.DataFrame(X, columns=columns)
     model = FlyNNClassifier(hash_dim=64, hash_nnz=4).fit(before, Y)
-    state, expected = dict(vars(model)), model.predict_proba(before)
+    state = dict(vars(model))
+    expected = model.predict_proba(before)
     with pytest.raises(ValueError, match=None if field else "continuous") as caught:
         model.set_params(**change).fit(points, labels)
     assert getattr(caught.value, "field", None) == field
@@ -133,16 +137,17 @@ def test_all_ways_to_predict_agree(rule, n_classes):
     some = n_classes > CODES
     model = FlyNNClassifier(spec=SPEC, rule=rule).fit(X[some], Y[some])
     points = np.random.default_rng(0).normal(size=(300, 5))
-    scores, predicted, novelty = (
-        model.decision_function(points),
-        model.predict(points),
-        model.novelty(points),
-    )
+    scores = model.decision_function(points)
+    predicted = model.predict(points)
+    novelty = model.novelty(points)
     probabilities = model.predict_proba(points)
     assert_allclose(probabilities.sum(axis=1), 1)
     assert_array_equal(model.classes_[probabilities.argmax(axis=1)], predicted)
     assert scores.shape == ((300,) if n_classes == 2 else (300, 3))
-    best = (scores > 0).astype(int) if n_classes == 2 else scores.argmax(axis=1)
+    if n_classes == 2:
+        best = (scores > 0).astype(int)
+    else:
+        best = scores.argmax(axis=1)
     assert_array_equal(model.classes_[best], predicted)
     assert novelty.shape == (300, n_classes)
     assert ((novelty >= 0) & (novelty <= 1)).all()
@@ -316,7 +321,8 @@ def test_classes_are_needed_once_and_a_model_without_them_stays_unfitted():
 # every fourth sample, and all
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
-    points, labels = X[::step], Y[::step]
+    points = X[::step]
+    labels = Y[::step]
     model = FlyNNClassifier(max_members=1).fit(points, labels)
     specs = HashPlan(5, 3, len(points), "auto").specs(
         ColumnHistograms.from_data(points, CODES[::step], 3)

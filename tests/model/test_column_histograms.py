@@ -33,7 +33,8 @@ VALUES = st.sampled_from(
 
 @st.composite
 def labelled(draw, least=0):
-    n, d = draw(st.integers(least, 25)), draw(st.integers(1, 3))
+    n = draw(st.integers(least, 25))
+    d = draw(st.integers(1, 3))
     X = draw(hnp.arrays(np.float64, (n, d), elements=VALUES))
     return X, np.array(
         draw(st.lists(st.integers(0, L - 1), min_size=n, max_size=n)), np.int64
@@ -62,7 +63,8 @@ KINDS = {
 
 
 def as_counter(histograms):
-    rows, keys = histograms.cells >> KEY_BITS, histograms.cells & (2**KEY_BITS - 1)
+    rows = histograms.cells >> KEY_BITS
+    keys = histograms.cells & (2**KEY_BITS - 1)
     parts = zip(
         (rows // histograms.n_features).tolist(),
         (rows % histograms.n_features).tolist(),
@@ -75,10 +77,8 @@ def as_counter(histograms):
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_batches_do_not_show(kind, monkeypatch):
     rng = np.random.default_rng(0)
-    X, y = (
-        KINDS[kind](10 * rng.normal(size=(100, 30)).round(1)),
-        rng.integers(0, L, 100),
-    )
+    X = KINDS[kind](10 * rng.normal(size=(100, 30)).round(1))
+    y = rng.integers(0, L, 100)
     expected = (
         ColumnHistograms.from_data(X, y, L),
         ColumnHistograms.from_data(X, y, L, min_examples=9),
@@ -93,7 +93,8 @@ def test_batches_do_not_show(kind, monkeypatch):
 
 def test_a_cell_is_merged_only_so_often_as_batches_can_be_halved(monkeypatch):
     """One batch after the other would take 64 / 2 merges of every cell on average."""
-    merged, combine = [], ColumnHistograms._combined
+    merged = []
+    combine = ColumnHistograms._combined
 
     def counting(a, b, sign):
         merged.append(len(b.cells) + len(a.cells))
@@ -113,12 +114,14 @@ def test_a_cell_is_merged_only_so_often_as_batches_can_be_halved(monkeypatch):
 
 def grouped(X, y, least):
     """Counter of (class, column, key) of the groups of ranks, one value at a time."""
-    least = 4 if least in (2, 3) else least
+    if least in (2, 3):
+        least = 4
     cells = Counter()
     for label in range(L):
         for column in range(X.shape[1]):
             values = sorted(float(value) for value in X[y == label, column])
-            n, ranks = len(values), []
+            n = len(values)
+            ranks = []
             if least <= n < 2 * least:
                 ranks = [(n // 2, n)]
             elif n:
@@ -141,8 +144,11 @@ def rounded(told, values, ranks, least):
     """Some of ascending values with a last digit of about a 64th of the values around,
     unless `least` are equal.
     """
-    found, last, width = [], len(values) - 1, max(len(values) // 32, 1)
-    stays, steps = [], []
+    found = []
+    last = len(values) - 1
+    width = max(len(values) // 32, 1)
+    stays = []
+    steps = []
     for value, rank in zip(told, ranks, strict=True):
         sides = (
             value - values[max(rank - width, 0)],
@@ -176,7 +182,9 @@ def rounded(told, values, ranks, least):
 
 
 def dense(X):
-    return X.toarray() if sp.issparse(X) else np.asarray(X)
+    if sp.issparse(X):
+        return X.toarray()
+    return np.asarray(X)
 
 
 MANY = np.random.default_rng(0).normal(size=(300, 2)), np.arange(300) % L
@@ -194,12 +202,11 @@ def test_cells_agree_with_the_oracle_and_tell_values_with_the_least_of_samples_o
     """Or the median of the class: of fewer than twice as many samples no value has so
     many on both sides.
     """
-    X, y = KINDS[kind](case[0]), case[1]
-    found, points, n_per_class = (
-        ColumnHistograms.from_data(X, y, L, least),
-        dense(X),
-        np.bincount(y, minlength=L),
-    )
+    X = KINDS[kind](case[0])
+    y = case[1]
+    found = ColumnHistograms.from_data(X, y, L, least)
+    points = dense(X)
+    n_per_class = np.bincount(y, minlength=L)
     cells = as_counter(found)
     assert cells == grouped(points, y, least)
     is_told = n_per_class >= (1 if least == 1 else max(least, 4))
@@ -297,7 +304,10 @@ def test_centre_and_deviation_are_those_of_the_edges(case):
     for quantiles, key, center, deviation in zip(
         columns.quantiles, keys, *columns.center_and_deviation(), strict=True
     ):
-        values = quantiles if len(set(quantiles[1:-1])) == 1 else quantiles[1:-1]
+        if len(set(quantiles[1:-1])) == 1:
+            values = quantiles
+        else:
+            values = quantiles[1:-1]
         with np.errstate(all="ignore"):
             largest = np.abs(values).max() or 1.0
             # subnormal numbers have fewer digits
@@ -393,7 +403,8 @@ def chi_squared(x, y, borders):
 @given(st.integers(0, 2**32 - 1))
 def test_relevance_is_chi_squared_where_classes_are_of_one_size(seed):
     rng = np.random.default_rng(seed)
-    n, d = 300, 6
+    n = 300
+    d = 6
     y = np.arange(n) % L
     X = rng.normal(size=(n, d)) + np.outer(y, [2.0, 1.0, 0.3, 0.0, 0.0, 0.0])
     X[:, 3] = rng.integers(0, 3, n)

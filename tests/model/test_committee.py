@@ -67,9 +67,9 @@ def oracle_scores(model, points):
     for member in model.members:
         scores = class_scores(member.counts, member.hash.active(points), member.scoring)
         scores = scores / 4096 - np.log(np.exp(-scores) / member.spec.hash_nnz + 0.1)
-        temperature = (
-            0.2 if member.scoring.temperature is None else member.scoring.temperature
-        )
+        temperature = 0.2
+        if member.scoring.temperature is not None:
+            temperature = member.scoring.temperature
         total += member.weight * log_softmax(scores / temperature, axis=1)
     return total
 
@@ -81,7 +81,8 @@ def oracle_scores(model, points):
 def test_scores_agree_with_the_oracle(rule):
     model = committee(rule=rule)
     points = np.concatenate([X, np.random.default_rng(0).normal(size=(50, 5))])
-    expected, novelty = oracle_scores(model, points), 0
+    expected = oracle_scores(model, points)
+    novelty = 0
     for each in model.members:
         novelty += each.weight * class_novelty(
             each.counts, each.hash.active(points), each.scoring.decay
@@ -284,7 +285,10 @@ THREADS = [{"OPENBLAS_NUM_THREADS": number} for number in "12"]
 def test_every_processor_and_number_of_threads_makes_the_same_model(
     parameters, settings, tmp_path
 ):
-    caches = {"NUMBA_CACHE_DIR": str(tmp_path)} if GENERIC in settings else {}
+    if GENERIC in settings:
+        caches = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    else:
+        caches = {}
     command = [sys.executable, "-c", FITTED.format(parameters)]
     environments = [os.environ, *(os.environ | caches | more for more in settings)]
     printed = {

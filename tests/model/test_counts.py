@@ -56,7 +56,9 @@ def test_training_is_algorithm_1(points):
 @given(labelled_points(), labelled_points())
 def test_addition_and_subtraction_are_those_of_integers(a, b):
     both = train((np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])))
-    a, b, zero = train(a), train(b), ClassCounts.zeros(HASHER, 3)
+    a = train(a)
+    b = train(b)
+    zero = ClassCounts.zeros(HASHER, 3)
     assert a + b == b + a == both
     assert (a + b).sha256() == both.sha256()
     assert a + zero == a == (a + b) - b
@@ -65,7 +67,8 @@ def test_addition_and_subtraction_are_those_of_integers(a, b):
 
 @given(labelled_points(), labelled_points())
 def test_a_difference_is_counts_or_refused(a, b):
-    a, b = train(a), train(b)
+    a = train(a)
+    b = train(b)
     difference = a.array - b.array
     sizes = difference.sum(axis=1) // 4
     if (difference >= 0).all() and (difference <= sizes[:, None]).all():

@@ -71,7 +71,8 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None
     waves = HashSpec(
         6, 512, 2, 16, seed=1, scale=(1.0,) * 6, n_waves=8, wave_frequency=0.5
     )
-    alike, scaled = SPECS[1], SPECS[0]
+    alike = SPECS[1]
+    scaled = SPECS[0]
     bumps = replace(alike, row_weights=(255, 128, 1, 16, 200, 3))
     steps = replace(bumps, coding="steps")
     assert gram_specs([alike], 64) == (replace(alike, hash_dim=64, hash_nnz=24),)
@@ -97,7 +98,8 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None
 def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(
     sizes: list[int],
 ) -> None:
-    found, filled = class_weights(np.array(sizes)), [size for size in sizes if size]
+    found = class_weights(np.array(sizes))
+    filled = [size for size in sizes if size]
     assert all(1 <= each <= LARGEST_CLASS_WEIGHT for each in found)
     largest = max(sizes)
     if len(set(filled)) < 2:
@@ -159,7 +161,8 @@ def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
         SPECS, weights
     )
     assert found is not None
-    z, fold = responses(SPECS, X[some]).astype(float), content_shares(X[some]) < 0.5
+    z = responses(SPECS, X[some]).astype(float)
+    fold = content_shares(X[some]) < 0.5
     expected = oracle.gram_log_odds(z, Y[some], np.array(weights), fold, z)
     assert_allclose(found.log_odds(X[some]), expected, atol=2e-3)
 
@@ -222,7 +225,8 @@ def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_th
     None
 ):
     model = FlyNNClassifier(gram=64, effort="quick").fit(X[:200], Y[:200])
-    first, there = model._gram, np.arange(200)
+    first = model._gram
+    there = np.arange(200)
     for gone, come in (
         ([0, 100], [200]),
         (range(1, 60), range(201, 300)),

@@ -63,10 +63,8 @@ def test_leave_one_out_is_retraining_and_tables_have_what_is_right_of_each_class
     training, gammas, rule
 ):
     active, y, n_classes, hash_dim = training
-    counts, expected = (
-        counted(active, y, n_classes, hash_dim),
-        retrained(active, y, n_classes, hash_dim, gammas, rule),
-    )
+    counts = counted(active, y, n_classes, hash_dim)
+    expected = retrained(active, y, n_classes, hash_dim, gammas, rule)
     assert_array_equal(left_out(counts, active, y, gammas, rule), expected)
     candidates = [ScoringRule(rule, gamma) for gamma in gammas]
     table = leave_one_out_tables(counts, [(active, y)], candidates)
@@ -81,9 +79,11 @@ def test_leave_one_out_is_retraining_and_tables_have_what_is_right_of_each_class
 def test_leave_one_out_takes_the_point_out_of_the_mean_class_size(rule):
     # It changes all exponents alike, and so seldom the winner: many small sets are
     # needed to see it.
-    rng, grid = np.random.default_rng(7), [0.0, 0.3, 0.6, 0.999999, 1e-300]
+    rng = np.random.default_rng(7)
+    grid = [0.0, 0.3, 0.6, 0.999999, 1e-300]
     for _ in range(300):
-        active, y = hashes(rng, 6, 12, 6), rng.choice(3, 6, p=[0.6, 0.2, 0.2])
+        active = hashes(rng, 6, 12, 6)
+        y = rng.choice(3, 6, p=[0.6, 0.2, 0.2])
         expected = retrained(active, y, 4, 12, grid, rule)
         assert_array_equal(
             left_out(counted(active, y, 4, 12), active, y, grid, rule), expected
@@ -97,14 +97,25 @@ def test_log_losses_are_those_of_posteriors_of_retrained_models(rule, class_weig
     up to a factor.
     """
     rng = np.random.default_rng(8)
-    active, y = hashes(rng, 40, 30, 6), rng.choice(3, 40, p=[0.6, 0.3, 0.1])
-    counts, one = counted(active, y, 3, 30), [ScoringRule(rule, 0.7)]
+    active = hashes(rng, 40, 30, 6)
+    y = rng.choice(3, 40, p=[0.6, 0.3, 0.1])
+    counts = counted(active, y, 3, 30)
+    one = [ScoringRule(rule, 0.7)]
     table = leave_one_out_tables(
         counts, [(active, y)], one, class_weight=class_weight
     ).log_losses[0]
-    weights = np.ones(3) if class_weight is None else class_weight
-    frequencies = np.ones(3) if isinstance(weights, str) else np.bincount(y) * weights
-    importance = np.ones(3) if isinstance(weights, str) else weights / weights.max()
+    if class_weight is None:
+        weights = np.ones(3)
+    else:
+        weights = class_weight
+    if isinstance(weights, str):
+        frequencies = np.ones(3)
+    else:
+        frequencies = np.bincount(y) * weights
+    if isinstance(weights, str):
+        importance = np.ones(3)
+    else:
+        importance = weights / weights.max()
     expected = np.zeros(len(TEMPERATURES))
     for p in range(len(y)):
         rest = np.arange(len(y)) != p
@@ -124,8 +135,10 @@ def test_losses_of_a_class_of_which_some_samples_are_left_out_weigh_as_all_of_th
     monkeypatch,
 ):
     rng = np.random.default_rng(3)
-    active, y = hashes(rng, 60, 30, 6), np.repeat([0, 1, 2], [40, 15, 5])
-    counts, one = counted(active, y, 3, 30), [ScoringRule("balanced", 0.7)]
+    active = hashes(rng, 60, 30, 6)
+    y = np.repeat([0, 1, 2], [40, 15, 5])
+    counts = counted(active, y, 3, 30)
+    one = [ScoringRule("balanced", 0.7)]
     by_class = [
         leave_one_out_tables(counts, [(active[y == c], y[y == c])], one).log_losses[0]
         for c in range(3)
@@ -140,7 +153,8 @@ def test_losses_of_a_class_of_which_some_samples_are_left_out_weigh_as_all_of_th
 def test_blocks_and_batches_do_not_show(monkeypatch):
     rng = np.random.default_rng(2)
     hasher = FlyHash(HashSpec(4, 64, 2, 16, seed=1, signed=True))
-    X, y = rng.normal(size=(200, 4)), rng.integers(0, 5, 200)
+    X = rng.normal(size=(200, 4))
+    y = rng.integers(0, 5, 200)
     counts = ClassCounts.from_data(hasher, X, y, 5)
     candidates = [
         ScoringRule(rule, decay) for rule in RULES for decay in (0.0, 0.7, 0.999)

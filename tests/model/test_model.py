@@ -68,16 +68,15 @@ def test_a_model_is_immutable_and_identified_by_its_contents():
         model.guarantee = None
     # which plays no part in predictions
     assert replace(model, guarantee=None).sha256() == model.sha256()
-    light, two = replace(MEMBER, weight=0.5), replace(model, members=(MEMBER, MEMBER))
+    light = replace(MEMBER, weight=0.5)
+    two = replace(model, members=(MEMBER, MEMBER))
     others = [
         two,
         Model((MEMBER,), ["b", "a"], ["p", "q"]),
         Model((MEMBER,), ["a", "b"]),
     ]
-    scored, twice = (
-        replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3)),
-        replace(MEMBER, counts=COUNTS + COUNTS),
-    )
+    scored = replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3))
+    twice = replace(MEMBER, counts=COUNTS + COUNTS)
     others += [
         replace(model, members=each)
         for each in ((scored,), (twice,), (MEMBER, light), (light, MEMBER))

@@ -90,7 +90,8 @@ def paired_up_to(extreme):
     """A Gram matrix with a weight, and biases, of the largest size that their types
     hold.
     """
-    weights, bias = np.zeros((32, 3), np.int32), np.array([2**44, -(2**44), 0])
+    weights = np.zeros((32, 3), np.int32)
+    bias = np.array([2**44, -(2**44), 0])
     weights[3, 1] = extreme
     return replace(two_members(), gram=replace(PAIRS, weights=weights, bias=bias))
 
@@ -151,7 +152,9 @@ MODELS = {
 
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_models_come_back_from_files(make, tmp_path):
-    model, first, second = make(), tmp_path / "first", tmp_path / "second"
+    model = make()
+    first = tmp_path / "first"
+    second = tmp_path / "second"
     model_file.write(first, model)
     loaded = FlyNNClassifier.load(first)
     # specs, counts with their noise, scorings and weights
@@ -198,7 +201,8 @@ def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(
 
 
 def test_a_guarantee_is_that_of_the_noisy_counts_alone(noisy_path):
-    model, same = FlyNNClassifier.load(noisy_path), FlyNNClassifier.load(noisy_path)
+    model = FlyNNClassifier.load(noisy_path)
+    same = FlyNNClassifier.load(noisy_path)
     assert (model.counts_.array < 0).any()
     assert (
         model.counts_.noise_variance
@@ -255,7 +259,8 @@ SLOW = (pytest.param(mask, marks=pytest.mark.slow) for mask in (0x80, 0xFF))
 @pytest.mark.parametrize("mask", [1, *SLOW])
 def test_altered_files_are_refused_or_say_the_same(path, mask):
     """Nothing but what no reader looks at, such as a time stamp, can be altered."""
-    model, content = FlyNNClassifier.load(path), path.read_bytes()
+    model = FlyNNClassifier.load(path)
+    content = path.read_bytes()
     survivors = 0
     for position in range(len(content)):
         altered = bytearray(content)
@@ -521,7 +526,8 @@ def test_small_files_do_not_take_much_memory(path, large):
 def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
     wide = replace(OWN[0], hash_dim=4000)
     pairs = replace(PAIRS, specs=(wide,), weights=np.zeros((4000, 3), np.int32))
-    model, path = replace(two_members(), gram=pairs), tmp_path / "m"
+    model = replace(two_members(), gram=pairs)
+    path = tmp_path / "m"
     model_file.write(path, model)
     limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(
         wide, 3

@@ -69,11 +69,10 @@ def test_what_was_added_can_be_subtracted_exactly(a, b, c):
 
 
 def test_variances_add_and_a_release_is_itself():
-    a, b = (
-        noisy([[-3, 2, 9], [0, 0, 1]], 0, 4.0),
-        noisy([[1, 1, -1], [0, 0, 0]], 1, 9.0),
-    )
-    exact, thrice = plain([[1, 2, 1], [0, 0, 0]]), noisy(a.array, 0, times=3) + b
+    a = noisy([[-3, 2, 9], [0, 0, 1]], 0, 4.0)
+    b = noisy([[1, 1, -1], [0, 0, 0]], 1, 9.0)
+    exact = plain([[1, 2, 1], [0, 0, 0]])
+    thrice = noisy(a.array, 0, times=3) + b
     assert [each.noise_variance for each in (a + b, a - b, (a + b) - b)] == [
         13.0,
         13.0,

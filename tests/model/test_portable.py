@@ -18,7 +18,9 @@ ULPS = 2  # units in the last place
 def off(found, x, function):
     """Distance of a result from the exact one, in units of its last place."""
     with localcontext() as context:
-        context.prec, context.Emin, context.Emax = 60, -(10**6), 10**6
+        context.prec = 60
+        context.Emin = -(10**6)
+        context.Emax = 10**6
         exact = getattr(Decimal(x), function)()
         return float(abs(Decimal(found) - exact) / Decimal(math.ulp(float(exact))))
 

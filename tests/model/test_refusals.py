@@ -25,7 +25,8 @@ from tests.snapshots import assert_refused_as_on_record
 HASHER = FlyHash(
     HashSpec(n_features=3, hash_dim=12, row_nnz=2, hash_nnz=4, seed=7, signed=True)
 )
-ACTIVE, HALF = HASHER.active(np.eye(3)), ScoringRule("balanced", 0.5)
+ACTIVE = HASHER.active(np.eye(3))
+HALF = ScoringRule("balanced", 0.5)
 TWO = ClassCounts.from_active(HASHER, ACTIVE[:2], [0, 1], 2)
 MEMBER = ModelMember(HASHER.spec, TWO, HALF)
 MODEL = Model((MEMBER,), ["a", "b"], ["p", "q", "r"])
@@ -69,7 +70,8 @@ def left_alone(act: Callable[[FlyNNClassifier, Any], object]) -> Callable[[Any],
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - what it is about is on record
             act(classifier, value)
         assert classifier.model_ is before
-        if isinstance(error := caught.value, FlyNNError):
+        error = caught.value
+        if isinstance(error, FlyNNError):
             return f"{type(error).__name__} {error.field}, got {error.got}"
         words = str(error).replace("'", " ").split()
         return f"scikit-learn's {next(word for word in words if word in PARAMETERS)}"

@@ -95,7 +95,10 @@ def test_histograms_and_sums_are_those_of_a_plain_loop(
         for c in range(n_classes):
             table[2 * c + (c == label), sum(row[c] >= edge for edge in EDGES)] += 1
         brier = sum((row[c] - (c == label)) ** 2 for c in range(n_classes))
-        loss = -math.log(row[label]) if row[label] > math.exp(-MAX_LOSS) else MAX_LOSS
+        if row[label] > math.exp(-MAX_LOSS):
+            loss = -math.log(row[label])
+        else:
+            loss = MAX_LOSS
         for i, value in enumerate(
             (1, guess == label, *(x / UNIT for x in (brier, brier**2, loss, loss**2)))
         ):
@@ -151,10 +154,8 @@ def test_figures_of_rounded_probabilities_are_exact() -> None:
     found, sums = scored(
         np.stack([1 - rounded, rounded], axis=1), true, (rounded > 0.5).astype(int)
     )
-    overall, (_, positive) = (
-        figures.overall(found, sums),
-        figures.by_class(found, ["a", "b"]),
-    )
+    overall = figures.overall(found, sums)
+    (_, positive) = figures.by_class(found, ["a", "b"])
     for name, of in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
         assert overall[name][0] == pytest.approx(of(true, rounded), abs=1e-12)
     for name, of in (("brier", brier_score_loss), ("log_loss", log_loss)):
@@ -218,7 +219,8 @@ def drawn(rng: np.random.Generator, n: int) -> dict[str, Any]:
 
 def test_intervals_cover() -> None:
     """With few draws: no interval is grossly wrong."""
-    true, rng = drawn(np.random.default_rng(1), 200_000), np.random.default_rng(2)
+    true = drawn(np.random.default_rng(1), 200_000)
+    rng = np.random.default_rng(2)
     draws = [drawn(rng, 200) for _ in range(60)]
     for name in (
         "accuracy",

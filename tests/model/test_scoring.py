@@ -102,7 +102,8 @@ def test_no_count_underflows(decay, size, rule):
 @pytest.mark.parametrize("decay", [0.0, 0.7, 0.999])
 def test_a_score_does_not_depend_on_its_company(rule, decay, monkeypatch):
     rng = np.random.default_rng(2)
-    active, y = hashes(rng, 200, 64, 16), rng.integers(0, 5, 200)
+    active = hashes(rng, 200, 64, 16)
+    y = rng.integers(0, 5, 200)
     counts = counted(active, y, 5, 64)
     points = hashes(rng, 50, 64, 16)
     together = class_scores(counts, points, ScoringRule(rule, decay))

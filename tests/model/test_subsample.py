@@ -51,16 +51,15 @@ def test_shares_agree_with_the_oracle_in_every_form(X):
     assert content_shares(X[::-1])[::-1].tolist() == expected
     for container in (sp.csr_array, sp.csc_matrix, sp.coo_array):
         assert content_shares(container(X)).tolist() == expected
-    columns, ends = (
-        np.tile(np.arange(X.shape[1]), len(X)),
-        np.arange(len(X) + 1) * X.shape[1],
-    )
+    columns = np.tile(np.arange(X.shape[1]), len(X))
+    ends = np.arange(len(X) + 1) * X.shape[1]
     with_zeros = sp.csr_array((X.ravel(), columns, ends), shape=X.shape)
     assert content_shares(with_zeros).tolist() == expected
 
 
 def test_entries_in_parts_and_in_any_order_are_one_entry():
-    values, columns = np.array([1.0, 2.0, 0.25, 3.0]), np.array([2, 0, 2, 1])
+    values = np.array([1.0, 2.0, 0.25, 3.0])
+    columns = np.array([2, 0, 2, 1])
     split = sp.csr_array((values, columns, np.array([0, 3, 4])), shape=(2, 3))
     assert content_shares(split).tolist() == [
         share([2.0, 0.0, 1.25]),

@@ -337,7 +337,8 @@ def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, name):
 def test_a_lost_altered_or_forged_release_is_neither_sent_nor_made_again(path):
     released = ask(path)
     (file,) = path.glob("*.npz")
-    whole, other = file.read_bytes(), io.BytesIO()
+    whole = file.read_bytes()
+    other = io.BytesIO()
     np.savez(other, counts=HERE.array)
     for content in (whole[:-1], other.getvalue(), b"", b"PK\x03\x04", whole[:-30]):
         file.write_bytes(content)
@@ -430,7 +431,8 @@ def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(
     """With a folder that vanishes, both the ledger and what tells that there was one
     would.
     """
-    settled, settle = [], ledger_files.settle
+    settled = []
+    settle = ledger_files.settle
     monkeypatch.setattr(
         ledger_files, "settle", lambda folder: (settled.append(folder), settle(folder))
     )
@@ -443,7 +445,8 @@ def die_at(path, step, before):
     """Release, and be killed before or after the step-th time that a file is put in its
     place.
     """
-    steps, replace = [], os.replace
+    steps = []
+    replace = os.replace
 
     def replace_and_die(source, target):
         steps.append(target)
@@ -470,7 +473,10 @@ def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(
     """Steps: for a first release marker and new ledger; ledger and marker with the
     request; release, ledger, marker.
     """
-    earlier = None if first else ask(path, 0.25)
+    if first:
+        earlier = None
+    else:
+        earlier = ask(path, 0.25)
     process = multiprocessing.get_context("fork").Process(
         target=die_at, args=(path, step, before)
     )
@@ -482,7 +488,8 @@ def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(
         refused("ledger", spent, path, got="lost")
         return
     written = step - 2 * first - before  # steps that were done
-    charged, answered = written >= 1, written >= 4
+    charged = written >= 1
+    answered = written >= 4
     cost = 0.25 * charged + 0.25 * (not first)
     assert spent(path) == (cost, 0.0)
     if path.exists():
@@ -598,7 +605,8 @@ def test_what_no_sample_decides_is_refused_before_the_charge(path, monkeypatch):
 @pytest.mark.parametrize("step", range(1, 6))
 def test_a_ledger_is_made_whole_or_not_at_all_on_a_full_disk(path, step, monkeypatch):
     """0.8 left a marker without a ledger, which counted as lost."""
-    steps, fsync = [], os.fsync
+    steps = []
+    fsync = os.fsync
     path.parent.mkdir(parents=True)
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -731,7 +739,8 @@ def test_what_a_killed_process_left_is_removed(path):
 
 
 def test_a_ledger_serves_one_data_file(path, tmp_path):
-    data, other = tmp_path / "data.csv", tmp_path / "other.csv"
+    data = tmp_path / "data.csv"
+    other = tmp_path / "other.csv"
     (tmp_path / "link.csv").symlink_to(data)
     first = answer(Budget(path, Policy(1.0), data), laplace())
     assert (
@@ -794,15 +803,14 @@ def test_a_policy_that_becomes_stricter_releases_nothing_until_the_ledger_is_res
 # Accounts
 
 
-ZCDP, WHOLE = (
-    {"max_delta": 1e-5, "composition": "zcdp"},
-    GaussianCounts(1.0, 1e-5, **SHAPE),
-)
+ZCDP = {"max_delta": 1e-5, "composition": "zcdp"}
+WHOLE = GaussianCounts(1.0, 1e-5, **SHAPE)
 
 
 def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, capsys):
     assert accounting.zcdp_epsilon(WHOLE.zcdp_rho, 1e-5) > 1.0
-    first, epsilon = answer(open_budget(path, **ZCDP), WHOLE), WHOLE.epsilon(1e-5)
+    first = answer(open_budget(path, **ZCDP), WHOLE)
+    epsilon = WHOLE.epsilon(1e-5)
     assert open_budget(path, **ZCDP).spent() == (epsilon, 1e-5)
     for max_epsilon in (1.0, 10.0):  # closed for good
         refused(
@@ -847,7 +855,8 @@ def test_a_ledger_keeps_to_its_composition(mine, other, path, capsys):
 
 def test_a_lock_that_was_replaced_is_noticed_before_the_ledger_is_written(path):
     ask(path, 0.25)
-    lock, release = path.with_name(path.name + ".lock"), open_budget(path).release
+    lock = path.with_name(path.name + ".lock")
+    release = open_budget(path).release
 
     def replaced():
         lock.unlink()

@@ -38,7 +38,8 @@ from tests.raising import raises
 from tests.snapshots import assert_refused_as_on_record
 
 FINGERPRINT = 64 * "0"
-RUNS, FEW = 20000, 5000  # of an audit, at least; where fewer show enough
+RUNS = 20000
+FEW = 5000  # of an audit, at least; where fewer show enough
 UNLIKELY = 1e-6
 
 SHAPE = {"hash_nnz": 4, "n_classes": 2}
@@ -103,7 +104,9 @@ def test_several_records_of_a_person_are_bounded_however_they_overlap(largest):
     """In the same entries, or in as many different ones: epsilon of both is below the
     bound.
     """
-    sigma, n_entries, delta = 30.0, 9, 1e-5
+    sigma = 30.0
+    n_entries = 9
+    delta = 1e-5
     bound = accounting.gaussian_epsilon(sigma, delta, n_entries, largest)
     wide = accounting.gaussian_epsilon(sigma, delta, n_entries * largest)
     high = accounting.privacy_extra(
@@ -142,11 +145,11 @@ def test_no_rounding_makes_the_noise_too_small_and_it_is_no_larger_than_it_must_
         "neighbours": neighbours,
         "records_per_person": k,
     }
-    both = 1 if neighbours == "add-remove" else 2
-    laplace, top = (
-        LaplaceCounts(epsilon, **common),
-        TopTLaplace(epsilon, n_released, **common),
-    )
+    both = 2
+    if neighbours == "add-remove":
+        both = 1
+    laplace = LaplaceCounts(epsilon, **common)
+    top = TopTLaplace(epsilon, n_released, **common)
     selected = Fraction(n_released * k * both) / Fraction(top.gumbel_scale)
     released = Fraction(min(n_released, both * rho) * k) / Fraction(top.scale)
     exact = Fraction(both * rho * k) / Fraction(laplace.scale), selected + released
@@ -245,7 +248,9 @@ def test_noise_has_the_distribution_that_is_accounted_for(sampler, scale):
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "top-t"])
 def test_no_seed_decides_what_leaves_a_party(kind, monkeypatch):
     """Neither NumPy's generators nor Python's have a part in it."""
-    exact, mechanism, releases = counts([[1] * 4 + [0] * 28, [0] * 32]), ALL[kind], []
+    exact = counts([[1] * 4 + [0] * 28, [0] * 32])
+    mechanism = ALL[kind]
+    releases = []
     for _ in range(2):
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
@@ -273,9 +278,12 @@ def test_wide_noise_has_the_distribution_that_is_accounted_for():
     "sampler", [OpenDPNoise(), SeededNoise(5)], ids=["opendp", "seeded"]
 )
 def test_the_largest_noisy_scores_are_draws_without_replacement(sampler):
-    scores, how_many, scale = np.array([4, 0, 1, 2]), 2, 2.0
+    scores = np.array([4, 0, 1, 2])
+    how_many = 2
+    scale = 2.0
     weights = np.exp(scores / scale)
-    drawn, law = {}, {}
+    drawn = {}
+    law = {}
     for first, second in permutations(range(4), 2):
         law[first, second] = (
             weights[first]
@@ -331,7 +339,8 @@ def test_no_count_is_refused_and_none_overflows():
 
 def test_more_can_be_released_than_there_is():
     """Then all entries are, and none of them is drawn."""
-    exact, mechanism = counts([[900] * 4, [0] * 4]), TopTLaplace(1.0, 100, **SHAPE)
+    exact = counts([[900] * 4, [0] * 4])
+    mechanism = TopTLaplace(1.0, 100, **SHAPE)
     released = mechanism.release(exact).array
     assert released.shape == (2, 4)
     assert_allclose(released, exact.array, atol=30 * mechanism.scale)
@@ -505,7 +514,8 @@ def neighbours(mechanism):
     """Counts of one class without and with a person's records, as far apart as the
     mechanism says they may be.
     """
-    rho, k = mechanism.hash_nnz, mechanism.records_per_person
+    rho = mechanism.hash_nnz
+    k = mechanism.records_per_person
     without, with_person = np.zeros((2, max(mechanism.n_changed, 8)), np.int64)
     with_person[:rho] = k
     if mechanism.neighbours == "replace-one":
@@ -552,7 +562,8 @@ def audited(mechanism, sampler, n=RUNS):
     """Lower bound on epsilon for the person who changes most."""
     before, after = neighbours(mechanism)
     if mechanism.kind != "top-t":
-        before, after = before[: mechanism.n_changed], after[: mechanism.n_changed]
+        before = before[: mechanism.n_changed]
+        after = after[: mechanism.n_changed]
     return shown_by(
         mechanism,
         *(runs(mechanism, sampler, each, n) for each in (before, after)),

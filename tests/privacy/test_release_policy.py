@@ -54,11 +54,11 @@ def rho_of(mechanism):
     """From what noise is drawn and what a person changes, in other words than the
     package's.
     """
-    both, k, rho = (
-        (1 if mechanism.neighbours == "add-remove" else 2),
-        mechanism.records_per_person,
-        mechanism.hash_nnz,
-    )
+    both = 2
+    if mechanism.neighbours == "add-remove":
+        both = 1
+    k = mechanism.records_per_person
+    rho = mechanism.hash_nnz
     # of the sum, where shares are summed; for sigma of 3 that is a discrete Gaussian
     if mechanism.kind == "gaussian":
         variance = Fraction(mechanism.sigma) ** 2 * (mechanism.n_honest or 1)
@@ -98,7 +98,8 @@ def admitted(policy, requests):
     """Costs of those requests that a policy admits, one after the other, and which they
     are.
     """
-    costs, which = [], []
+    costs = []
+    which = []
     for request in requests:
         try:
             costs.append(policy.admit(request, costs))
@@ -149,7 +150,8 @@ def admits(policy, request, costs):
 def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
     policy = Policy(**bounds, secure_sum=True, composition="zcdp")
     costs, which = admitted(policy, requests)
-    most, delta = bounds["max_epsilon"], bounds["max_delta"]
+    most = bounds["max_epsilon"]
+    delta = bounds["max_delta"]
     rho = float(sum(map(rho_of, which)))
     if costs and costs[0].closes:
         (only,) = which
@@ -199,7 +201,8 @@ def test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing(
 ):
     policy = Policy(1.5, 2e-5, ["simulated"], composition=composition)
     ledger = Budget(tmp_path_factory.mktemp("ledger") / "state", policy)
-    costs, known = [], {}
+    costs = []
+    known = {}
     for mechanism, terms in requests:
         request = SimulatedRelease(mechanism, 1)
         key = repr((request, terms))
@@ -303,7 +306,8 @@ def test_twenty_noisy_releases_cost_about_what_they_give_away():
     """Of 20 times (.2, 1e-6), basic sums make 4 and the filter .91, where the exact
     account of them is .83.
     """
-    run, delta = GaussianCounts(0.2, 1e-6, **SHAPE), 2e-5
+    run = GaussianCounts(0.2, 1e-6, **SHAPE)
+    delta = 2e-5
     filtered = Policy(1.0, delta, composition="zcdp")
     costs, which = admitted(filtered, 20 * [run])
     assert len(which) == 20

@@ -45,7 +45,8 @@ def test_neighbours_are_the_nearest_and_of_equals_the_first():
 
 
 def test_samples_are_scaled_timed_and_held_out_by_fold():
-    X, y = np.array([[1.0, 5.0], [3.0, 5.0], [100.0, 7.0]]), np.arange(60) % 3
+    X = np.array([[1.0, 5.0], [3.0, 5.0], [100.0, 7.0]])
+    y = np.arange(60) % 3
     np.testing.assert_allclose(
         baselines.standardised(X, np.array([0, 1])), [[-1, 0], [1, 0], [98, 2]]
     )
@@ -97,7 +98,8 @@ def test_votes_for_every_k_at_once():
 
 def test_balanced_accuracy_is_scikit_learns():
     generator = np.random.default_rng(6)
-    y, predicted = generator.integers(0, 3, 50), generator.integers(0, 5, (50, 4))
+    y = generator.integers(0, 3, 50)
+    predicted = generator.integers(0, 5, (50, 4))
     with warnings.catch_warnings():
         # classes that were predicted and do not occur
         warnings.simplefilter("ignore", UserWarning)
@@ -116,7 +118,10 @@ def plain_sbfc(X, y, fold, planes, size):
         missing = []
         for label in range(y.max() + 1):
             members = bits[(fold != fold[i]) & (y == label)]
-            seen = members.any(axis=0) if len(members) else np.zeros(size, bool)
+            if len(members):
+                seen = members.any(axis=0)
+            else:
+                seen = np.zeros(size, bool)
             missing.append(int((bits[i] & ~seen).sum()))
         result.append(
             {label for label, count in enumerate(missing) if count == min(missing)}
@@ -128,11 +133,9 @@ def test_sbfc_is_its_definition():
     generator = np.random.default_rng(8)
     y = np.arange(60) % 3
     X = generator.normal(size=(60, 8)) + 3 * generator.normal(size=(3, 8))[y]
-    fold, planes, sizes = (
-        np.arange(60) // 20,
-        generator.normal(size=(8, 1100)),
-        [1, 7, 40, 1100],
-    )
+    fold = np.arange(60) // 20
+    planes = generator.normal(size=(8, 1100))
+    sizes = [1, 7, 40, 1100]
     predicted = baselines.sbfc_predictions(DataSet("made", X, y, fold), planes, sizes)
     for column, size in enumerate(sizes):
         pairs = list(

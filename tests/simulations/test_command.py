@@ -175,7 +175,8 @@ def test_the_centralised_baselines_are_scikit_learns_on_the_same_folds(
 
 
 def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
-    means, rows = read(finished / "accuracy.csv"), read(finished / "folds.csv")
+    means = read(finished / "accuracy.csv")
+    rows = read(finished / "folds.csv")
     assert list(means[0]) == [
         "set",
         "method",
@@ -270,11 +271,9 @@ def test_bundled_sets_need_no_folder(tmp_path):
     assert (made["synthetic_binary"][0].sum(axis=1) == 20).all()
 
 
-TABLE, CLASSES, NINE = (
-    np.zeros((30, 2)),
-    np.arange(30) % 2,
-    {"X": np.zeros((9, 2)), "y": np.zeros(9)},
-)
+TABLE = np.zeros((30, 2))
+CLASSES = np.arange(30) % 2
+NINE = {"X": np.zeros((9, 2)), "y": np.zeros(9)}
 NO_DATA_SETS = [
     {"X": TABLE},
     {"X": TABLE, "y": CLASSES, "X_test": TABLE[:3]},
@@ -355,10 +354,8 @@ def test_the_comparison_of_a_small_known_case():
     ours = {"a": 0.9, "b": 0.6, "c": 0.5, "d": 0.8}
     theirs = {"a": 0.8, "b": 0.6, "c": 0.4, "d": 0.9, "e": 1.0}
     knn = {"a": 1.0, "b": 0.5, "c": 0.5, "d": 0.8, "e": 1.0}
-    gains, losses = (
-        [0.1 / 1.0, 0.0, 0.1 / 0.5, -0.1 / 0.8],
-        [1 - 0.9 / 0.8, 0.0, 1 - 0.5 / 0.4, 1 - 0.8 / 0.9],
-    )
+    gains = [0.1 / 1.0, 0.0, 0.1 / 0.5, -0.1 / 0.8]
+    losses = [1 - 0.9 / 0.8, 0.0, 1 - 0.5 / 0.4, 1 - 0.8 / 0.9]
     a, b = ([table[name] / knn[name] for name in ours] for table in (ours, theirs))
     expected = {
         "improvement": np.median(gains),
@@ -388,7 +385,8 @@ def test_the_comparison_of_a_small_known_case():
 
 
 def test_cells_come_back_under_the_same_inputs_only(tmp_path):
-    computed, rows = [], [{"mean": 0.1, "scores": [0.1]}]
+    computed = []
+    rows = [{"mean": 0.1, "scores": [0.1]}]
 
     def finish(folds, finished=False):
         def work():

@@ -39,7 +39,8 @@ def loss(weights, X, y):
 @pytest.mark.parametrize("hidden", [0, 5])
 def test_gradients_are_those_of_the_loss(hidden):
     random = np.random.default_rng(0)
-    X, y = random.normal(size=(20, 4)), random.integers(0, 3, 20)
+    X = random.normal(size=(20, 4))
+    y = random.integers(0, 3, 20)
     shapes = [array.shape for array in gradients.initial_weights(4, 3, hidden, seed=0)]
     weights = [random.normal(size=shape) for shape in shapes]
     slopes = np.concatenate(
@@ -76,11 +77,10 @@ def federated(parts, recipe, n_rounds, hidden=0, **more):
 def test_the_proximal_term_pulls_towards_the_global_weights():
     """By hand: the second of two full batches."""
     random = np.random.default_rng(0)
-    X, y = random.normal(size=(32, 4)).astype(np.float32), random.integers(0, 3, 32)
-    start, recipe = (
-        gradients.initial_weights(4, 3, 0, seed=0),
-        Recipe(0.5, 2, batch=32, mu=0.3),
-    )
+    X = random.normal(size=(32, 4)).astype(np.float32)
+    y = random.integers(0, 3, 32)
+    start = gradients.initial_weights(4, 3, 0, seed=0)
+    recipe = Recipe(0.5, 2, batch=32, mu=0.3)
     first = [
         w - np.float32(0.5) * g
         for w, g in zip(start, gradients.gradient(start, X, y), strict=True)
@@ -117,13 +117,12 @@ def scaffold(parts, start, recipe, n_rounds):
     own = [[np.zeros(array.shape) for array in start] for _ in parts]
     shares = np.array([len(y) for _, y in parts]) / sum(len(y) for _, y in parts)
     for number in range(1, n_rounds + 1):
-        ends, news = [], []
+        ends = []
+        news = []
         for i, (X, y) in enumerate(parts):
-            random, end, steps = (
-                np.random.default_rng([0, i, number]),
-                [array.copy() for array in weights],
-                0,
-            )
+            random = np.random.default_rng([0, i, number])
+            end = [array.copy() for array in weights]
+            steps = 0
             for _ in range(recipe.epochs):
                 order = random.permutation(len(y))
                 for rows in (
@@ -159,7 +158,9 @@ def scaffold(parts, start, recipe, n_rounds):
 
 @pytest.mark.parametrize("hidden", [0, 5])
 def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
-    parts, recipe, parties = skewed(), Recipe(0.1, 3, batch=16), []
+    parts = skewed()
+    recipe = Recipe(0.1, 3, batch=16)
+    parties = []
     made = gradients.ScaffoldClient.__init__
     monkeypatch.setattr(
         gradients.ScaffoldClient,
@@ -197,14 +198,13 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
 def test_common_arrays_are_means_of_what_parties_trained_by_their_samples_and_heads_stay_there(
     kind, n_common
 ):
-    parts, recipe, start, seen = (
-        skewed(),
-        Recipe(0.1, 2),
-        gradients.initial_weights(4, 3, 5, seed=3),
-        [],
-    )
+    parts = skewed()
+    recipe = Recipe(0.1, 2)
+    start = gradients.initial_weights(4, 3, 5, seed=3)
+    seen = []
     got, traffic = federated(parts, recipe, 3, 5, each=seen.append, seed=3, kind=kind)
-    common, own = start[:n_common], [start[n_common:]] * 4
+    common = start[:n_common]
+    own = [start[n_common:]] * 4
     for number in (1, 2, 3):
         trained = [
             gradients.descend(

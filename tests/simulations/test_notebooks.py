@@ -66,7 +66,8 @@ def test_a_notebook_runs_and_prints_the_same_checksums(path):
     pytest.importorskip("ipykernel")
     for package in ["matplotlib", *NEEDS[path.stem]]:
         pytest.importorskip(package)
-    committed, notebook = read(path), read(path)
+    committed = read(path)
+    notebook = read(path)
     client = nbclient.NotebookClient(
         notebook, timeout=500, kernel_name="python3", coalesce_streams=True,
         resources={"metadata": {"path": str(FOLDER)}},

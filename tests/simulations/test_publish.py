@@ -122,7 +122,8 @@ def test_all_runs_what_is_not_finished_in_processes_and_publishes(
     ran = []
 
     def process(command, **_):
-        experiment, output = command[3], Path(command[-1])
+        experiment = command[3]
+        output = Path(command[-1])
         ran.append(experiment)
         output.mkdir(parents=True, exist_ok=True)
         if experiment != "forget":

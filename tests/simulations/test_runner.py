@@ -82,10 +82,8 @@ def test_every_federation_has_the_pooled_counts(n_parties, data):
 def test_a_federation_of_all_phases_is_that_of_the_package():
     plan = HashPlan(5, 3, 90, "auto", hash_dim=40)
     options = RunOptions(spec=plan, classes=CLASSES, min_parties=5)
-    here, expected = (
-        runner.federate(options, parties_of(5)).run,
-        federate(options, parties_of(5)),
-    )
+    here = runner.federate(options, parties_of(5)).run
+    expected = federate(options, parties_of(5))
     assert here.model.model_.sha256() == expected.model.model_.sha256()
     # Bytes but for the parties' names, which are here those of the traffic.
     assert here.traffic.keys() == expected.traffic.keys()
@@ -139,7 +137,8 @@ def test_a_dead_worker_is_replaced_and_no_bit_changes(on_ray, tmp_path):
 
 def test_ray_gives_the_bits_of_one_process(on_ray):
     parties = parties_of(17)
-    here, there = run(parties), run(parties, on_ray)
+    here = run(parties)
+    there = run(parties, on_ray)
     assert there.model.counts_ == here.model.counts_ == pooled()
     assert (there.traffic.asked, len(there.party_seconds)) == (17, 17)
     assert there.model.model_.sha256() == here.model.model_.sha256()

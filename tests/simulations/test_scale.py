@@ -17,11 +17,13 @@ from tests.simulations.tables import read
 @pytest.mark.slow
 @pytest.mark.parametrize("noisy", [False, True])
 def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -> None:
-    few, many = scale.at_once(4, noisy), scale.at_once(64, noisy)
+    few = scale.at_once(4, noisy)
+    many = scale.at_once(64, noisy)
     assert many["kept MiB"] < few["kept MiB"] + 0.5
     # sums in int64; packing wider counts takes some more
     assert many["beside replies, peak MiB"] < 13 * 1.25
-    few, many = scale.one_by_one(4, noisy), scale.one_by_one(64, noisy)
+    few = scale.one_by_one(4, noisy)
+    many = scale.one_by_one(64, noisy)
     for name in ("one by one, peak MiB", "one by one, kept MiB"):
         assert many[name] < few[name] + 0.5
 

@@ -29,11 +29,9 @@ class Generated(Source):
 
     def read(self):
         generator = np.random.default_rng(0)
-        answer, size, kind = (
-            generator.integers(2, size=150),
-            generator.normal(size=150),
-            np.array(["a", "b", "c"]),
-        )
+        answer = generator.integers(2, size=150)
+        size = generator.normal(size=150)
+        kind = np.array(["a", "b", "c"])
         return pd.DataFrame(
             {
                 "answer": np.where(
@@ -76,7 +74,8 @@ def test_a_share_of_the_cells_is_emptied_and_a_larger_share_empties_them_too(kin
             "level": pd.Categorical(generator.choice(["a", "b", "c"], 4000)),
         }
     )
-    few, many = emptied(frame, 0.1, kind), emptied(frame, 0.3, kind)
+    few = emptied(frame, 0.1, kind)
+    many = emptied(frame, 0.3, kind)
     np.testing.assert_allclose(few.isna().mean(), 0.1, atol=0.02)
     np.testing.assert_allclose(many.isna().mean(), 0.3, atol=0.03)
     assert (many.isna() | ~few.isna()).to_numpy().all()
@@ -92,10 +91,8 @@ def test_a_share_of_the_cells_is_emptied_and_a_larger_share_empties_them_too(kin
 
 def test_the_encoder_makes_the_same_numbers_of_a_table_without_gaps():
     frame, y = load("generated", GENERATED)
-    ours, theirs = (
-        FlyNNClassifier(n_jobs=1, class_weight="balanced").fit(frame, y),
-        tables.encoded(frame).fit(frame, y),
-    )
+    ours = FlyNNClassifier(n_jobs=1, class_weight="balanced").fit(frame, y)
+    theirs = tables.encoded(frame).fit(frame, y)
     np.testing.assert_array_equal(
         ours.model_.schema.encode(frame), theirs[:-1].transform(frame)
     )
@@ -124,7 +121,9 @@ def known_rows():
     shape = {"n": 10, "numbers": 1, "categories": 1, "gaps": 0.0, "classes": 2}
     rows = []
     for variant in tables.VARIANTS:
-        gain = -0.1 if variant.share else 0.1
+        gain = 0.1
+        if variant.share:
+            gain = -0.1
         for name in ("a", "b"):
             for method, mean in ((FLYNN, 0.6 + gain), (BOOSTING, 0.6)):
                 rows.append(

@@ -33,7 +33,8 @@ def parts_of(n_classes, split="Dirichlet 0.3"):
 @pytest.mark.parametrize("method", [BAGGING, CYCLIC])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 def test_trees_without_messages_are_those_of_flowers_strategy(method, n_classes):
-    parts, recipe = parts_of(n_classes), Recipe(0.3, 3, "own", 7)
+    parts = parts_of(n_classes)
+    recipe = Recipe(0.3, 3, "own", 7)
     after = trees.boosted(parts, method, recipe)
     assert len(after) == 7
     margins, _ = trees.by_flower(parts, method, recipe)
@@ -43,7 +44,8 @@ def test_trees_without_messages_are_those_of_flowers_strategy(method, n_classes)
 
 
 def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
-    parts, recipe = parts_of(3, "IID"), Recipe(0.3, 2, "own", 1)
+    parts = parts_of(3, "IID")
+    recipe = Recipe(0.3, 2, "own", 1)
     sites = federated.Sites(parts, BAGGING, recipe)
     replies = [json.loads(sites.trained(node, b"")) for node in sites.get_node_ids()]
     expected = [
@@ -88,7 +90,8 @@ def test_flower_alone_takes_one_tree_of_a_reply_and_files_it_under_the_first_cla
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 10])
 def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
-    parts, even = parts_of(n_classes, ONE_CLASS), parts_of(n_classes, "IID")
+    parts = parts_of(n_classes, ONE_CLASS)
+    even = parts_of(n_classes, "IID")
     table = parts.class_table
     assert (table > 0).sum(axis=1).max() == -(-n_classes // 5)
     assert len(parts.shares) == 5

@@ -31,9 +31,10 @@ NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 def columns(draw: Any, name: str) -> Column:
     """A column of any kind."""
     kind = draw(st.sampled_from(["number", "category", "date"]))
-    levels = (
-        draw(st.lists(NAMES, unique=True, max_size=5)) if kind == "category" else []
-    )
+    if kind == "category":
+        levels = draw(st.lists(NAMES, unique=True, max_size=5))
+    else:
+        levels = []
     low, high = sorted(
         (draw(NUMBERS), draw(NUMBERS)), key=lambda end: (end is None, end or 0.0)
     )
@@ -44,11 +45,10 @@ def columns(draw: Any, name: str) -> Column:
     column = Column(
         name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps
     )
-    texts = (
-        [text for text in OTHERS if as_level(text) not in column.levels]
-        if column.levels
-        else []
-    )
+    if column.levels:
+        texts = [text for text in OTHERS if as_level(text) not in column.levels]
+    else:
+        texts = []
     synonyms = {
         text: draw(st.sampled_from(list(column.levels)))
         for text in texts[: draw(st.integers(0, 5))]
@@ -162,10 +162,8 @@ def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
 
 
 def test_synonyms_of_levels_are_in_a_schema_s_digest_where_it_has_some() -> None:
-    plain, given = (
-        Column("a", "category", ["yes"]),
-        Column("a", "category", ["yes"], synonyms={"ja": "yes"}),
-    )
+    plain = Column("a", "category", ["yes"])
+    given = Column("a", "category", ["yes"], synonyms={"ja": "yes"})
     assert "synonyms" not in plain.to_dict()
     assert given.to_dict()["synonyms"] == {"ja": "yes"}
     assert Schema.from_dict(Schema([given]).to_dict()) == Schema([given])

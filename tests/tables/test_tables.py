@@ -78,7 +78,8 @@ def test_a_frame_has_numbers_texts_and_dates():
 def test_a_polars_frame_is_the_same_table():
     polars = pytest.importorskip("polars")
     columns = ["real", "integer", "flag", "maybe", "levels", "text", "when", "zoned"]
-    here, there = Table.of(FRAME[columns]), Table.of(polars.from_pandas(FRAME[columns]))
+    here = Table.of(FRAME[columns])
+    there = Table.of(polars.from_pandas(FRAME[columns]))
     assert (here.names, here.kinds) == (there.names, there.kinds)
     for one, other in zip(here.columns, there.columns, strict=True):
         assert_array_equal(one, other)
@@ -284,10 +285,8 @@ def parts(summary: TableSummary) -> tuple[object, ...]:
 @given(tables())
 def test_summaries_of_a_split_add_to_that_of_all_rows(case):
     table, shares = case
-    total, whole = (
-        reduce(add, [TableSummary.of(share) for share in shares]),
-        TableSummary.of(table),
-    )
+    total = reduce(add, [TableSummary.of(share) for share in shares])
+    whole = TableSummary.of(table)
     assert total.schema()[0].columns == whole.schema()[0].columns
     assert parts(total)[0] == parts(whole)[0]
     assert {name: total.columns[name].levels for name in whole.columns} == {
@@ -447,7 +446,8 @@ FORMS = [  # levels, and other forms of the first two
 
 @pytest.mark.parametrize(("levels", "seen"), FORMS)
 def test_a_level_is_known_in_every_form_that_it_may_have(levels, seen):
-    schema, frame = Schema([Column("a", "category", levels)]), pd.DataFrame({"a": seen})
+    schema = Schema([Column("a", "category", levels)])
+    frame = pd.DataFrame({"a": seen})
     assert_array_equal(schema.encode(frame)[:, :2], np.eye(2))
     assert_array_equal(encode_rows(schema, frame)[0][:, :2], np.eye(2))
     assert "e\u0301" not in schema.columns[0].levels

@@ -70,7 +70,9 @@ class CsvText(Source):
     dialect: Dialect
 
     def __init__(self, path: Path, dialect: Dialect) -> None:
-        self.name, self._path, self.dialect = path.name, path, dialect
+        self.name = path.name
+        self._path = path
+        self.dialect = dialect
         self.columns = self.key_names = tuple(header_of(path, dialect))
         self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
 
@@ -78,7 +80,8 @@ class CsvText(Source):
         self, n_rows: int, wanted: Collection[int] | None = None
     ) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
-        width, last = len(self.columns), [""]
+        width = len(self.columns)
+        last = [""]
         with (
             decoding(self._path, self.dialect.encoding),
             _text_of(self._path, self.dialect) as stream,
@@ -169,7 +172,8 @@ def _check_end(path: Path, last: str) -> None:
 
 def detected(path: Path, given: Dialect | None = None) -> Dialect:
     """The dialect of a file, with what is given and the rest from its head."""
-    given = Dialect() if given is None else given
+    if given is None:
+        given = Dialect()
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
         is_whole = not stream.read(1)
@@ -201,7 +205,8 @@ def _encoding_of(path: Path, head: bytes) -> str:
             "UTF-16 or UTF-32",
         )
     for encoding in ("utf-8", "windows-1252"):
-        decoder, line = codecs.getincrementaldecoder(codec(encoding))(), 1
+        decoder = codecs.getincrementaldecoder(codec(encoding))()
+        line = 1
         try:
             with path.open("rb") as stream:
                 while chunk := stream.read(_HEAD):
@@ -236,17 +241,21 @@ def _sample(text: str, separator: str, is_whole: bool) -> list[list[str]]:
     except csv.Error:
         return []
     # the last one may be cut off
-    return rows if is_whole or len(rows) == _ROWS else rows[:-1]
+    if is_whole or len(rows) == _ROWS:
+        return rows
+    return rows[:-1]
 
 
 def _separator_of(text: str, is_whole: bool) -> str:
-    best, separator = (0.0, 1), ","
+    best = (0.0, 1)
+    separator = ","
     for each in SEPARATORS:
         rows = _sample(text, each, is_whole)
         if rows and (width := len(rows[0])) > 1:
             fitting = sum(len(row) == width for row in rows) / len(rows)
             if (fitting, width) > best:
-                best, separator = (fitting, width), each
+                best = (fitting, width)
+                separator = each
     return separator
 
 
@@ -257,7 +266,8 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
     1.5 and 1,234,567 prove a point. Of 1.234 nothing is said, unless integers stand in
     the same column; between commas a comma separates thousands.
     """
-    proofs, groups = Counter[str](), 0
+    proofs = Counter[str]()
+    groups = 0
     for column in zip_longest(*_sample(text, separator, is_whole)[1:], fillvalue=""):
         fields = [field.strip() for field in column]
         has_integers = any(field.isdigit() for field in fields)
@@ -282,7 +292,9 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
             expected,
             f"{groups} fields in which it may also separate thousands",
         )
-    return "," if proofs[","] > proofs["."] else "."
+    if proofs[","] > proofs["."]:
+        return ","
+    return "."
 
 
 # ---- line by line, for private parties
@@ -297,7 +309,8 @@ class CsvLines(Source):
     """
 
     def __init__(self, path: Path) -> None:
-        self.name, self._path = path.name, path
+        self.name = path.name
+        self._path = path
         with path.open("rb") as stream:
             head = stream.read(4)
             if b"\0" in head or head.startswith(
@@ -321,14 +334,17 @@ class CsvLines(Source):
     ) -> Iterator[Part]:
         """The lines, without the header."""
         with self._path.open("rb") as stream:
-            lines, some, size = _lines(stream), [], 0
+            lines = _lines(stream)
+            some = []
+            size = 0
             next(filter(_fields, lines), None)
             for line in lines:
                 some.append(line)
                 size += len(line)
                 if len(some) >= n_rows or size >= _BLOCK:
                     yield Part(len(some), partial(self._cells, some))
-                    some, size = [], 0
+                    some = []
+                    size = 0
             if some:
                 yield Part(len(some), partial(self._cells, some))
 

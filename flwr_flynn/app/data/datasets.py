@@ -30,7 +30,9 @@ from flwr_flynn.federated.samples import Samples
 IndexArray = npt.NDArray[np.int64]
 
 
-_STREAM_TEST, _STREAM_ORDER, _STREAM_PARTITIONER = 1, 2, 3
+_STREAM_TEST = 1
+_STREAM_ORDER = 2
+_STREAM_PARTITIONER = 3
 
 
 def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
@@ -107,16 +109,15 @@ def deal(
                     len(part) for part in np.array_split(order, n_parties)
                 ],
             }
-            if too_large := [
+            too_large = [
                 key
                 for key, value in given.items()
                 if isinstance(value, int) and value > n
-            ]:
+            ]
+            if too_large:
                 raise ValueError(f"{too_large[0]} is more than the number of samples")
-            if (
-                isinstance(sizes := given.get("partition_sizes"), list)
-                and len(sizes) != n_parties
-            ):
+            sizes = given.get("partition_sizes")
+            if isinstance(sizes, list) and len(sizes) != n_parties:
                 raise ValueError(f"partition_sizes has {len(sizes)} sizes")
             if "shard_size" in given:
                 defaults["num_shards_per_partition"] = None
@@ -174,7 +175,8 @@ class Dataset:
         """
         # In ascending order, so that neighbours in memory stay neighbours.
         indices = np.sort(indices)
-        train, held = indices[~test[indices]], indices[test[indices]]
+        train = indices[~test[indices]]
+        held = indices[test[indices]]
         labels = labels_of(self.classes, self.y)
         return Samples(self.X[train], labels[train], self.X[held], labels[held])
 

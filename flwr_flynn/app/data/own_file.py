@@ -66,25 +66,25 @@ def opened(path: Path, reading: Reading = ALL) -> TableFile:
     if not by_schema:
         features = tuple(reading.features)  # type: ignore[arg-type]
     reading = replace(reading, label=label_of(path, reading.label), features=features)
-    return (
-        opened_csv(path, reading)
-        if ending(path) == ".csv"
-        else TableFile(_typed_source(path, reading), reading)
-    )
+    if ending(path) == ".csv":
+        return opened_csv(path, reading)
+    return TableFile(_typed_source(path, reading), reading)
 
 
 def label_of(path: Path, label: str | None) -> str | None:
     """The label column of a file, where it may not be given."""
-    return label if label != "" else "y" if ending(path) == ".npz" else "label"
+    if label != "":
+        return label
+    if ending(path) == ".npz":
+        return "y"
+    return "label"
 
 
 def _typed_source(path: Path, reading: Reading) -> Source:
     """A file whose columns have types."""
-    return (
-        read_npz(path, reading.label, reading.group)
-        if ending(path) == ".npz"
-        else ParquetColumns(path)
-    )
+    if ending(path) == ".npz":
+        return read_npz(path, reading.label, reading.group)
+    return ParquetColumns(path)
 
 
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
@@ -110,7 +110,8 @@ def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
     name it has.
     """
     read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
-    if replaced := [path.name for path in results if os.path.realpath(path) in read]:
+    replaced = [path.name for path in results if os.path.realpath(path) in read]
+    if replaced:
         raise ConfigError(
             "--out", "another place than that of a file that is read", replaced[0]
         )
@@ -137,7 +138,9 @@ def opened_own(
     node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None
 ) -> TableFile:
     """The file of an open party, as `opened`; the log says what was found in it."""
-    rule = HeldOut(node.test_fraction, _KNOWN) if node.test_fraction else None
+    rule = None
+    if node.test_fraction:
+        rule = HeldOut(node.test_fraction, _KNOWN)
     path = existing(node.data_path, "node-config data-path")
     asked = Reading(
         node.label,
@@ -178,7 +181,9 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
         return Samples(counted(file, node.min_examples), np.zeros(0))
     X, y, _, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
-    names = file.names if file.is_named and file.names and not features else None
+    names = None
+    if file.is_named and file.names and not features:
+        names = file.names
     return Samples(X[~test], labels[~test], X[test], labels[test], names)
 
 
@@ -188,11 +193,9 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
 
     Rows are held out only if results on them may leave the party.
     """
-    rule = (
-        HeldOut(node.test_fraction, secret())
-        if node.evaluate and node.test_fraction
-        else None
-    )
+    rule = None
+    if node.evaluate and node.test_fraction:
+        rule = HeldOut(node.test_fraction, secret())
     asked = Reading(
         node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore")
     )
@@ -209,9 +212,10 @@ def private_file(
     """
     reading = replace(reading, label=label_of(path, reading.label))
     with decoding(path):
-        source = (
-            CsvLines(path) if ending(path) == ".csv" else _typed_source(path, reading)
-        )
+        if ending(path) == ".csv":
+            source: CsvLines | Source = CsvLines(path)
+        else:
+            source = _typed_source(path, reading)
         return PrivateFile(source, reading, label_map or {})
 
 
@@ -228,13 +232,12 @@ class PrivateFile(RowReader):
     def __init__(
         self, source: Source, reading: Reading, label_map: Mapping[str, str]
     ) -> None:
-        self._source, self._held_out, self._label_map = (
-            source,
-            reading.held_out,
-            label_map,
-        )
+        self._source = source
+        self._held_out = reading.held_out
+        self._label_map = label_map
         self._layout = layout = source.layout(reading)
-        self.names, self.width = layout.names or None, len(layout.order)
+        self.names = layout.names or None
+        self.width = len(layout.order)
         self.n_rows = sum(part.n for part in source.parts(MOST_ROWS))
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -247,13 +250,17 @@ class PrivateFile(RowReader):
     def _one_side(
         self, read: Callable[[slice], Any], held_out: bool, part: slice
     ) -> tuple[Any, Any]:
-        cells, layout = read(part), self._layout
+        cells = read(part)
+        layout = self._layout
         columns = [cells[index] for index in layout.order]
         columns = [
             values if isinstance(values, np.ndarray) else objects(values)
             for values in columns
         ]
-        X: Any = Table(self.names, columns) if self.names else np.stack(columns, axis=1)
+        if self.names:
+            X: Any = Table(self.names, columns)
+        else:
+            X = np.stack(columns, axis=1)
         y = mapped(objects(self._source.labels(cells[layout.label])), self._label_map)
         if self._held_out is None:
             return X, y
@@ -283,7 +290,8 @@ def coded_labels(
     them.
     """
     if y.dtype.kind == "f":
-        if n_missing := int((~np.isfinite(y)).sum()):
+        n_missing = int((~np.isfinite(y)).sum())
+        if n_missing:
             raise with_rows(
                 DataError(name, "a label in each row", "rows without one"),
                 f"{n_missing} rows",
@@ -296,14 +304,16 @@ def coded_labels(
     if any(isinstance(label, bytes) for label in different):
         raise DataError(name, "strings or integers as labels", "bytes")
     texts = [str(label) for label in different]
-    if longest := sum(len(text) > _LONGEST for text in texts):
+    longest = sum(len(text) > _LONGEST for text in texts)
+    if longest:
         error = DataError(
             name, f"labels of at most {_LONGEST} characters", "some that are longer"
         )
         raise with_rows(error, f"{longest} labels")
-    own: list[Any] = (
-        different if y.dtype.kind in "iu" else whole_numbers(texts) or texts
-    )
+    if y.dtype.kind in "iu":
+        own: list[Any] = different
+    else:
+        own = whole_numbers(texts) or texts
     labels = sorted(set(own))
     place = {label: code for code, label in enumerate(labels)}
     return labels, np.array([place[label] for label in own], np.int64)[codes]
@@ -324,27 +334,31 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory
     maps of files without a name, which are gone with the share or with the process.
     """
-    file, most = (
-        opened_own(node, (), schema),
-        min(LARGE, int(node.memory_limit * 2**30 / 4)),
-    )
+    file = opened_own(node, (), schema)
+    most = min(LARGE, int(node.memory_limit * 2**30 / 4))
     file.check()
-    in_memory, step = (
-        8 * file.n_rows * schema.width <= most,
-        max(1, most // (64 * schema.width)),
-    )
-    labels, tests = [np.zeros(0, object)], [np.zeros(0, np.bool_)]
+    in_memory = 8 * file.n_rows * schema.width <= most
+    step = max(1, most // (64 * schema.width))
+    labels = [np.zeros(0, object)]
+    tests = [np.zeros(0, np.bool_)]
     remarks: set[str] | None = None  # that hold for all rows
     with ExitStack() as stack:
         try:
-            make = io.BytesIO if in_memory else tempfile.TemporaryFile
+            if in_memory:
+                make: Callable[[], Any] = io.BytesIO
+            else:
+                make = tempfile.TemporaryFile
             files: list[Any] = [stack.enter_context(make()) for _ in range(2)]
             for table, some, is_test in file.tables():
-                is_test = np.zeros(len(table), np.bool_) if is_test is None else is_test
+                if is_test is None:
+                    is_test = np.zeros(len(table), np.bool_)
                 for rows in batches(len(table), step):
                     numbers = schema.encode(table[rows])
                     found = {*schema.remarks(table[rows], numbers)}
-                    remarks = found if remarks is None else remarks & found
+                    if remarks is None:
+                        remarks = found
+                    else:
+                        remarks = remarks & found
                     for side, chosen in enumerate((~is_test[rows], is_test[rows])):
                         files[side].write(numbers[chosen].data)
                 labels += [] if some is None else [some]
@@ -361,7 +375,8 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     for remark in sorted(remarks or ()):
         log.warning("FlyNN: %s", remark)
     classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
-    names, test = labels_of(classes, codes), np.concatenate(tests)
+    names = labels_of(classes, codes)
+    test = np.concatenate(tests)
     return Samples(X, names[~test], X_test, names[test])
 
 
@@ -373,11 +388,9 @@ def _mapped(file: Any, width: int) -> npt.NDArray[Any]:
     if isinstance(file, io.BytesIO):
         return np.frombuffer(bytearray(file.getbuffer())).reshape(-1, width)
     file.flush()
-    return (
-        np.memmap(file, np.float64, "c").reshape(-1, width)
-        if file.tell()
-        else np.empty((0, width))
-    )
+    if file.tell():
+        return np.memmap(file, np.float64, "c").reshape(-1, width)
+    return np.empty((0, width))
 
 
 def is_large(file: TableFile) -> bool:
@@ -392,23 +405,27 @@ def counted(file: TableFile, least: int = 1) -> TableSummary:
     With a column of ids, levels and gaps need `least` different ids too: one person's
     name in many rows stays at home.
     """
-    total, holders = (
-        TableSummary({}, 0),
-        defaultdict[str, dict[str | None, set[bytes]]](dict),
-    )
+    total = TableSummary({}, 0)
+    holders = defaultdict[str, dict[str | None, set[bytes]]](dict)
     for batch in file.batches() if is_large(file) else [file.in_one()]:
-        rows = slice(None) if batch.test is None else ~batch.test
+        if batch.test is None:
+            rows: slice | npt.NDArray[np.bool_] = slice(None)
+        else:
+            rows = ~batch.test
         table = file.table(batch.columns)[rows]
         total += TableSummary.counted(table)
-        ids = [] if batch.groups is None else id_keys(batch.groups[rows])
+        if batch.groups is None:
+            ids = []
+        else:
+            ids = id_keys(batch.groups[rows])
         for name, values in zip(table.names, table.columns, strict=True) if ids else ():
-            cells = (
-                values.tolist()
-                if values.dtype.kind == "O"
-                else [None if gap else "" for gap in missing(values)]
-            )
+            if values.dtype.kind == "O":
+                cells = values.tolist()
+            else:
+                cells = [None if gap else "" for gap in missing(values)]
             for cell, key in zip(cells, ids, strict=True):
-                if len(known := holders[name].setdefault(cell, set())) < least:
+                known = holders[name].setdefault(cell, set())
+                if len(known) < least:
                     known.add(key)
         for name, each in total.columns.items():
             if max(len(each.levels), len(holders[name])) > _MOST_TEXTS:

@@ -54,7 +54,10 @@ def decoding(path: Path, encoding: str = "") -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001
         # Arrow, json, zipfile and NumPy's parser raise a dozen kinds.
-        got = str(error)[:80] if isinstance(error, csv.Error) else type(error).__name__
+        if isinstance(error, csv.Error):
+            got = str(error)[:80]
+        else:
+            got = type(error).__name__
         readable = DataError(path.name, f"a readable {ending(path)} file", got)
         other = DataError(path.name, f"text in {encoding.upper()}", "another encoding")
         raise (
@@ -91,7 +94,9 @@ class Dialect:
     date_format: str = ""
 
     def __str__(self) -> str:
-        mark = "decimal comma" if self.decimal == "," else "decimal point"
+        mark = "decimal point"
+        if self.decimal == ",":
+            mark = "decimal comma"
         return f"{self.encoding.upper()}, {SEPARATORS[self.separator]}, {mark}"
 
 
@@ -248,9 +253,10 @@ class Reading:
         at = {column: index for index, column in enumerate(columns) if column}
         if not at:
             raise DataError(name, "a first line with the names of the columns", "none")
-        if again := [
+        again = [
             column for column, n in Counter(filter(None, columns)).items() if n > 1
-        ]:
+        ]
+        if again:
             error = DataError(
                 name,
                 "columns of different names",
@@ -275,10 +281,12 @@ class Reading:
             raise DataError(name, "at least one feature", "none")
         indices: Sequence[int | None]
         if isinstance(self.features, Schema):
-            indices, names = self.features.found(rest), self.features.names
+            indices = self.features.found(rest)
+            names = self.features.names
         else:
             names = tuple(map(as_name, self.features or rest))
-            if n_same := len(names) - len({*names}):
+            n_same = len(names) - len({*names})
+            if n_same:
                 raise DataError(
                     name, "features of different names", f"{n_same} of the run's again"
                 )
@@ -316,15 +324,21 @@ class Reading:
                     strict=False,
                 )
             )
-        dialect, columns = self.dialect, list[RawColumn]()
+        dialect = self.dialect
+        columns = list[RawColumn]()
         for column, kind in zip(map(wanted.get, names), kinds, strict=True):
             gaps = gaps_with(
                 (*dialect.gap_texts, *(column.gap_texts if column else ()))
             )
-            wanted_kind = (
-                column.kind if column else "category" if kind == "levels" else None
-            )
-            typed = "category" if kind == "levels" else kind
+            if column:
+                wanted_kind = column.kind
+            elif kind == "levels":
+                wanted_kind = "category"
+            else:
+                wanted_kind = None
+            typed: str | None = "category"
+            if kind != "levels":
+                typed = kind
             columns.append(
                 RawColumn(
                     typed, wanted_kind, dialect.decimal, dialect.date_format, gaps
@@ -337,7 +351,9 @@ def keys_of(source: Source, cells: Sequence[Any], group: int | None) -> list[byt
     """Keys of rows, by which they are held out: by the column of ids, without one by
     all cells.
     """
-    ids = None if group is None else cells[group]
+    ids = None
+    if group is not None:
+        ids = cells[group]
     return row_keys([cells[index] for index in source.keys], ids, source.key_names)
 
 
@@ -389,11 +405,10 @@ def row_keys(
 
     Columns are arrays or lists. A number is the same in whatever form it comes.
     """
-    order = (
-        range(len(columns))
-        if names is None
-        else sorted(range(len(columns)), key=names.__getitem__)
-    )
+    if names is None:
+        order: Sequence[int] = range(len(columns))
+    else:
+        order = sorted(range(len(columns)), key=names.__getitem__)
     if ids is None:
         floats = [_floats(columns[index]) for index in order]
         if floats and not any(each is None for each in floats):
@@ -414,7 +429,10 @@ def id_keys(ids: Any) -> list[bytes]:
     """The key of each id: that of a cell, but the digits of a number of which float64
     does not keep all.
     """
-    values = ids if isinstance(ids, list) else ids.tolist()
+    if isinstance(ids, list):
+        values = ids
+    else:
+        values = ids.tolist()
     texts = (
         (
             each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
@@ -438,7 +456,10 @@ def _floats(column: Any) -> npt.NDArray[np.float64] | None:
     """The numbers of a column, with one NaN and no -0.0; None where it has other
     values.
     """
-    numbers = plain_numbers(column, GAP_TEXTS) if isinstance(column, list) else column
+    if isinstance(column, list):
+        numbers = plain_numbers(column, GAP_TEXTS)
+    else:
+        numbers = column
     if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "biufmM":
         return None
     if numbers.dtype.kind in "mM":
@@ -457,19 +478,27 @@ def _cells(column: Any) -> list[bytes]:
     floats = _floats(column)
     if floats is not None:
         return _bytes(floats[:, None])
-    values = column if isinstance(column, list) else column.tolist()
+    if isinstance(column, list):
+        values = column
+    else:
+        values = column.tolist()
     known: dict[Any, bytes] = {value: _cell(value) for value in {*values}}
     return [known[value] for value in values]
 
 
 def _cell(value: Any) -> bytes:
     """The key of one value, the same as among others."""
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+    else:
+        text = value
     if text is None or (isinstance(text, str) and is_gap_text(text, GAP_TEXTS)):
         return _GAP
     number: Any = real_of(text)
     if isinstance(number, Real) or (isinstance(number, str) and "_" not in number):
         with suppress(ValueError, OverflowError):
             found = float(number)
-            return struct.pack("<d", found + 0.0) if found == found else _GAP
+            if found == found:
+                return struct.pack("<d", found + 0.0)
+            return _GAP
     return f"{str(text).strip()}\x1f".encode("utf-8", "surrogatepass")

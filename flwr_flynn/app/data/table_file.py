@@ -55,16 +55,16 @@ class TableFile:
     label_map: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, source: Source, reading: Reading) -> None:
-        self.source, self.reading, self.name, self.columns = (
-            source,
-            reading,
-            source.name,
-            source.columns,
-        )
+        self.source = source
+        self.reading = reading
+        self.name = source.name
+        self.columns = source.columns
         self._layout = layout = source.layout(reading)
-        self.names, self.left_out = layout.names, layout.left_out
+        self.names = layout.names
+        self.left_out = layout.left_out
         # by the run
-        self.is_named, self.announced = bool(layout.names), bool(reading.features)
+        self.is_named = bool(layout.names)
+        self.announced = bool(reading.features)
         self.first = self._look()
 
     def _parts(
@@ -73,16 +73,18 @@ class TableFile:
         """The rows as they stand, some at a time: cells, the features among them, and
         labels.
         """
-        source, layout = self.source, self._layout
-        wanted = (
-            None if with_cells else {*layout.order, layout.label, layout.group} - {None}
-        )
+        source = self.source
+        layout = self._layout
+        if with_cells:
+            wanted = None
+        else:
+            wanted = {*layout.order, layout.label, layout.group} - {None}
         n_rows = max(1, min(MOST_ROWS, 2**20 // max(1, len(source.kinds))))
         for part in source.parts(n_rows, wanted):  # type: ignore[arg-type]
             cells = part.cells(slice(None))
-            labels = (
-                None if layout.label is None else source.labels(cells[layout.label])
-            )
+            labels = None
+            if layout.label is not None:
+                labels = source.labels(cells[layout.label])
             yield (
                 part,
                 cells,
@@ -110,7 +112,8 @@ class TableFile:
             self.n_unlabelled += 0 if labels is None else int(unlabelled(labels).sum())
         month_first = months_come_first(self.reports)
         for report in self.reports:
-            report.month_first, report.is_strict = month_first, not self.names
+            report.month_first = month_first
+            report.is_strict = not self.names
         self._split()
         return first
 
@@ -118,7 +121,8 @@ class TableFile:
         """Make columns of the texts in columns of numbers, unless a schema does not
         have them.
         """
-        schema, there = self.reading.schema, {*self.names}
+        schema = self.reading.schema
+        there = {*self.names}
         wanted = (
             {f"{name}{BESIDE}" for name in there} if schema is None else {*schema.names}
         ) - there
@@ -135,7 +139,9 @@ class TableFile:
         """The rows of the file, some at a time; of those whose labels are read the
         labelled ones, or all.
         """
-        rule, source, group = self.reading.held_out, self.source, self._layout.group
+        rule = self.reading.held_out
+        source = self.source
+        group = self._layout.group
         for _, cells, raws, y in self._parts(with_cells=rule is not None):
             columns = [
                 report.values(raw)
@@ -144,14 +150,17 @@ class TableFile:
             columns += [
                 self.reports[index].beside(raws[index]) for index in self._beside
             ]
-            test = None if rule is None else rule.mask(keys_of(source, cells, group))
-            labels = None if y is None else mapped(y, self.label_map)
-            ids = None if group is None else cells[group]
-            ids = (
-                ids
-                if ids is None or isinstance(ids, np.ndarray)
-                else source.labels(ids)
-            )
+            test = None
+            if rule is not None:
+                test = rule.mask(keys_of(source, cells, group))
+            labels = None
+            if y is not None:
+                labels = mapped(y, self.label_map)
+            ids = None
+            if group is not None:
+                ids = cells[group]
+            if not (ids is None or isinstance(ids, np.ndarray)):
+                ids = source.labels(ids)
             batch = Batch(columns, labels, ids, test)
             if (
                 labelled
@@ -189,7 +198,8 @@ class TableFile:
             f"{self.n_rows} rows; columns: "
             f"{', '.join(f'{n} {word}' for word, n in kinds.items() if n)}"
         )
-        if n_gaps := sum(report.gaps > 0 for report in self.reports):
+        n_gaps = sum(report.gaps > 0 for report in self.reports)
+        if n_gaps:
             told += f"; gaps in {n_gaps}"
         if self.n_unlabelled:
             told += f"; {self.n_unlabelled} rows without a label are left out"
@@ -200,7 +210,8 @@ class TableFile:
                     f"; {name[:60]}: "
                     f"{report.numerals.described() if is_number else f'{report.texts} no dates'}"
                 )
-        if dialect := self.source.dialect:
+        dialect = self.source.dialect
+        if dialect:
             forms = ", ".join(
                 sorted(
                     {report.form for report in self.reports if report.kind == "date"}
@@ -237,18 +248,22 @@ class TableFile:
             "finite numbers that float64 holds": lambda report: report.infinite,
         }
         for expected, n_of in faults.items():
-            if found := {
+            found = {
                 index: n
                 for index, report in enumerate(self.reports)
                 if (n := n_of(report))
-            }:
+            }
+            if found:
                 yield self._error(expected, found), "gap-texts"
 
     def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
         """The error about rows with a fault in some features; its notes have numbers of
         rows and names of columns.
         """
-        names = self.names if self.announced else ()
+        if self.announced:
+            names = self.names
+        else:
+            names = ()
         called = [
             clean(names[index], 60) if names else f"number {index + 1}"
             for index in n_rows
@@ -266,11 +281,9 @@ class TableFile:
             error,
             ", ".join(f"{n} of {self.n_rows} samples" for n in [*n_rows.values()][:20]),
         )
-        return (
-            with_names(error, [self.names[index] for index in n_rows])
-            if self.names
-            else error
-        )
+        if self.names:
+            return with_names(error, [self.names[index] for index in n_rows])
+        return error
 
     def table(self, columns: Sequence[Array]) -> Table:
         """Values of the features as a table."""
@@ -318,6 +331,10 @@ class TableFile:
         """
         self.check()
         columns, y, groups, test = self.in_one()
-        X = self.table(columns) if self.needs_table else np.stack(columns, axis=1)
-        test = np.zeros(len(columns[0]), np.bool_) if test is None else test
+        if self.needs_table:
+            X: Any = self.table(columns)
+        else:
+            X = np.stack(columns, axis=1)
+        if test is None:
+            test = np.zeros(len(columns[0]), np.bool_)
         return X, np.zeros(0, object) if y is None else y, groups, test

@@ -51,19 +51,24 @@ class ArrayColumns(Source):
         groups: Any,
         names: Features | None,
     ) -> None:
-        self.name, self.columns, self._n = name, names or (), len(columns)
+        self.name = name
+        self.columns = names or ()
+        self._n = len(columns)
         self._all = [*columns, y, groups]
         kinds = {"M": "date", "U": "category", "O": "category"}
         self.kinds = [kinds.get(column.dtype.kind, "number") for column in columns]
         self.keys = range(self._n + (y is not None))
         # Labels come first in the order of the names.
-        self.key_names = None if names is None else [*names, *["\0"] * (y is not None)]
+        self.key_names = None
+        if names is not None:
+            self.key_names = [*names, *["\0"] * (y is not None)]
 
     def layout(self, reading: Reading) -> Layout:
         """The columns by their use; without names they are taken for features that are
         given by name.
         """
-        n, features = self._n, reading.features
+        n = self._n
+        features = reading.features
         label, group = (
             None if self._all[index] is None else index for index in (n, n + 1)
         )
@@ -106,16 +111,18 @@ class ArrayColumns(Source):
         if values.dtype.kind in "biuf":
             return values
         try:
-            column = (
-                values
-                if values.dtype.kind == "O"
-                else Table.of(values[:, None]).columns[0]
-            )
+            if values.dtype.kind == "O":
+                column = values
+            else:
+                column = Table.of(values[:, None]).columns[0]
         except DataError:
             raise DataError(
                 self.name, "numbers, texts or dates", f"an array of type {values.dtype}"
             ) from None
-        return column.tolist() if column.dtype.kind == "O" else column
+        if column.dtype.kind == "O":
+            texts: Raw = column.tolist()
+            return texts
+        return column
 
     def labels(self, values: Array) -> Array:
         """Labels or ids as they are."""
@@ -166,7 +173,9 @@ def read_npz(path: Path, label: str | None, group: str = "") -> ArrayColumns:
         got = f"type {names.dtype.kind!r} of shape {names.shape}"
         raise DataError(path.name, f"'feature_names' to be {width} strings", got)
     columns = [*X.T]  # type: ignore[union-attr]
-    named = None if names is None else tuple(map(as_name, names.tolist()))
+    named = None
+    if names is not None:
+        named = tuple(map(as_name, names.tolist()))
     return ArrayColumns(path.name, columns, y, groups, named)
 
 
@@ -232,13 +241,13 @@ def type_of(arrow_type: Any) -> str:
     read.
     """
     if import_module("pyarrow").types.is_dictionary(arrow_type):
-        return (
-            "levels"
-            if type_of(arrow_type.value_type) in ("plain", "decimal", "text")
-            else ""
-        )
+        if type_of(arrow_type.value_type) in ("plain", "decimal", "text"):
+            return "levels"
+        return ""
     found = _TYPES.fullmatch(str(arrow_type))
-    return (found.lastgroup or "") if found else ""
+    if found:
+        return found.lastgroup or ""
+    return ""
 
 
 def arrow_values(chunk: Any) -> list[Any]:
@@ -264,7 +273,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.floating):  # of float16, in older versions of pyarrow
         return float(value)
     try:
-        return value.decode("utf-8") if isinstance(value, bytes) else value
+        if isinstance(value, bytes):
+            return value.decode("utf-8")
+        return value
     except UnicodeDecodeError:
         return None
 
@@ -291,19 +302,21 @@ def moments(chunk: Any) -> npt.NDArray[Any]:
     """Dates and times of an Arrow array in UTC, datetime64[us]; NaT for those missing
     or beyond what that holds.
     """
-    arrow, kind = import_module("pyarrow"), chunk.type
+    arrow = import_module("pyarrow")
+    kind = chunk.type
     integers = chunk.fill_null(0)
-    integers = integers.cast(arrow.int32()) if arrow.types.is_date32(kind) else integers
+    if arrow.types.is_date32(kind):
+        integers = integers.cast(arrow.int32())
     ticks = integers.cast(arrow.int64()).to_numpy(zero_copy_only=False)
-    unit = (
-        kind.unit
-        if arrow.types.is_timestamp(kind)
-        else "ms"
-        if arrow.types.is_date64(kind)
-        else "D"
-    )
+    if arrow.types.is_timestamp(kind):
+        unit = kind.unit
+    elif arrow.types.is_date64(kind):
+        unit = "ms"
+    else:
+        unit = "D"
     if unit == "ns":
-        unit, ticks = "us", ticks // 1000
+        unit = "us"
+        ticks = ticks // 1000
     largest = (2**63 - 1) // _MICROSECONDS[unit]
     is_gap = (
         chunk.is_null().to_numpy(zero_copy_only=False)
@@ -318,9 +331,11 @@ class ParquetColumns(Source):
     """A Parquet file: nulls are gaps, and dates with a time zone are in UTC."""
 
     def __init__(self, path: Path) -> None:
-        self.name, self._path = path.name, path
+        self.name = path.name
+        self._path = path
         with opened_parquet(path) as file:
-            schema, self._n_promised = file.schema_arrow, file.metadata.num_rows
+            schema = file.schema_arrow
+            self._n_promised = file.metadata.num_rows
             self.columns = tuple(parquet_columns(schema))
         types = [type_of(schema.field(name).type) for name in self.columns]
         self.kinds = [_KINDS.get(kind, kind) for kind in types]
@@ -338,7 +353,8 @@ class ParquetColumns(Source):
         """The columns by their use; ids of a type that is not read, or not as texts,
         would be missing.
         """
-        if (found := super().layout(reading)).group not in (None, *self._ids):
+        found = super().layout(reading)
+        if found.group not in (None, *self._ids):
             raise with_names(
                 DataError(self.name, "ids that are numbers, texts or dates", "others"),
                 [reading.group],

@@ -59,7 +59,8 @@ def figures_of(report: Report) -> dict[str, Any]:
 
 def accuracy(report: Report) -> Section:
     """Accuracy by party, worst first."""
-    evaluation, title = report["evaluation"] or {}, "Accuracy by party"
+    evaluation = report["evaluation"] or {}
+    title = "Accuracy by party"
     of_party = {party["name"]: party for party in figures_of(report)["parties"]}
     parties = sorted(
         evaluation.get("parties", ()),
@@ -67,7 +68,10 @@ def accuracy(report: Report) -> Section:
     )
     if not parties:
         return Section(title, [])
-    keys = ("auroc", "brier", "calibration_error") if of_party else ()
+    if of_party:
+        keys: tuple[str, ...] = ("auroc", "brier", "calibration_error")
+    else:
+        keys = ()
     rows = [
         (
             party["name"],
@@ -87,7 +91,8 @@ def accuracy(report: Report) -> Section:
 
 
 def _share(party: dict[str, Any]) -> Interval:
-    accuracy, n = party["accuracy"], party["examples"]
+    accuracy = party["accuracy"]
+    n = party["examples"]
     return share(accuracy * n, n) or (accuracy,) * 3
 
 
@@ -114,7 +119,8 @@ def scores(report: Report) -> Section:
     """Discrimination and calibration, over all samples and by class, and rates at
     thresholds.
     """
-    figures, evaluation = figures_of(report), report["evaluation"]
+    figures = figures_of(report)
+    evaluation = report["evaluation"]
     if not evaluation:
         return Section("Figures", [("evaluation", _why_none(report))])
     overall = figures["overall"] or {}
@@ -180,7 +186,10 @@ def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
     """Figures over all parties, and those of the worst party and of the parties' own
     copies.
     """
-    plain = {} if overall.get("accuracy") else {"accuracy": "accuracy"}
+    if overall.get("accuracy"):
+        plain = {}
+    else:
+        plain = {"accuracy": "accuracy"}
     plain |= {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
     facts = [
         (name, with_interval(overall[key]))
@@ -188,7 +197,8 @@ def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
         if overall.get(key)
     ]
     facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
-    if worst := evaluation["worst_party"]:
+    worst = evaluation["worst_party"]
+    if worst:
         facts.append(
             (
                 "worst party",
@@ -196,7 +206,8 @@ def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
                 "samples)",
             )
         )
-    if prior := evaluation.get("class_prior"):
+    prior = evaluation.get("class_prior")
+    if prior:
         worst = prior["worst_party"]
         shown = (
             f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} "
@@ -208,7 +219,8 @@ def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
 
 def _why_none(report: Report) -> str:
     """Reason why there are no figures."""
-    if errors := dict.fromkeys(report["evaluation_errors"]):
+    errors = dict.fromkeys(report["evaluation_errors"])
+    if errors:
         return f"failed with {', '.join(errors)}"
     if not report["evaluates"]:
         return "none: parties send no results"
@@ -217,11 +229,9 @@ def _why_none(report: Report) -> str:
         for phase in ("secure evaluation", "evaluation")
         for name in report["absent"].get(phase, {})
     }
-    return (
-        f"failed at {len(silent)} parties"
-        if silent
-        else "none: no party holds test samples"
-    )
+    if silent:
+        return f"failed at {len(silent)} parties"
+    return "none: no party holds test samples"
 
 
 _RATES = ("sensitivity", "specificity", "ppv", "npv")
@@ -229,7 +239,8 @@ _RATES = ("sensitivity", "specificity", "ppv", "npv")
 
 def confusion(report: Report) -> Section:
     """The confusion matrix."""
-    matrix, names = (report["evaluation"] or {}).get("confusion", ()), report["classes"]
+    matrix = (report["evaluation"] or {}).get("confusion", ())
+    names = report["classes"]
     if not matrix:
         return Section("Confusion", [])
     shown = [
@@ -255,11 +266,9 @@ def confusion(report: Report) -> Section:
 def _shown(report: Report) -> list[dict[str, Any]]:
     """The classes; of two the rarer alone, as the other is its mirror image."""
     classes: list[dict[str, Any]] = figures_of(report)["classes"]
-    return (
-        [min(reversed(classes), key=lambda each: each["examples"] or 0)]
-        if len(classes) == 2
-        else classes
-    )
+    if len(classes) == 2:
+        return [min(reversed(classes), key=lambda each: each["examples"] or 0)]
+    return classes
 
 
 def curves(report: Report) -> Section:
@@ -270,10 +279,8 @@ def curves(report: Report) -> Section:
     pictures = []
     for of in classes[:MOST_CLASSES]:
         error = with_interval((of["calibration"] or {}).get("error"))
-        area, error = (
-            f"AUROC {with_interval(of['auroc'])}",
-            f"calibration error {error}",
-        )
+        area = f"AUROC {with_interval(of['auroc'])}"
+        error = f"calibration error {error}"
         pictures.append(
             (of["label"], area, curve(f"ROC curve of {of['label']}", area, of["roc"]))
         )
@@ -297,20 +304,19 @@ def _in_words(of: dict[str, Any], row: dict[str, Any]) -> str:
     """Samples of 100, or of 1000 where the class is rare, that a threshold flags, flags
     rightly and misses.
     """
-    own, rest, found, passed = (
-        of["examples"],
-        of["others"],
-        row["sensitivity"],
-        row["specificity"],
-    )
+    own = of["examples"]
+    rest = of["others"]
+    found = row["sensitivity"]
+    passed = row["specificity"]
     if not own or not rest or not found or not passed:
         return NONE
-    n, of_class = (100 if 20 * own >= own + rest else 1000), own / (own + rest)
-    hit, wrong, lost = (
-        of_class * found[0],
-        (1 - of_class) * (1 - passed[0]),
-        of_class * (1 - found[0]),
-    )
+    n = 1000
+    if 20 * own >= own + rest:
+        n = 100
+    of_class = own / (own + rest)
+    hit = of_class * found[0]
+    wrong = (1 - of_class) * (1 - passed[0])
+    lost = of_class * (1 - found[0])
     return (
         f"of {n:,} samples {n * (hit + wrong):.0f} are flagged, {n * hit:.0f} "
         f"rightly; {n * lost:.0f} are missed"
@@ -330,7 +336,8 @@ def subgroups(report: Report) -> Section:
     rows = [
         (level["level"], level["examples"], *map(level.get, keys)) for level in levels
     ]
-    column, head = groups["column"], ["level", "samples", *(NAMES[key] for key in keys)]
+    column = groups["column"]
+    head = ["level", "samples", *(NAMES[key] for key in keys)]
     said = sentence(
         f"Test samples by the level of the column {column}, the lowest accuracy first."
     )
@@ -343,11 +350,9 @@ def subgroups(report: Report) -> Section:
 
 def as_csv(report: Report) -> str:
     """The figures of these sections, with the ends of their intervals."""
-    stream, evaluation, names = (
-        io.StringIO(),
-        dict(report["evaluation"] or {}),
-        report["classes"],
-    )
+    stream = io.StringIO()
+    evaluation = dict(report["evaluation"] or {})
+    names = report["classes"]
     matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
     evaluation["confusion"] = {
         name: dict(zip(names, row, strict=False)) for name, row in matrix
@@ -383,9 +388,8 @@ def _leaves(
         for name, each in (
             value.items() if isinstance(value, dict) else enumerate(value)
         ):
-            names = (
-                [each[key] for key in _NAMES if key in each]
-                if isinstance(value, list)
-                else [name]
-            )
+            if isinstance(value, list):
+                names = [each[key] for key in _NAMES if key in each]
+            else:
+                names = [name]
             yield from _leaves(each, (*path, *map(str, names[:1])))

@@ -29,8 +29,13 @@ class Markup(str):
 
 def shortened(value: object, most: int = LONGEST) -> str:
     """A value as text of at most so many characters."""
-    text = value if isinstance(value, str) else str(value)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    if isinstance(value, str):
+        text = value
+    else:
+        text = str(value)
+    if len(text) <= most:
+        return text
+    return text[: most - 1] + "…"
 
 
 def _escaped(value: object) -> str:
@@ -86,21 +91,21 @@ def figure(value: float | None) -> str:
     if value is None:
         return NONE
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) < 10**15 else f"{float(value):.4g}"
-    return (
-        f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 10**6 else f"{value:.4g}"
-    )
+        if abs(value) < 10**15:
+            return f"{value:,}"
+        return f"{float(value):.4g}"
+    if value == 0 or 0.001 <= abs(value) < 10**6:
+        return f"{value:.4f}"
+    return f"{value:.4g}"
 
 
 def in_bytes(n: float) -> str:
     """A number of bytes in the unit that fits."""
-    return (
-        f"{n:.0f} B"
-        if n < 1000
-        else f"{n / 1e3:.1f} kB"
-        if n < 1e6
-        else f"{n / 1e6:.4g} MB"
-    )
+    if n < 1000:
+        return f"{n:.0f} B"
+    if n < 1e6:
+        return f"{n / 1e3:.1f} kB"
+    return f"{n / 1e6:.4g} MB"
 
 
 def count(n: int, one: str, many: str = "") -> str:
@@ -120,7 +125,8 @@ def table(
     """A table whose rows begin with their header; numbers, and texts that begin with a
     digit or a dash, are figures.
     """
-    body, are_figures = [], [True] * len(head)
+    body = []
+    are_figures = [True] * len(head)
     for row in rows:
         are_figures = [
             old and _is_figure(cell) for old, cell in zip(are_figures, row, strict=True)
@@ -191,7 +197,8 @@ def bars(
     """
     drawn = []
     for index, (label, value, share) in enumerate(rows):
-        top, width = 34 * index, f"{100 * min(max(share, 0.0), 1.0):.2f}%"
+        top = 34 * index
+        width = f"{100 * min(max(share, 0.0), 1.0):.2f}%"
         drawn += [
             tag("text", shortened(label, 32), x=0, y=top + 13),
             tag("text", value, x="100%", y=top + 13, text_anchor="end"),
@@ -208,7 +215,9 @@ def cell(text: str) -> str:
     >>> cell("=cmd|' /C calc'!A0"), cell("well")
     ("'=cmd|' /C calc'!A0", 'well')
     """
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") else text
+    if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n"):
+        return f"'{text}"
+    return text
 
 
 # ---- pages
@@ -278,17 +287,16 @@ def html_page(title: str, *body: Markup) -> str:
 
 def whole_page(title: str, *parts: Markup) -> str:
     """A page of one section."""
-    header, main = (
-        tag("header", tag("h1", title)),
-        tag("main", *parts, id="content", tabindex=-1),
-    )
+    header = tag("header", tag("h1", title))
+    main = tag("main", *parts, id="content", tabindex=-1)
     return html_page(title, header, main)
 
 
 Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
-_SIDE, _EDGE = 300, 8  # of a curve's square, and the room around it
+_SIDE = 300
+_EDGE = 8  # of a curve's square, and the room around it
 # percent of the accent in the strongest cell, on which text can still be read
 _CELL = 45
 
@@ -341,7 +349,8 @@ def reliability(title: str, description: str, bins: Sequence[dict[str, Any]]) ->
     """Observed shares over predicted probabilities, with intervals; the larger the
     point, the more samples.
     """
-    most, drawn = max([*(each["examples"] for each in bins), 1]), []
+    most = max([*(each["examples"] for each in bins), 1])
+    drawn = []
     for each in [each for each in bins if each["observed"] is not None]:
         (x, y), (_, bottom), (_, top) = (
             _xy(each["predicted"], value) for value in each["observed"]

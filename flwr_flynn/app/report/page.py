@@ -104,16 +104,14 @@ def page(report: Report) -> str:
         "p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow"
     )
     is_unequal = any(report["sha256"].get(name) is False for name in EQUALITIES)
-    fault = (
-        tag("p", "The model DIFFERS from that of the pooled data.", class_="fault")
-        if is_unequal
-        else None
-    )
+    fault = None
+    if is_unequal:
+        fault = tag(
+            "p", "The model DIFFERS from that of the pooled data.", class_="fault"
+        )
     head = tag("header", eyebrow, tag("h1", title), fault)
-    nav, foot = (
-        tag("nav", tag("ul", links), aria_label="Sections"),
-        tag("footer", tag("p", made_by)),
-    )
+    nav = tag("nav", tag("ul", links), aria_label="Sections")
+    foot = tag("footer", tag("p", made_by))
     return html_page(
         f"{title}: FlyNN report",
         head,
@@ -129,14 +127,16 @@ def _cut(value: Any, most: int) -> Any:
         return {shortened(name): _cut(entry, most) for name, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_cut(entry, most) for entry in value]
-    return shortened(value, most) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return shortened(value, most)
+    return value
 
 
 def _facts(section: Section) -> Markup | None:
     """The facts of a section as a table."""
     head = "fact", "value"
-    return (
-        tag("div", *bounded(section.title, head, section.facts, "facts", "facts"))
-        if section.facts
-        else None
-    )
+    if section.facts:
+        return tag(
+            "div", *bounded(section.title, head, section.facts, "facts", "facts")
+        )
+    return None

@@ -39,7 +39,9 @@ class Section(NamedTuple):
     parts: Parts = ()  # below them on the page
 
 
-MOST_ROWS, MOST_CLASSES, MOST_BARS = 100, 32, 24
+MOST_ROWS = 100
+MOST_CLASSES = 32
+MOST_BARS = 24
 _PLACES = ("output-dir", "federation")  # settings of the machine, not of the run
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
@@ -75,12 +77,10 @@ def left_out(
     n: int, noun: str, most: int = MOST_ROWS, order: str = ""
 ) -> Markup | None:
     """A note about rows beyond the most that are shown."""
-    return (
-        None
-        if n <= most
-        else tag(
-            "p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note"
-        )
+    if n <= most:
+        return None
+    return tag(
+        "p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note"
     )
 
 
@@ -100,15 +100,18 @@ def bounded(
 
 def participation(report: Report) -> Section:
     """Parties that took part, their samples, and reasons of those that did not."""
-    parties, action = report["parties"], report["action"]
+    parties = report["parties"]
+    action = report["action"]
     members = [member["party"] for member in report["federation"]]
     new = {party["name"] for party in parties}
-    before = [name for name in members if name not in new] if action == "join" else []
-    facts = (
-        [(f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}")]
-        if action in _DONE
-        else []
-    )
+    if action == "join":
+        before = [name for name in members if name not in new]
+    else:
+        before = []
+    if action in _DONE:
+        facts = [(f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}")]
+    else:
+        facts = []
     facts += [(f"  {update['party']}", _change(update)) for update in report["updates"]]
     facts += [] if action == "train" else [("parties in all", f"{len(members)}")]
     facts += _samples(report)
@@ -146,11 +149,9 @@ def participation(report: Report) -> Section:
 def asked(report: Report) -> int:
     """The number of parties that could have taken part."""
     simulation = report.get("simulation")
-    return (
-        simulation["parties"]
-        if simulation
-        else len(report["parties"]) + len(report["missing"])
-    )
+    if simulation:
+        return int(simulation["parties"])
+    return len(report["parties"]) + len(report["missing"])
 
 
 def absences(report: Report) -> list[tuple[str, str, str]]:
@@ -165,12 +166,11 @@ def absences(report: Report) -> list[tuple[str, str, str]]:
 
 def _change(update: dict[str, Any]) -> str:
     """Samples and digest of counts that were replaced or taken out, before and now."""
-    before, now = update["before"], update["now"] or {"examples": 0, "sha256": ["none"]}
-    sizes = (
-        ""
-        if before["examples"] is None
-        else f"{before['examples']} > {now['examples']} samples; "
-    )
+    before = update["before"]
+    now = update["now"] or {"examples": 0, "sha256": ["none"]}
+    sizes = ""
+    if before["examples"] is not None:
+        sizes = f"{before['examples']} > {now['examples']} samples; "
     return (
         f"{sizes}SHA-256 of its counts {before['sha256'][0][:12]}... > "
         f"{now['sha256'][0][:12]}"
@@ -178,18 +178,14 @@ def _change(update: dict[str, Any]) -> str:
 
 
 def _samples(report: Report) -> Facts:
-    examples, privacy, simulation = (
-        f"{report['examples']}",
-        report["privacy"],
-        report.get("simulation"),
-    )
+    examples = f"{report['examples']}"
+    privacy = report["privacy"]
+    simulation = report.get("simulation")
     if privacy:
         estimate = privacy["examples_estimate"]
-        examples = (
-            "hidden"
-            if estimate is None
-            else f"hidden, about {estimate} (estimate from the noisy counts)"
-        )
+        examples = "hidden"
+        if estimate is not None:
+            examples = f"hidden, about {estimate} (estimate from the noisy counts)"
     facts = [("training samples", examples)]
     if simulation:
         dealt = (
@@ -233,8 +229,12 @@ def skew(report: Report) -> Section:
 
 def model(report: Report) -> Section:
     """Columns, hashes, and what was learned beside the counts."""
-    facts = [] if report["schema"] is None else _schema(report["schema"])
-    if (columns := report["columns"]) is not None:
+    if report["schema"] is None:
+        facts = []
+    else:
+        facts = _schema(report["schema"])
+    columns = report["columns"]
+    if columns is not None:
         made = f"from histograms of the columns of {columns['examples']} samples"
         facts.append(("scaling", f"{report['scaling']}, {made}"))
     facts += (
@@ -242,7 +242,8 @@ def model(report: Report) -> Section:
         if report["selection"] is None
         else _selected(report["selection"], report["members"])
     )
-    if gram := report["gram"]:
+    gram = report["gram"]
+    if gram:
         none = "none: too few parties replied, or the regression failed"
         text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight"
         facts.append(("Gram matrix", text if gram["used"] else none))
@@ -253,9 +254,9 @@ def _schema(schema: dict[str, Any]) -> Facts:
     kinds = [column["kind"] for column in schema["columns"]]
     parts = [f"{kinds.count(kind)} {kind}" for kind in tables.KINDS if kind in kinds]
     with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
-    source = (
-        "learned from the parties" if schema["is_learned"] else "from the server's file"
-    )
+    source = "from the server's file"
+    if schema["is_learned"]:
+        source = "learned from the parties"
     facts = [("columns", f"{', '.join(parts)}; {with_gaps} with gaps; {source}")]
     facts += [
         (f"  tells the site: {name}", text)
@@ -270,7 +271,8 @@ def _selected(selection: dict[str, Any], members: list[dict[str, Any]]) -> Facts
     if not selection["accuracies"]:
         return [("selection", "none: too few parties with samples replied")]
     best = [f"{max(accuracies):.4f}" for accuracies in selection["accuracies"]]
-    decays, examples = len(selection["candidates"][0]), selection["examples"]
+    decays = len(selection["candidates"][0])
+    examples = selection["examples"]
     if len(best) == 1:
         compared = f"leave-one-out {best[0]}, {decays} compared on {examples} samples"
         return [("decay", f"{members[0]['decay']:.4g}, {compared}")]
@@ -295,16 +297,17 @@ def _selected(selection: dict[str, Any], members: list[dict[str, Any]]) -> Facts
 def equality(report: Report) -> Section:
     """Digests, and the comparison with the pooled data."""
     sha = report["sha256"]
-    facts = [("SHA-256 of the model", sha["model"])] if "model" in sha else []
+    if "model" in sha:
+        facts = [("SHA-256 of the model", sha["model"])]
+    else:
+        facts = []
     facts.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         facts.append(("  trained on pooled data", sha["pooled"]))
         for name in [name for name in EQUALITIES if name in sha]:
-            unknown = (
-                f"{len(report['missing'])} missing"
-                if name == "equal"
-                else "some samples were left out"
-            )
+            unknown = "some samples were left out"
+            if name == "equal":
+                unknown = f"{len(report['missing'])} missing"
             facts.append(
                 (
                     EQUALITIES[name],
@@ -323,11 +326,9 @@ def traffic(report: Report) -> Section:
     """Bytes by phase, seconds, and the figures that left the parties; equal ones of a
     phase are one row.
     """
-    by_phase, seconds, rows = (
-        report["traffic"],
-        (report.get("run") or {}).get("seconds"),
-        list[tuple[Any, ...]](),
-    )
+    by_phase = report["traffic"]
+    seconds = (report.get("run") or {}).get("seconds")
+    rows = list[tuple[Any, ...]]()
     total = {
         way: sum(bytes_of[way] for bytes_of in by_phase.values())
         for way in ("up", "down")
@@ -355,7 +356,10 @@ def traffic(report: Report) -> Section:
                 )
                 or NONE
             )
-            named = f"{len(sizes)} times {name}" if len(sizes) > 1 else name
+            if len(sizes) > 1:
+                named = f"{len(sizes)} times {name}"
+            else:
+                named = name
             rows.append(
                 (phase, kind, named, shape or "varies", in_all, sent["parties"])
             )
@@ -371,17 +375,17 @@ def traffic(report: Report) -> Section:
         "bytes: least / mean / most",
         "parties",
     )
-    parts = (
-        [sentence(said), *bounded("Messages", columns, rows, "messages")]
-        if rows
-        else []
-    )
+    if rows:
+        parts = [sentence(said), *bounded("Messages", columns, rows, "messages")]
+    else:
+        parts = []
     return Section("What left the sites", facts if by_phase else [], parts)
 
 
 def privacy(report: Report) -> Section:
     """The guarantee in plain words, or that there is none."""
-    if private := report["privacy"]:
+    private = report["privacy"]
+    if private:
         said = guarantee(report)
         bound = "NONE: seeded noise, for simulations"
         if private["epsilon"] is not None:
@@ -435,7 +439,9 @@ def privacy(report: Report) -> Section:
 def guarantee(report: Report) -> list[str]:
     """The guarantee of noisy counts with its assumptions; nothing without one."""
     private = report["privacy"]
-    return [private["guarantee"], *private["notes"]] if private else []
+    if private:
+        return [private["guarantee"], *private["notes"]]
+    return []
 
 
 # ---- settings
@@ -445,10 +451,8 @@ def settings(report: Report) -> Section:
     """Versions, and the command that runs it again, with the settings that differ from
     the defaults.
     """
-    defaults, own = (
-        {row.key: row.default for row in RunConfig.rows()},
-        report["settings"],
-    )
+    defaults = {row.key: row.default for row in RunConfig.rows()}
+    own = report["settings"]
     # which others go on with their federation
     places = _PLACES[: 2 - (own.get("action", "train") != "train")]
     given = {
@@ -456,15 +460,11 @@ def settings(report: Report) -> Section:
         for key in own
         if key in defaults and key not in places and own[key] != defaults[key]
     }
-    config, simulation = (
-        " ".join(f"{key}={_typed(value)}" for key, value in given.items()),
-        report.get("simulation"),
-    )
-    nodes = (
-        f" --federation-config num-supernodes={simulation['parties']}"
-        if simulation
-        else ""
-    )
+    config = " ".join(f"{key}={_typed(value)}" for key, value in given.items())
+    simulation = report.get("simulation")
+    nodes = ""
+    if simulation:
+        nodes = f" --federation-config num-supernodes={simulation['parties']}"
     command = f"flwr run .{nodes}" + (
         f" --run-config {shlex.quote(config)}" if config else ""
     )
@@ -481,10 +481,11 @@ def _typed(value: Any) -> str:
     Flower looks for the end of a text at the next quotation mark, so those inside are
     escaped.
     """
-    parts = value.split('"') if isinstance(value, str) else [value]
+    if isinstance(value, str):
+        parts = value.split('"')
+    else:
+        parts = [value]
     typed = [json.dumps(part, ensure_ascii=False) for part in parts]
-    return (
-        '"' + "\\u0022".join(part[1:-1] for part in typed) + '"'
-        if isinstance(value, str)
-        else typed[0]
-    )
+    if isinstance(value, str):
+        return '"' + "\\u0022".join(part[1:-1] for part in typed) + '"'
+    return typed[0]

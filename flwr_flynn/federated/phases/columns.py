@@ -66,7 +66,7 @@ _MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # that a cell takes while it is made, roughly
 _SUM_BYTES = 96  # that a cell of the sum takes while relevance follows from it, roughly
 
-USUAL_BINS = 2 ** (MANTISSA_BITS + 6)
+USUAL_BINS: int = 2 ** (MANTISSA_BITS + 6)
 """Bins of a column with values of both signs within 32 powers of two."""
 
 
@@ -128,10 +128,8 @@ class ColumnsRequest(Request[ColumnHistograms]):
         cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> ColumnsRequest:
         with refusing():
-            n_features, classes = (
-                config.integer("n_features", 1, 2**31 - 1),
-                config.json("classes", MAX_CHARS),
-            )
+            n_features = config.integer("n_features", 1, 2**31 - 1)
+            classes = config.json("classes", MAX_CHARS)
             request = cls(n_features, classes, announced_names(config))
         what = f"histograms of {n_features} columns, {len(request.classes)} classes"
         party.check_memory(request.memory_needed, what)
@@ -162,10 +160,8 @@ class ColumnsRequest(Request[ColumnHistograms]):
         return found, found.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        n_classes, n_cells = (
-            len(self.classes),
-            min(sizes.total * self.n_features, _MOST_CELLS),
-        )
+        n_classes = len(self.classes)
+        n_cells = min(sizes.total * self.n_features, _MOST_CELLS)
         return [
             Field("class sizes", (n_classes,), sizes.per_class, PLAIN),
             Field(
@@ -201,13 +197,15 @@ class ColumnsRequest(Request[ColumnHistograms]):
             raise PayloadError("histograms", error.expected, error.got) from None
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced, most = reply.announced, self.max_examples or self.capacity // 1024
+        announced = reply.announced
+        most = self.max_examples or self.capacity // 1024
         if announced > most:
             raise PayloadError("histograms", f"at most {most} examples", announced)
         return Sizes(announced, announced)
 
     def check(self, statistic: ColumnHistograms, sizes: Sizes) -> None:
-        if (n_examples := sum(self.sizes(statistic).tolist())) != sizes.total:
+        n_examples = sum(self.sizes(statistic).tolist())
+        if n_examples != sizes.total:
             raise PayloadError(
                 "histograms", f"{sizes.total} examples as announced", n_examples
             )
@@ -236,7 +234,8 @@ def plan_of(state: RunState, context: Context) -> HashPlan:
     """The plan of a run that has this phase; of a learned schema for as many features
     as it has numbers.
     """
-    if (plan := context.options.plan) is None:
+    plan = context.options.plan
+    if plan is None:
         raise ConfigError(
             "spec", "a plan that needs the columns", type(context.options.spec).__name__
         )
@@ -245,7 +244,8 @@ def plan_of(state: RunState, context: Context) -> HashPlan:
 
 def request_of(state: RunState, context: Context) -> ColumnsRequest:
     """The request for the columns as they are, in clear."""
-    run, n_features = state.run_spec, plan_of(state, context).n_features
+    run = state.run_spec
+    n_features = plan_of(state, context).n_features
     return ColumnsRequest(
         n_features,
         run.classes,
@@ -332,7 +332,9 @@ class BinsRequest(Request[Tables]):
         return Tables((found.table(self.cuts, self.by_class),)), found.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        n_classes = len(self.columns.classes) if self.by_class else 1
+        n_classes = 1
+        if self.by_class:
+            n_classes = len(self.columns.classes)
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
@@ -409,10 +411,8 @@ def phases_for(options: RunOptions) -> list[Phase]:
     """The phase of a run in clear, or those of a secure one; none without a plan that
     derives specs from them.
     """
-    return (
-        []
-        if options.plan is None
-        else BINS
-        if options.run_spec.is_secure
-        else [COLUMNS]
-    )
+    if options.plan is None:
+        return []
+    if options.run_spec.is_secure:
+        return BINS
+    return [COLUMNS]

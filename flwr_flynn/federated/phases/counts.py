@@ -67,15 +67,15 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
 
     @property
     def start(self) -> CountsOfSpecs:
-        return no_counts(self.run) if self.totals is None else self.totals
+        if self.totals is None:
+            return no_counts(self.run)
+        return self.totals
 
     @property
     def discloses(self) -> str:
-        return (
-            super().discloses
-            if self.run.mechanism is None or self.run.is_secure
-            else NOISY
-        )
+        if self.run.mechanism is None or self.run.is_secure:
+            return super().discloses
+        return NOISY
 
     @property
     def most_examples(self) -> int:
@@ -127,7 +127,8 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         )
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced, most = reply.announced, self.most_examples
+        announced = reply.announced
+        most = self.most_examples
         if self.run.mechanism is not None:
             if announced != NOISY_EXAMPLES:
                 raise PayloadError(
@@ -148,17 +149,18 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
             )
 
     def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
-        return self.now(statistic).parts[0].n_per_class if self.run.is_plain else None
+        sizes: npt.NDArray[np.int64] | None = None
+        if self.run.is_plain:
+            sizes = self.now(statistic).parts[0].n_per_class
+        return sizes
 
     def load(self, statistic: CountsOfSpecs) -> int:
         counts = self.now(statistic).parts[0]
-        return (
-            0
-            if self.is_withdrawal
-            else counts.n_examples
-            if self.run.is_plain
-            else int(np.abs(counts.array).max())
-        )
+        if self.is_withdrawal:
+            return 0
+        if self.run.is_plain:
+            return counts.n_examples
+        return int(np.abs(counts.array).max())
 
     @property
     def capacity(self) -> int:
@@ -177,11 +179,9 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         """Counts that the server takes out of the sum, if any: those that the party was
         counted by.
         """
-        return (
-            CountsOfSpecs(statistic.parts[: len(self.run.specs)])
-            if self.removes
-            else None
-        )
+        if self.removes:
+            return CountsOfSpecs(statistic.parts[: len(self.run.specs)])
+        return None
 
     def now(self, statistic: CountsOfSpecs) -> CountsOfSpecs:
         """Counts of the party's samples as they are."""
@@ -190,10 +190,12 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     def match(
         self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]
     ) -> int | None:
-        members, then = self.roster.before, self.before(statistic)
+        members = self.roster.before
+        then = self.before(statistic)
         if then is not None:
             return self._counted_by(then, sender, taken)
-        if found := self.roster.find(*sender):
+        found = self.roster.find(*sender)
+        if found:
             name = members[found[0]]
             raise PayloadError(
                 "member",
@@ -207,7 +209,8 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         """The index of the member of the saved run that was counted by these very
         counts.
         """
-        members, there = self.roster.before, self.roster.staying - taken
+        members = self.roster.before
+        there = self.roster.staying - taken
         found = [
             index
             for index in self.roster.proven(sender.cid, sender.proof)
@@ -254,8 +257,13 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         then = self.before(statistic)
-        rest = total if then is None else total - then
-        return rest if self.is_withdrawal else rest + self.now(statistic)
+        if then is None:
+            rest = total
+        else:
+            rest = total - then
+        if self.is_withdrawal:
+            return rest
+        return rest + self.now(statistic)
 
 
 def _in_short(counts: CountsOfSpecs) -> dict[str, Any]:
@@ -313,7 +321,8 @@ class UpdateRequest(CountsRequest):
         return before + super().fields(sizes)
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
-        then, now = self.counted(party, before=True), self.counted(party)
+        then = self.counted(party, before=True)
+        now = self.counted(party)
         first = now.parts[0]
         changed = -(
             -np.abs(first.array - then.parts[0].array).sum(axis=1) // first.hash_nnz
@@ -323,10 +332,8 @@ class UpdateRequest(CountsRequest):
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
         n = len(self.run.specs)
-        then, now = (
-            super().of_parts(parts[:n], n_parties),
-            super().of_parts(parts[n:], n_parties),
-        )
+        then = super().of_parts(parts[:n], n_parties)
+        now = super().of_parts(parts[n:], n_parties)
         return CountsOfSpecs(then.parts + now.parts)
 
 
@@ -335,7 +342,9 @@ _KINDS = {"withdraw": WithdrawRequest, "update": UpdateRequest}
 
 def _request(state: RunState, context: Context) -> CountsRequest:
     options = context.options
-    totals = None if options.federation is None else options.federation.totals
+    totals = None
+    if options.federation is not None:
+        totals = options.federation.totals
     kind = _KINDS.get(options.purpose, CountsRequest)
     return kind(state.run_spec, options.max_examples_per_party, totals, context.counted)
 
@@ -348,7 +357,10 @@ def phase_for(options: RunOptions) -> Phase:
     """The counting of a run: added to nothing or to a saved sum, or taken out of one,
     or replaced in it.
     """
-    audience = ALL if options.purpose in _KINDS else NEW
+    if options.purpose in _KINDS:
+        audience = ALL
+    else:
+        audience = NEW
     content = "class counts of the active bits of each hash"
     return Phase(
         "counts",

@@ -168,7 +168,9 @@ def of_party(statistic: Tables, n_before: int) -> Result:
     """The result of a party, after those of so many others."""
     shared, own, _, *scores = statistic.tables
     has_figures = n_before < _MOST_SHOWN and scores and scores[1][0]
-    found = figures.overall(scores[0], scores[1]) if has_figures else None
+    found = None
+    if has_figures:
+        found = figures.overall(scores[0], scores[1])
     return Result((int(np.trace(shared)), int(np.trace(own))), int(shared.sum()), found)
 
 
@@ -196,7 +198,8 @@ def evaluated(
         }
         return figures.summary(total.tables[index], right)
 
-    sent, tables = int(total.tables[2].item()), total.tables[3:]
+    sent = int(total.tables[2].item())
+    tables = total.tables[3:]
     scores = [
         each
         for pair in zip(tables[::2], tables[1::2], strict=True)
@@ -260,9 +263,10 @@ class EvaluationRequest(RunRequest[Tables]):
         }
 
     def arrays(self) -> list[codec.Array]:
-        packed = (
-            [] if self.model.gram is None else [pack_signed(self.model.gram.weights)]
-        )
+        if self.model.gram is None:
+            packed = []
+        else:
+            packed = [pack_signed(self.model.gram.weights)]
         return codec.encode(*(each.counts for each in self.model.members)) + packed
 
     @classmethod
@@ -272,7 +276,9 @@ class EvaluationRequest(RunRequest[Tables]):
         tries = config.boolean("tries")
         run = announced_run(config, party)
         n_releases = config.integer("n_releases", 0, 2**31 - 1)
-        group = config.text("group", 200) if "group" in config else ""
+        group = ""
+        if "group" in config:
+            group = config.text("group", 200)
         gram = None
         if "gram" in config:
             arrays, gram = (
@@ -300,11 +306,17 @@ class EvaluationRequest(RunRequest[Tables]):
 
     @property
     def bound(self) -> int | None:
-        return self.run.bound if self.is_summed else None
+        if self.is_summed:
+            return self.run.bound
+        return None
 
     @property
     def discloses(self) -> str:
-        return SECURE if self.is_summed else RESULTS if self.tries else NOTHING
+        if self.is_summed:
+            return SECURE
+        if self.tries:
+            return RESULTS
+        return NOTHING
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -324,8 +336,12 @@ class EvaluationRequest(RunRequest[Tables]):
     def compute(self, party: SampleAccess) -> Answer:
         if self.is_summed:
             return super().compute(party)
-        answer = self._evaluated(party) if self.tries else Answer()
-        if reason := party.keep(self.run, self.model):
+        if self.tries:
+            answer = self._evaluated(party)
+        else:
+            answer = Answer()
+        reason = party.keep(self.run, self.model)
+        if reason:
             answer.metrics[UNKEPT] = reason
         return answer
 
@@ -339,11 +355,12 @@ class EvaluationRequest(RunRequest[Tables]):
                 "y",
                 "n_features",
             )
-            shown = (
-                DataError("X_test, y_test", text=f"X_test, y_test: {error}")
-                if is_ours
-                else error
-            )
+            if is_ours:
+                shown: Exception = DataError(
+                    "X_test, y_test", text=f"X_test, y_test: {error}"
+                )
+            else:
+                shown = error
             return Answer(metrics={REFUSED: party.reason("the evaluation", shown)})
         if not n_examples:
             return Answer()
@@ -356,8 +373,12 @@ class EvaluationRequest(RunRequest[Tables]):
         histograms and sums.
         """
         mine, has_own, batches = party.tried(self.run, self.model)
-        n_classes, names = self.run.n_classes, self.groups
-        least = 1 if self.is_summed else party.options.min_examples
+        n_classes = self.run.n_classes
+        names = self.groups
+        if self.is_summed:
+            least = 1
+        else:
+            least = party.options.min_examples
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         tables = [
             np.zeros(field.shape, np.int64)
@@ -391,11 +412,9 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def parts(self, statistic: Tables) -> list[codec.Array]:
         shared, own, n_own, *scores = statistic.tables
-        return (
-            [shared, *scores]
-            if self.is_summed
-            else [shared, own * (n_own > 0), *scores]
-        )
+        if self.is_summed:
+            return [shared, *scores]
+        return [shared, own * (n_own > 0), *scores]
 
     def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
         shared, own, *scores = (
@@ -422,7 +441,8 @@ class EvaluationRequest(RunRequest[Tables]):
 
     def check(self, statistic: Tables, sizes: Sizes) -> None:
         matrix, _, _, *scores = statistic.tables
-        if (total := sum(matrix.ravel().tolist())) != sizes.total:
+        total = sum(matrix.ravel().tolist())
+        if total != sizes.total:
             raise PayloadError(
                 "confusion matrix", f"{sizes.total} examples as announced", total
             )
@@ -438,7 +458,10 @@ class EvaluationRequest(RunRequest[Tables]):
                 raise PayloadError(
                     "scores", "the samples of the confusion matrix", "others"
                 )
-            whole = [0, 0] if sums[0] == 0 else [sizes.total, np.trace(matrix)]
+            if sums[0] == 0:
+                whole = [0, 0]
+            else:
+                whole = [sizes.total, np.trace(matrix)]
             if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
                 raise PayloadError(
                     "sums of scores", "the samples of the confusion matrix", "others"
@@ -451,11 +474,9 @@ class EvaluationRequest(RunRequest[Tables]):
         self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None
     ) -> Tables | None:
         # What nobody asked for is not looked at.
-        return (
-            None
-            if not self.tries or reply.announced == 0
-            else super().read(arrays, reply, member)
-        )
+        if not self.tries or reply.announced == 0:
+            return None
+        return super().read(arrays, reply, member)
 
 
 @register
@@ -473,11 +494,9 @@ class SecureEvaluationRequest(EvaluationRequest):
 def _ask(
     state: RunState, context: Context, kind: type[EvaluationRequest]
 ) -> EvaluationRequest:
-    run, model, options = (
-        run_of_members(state, context.options),
-        model_of(state, context.options),
-        context.options,
-    )
+    run = run_of_members(state, context.options)
+    model = model_of(state, context.options)
+    options = context.options
     n_releases = sum(release.times for release in model.members[0].counts.noise)
     if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
@@ -495,11 +514,11 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     summed = state.results.get(SECURE_EVALUATION.name)
     if summed is not None:
         return state.with_result(request.phase, Evaluation(summed.figures, unkept))
-    parts, classes = (
-        {context.names[cid]: part for cid, part in batch.parts.items()},
-        list(request.run.classes),
-    )
-    least = _PUBLIC_FLOOR if request.is_summed else 1
+    parts = {context.names[cid]: part for cid, part in batch.parts.items()}
+    classes = list(request.run.classes)
+    least = 1
+    if request.is_summed:
+        least = _PUBLIC_FLOOR
     found = evaluated(batch.total, parts, classes, request.groups, request.group, least)
     return state.with_result(request.phase, Evaluation(found, unkept))
 

@@ -99,10 +99,12 @@ class GramRequest(RunRequest[GramMatrix]):
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
         X, codes = party.inputs(self.run)
-        n_counted, least = len(codes), party.options.min_examples
+        n_counted = len(codes)
+        least = party.options.min_examples
         if self.bound is None and least > 1:
             X, codes = self._without_few(X, codes, least)
-        specs, n_jobs = self.run.specs, party.options.n_jobs
+        specs = self.run.specs
+        n_jobs = party.options.n_jobs
         return GramMatrix.from_data(
             specs, self.weights, X, codes, n_jobs, progress(len(codes))
         ), n_counted
@@ -130,7 +132,8 @@ class GramRequest(RunRequest[GramMatrix]):
         return _CAPACITY
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        n_rows, n_classes = self.n_rows, self.run.n_classes
+        n_rows = self.n_rows
+        n_classes = self.run.n_classes
         # of each fold the upper triangle of the products row by row, and the sums of
         # the rows by class
         return [
@@ -152,7 +155,8 @@ class GramRequest(RunRequest[GramMatrix]):
 
     def of_parts(self, parts: list[Array], n_parties: int) -> GramMatrix:
         sizes, products, sums = parts
-        if (n_examples := sum(sizes.ravel().tolist())) > _CAPACITY:
+        n_examples = sum(sizes.ravel().tolist())
+        if n_examples > _CAPACITY:
             raise PayloadError(
                 "Gram matrix", f"that of at most {_CAPACITY} samples", n_examples
             )
@@ -172,7 +176,9 @@ class GramRequest(RunRequest[GramMatrix]):
         weights = np.array(self.weights)
         if (sums > LEVELS * sizes[:, None]).any():  # else totals may be beyond int64
             return False
-        totals, n_weighted, start = weights @ sums, sum((weights * sizes).tolist()), 0
+        totals = weights @ sums
+        n_weighted = sum((weights * sizes).tolist())
+        start = 0
         for i, total in enumerate(totals.tolist()):
             row = products[start : start + len(totals) - i]
             start += len(row)
@@ -214,7 +220,8 @@ def _ask(state: RunState, context: Context) -> GramRequest:
 
 def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
     request: GramRequest = context.request
-    is_empty, scoring = batch.total.n_per_class.sum(axis=0) == 0, None
+    is_empty = batch.total.n_per_class.sum(axis=0) == 0
+    scoring = None
     if not state.results["counts"].parts[0].n_per_class[is_empty].any():
         # Else the scores would speak against a class that they never saw.
         scoring = batch.total.scoring(request.run.specs, request.weights)

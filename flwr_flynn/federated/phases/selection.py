@@ -90,7 +90,8 @@ class SelectionRequest(RunRequest[Tables]):
         subsample = kept(X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
         n_examples = len(codes)
         if not subsample.all():
-            X, codes = X[subsample], codes[subsample]
+            X = X[subsample]
+            codes = codes[subsample]
         tables: list[Array] = [
             np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)
         ]
@@ -145,7 +146,9 @@ class Selection:
     @property
     def accuracy(self) -> float | None:
         """Leave-one-out balanced accuracy of the best candidate alone."""
-        return max(map(max, self.accuracies)) if self.accuracies else None
+        if self.accuracies:
+            return max(map(max, self.accuracies))
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """The selection as JSON can hold it."""
@@ -181,17 +184,13 @@ def select(
     Without samples these are the members `before`, of a saved run, or else the first
     spec with the suggested decay.
     """
-    n_per_class, correct, losses = (
-        np.zeros(1, np.int64),
-        [np.zeros((1, 1), np.int64)],
-        [],
-    )
+    n_per_class = np.zeros(1, np.int64)
+    correct = [np.zeros((1, 1), np.int64)]
+    losses = []
     if total is not None and total.tables[0].any():
-        n_per_class, correct, losses = (
-            total.tables[0][0],
-            list(total.tables[1::2]),
-            list(total.tables[2::2]),
-        )
+        n_per_class = total.tables[0][0]
+        correct = list(total.tables[1::2])
+        losses = list(total.tables[2::2])
     choices = choose(correct, n_per_class, max_members)
     scorings = [candidates[choice.spec][choice.scoring] for choice in choices]
     if before and not losses:
@@ -220,10 +219,8 @@ def select(
 
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
-    name, lists = (
-        key("candidates"),
-        config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS),
-    )
+    name = key("candidates")
+    lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
     if not isinstance(lists, list) or not all(
         isinstance(entries, list) for entries in lists
     ):
@@ -244,19 +241,21 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
 
 
 def _request(state: RunState, context: Context) -> SelectionRequest:
-    totals, options = state.results["counts"], context.options
+    totals = state.results["counts"]
+    options = context.options
     return SelectionRequest(
         state.run_spec, totals, candidates_for(totals, options.rule, options.decay)
     )
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    options, n_parties, candidates = (
-        context.options,
-        len(batch.passed),
-        context.request.candidates,
-    )
-    before = members_of(state, options) if options.has_members else ()
+    options = context.options
+    n_parties = len(batch.passed)
+    candidates = context.request.candidates
+    if options.has_members:
+        before = members_of(state, options)
+    else:
+        before = ()
     selection = select(candidates, batch.total, n_parties, options.max_members, before)
     return state.with_result("selection", selection)
 
@@ -265,11 +264,9 @@ def _applies(options: RunOptions) -> bool:
     """True where several candidates are to be tried, and a resumed run is not past
     that.
     """
-    saved = (
-        options.federation
-        if options.purpose == "resume" and options.has_members
-        else None
-    )
+    saved = None
+    if options.purpose == "resume" and options.has_members:
+        saved = options.federation
     return options.selects and not (saved is not None and saved.is_past_selection)
 
 

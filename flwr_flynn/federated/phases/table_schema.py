@@ -84,7 +84,8 @@ class SchemaRequest(Request[TableSummary]):
         return TableSummary({}, 0)
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        if (announced := reply.announced) > MOST_ROWS // 1024:
+        announced = reply.announced
+        if announced > MOST_ROWS // 1024:
             raise PayloadError(
                 "summary", f"at most {MOST_ROWS // 1024} examples", announced
             )
@@ -129,10 +130,8 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     """The state with the schema, and with placeholders of specs for the numbers of its
     rows.
     """
-    options, n_able = (
-        context.options,
-        len(batch.passed) + len(context.missing) - len(batch.refused),
-    )
+    options = context.options
+    n_able = len(batch.passed) + len(context.missing) - len(batch.refused)
     # whoever has not answered yet may still do so
     if batch.refused and n_able < options.min_parties:
         text = (
@@ -149,7 +148,9 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         assert options.plan is not None  # as the options require
         specs = placeholder_specs(replace(options.plan, n_features=schema.width))
         # Numbers without names and gaps are hashed as they stand.
-        names = schema if schema.is_named or not schema.is_plain else None
+        names = None
+        if schema.is_named or not schema.is_plain:
+            names = schema
         run = replace(run, specs=options.counted_specs(specs), feature_names=names)
     result = LearnedSchema(left_out, batch.parts)
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)

@@ -16,10 +16,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run both."""
     config = context.run_config
-    rounds, fedavg = (
-        int(config["num-server-rounds"]),
-        FedAvg(fraction_evaluate=float(config["fraction-evaluate"])),
-    )
+    rounds = int(config["num-server-rounds"])
+    fedavg = FedAvg(fraction_evaluate=float(config["fraction-evaluate"]))
     result = fedavg.start(grid, ArrayRecord(weights_of(network())), num_rounds=rounds)
     of_fedavg = result.evaluate_metrics_clientapp[rounds]["auroc"]
 

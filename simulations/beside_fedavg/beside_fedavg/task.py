@@ -27,16 +27,13 @@ def payments(bank: int, n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
     amount = rng.lognormal(3 + 0.4 * (bank % 4), 1.1, n)
     hour = rng.normal(14, 5, n) % 24
     away = rng.exponential(8, n) * np.where(rng.random(n) < 0.05, 40, 1)
-    since, declined, age = (
-        rng.exponential(20, n),
-        rng.poisson(0.15, n),
-        rng.gamma(2, 300, n),
-    )
-    tested, stolen = (amount < 8) & (since < 3), (away > 100) & (amount > 60)
-    taken_over, opened = (
-        (np.abs(hour - 2) < 3) & (declined > 0),
-        (age < 120) & (amount > 150),
-    )
+    since = rng.exponential(20, n)
+    declined = rng.poisson(0.15, n)
+    age = rng.gamma(2, 300, n)
+    tested = (amount < 8) & (since < 3)
+    stolen = (away > 100) & (amount > 60)
+    taken_over = (np.abs(hour - 2) < 3) & (declined > 0)
+    opened = (age < 120) & (amount > 150)
     risk = np.full(n, 0.004)
     for kind, found in enumerate((tested, stolen, taken_over, opened)):
         risk = np.maximum(risk, found * (0.55 if kind == bank % 4 else 0.25))
@@ -65,10 +62,8 @@ def network(weights: list[np.ndarray] | None = None) -> MLPClassifier:
     X, y = payments(0, 100)
     found.partial_fit(scaled(X), y, classes=[0, 1])
     if weights is not None:
-        found.coefs_, found.intercepts_ = (
-            [each.copy() for each in weights[:2]],
-            [each.copy() for each in weights[2:]],
-        )
+        found.coefs_ = [each.copy() for each in weights[:2]]
+        found.intercepts_ = [each.copy() for each in weights[2:]]
     return found
 
 

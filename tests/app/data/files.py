@@ -32,7 +32,8 @@ def written(
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
     pandas = pytest.importorskip("pandas")
-    frame, ending = pandas.DataFrame(content), path.suffix.lower()
+    frame = pandas.DataFrame(content)
+    ending = path.suffix.lower()
     with path.open("wb") as stream:
         if ending == ".csv":
             frame.to_csv(stream, index=False, **options)
@@ -46,7 +47,10 @@ def written(
             }
             names = [name for name in frame if name not in others]
             X = frame[names].to_numpy()
-            y = {"y": others.pop("label")} if "label" in others else {}
+            if "label" in others:
+                y = {"y": others.pop("label")}
+            else:
+                y = {}
             np.savez(
                 stream,
                 X=X.astype(str) if X.dtype == object else X,

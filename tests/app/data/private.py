@@ -74,7 +74,8 @@ def count(
     hasher: FlyHash, classes: Sequence[Label], X: Any, y: Any, n_rows: int = 2**14
 ) -> tuple[ClassCounts, int]:
     """Counts of the samples that fit, and how many do not."""
-    rows, active = GivenRows(Samples(X, y)), []
+    rows = GivenRows(Samples(X, y))
+    active = []
     check_columns(rows, (), hasher.n_features)
     for _, parts in fitting(
         rows,
@@ -84,16 +85,14 @@ def count(
         of=hasher.active,
     ):
         active += parts
-    bits = (
-        np.concatenate([bits for _, _, bits in active])
-        if active
-        else np.zeros((0, hasher.hash_nnz), np.int32)
-    )
-    codes = (
-        np.concatenate([codes for _, codes, _ in active])
-        if active
-        else np.zeros(0, np.int64)
-    )
+    if active:
+        bits = np.concatenate([bits for _, _, bits in active])
+    else:
+        bits = np.zeros((0, hasher.hash_nnz), np.int32)
+    if active:
+        codes = np.concatenate([codes for _, codes, _ in active])
+    else:
+        codes = np.zeros(0, np.int64)
     return ClassCounts.from_active(hasher, bits, codes, len(classes)), len(y) - len(
         codes
     )

@@ -358,18 +358,17 @@ def parquet(path: Path, index: str | None, notes: Any = None) -> NodeConfig:
     import pandas as pd
     import pyarrow.parquet as pq
 
-    rows = None if index is None else pd.Index([7, 9], name=index or None)
+    rows = None
+    if index is not None:
+        rows = pd.Index([7, 9], name=index or None)
     frame = pd.DataFrame(
         {"a": [1, 2], "b": [0.5, 0.25], "label": ["x", "y"]}, index=rows
     )
     frame.to_parquet(path, compression=None)
     if notes is not None:
         table = pq.read_table(path)
-        notes = (
-            notes(json.loads(table.schema.metadata[b"pandas"]))
-            if callable(notes)
-            else notes
-        )
+        if callable(notes):
+            notes = notes(json.loads(table.schema.metadata[b"pandas"]))
         pq.write_table(table.replace_schema_metadata({b"pandas": notes}), path)
     return node(path)
 
@@ -535,7 +534,8 @@ def oversized() -> bytes:
     return bytes(content)
 
 
-GOOD_X, GOOD_Y = npy(np.eye(3)), npy(np.arange(3))
+GOOD_X = npy(np.eye(3))
+GOOD_Y = npy(np.arange(3))
 GOOD = {"X": GOOD_X, "y": GOOD_Y}
 MALFORMED: dict[str, bytes] = {
     "nothing": npz({}),

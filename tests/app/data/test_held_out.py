@@ -183,8 +183,10 @@ def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["int64", "timestamp", "binary", "fixed"])
 def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    who, path = np.repeat(np.arange(40), 6), tmp_path / "a.parquet"
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    who = np.repeat(np.arange(40), 6)
+    path = tmp_path / "a.parquet"
     numbers = 2**59 + who.astype(np.int64)
     ids = {
         "int64": pa.array(numbers),
@@ -209,7 +211,8 @@ def test_ids_of_every_type_keep_rows_together_or_are_refused(kind, tmp_path):
 
 
 def test_ids_in_x_of_an_npz_file_are_no_feature(tmp_path):
-    ids, path = np.arange(20.0), tmp_path / "a.npz"
+    ids = np.arange(20.0)
+    path = tmp_path / "a.npz"
     np.savez(
         path,
         X=np.stack([ids, ids % 3, ids], axis=1),
@@ -254,7 +257,8 @@ def test_rows_without_an_id_are_held_out_one_by_one(read, tmp_path):
 
 
 def test_a_private_party_s_secret_decides(tmp_path):
-    party, features = own(tmp_path / "a.csv"), ("age", "crp")
+    party = own(tmp_path / "a.csv")
+    features = ("age", "crp")
     one, other = (
         held(private_share(party, features, secret)) for secret in (b"1", b"2")
     )

@@ -26,7 +26,8 @@ from tests.raising import raises
 
 
 def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path):
-    n, big = MOST_ROWS + 3, 2**60 + 1
+    n = MOST_ROWS + 3
+    big = 2**60 + 1
     path = written(
         tmp_path / "mine.csv",
         "a,flag,label\n" + "".join(f"{big + i},True,x\n" for i in range(n)),
@@ -76,10 +77,8 @@ def write(path: Path, rows: list[Any]) -> None:
             y=np.array([row[2] for row in rows]),
         )
     else:
-        arrow, parquet = (
-            pytest.importorskip("pyarrow"),
-            pytest.importorskip("pyarrow.parquet"),
-        )
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
         kinds = arrow.float64(), arrow.int64(), arrow.int64()
         columns = [
             arrow.array(values, kind)
@@ -100,7 +99,9 @@ def test_no_record_of_a_private_file_changes_how_another_is_read_or_if_it_is_hel
     ending, odd, evaluate, tmp_path
 ):
     # one missing label makes floats of all in NumPy
-    first = 0 if ending == ".npz" else BIG
+    first = 0
+    if ending != ".npz":
+        first = BIG
     rows: list[Any] = [(i + 0.5, i, first + i % 7) for i in range(60)]
     path = tmp_path / f"mine{ending}"
 
@@ -138,10 +139,8 @@ def test_a_missing_package_is_named_with_its_extra(read, tmp_path, monkeypatch):
 
 
 def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
-    arrow, parquet = (
-        pytest.importorskip("pyarrow"),
-        pytest.importorskip("pyarrow.parquet"),
-    )
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
     buffers = [
         *arrow.array(["1", "\x7f", "3"]).buffers()[:2],
         arrow.py_buffer(b"1\xff3"),
@@ -162,7 +161,8 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
     path = tmp_path / "mine.parquet"
     parquet.write_table(arrow.table(columns), path)
     features = ("number", "truth", "text", "half", "kinds", "stamp", "list")
-    rows, nan = private_share(node(path), features), np.nan
+    rows = private_share(node(path), features)
+    nan = np.nan
     expected = [
         [1, 1, 1, 0.5, 7, nan, nan],
         [nan, 0, nan, 1.5, nan, nan, nan],

@@ -130,7 +130,10 @@ def as_read(path: Path) -> Iterator[str]:
         file.check()
         yield file.described()
         X, y, *_ = file.whole()
-        columns = X.columns if isinstance(X, Table) else X.T
+        if isinstance(X, Table):
+            columns = X.columns
+        else:
+            columns = X.T
         for name, report, column in zip(file.names, file.reports, columns, strict=True):
             yield f"{name}: {report.kind}: {', '.join(map(value_of, column))}"
         yield (
@@ -140,7 +143,8 @@ def as_read(path: Path) -> Iterator[str]:
     except DataError as error:
         assert_short(error)
         yield f"REFUSED: {error}"
-        if notes := full_text(error).removeprefix(str(error)):
+        notes = full_text(error).removeprefix(str(error))
+        if notes:
             yield f"in the party's own log: {notes}"
     try:
         share = private_share(node(path))
@@ -160,7 +164,11 @@ def assert_short(error: DataError) -> None:
 
 def value_of(value: Any) -> str:
     is_gap = value is None or value != value
-    return "a gap" if is_gap else repr(value) if isinstance(value, str) else f"{value}"
+    if is_gap:
+        return "a gap"
+    if isinstance(value, str):
+        return repr(value)
+    return f"{value}"
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -237,10 +245,8 @@ CELLS = st.sampled_from([*NUMBERS, *OTHERS])
 def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_values(
     rows, decimal, tmp_path_factory
 ):
-    path, dialect = (
-        tmp_path_factory.mktemp("both") / "mine.csv",
-        Dialect(";", decimal, "utf-8", ("-999",)),
-    )
+    path = tmp_path_factory.mktemp("both") / "mine.csv"
+    dialect = Dialect(";", decimal, "utf-8", ("-999",))
 
     def read(
         rows: list[tuple[str, str]], most_rows: int
@@ -262,7 +268,9 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
         ]
 
     try:
-        whole, parts, back = read(rows, 100), read(rows, 1), read(rows[::-1], 1)
+        whole = read(rows, 100)
+        parts = read(rows, 1)
+        back = read(rows[::-1], 1)
     except DataError as error:
         # a first row of words above numbers is taken for a header
         assert error.expected == "one header"
@@ -401,7 +409,8 @@ def test_the_summary_of_a_file_is_that_of_its_table_however_large(path, monkeypa
 
 
 def test_parquet_keeps_its_types(tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
     noon = datetime(2024, 1, 5, 12, tzinfo=timezone(timedelta(hours=2)))
     rows = [  # a column, its kind, and its first value as it is read
         (pa.array([1, None], pa.int8()), "number", 1),
@@ -433,7 +442,8 @@ def test_parquet_keeps_its_types(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "float32", "bool"])
 def test_parquet_of_plain_numbers_keeps_its_dtype(dtype, tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
     pq.write_table(
         pa.table({"a": np.array([1, 0], dtype), "label": ["x", "y"]}),
         tmp_path / "a.parquet",
@@ -501,7 +511,8 @@ def test_strange_files_that_are_tables_are_read(path):
         [long, "y"],
         ["two lines", "\0"],
     ]
-    wide, row = ",".join(f"c{i}" for i in range(5000)), ",".join(["1"] * 5000)
+    wide = ",".join(f"c{i}" for i in range(5000))
+    row = ",".join(["1"] * 5000)
     assert load_dataset(str(written(path, f"{wide},label\n{row},x\n"))).X.shape == (
         1,
         5000,

@@ -80,7 +80,8 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     ]
     made["class_sizes"] = dict(zip(names, sizes, strict=True))
     made["simulation"]["parties"] = n_parties + 1
-    evaluation, known = made["evaluation"], KNOWN["figures"]
+    evaluation = made["evaluation"]
+    known = KNOWN["figures"]
     evaluation |= {
         "parties": sorted(rows, key=lambda row: row["accuracy"]),
         "confusion": matrix,

@@ -88,7 +88,8 @@ def shown(report: dict[str, Any]) -> str:
     """The text of a page: a line for each row of a table, heading, paragraph, and title
     of a picture.
     """
-    lines, root = [], tree(page(report))
+    lines = []
+    root = tree(page(report))
     for each in root.iter():
         if each.tag == "tr":
             lines.append(" | ".join("".join(cell.itertext()) for cell in each))
@@ -248,7 +249,8 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_whatever_a_party_writes_is_text(text):
-    made, plain = metrics(3, 2), page(EXAMPLE)
+    made = metrics(3, 2)
+    plain = page(EXAMPLE)
     for path in TEXTS:
         at(made, path[:-1])[path[-1]] = text
     for key in (

@@ -91,10 +91,8 @@ def of_told() -> ColumnHistograms:
 @pytest.mark.parametrize("floor", [0, 1, 3, 5, 97, 10**6, None, "1"])
 def test_the_floor_is_the_party_s_own(floor: Any) -> None:
     """A request has none: another one would have the party tell of other values."""
-    request, party = (
-        ColumnsRequest(1, ("a",)),
-        party_of(SWEPT[MET, None], np.full(97, "a")),
-    )
+    request = ColumnsRequest(1, ("a",))
+    party = party_of(SWEPT[MET, None], np.full(97, "a"))
     sizes, *packed = party.answer(
         {**config_of(request), "flynn-min-examples": floor}
     ).arrays
@@ -139,7 +137,10 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
         0,
         "no party sent the histograms of any sample",
     )
-    missing = set() if is_floored else {f"party-{i}" for i in range(4)}
+    if is_floored:
+        missing = set()
+    else:
+        missing = {f"party-{i}" for i in range(4)}
     assert steps.run.state.absent("columns").keys() == missing
     assert (
         steps.run.state.run_spec.specs

@@ -131,7 +131,8 @@ def test_many_test_samples_are_tried_in_batches(
 
 # ---- at the server
 
-GOOD, BAD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]], [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
+GOOD = [[3, 0, 0], [0, 2, 1], [0, 0, 4]]
+BAD = [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
 def with_matrix(reply: Reply, matrix: Any, n: Any = None, own: Any = None) -> Reply:
@@ -139,7 +140,10 @@ def with_matrix(reply: Reply, matrix: Any, n: Any = None, own: Any = None) -> Re
     without scores.
     """
     matrix = np.array(matrix)
-    own = np.zeros_like(matrix) if own is None else np.array(own)
+    if own is None:
+        own = np.zeros_like(matrix)
+    else:
+        own = np.array(own)
     arrays = [
         matrix,
         pack(own),
@@ -155,16 +159,15 @@ def with_matrix(reply: Reply, matrix: Any, n: Any = None, own: Any = None) -> Re
 
 def with_matrices(reply: Reply, shared: Any, own: Any) -> Reply:
     """The reply with both matrices; None: that of a party without samples."""
-    return (
-        replace(reply, tensors=[], n_examples=0)
-        if shared is None
-        else with_matrix(reply, shared, own=own)
-    )
+    if shared is None:
+        return replace(reply, tensors=[], n_examples=0)
+    return with_matrix(reply, shared, own=own)
 
 
 def test_confusion_matrices_of_both_models_are_added_up() -> None:
     steps = exchange(GRID[0], decay=0.5).until("evaluation")
-    shared, own = [[3, 0, 0], [1, 2, 1], [0, 0, 3]], [[2, 1, 0], [0, 4, 0], [0, 0, 3]]
+    shared = [[3, 0, 0], [1, 2, 1], [0, 0, 3]]
+    own = [[2, 1, 0], [0, 4, 0], [0, 0, 3]]
     # the party that sent one matrix has the shared model
     matrices = {"0": (shared, own), "1": (BAD, None)}
     taken = steps.step(
@@ -175,7 +178,8 @@ def test_confusion_matrices_of_both_models_are_added_up() -> None:
     )
     assert taken.missing == steps.run.state.absent("evaluation") == {}
     figures = steps.run.state.results["evaluation"].figures
-    total, mine = np.array(shared) + BAD, np.array(own) + BAD
+    total = np.array(shared) + BAD
+    mine = np.array(own) + BAD
     assert {name: figures[name] for name in scores(total)} == scores(total)
     prior = figures["class_prior"]
     assert (figures["confusion"], figures["examples"]) == (total.tolist(), 12)

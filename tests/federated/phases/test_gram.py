@@ -55,7 +55,8 @@ from tests.federated.runs import (
 from tests.memory import traced
 from tests.raising import raises
 
-ROWS, SPEC = 16, GRID[0]
+ROWS = 16
+SPEC = GRID[0]
 PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
 OWN = gram_specs([SPEC], ROWS)
 SUMS = GramRequest(RunSpec(TWO, NAMES), (1, 2, 1))
@@ -197,7 +198,10 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
         sum(memory_needed(spec, 3) for spec in TWO) + 64 * 64 * 3,
     )
     results = 24 * (6 * N_LEVELS + N_SUMS)
-    needed = max(model_needs, results) if request_ is MODEL else memory_of_gram(64, 3)
+    if request_ is MODEL:
+        needed = max(model_needs, results)
+    else:
+        needed = memory_of_gram(64, 3)
     enough, little = (
         party_of(X, LABELS, X, LABELS, gram=True, memory_limit=needed - less)
         for less in (0, 1)
@@ -208,7 +212,8 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
 
 def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
     request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES), (1, 1, 1))
-    party, config = party_of(X, LABELS, gram=True), config_of(request)
+    party = party_of(X, LABELS, gram=True)
+    config = config_of(request)
     # rows are drawn, code is compiled
     assert REFUSED not in party.answer(config).metrics
     with traced() as memory:
@@ -272,7 +277,8 @@ def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_the
 def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum() -> (
     None
 ):
-    fold, few = content_shares(X) >= 0.5, np.zeros(0, int)
+    fold = content_shares(X) >= 0.5
+    few = np.zeros(0, int)
     for label, sizes in enumerate(([4, 20], [5, 20], [0, 5])):
         for in_second, n in enumerate(sizes):
             few = np.append(few, np.flatnonzero((label == Y) & (fold == in_second))[:n])
@@ -300,7 +306,8 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
 
 
 def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:
-    steps, parts = counted(), shares()
+    steps = counted()
+    parts = shares()
     # three of the first class
     few = np.cumsum(parts[3]["y"] == "setosa") * (parts[3]["y"] == "setosa") < 4
     parts[3] = {**parts[3], "X": parts[3]["X"][few], "y": parts[3]["y"][few]}
@@ -342,7 +349,8 @@ def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> 
 def test_a_thorough_run_that_goes_on_is_as_thorough(
     tmp_path: Path, asked: list[Any]
 ) -> None:
-    stopped, files = exchange(replace(PLAN, effort="thorough")), []
+    stopped = exchange(replace(PLAN, effort="thorough"))
+    files = []
     while stopped.run.due is not None:
         stopped.step(DUE)
         # before those there is no file

@@ -41,7 +41,8 @@ def copies(array: np.ndarray, n: int = 3, **metrics: Any) -> list[Reply]:
 
 
 def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
-    roster, batch = roster or Roster(), Batch(no_counts(RUN))
+    roster = roster or Roster()
+    batch = Batch(no_counts(RUN))
     collect(REQUEST, batch, roster, roster, replies)
     return batch
 

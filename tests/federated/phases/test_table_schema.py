@@ -78,7 +78,10 @@ def split(how: str) -> list[dict[str, Any]]:
     parts = []
     for party in range(max(SPLITS[how]) + 1):
         is_own = SPLITS[how] == party
-        frame = FRAME[is_own] if party % 2 else FRAME.loc[is_own, FRAME.columns[::-1]]
+        if party % 2:
+            frame = FRAME[is_own]
+        else:
+            frame = FRAME.loc[is_own, FRAME.columns[::-1]]
         if party == 0 and is_own.sum() < 0.4 * N:
             frame = frame.assign(other="more")
         parts.append(
@@ -136,10 +139,8 @@ def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
     first.federation("first").save(tmp_path / "federation.npz")
     saved = Federation.load(tmp_path / "federation.npz")
     assert saved.run_spec.feature_names == first.model.model_.schema
-    run, joining = (
-        saved.run_spec,
-        {"federation": saved, "purpose": "join", "min_parties": 1},
-    )
+    run = saved.run_spec
+    joining = {"federation": saved, "purpose": "join", "min_parties": 1}
     joining |= {
         "spec": run.specs,
         "classes": run.classes,

@@ -20,7 +20,8 @@ def test_one_pass_gives_what_a_classifier_for_each_fold_gives(whole):
     y = np.arange(90) % 3
     y[:80] %= 2  # class 2 is absent from some folds
     X = 3 * generator.normal(size=(3, 6))[y] + generator.normal(size=(90, 6))
-    X = X.round().astype(np.int16) if whole else X
+    if whole:
+        X = X.round().astype(np.int16)
     data = DataSet("made", X, y, np.arange(90) // 18)
     spec = HashSpec(6, 64, 2, 5, seed=3)
     decays = [0.0, 0.5]

@@ -44,7 +44,8 @@ def finished(folder, tmp_path_factory):
 
 
 def test_the_comparison_has_the_papers_line_and_ours_for_each_baseline(finished):
-    rows, of = read(finished / "comparison.csv"), {}
+    rows = read(finished / "comparison.csv")
+    of = {}
     for label in openml.PRINTED:
         mine = [row for row in rows if row["against"] == label]
         assert [row["FlyNN"] for row in mine] == [
@@ -101,7 +102,8 @@ def test_openml_is_asked_where_there_is_no_folder_and_bundled_sets_remain_withou
     monkeypatch, capsys
 ):
     def fetch(data_id, **_):
-        names, X = ["a", "b"], np.arange(12.0).reshape(6, 2)
+        names = ["a", "b"]
+        X = np.arange(12.0).reshape(6, 2)
         return sklearn.utils.Bunch(
             data=X, target=np.array(list("ababab"), dtype=object), feature_names=names
         )

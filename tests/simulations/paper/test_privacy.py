@@ -116,7 +116,8 @@ def test_the_data_are_those_of_the_paper(finished):
 
 
 def test_new_mechanisms_are_read_out_without_the_test_labels(monkeypatch):
-    task, seen = clusters(0), []
+    task = clusters(0)
+    seen = []
     monkeypatch.setattr(
         privacy,
         "balanced_accuracy",
@@ -195,11 +196,9 @@ def test_opendp_draws_the_noise_where_asked():
 
 
 def test_cells_of_other_noise_are_others(tmp_path):
-    task, plan, cells = (
-        clusters(0),
-        replace(PLAN, epsilons=(1.0,), released=(8,)),
-        Cells(tmp_path),
-    )
+    task = clusters(0)
+    plan = replace(PLAN, epsilons=(1.0,), released=(8,))
+    cells = Cells(tmp_path)
     rows = privacy.measure(task, plan, cells)
     n_pieces = len(set(tmp_path.rglob("output.pkl")))
     assert privacy.measure(task, plan, cells) == rows
