@@ -253,11 +253,8 @@ class RunFiles:
         def keep(run: Run) -> None:
             # A run that would be resumed at an earlier phase has its state in the file
             # already.
-            if (
-                run.is_specified
-                and run.due is not None
-                and run.due_if_resumed == run.due.name
-            ):
+            due = run.due
+            if run.is_specified and due is not None and run.restart is due:
                 first = not self.unfinished.exists()
                 if (
                     _write([], lambda: run.federation(run_id).save(self.unfinished))

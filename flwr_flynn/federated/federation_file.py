@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 _FORMAT = 3
 _LONGEST = 64  # characters of a name, a node or a run
-BEHIND_MODEL = ("evaluation", "")
-"""Phases that are due when the Gram matrix is over."""
-
 _FACTS = {
     "phase": "phase",
     "selected": "is_selected",
@@ -65,8 +62,8 @@ class Federation:
     run_spec : RunSpec
         With a spec for each member of the model.
     shared : Model
-        Before the selection of a run all candidates are its members. With scores from
-        the Gram matrix only after its phase.
+        Before the selection of a run all candidates are its members, and there are no
+        scores from a Gram matrix, which is made behind it.
     members : sequence of Member
         Kept in the order of their names.
     phase : str, default=""
@@ -110,9 +107,10 @@ class Federation:
                 "a name of at most 64 characters on one line",
                 type(self.phase).__name__,
             )
-        if self.shared.gram is not None and self.phase not in BEHIND_MODEL:
+        has_candidates = not self.is_selected and len(self.run_spec.specs) > 1
+        if self.shared.gram is not None and has_candidates:
             raise ModelFileError(
-                "phase", "evaluation, or none, with the Gram matrix", self.phase
+                "gram", "none before members are selected among the specs", "one"
             )
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))
@@ -163,11 +161,6 @@ class Federation:
                 "members with as many samples of each class as the counts",
                 "other numbers",
             )
-
-    @property
-    def is_past_selection(self) -> bool:
-        """True if the run goes on behind its selection, or not at all."""
-        return self.phase not in ("counts", "selection")
 
     @cached_property
     def totals(self) -> CountsOfSpecs:

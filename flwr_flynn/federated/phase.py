@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.federation_file import BEHIND_MODEL, Federation
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Member, Roster
@@ -117,8 +117,9 @@ class Phase:
         True where the specs of the run follow from the phase: before it nothing of a
         run can be kept.
     resumes_at : tuple of str, default=()
-        Earlier phases of which the first in the plan is where a run that stopped in
-        this phase begins anew.
+        Earlier phases, with results that this one needs and that no file keeps. A run
+        that stopped before this phase was done begins anew at the first of them that
+        its plan has.
     content : str, default=""
         That of a party's answer in words, for the dry run.
     applies : callable, default=always
@@ -137,10 +138,19 @@ class Phase:
     applies: Callable[[RunOptions], bool] = lambda _options: True
 
     def resumed_at(self, names: Collection[str]) -> str:
-        """Name of the phase at which a run that stopped in this one begins anew;
-        `names` are those of its plan.
+        """Name of the phase at which a run that lacks this one begins anew; `names` are
+        those of its plan.
         """
         return next((name for name in self.resumes_at if name in names), self.name)
+
+
+def restart_of(plan: Sequence[Phase], due: Phase) -> Phase:
+    """The phase at which a run begins anew from its file, whose next phase is `due`:
+    the earliest one that it or a later phase begins anew at.
+    """
+    names = [phase.name for phase in plan]
+    left = plan[names.index(due.name) :]
+    return plan[min(names.index(phase.resumed_at(names)) for phase in left)]
 
 
 # -------- the model of a state
@@ -167,7 +177,7 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     indices = member_indices(state, options)
     parts = [totals.parts[index] for index in indices]
     is_chosen = saved is not None and (
-        saved.is_selected or options.purpose == "evaluate" or saved.is_past_selection
+        saved.is_selected or options.purpose == "evaluate"
     )
     weights: Sequence[float] = (1.0,)
     scorings: Sequence[ScoringRule]
@@ -244,26 +254,27 @@ def federation_of(
     run = state.run_spec
     chosen = members_of(state, options)
     is_selected = phase == "" or "selection" in state.results or options.has_members
+    most_members = 1
     if is_selected:
         indices = member_indices(state, options)
         run = run.only(indices)
-        members = [
-            replace(m, sha256=tuple(m.sha256[i] for i in indices)) if m.sha256 else m
-            for m in members
-        ]
+        members = [_only(member, indices) for member in members]
     else:
+        most_members = options.max_members
         totals = state.results["counts"]
         scoring = chosen[0].scoring
         chosen = tuple(
-            ModelMember(spec, part, scoring)
-            for spec, part in zip(run.specs, totals.parts, strict=True)
+            ModelMember(spec, counts, scoring)
+            for spec, counts in zip(run.specs, totals.parts, strict=True)
         )
-    has_all = phase in BEHIND_MODEL and (is_selected or len(chosen) == 1)
-    if is_selected:
-        most = 1
-    else:
-        most = options.max_members
-    model = model_of_members(run, chosen, gram_of(state, options) if has_all else None)
+    model = model_of_members(run, chosen, gram_of(state, options))
     return Federation(
-        run, model, members, phase, most, is_selected, options.is_thorough
+        run, model, members, phase, most_members, is_selected, options.is_thorough
     )
+
+
+def _only(member: Member, indices: Sequence[int]) -> Member:
+    """A member with the SHA-256 of the counts for some of the specs."""
+    if not member.sha256:
+        return member
+    return replace(member, sha256=tuple(member.sha256[index] for index in indices))

@@ -15,8 +15,8 @@ resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
 In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the
-evaluation are on Flower's train channel. A run that stopped in phase "gram" begins anew
-with the selection. Left out are the schema without `learn_schema`; the columns without
+evaluation are on Flower's train channel. A run that stopped before phase "gram" was done
+begins anew with the selection. Left out are the schema without `learn_schema`; the columns without
 a plan that derives specs from them; the selection for one candidate, where nobody
 evaluates the model, and for noisy counts; gram without `gram` or effort "thorough"; and
 the evaluation where nobody gets the model. The option `phases` takes the place of the
@@ -84,5 +84,4 @@ def _rest(every: Sequence[Phase], plan: Sequence[Phase], stopped: str) -> list[P
             f"a plan with {stopped}, where the run stopped",
             ", ".join(names) or "none",
         )
-    first = every[names.index(stopped)].resumed_at([phase.name for phase in plan])
-    return [phase for phase in every[names.index(first) :] if phase in plan]
+    return [phase for phase in every[names.index(stopped) :] if phase in plan]

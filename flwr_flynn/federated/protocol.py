@@ -172,6 +172,7 @@ class Reply:
     n_examples: int
     metrics: Mapping[str, Any]
     fault: str = ""  # the reason to refuse it, if its form alone is wrong
+    content: Any = None  # what it came in, where a function of the user asks for that
 
     @property
     def n_bytes(self) -> int:

@@ -33,6 +33,7 @@ from flwr_flynn.federated.phase import (
     federation_of,
     member_indices,
     model_of,
+    restart_of,
 )
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import (
@@ -166,13 +167,14 @@ class Run:
         return next(left, None)
 
     @property
-    def due_if_resumed(self) -> str:
-        """Name of the phase that is due if the run goes on later, from its file; "" at
-        the end.
+    def restart(self) -> Phase | None:
+        """The phase at which a later run goes on from the file of this one; None at the
+        end.
         """
-        if self.due is None:
-            return ""
-        return self.due.resumed_at([phase.name for phase in self.phases])
+        due = self.due
+        if due is None:
+            return None
+        return restart_of(self.phases, due)
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step, if the one that is due is on it."""
@@ -248,7 +250,8 @@ class Run:
             entries = {
                 name: value for name, value in reply.metrics.items() if name == UNKEPT
             }
-            batch.replies.setdefault(cid, replace(reply, tensors=(), metrics=entries))
+            known = replace(reply, tensors=(), metrics=entries, content=None)
+            batch.replies.setdefault(cid, known)
             if cid in batch.passed:
                 batch.passed[cid] = replace(batch.passed[cid], tensors=())
 
@@ -472,12 +475,19 @@ class Run:
         ):
             return before
         # of no samples before it
-        due = self.due_if_resumed
         state = self.state.with_result("counts", self.totals)
-        if self.due is not None and due != self.due.name:
-            state = state.without([due])
-        members = [replace(m, run=m.run or run) for m in self.counted.members]
-        return federation_of(state, self.options, members, due)
+        name = ""
+        due = self.due
+        restart = self.restart
+        if due is not None and restart is not None:
+            name = restart.name
+            start = self.phases.index(restart)
+            repeated = self.phases[start : self.phases.index(due)]
+            state = state.without([phase.name for phase in repeated])
+        members = [
+            replace(member, run=member.run or run) for member in self.counted.members
+        ]
+        return federation_of(state, self.options, members, name)
 
 
 def rounds_of(phases: Sequence[Phase]) -> int:

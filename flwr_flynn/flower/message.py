@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING
 from typing import Any, cast
@@ -303,7 +304,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         The run receives each reply at once, so that memory does not grow with them
         unless the user's function needs it.
         """
-        contents: dict[int, RecordDict] = {}  # by the metrics of the reply
         failures = Failures()
         asked = {str(one.dst_node_id) for one in self._sent}
         requests = dict[str, str]()
@@ -340,23 +340,17 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                     content = RecordDict()
                 reply = read(sender, content)
                 if aggregation_fn is not None:
-                    contents[id(reply.metrics)] = content
+                    reply = replace(reply, content=content)
                 self.run.receive([reply])
         return (
             [],
             failures,
-            None
-            if aggregation_fn is None
-            else partial(_figures, aggregation_fn, contents),
+            None if aggregation_fn is None else partial(_figures, aggregation_fn),
         )
 
 
-def _figures(
-    aggregation_fn: AggregationFn,
-    contents: Mapping[int, RecordDict],
-    valid: list[Reply],
-) -> MetricRecord:
-    return aggregation_fn([contents[id(reply.metrics)] for reply in valid], EXAMPLES)
+def _figures(aggregation_fn: AggregationFn, valid: list[Reply]) -> MetricRecord:
+    return aggregation_fn([reply.content for reply in valid], EXAMPLES)
 
 
 class _BatchedGrid:

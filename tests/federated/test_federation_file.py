@@ -153,18 +153,26 @@ def rewritten(path: Path, roster: Any = (), **model: Any) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "phase", ["counts", "selection", "held-out", "gram", "one's own"]
-)
-def test_the_gram_matrix_of_a_run_that_has_not_had_them_are_refused(
+@pytest.mark.parametrize("phase", ["counts", "evaluation", "one's own"])
+def test_a_gram_matrix_is_kept_whatever_phase_is_due(
     phase: str, tmp_path: Path
 ) -> None:
-    with raises(ModelFileError, field="phase"):
-        replace(PAIRED, phase=phase)
+    federation = replace(PAIRED, phase=phase)
+    assert again(federation, tmp_path).model.model_.sha256() == (
+        federation.model.model_.sha256()
+    )
+
+
+@pytest.mark.parametrize("phase", ["counts", "selection", "evaluation", "one's own"])
+def test_a_gram_matrix_of_candidates_is_refused(phase: str, tmp_path: Path) -> None:
+    selected = replace(BEFORE, is_selected=True, phase=phase, max_members=1)
+    paired = replace(selected, shared=replace(selected.shared, gram=PAIRS))
+    with raises(ModelFileError, field="gram"):
+        replace(paired, is_selected=False)
     path = tmp_path / "f.npz"
-    PAIRED.save(path)
-    rewritten(path, {"phase": phase})
-    with raises(ModelFileError, field="phase"):
+    paired.save(path)
+    rewritten(path, {"selected": False})
+    with raises(ModelFileError, field="gram"):
         Federation.load(path)
 
 

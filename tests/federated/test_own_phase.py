@@ -11,17 +11,22 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from flwr_flynn.errors import ConfigError
+from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.request import register
 from flwr_flynn.federated.run import Run
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.runs import (
     AUTO,
     DRIVERS,
+    DUE,
     GRID,
     LABELS,
     NAMES,
@@ -32,9 +37,11 @@ from tests.federated.runs import (
     in_process,
     options_for,
     replied,
+    saved_of,
     sha256,
     shares,
 )
+from tests.federated.secure_runs import BOUND, Masked
 from tests.own_phase_app.own_phase_app.histogram import (
     HISTOGRAM,
     HistogramRequest,
@@ -95,6 +102,108 @@ def test_a_run_stops_before_and_after_it(tmp_path: Path) -> None:
                 **{**options_for(GRID), "federation": saved, "purpose": "resume"}
             )
         )
+
+
+# ---- saved and resumed, wherever a phase of one's own stands
+
+NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
+PLANS: dict[str, dict[str, Any]] = {
+    "clear": {"spec": AUTO, "gram": 16},
+    "clear, of two specs": {"spec": GRID, "gram": 16},
+    "clear, of one spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
+    "clear, evaluated by nobody": {
+        "spec": GRID,
+        "fraction_evaluate": 0,
+        "distribute": True,
+    },
+    "secure": {"spec": GRID, "gram": 16, "secure_bound": BOUND, "min_parties": 3},
+    "noisy": {"spec": GRID[0], "mechanism": NOISE, "distribute": True},
+}
+
+
+@register
+@dataclass(frozen=True)
+class OtherRequest(HistogramRequest):
+    """The same over the evaluate channel, where secure runs have phases in clear."""
+
+    phase: ClassVar[str] = "other"
+    channel: ClassVar[str] = EVALUATE
+
+
+OTHER = replace(
+    HISTOGRAM,
+    name="other",
+    channel=EVALUATE,
+    request=lambda *_: OtherRequest(4, NAMES, 20),
+    fold=lambda state, *_: state.with_result("other", True),
+)
+
+
+def steps_of(plan: str, folder: Path, phases: Any, **changes: Any) -> Exchange:
+    """A run of `PLANS` that has not begun, by these phases and other options."""
+    options = options_for(**{**PLANS[plan], "phases": phases, **changes})
+    parties = {}
+    for number, share in enumerate(shares()):
+        settings: dict[str, Any] = {"min_examples": 1, "gram": True, "evaluates": True}
+        if plan == "secure":
+            settings["secure"] = True
+        if plan == "noisy":
+            policy = Policy(5.0, mechanisms=["simulated"])
+            settings["budget"] = Budget(folder / str(number), policy)
+        party_options = PartyOptions(name=f"party-{number}", **settings)
+        samples = Samples(*share.values())
+        parties[str(number)] = Party(samples, party_options, lambda *_: None)
+    run = Run(RunOptions(**options))
+    if plan == "secure":
+        return Masked(run, parties)
+    return Exchange(run, parties)
+
+
+def finished(steps: Exchange) -> Run:
+    """The run of some steps, gone on to its end."""
+    for _ in steps.run.phases:
+        steps.step(DUE)
+    assert steps.run.due is None
+    return steps.run
+
+
+# The train channel of a secure run has secure sums alone.
+@pytest.mark.parametrize(
+    ("plan", "own"),
+    [(plan, OTHER) for plan in PLANS]
+    + [(plan, HISTOGRAM) for plan in PLANS if plan != "secure"],
+)
+def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
+    plan: str, own: Phase, tmp_path: Path
+) -> None:
+    usual = phases_of(RunOptions(**options_for(**PLANS[plan])))
+    whole = finished(steps_of(plan, tmp_path / "whole", usual)).model.model_.sha256()
+    for place in range(len(usual) + 1):
+        phases = (*usual[:place], own, *usual[place:])
+        folder = tmp_path / str(place)
+        stopped = steps_of(plan, folder, phases)
+        for phase in phases:
+            stopped.step(phase.channel)
+            if not stopped.run.is_specified:
+                with raises(AggregationError, counted=0):
+                    stopped.run.federation("1")
+                continue
+            saved = saved_of(stopped.run, tmp_path / "f.npz")
+            changes = {
+                "spec": saved.run_spec.specs,
+                "federation": saved,
+                "purpose": "resume",
+            }
+            if plan == "secure":
+                # Nobody's counts are known, so that nobody else can be counted; the
+                # model is in the file as soon as the run has it.
+                with raises(ConfigError, field="purpose", got="resume"):
+                    steps_of(plan, folder, phases, **changes)
+                if "gram" in stopped.run.state.results:
+                    assert saved.model.model_.sha256() == whole
+                continue
+            model = finished(steps_of(plan, folder, phases, **changes)).model.model_
+            assert model.sha256() == whole, f"stopped after {phase.name}"
 
 
 def test_a_party_decides_by_its_own_options_and_data() -> None:

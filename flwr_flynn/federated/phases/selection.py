@@ -22,7 +22,6 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
-from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
 from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, announced_run, register
@@ -260,16 +259,6 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("selection", selection)
 
 
-def _applies(options: RunOptions) -> bool:
-    """True where several candidates are to be tried, and a resumed run is not past
-    that.
-    """
-    saved = None
-    if options.purpose == "resume" and options.has_members:
-        saved = options.federation
-    return options.selects and not (saved is not None and saved.is_past_selection)
-
-
 SELECTION = Phase(
     "selection",
     TRAIN,
@@ -277,5 +266,5 @@ SELECTION = Phase(
     _fold,
     audience=COUNTED,
     content=_CONTENT,
-    applies=_applies,
+    applies=lambda options: options.selects,
 )
