@@ -14,13 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing import winner_kernels as kernels
-
-Array = npt.NDArray[Any]
 
 _FLOAT32_EXACT = 2**24  # integers up to here, and their sums, are exact in float32
 # columns; wider sparse samples are restricted to the columns that occur before they are
@@ -244,7 +242,7 @@ class BatchEncoder:
         _general(_transpose(X, "float32", 0 if self.signed else None), columns, out)
         return out
 
-    def fits(self, X: Array) -> npt.NDArray[np.bool_]:
+    def fits(self, X: Array) -> Mask:
         """Tell the finite samples whose sums float32 holds, (n,) bool, each by its own
         values alone.
         """
@@ -324,15 +322,13 @@ def dense(chunk: Array | sp.csr_array, gaps: Array | float | None = None) -> Arr
     return X
 
 
-def _integer_samples(X: Array, bound: int) -> tuple[npt.NDArray[np.bool_], int]:
+def _integer_samples(X: Array, bound: int) -> tuple[Mask, int]:
     """Mask of samples of integers of magnitude at most `bound`, (n,) bool, and the
     largest magnitude among them.
     """
     if X.dtype.kind == "f":
         magnitude = np.abs(X).max(axis=1)
-        fits: npt.NDArray[np.bool_] = (magnitude <= bound) & (np.rint(X) == X).all(
-            axis=1
-        )
+        fits: Mask = (magnitude <= bound) & (np.rint(X) == X).all(axis=1)
         return fits, int(magnitude[fits].max(initial=0.0))
     largest = max(-int(X.min()), int(X.max()))
     if largest <= bound:

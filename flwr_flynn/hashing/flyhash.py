@@ -15,6 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
+from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn._validation import integer, n_threads
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.batching import BatchEncoder, chunk_size, dense
@@ -28,7 +29,6 @@ from flwr_flynn.hashing.philox import (
 from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
 
-Array = npt.NDArray[Any]
 Samples: TypeAlias = npt.ArrayLike | sp.sparray | sp.spmatrix
 # takes the number of samples of each chunk that is done
 Progress = Callable[[int], object]
@@ -207,7 +207,7 @@ class FlyHash:
         # In the place of a gap: nothing of a column is left at its centre, and rank
         # codes have none.
         if spec is not None and spec.coding:
-            self._gaps: float | npt.NDArray[Any] | None = np.nan
+            self._gaps: float | Array | None = np.nan
         else:
             self._gaps = self._center
         self._encoder = BatchEncoder(
@@ -318,15 +318,18 @@ class FlyHash:
     def _lifting_matrix(self) -> sp.csr_array:
         return lifting_matrix(self.rows, self.signs, self._encoder.n_features)
 
-    def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def fits(self, X: Array) -> Mask:
         """Mask of the samples that `active` can hash, (n,) bool, each by its own values
         and in the same time.
 
         False for a sample with NaN or infinity, unless NaN is a gap.
         """
-        good = np.ones(len(X), np.bool_)
+        good: Mask = np.ones(len(X), np.bool_)
         if X.dtype.kind == "f":
-            good = ~(np.isinf(X) if self.takes_gaps else ~np.isfinite(X)).any(axis=1)
+            if self.takes_gaps:
+                good = ~np.any(np.isinf(X), axis=1)
+            else:
+                good = np.all(np.isfinite(X), axis=1)
         if not good.all():
             X = X[good]
         good[good] = (
@@ -343,7 +346,7 @@ class FlyHash:
         n_classes: int,
         n_jobs: int | None = None,
         progress: Progress | None = None,
-    ) -> npt.NDArray[np.int64]:
+    ) -> Integers:
         """Count the samples of each class with each bit active, (n_classes, hash_dim)
         int64: Algorithm 1.
 
@@ -436,9 +439,7 @@ def flynn_hash(spec: HashSpec) -> FlyHash:
     return FlyHash(spec)
 
 
-def class_indices(
-    y: npt.ArrayLike, n_samples: int, n_classes: int
-) -> npt.NDArray[np.int64]:
+def class_indices(y: npt.ArrayLike, n_samples: int, n_classes: int) -> Integers:
     """Return `y`, (n,) integers from 0 to n_classes - 1, as int64; of any dtype where n
     is 0.
     """

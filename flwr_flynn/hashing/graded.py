@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-Array = npt.NDArray[Any]
+from flwr_flynn._types import Array
 
 LEVELS = 15  # highest grade
 

@@ -33,12 +33,11 @@ wave features, integers from -127 to 127, are the same on every machine.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from flwr_flynn._types import Array, Floats, Mask
 from flwr_flynn.errors import DataError
 
 
@@ -211,8 +210,6 @@ def draw_waves(seed, n_waves, n_features):  # type: ignore[no-untyped-def]
     return slopes, phases
 
 
-Floats = npt.NDArray[np.float64]
-
 _LARGEST = 1e300  # far enough below what float64 holds for any rounding on the way
 
 
@@ -242,7 +239,7 @@ class TriangleFeatures:
             self._scale = scale
         self._slopes, self._phases = draw_waves(np.uint64(seed), n_waves, n_features)
 
-    def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def fits(self, X: Array) -> Mask:
         """Tell the finite samples whose projections are well within float64, each by
         its own values alone.
         """
@@ -255,7 +252,7 @@ class TriangleFeatures:
             )
         return np.asarray(reach < _LARGEST)
 
-    def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+    def __call__(self, X: Array) -> npt.NDArray[np.int8]:
         """Compute the wave features, (n, n_waves) int8, of finite samples, (n, d) of
         any real dtype.
         """

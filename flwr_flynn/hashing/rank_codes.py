@@ -23,11 +23,12 @@ gap, NaN, has no rank: all its codes are 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+
+from flwr_flynn._types import Array, Floats, Integers, Mask
 
 CODINGS = ("bumps", "steps")
 MANTISSA_BITS = 20
@@ -44,7 +45,7 @@ _HEIGHT = 15  # of a bump
 _WIDTH = 1.54  # of a bump, in distances between centres
 
 
-def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def keys_of(values: Floats) -> Integers:
     """Keys of floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values;
     `GAP` for `np.nan`.
     """
@@ -53,11 +54,11 @@ def keys_of(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     # Of a negative float all bits but the sign are turned over: the larger the
     # magnitude, the lower the key.
     ordered = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
-    keys: npt.NDArray[np.int64] = (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
+    keys: Integers = (ordered >> (64 - KEY_BITS)) + (1 << (KEY_BITS - 1))
     return keys
 
 
-def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def values_of(keys: Integers) -> Floats:
     """Lowest float of each key, finite for keys of finite floats."""
     ordered = (np.asarray(keys, np.int64) - (1 << (KEY_BITS - 1))) << (64 - KEY_BITS)
     # A negative key's lowest value has the largest magnitude, all its low bits set.
@@ -67,7 +68,7 @@ def values_of(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 def edges_of_ranges(
     low: Sequence[float], high: Sequence[float], n_edges: int = N_EDGES
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Return edges at equal distances within the ranges of columns, (d, n_edges), in
     the place of quantiles.
     """
@@ -90,9 +91,7 @@ class RankCodes:
         Multiply the codes by K and subtract their sum over the edges.
     """
 
-    def __init__(
-        self, edges: npt.NDArray[np.float64], n_codes: int, coding: str, centred: bool
-    ) -> None:
+    def __init__(self, edges: Floats, n_codes: int, coding: str, centred: bool) -> None:
         self._edges = keys_of(edges)
         d, n_edges = edges.shape
         table = _table(n_edges, n_codes, coding)
@@ -108,11 +107,11 @@ class RankCodes:
         self._codes = (table - middle[:, None, :]).astype(np.int16)
         self.n_inputs = d * n_codes
 
-    def fits(self, X: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def fits(self, X: Array) -> Mask:
         """Tell the finite samples that have codes, (n,) bool: all of them."""
         return np.ones(len(X), np.bool_)
 
-    def __call__(self, X: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
+    def __call__(self, X: Array) -> npt.NDArray[np.int16]:
         """Compute the codes, (n, d * n_codes) int16, of samples, (n, d) of any real
         dtype, finite or NaN.
         """
@@ -121,7 +120,7 @@ class RankCodes:
         return out.reshape(len(X), self.n_inputs)
 
 
-def _table(n_edges: int, n_codes: int, coding: str) -> npt.NDArray[np.int64]:
+def _table(n_edges: int, n_codes: int, coding: str) -> Integers:
     """Codes of each rank, (2 K + 1, n_codes)."""
     u = np.arange(2 * n_edges + 1)[:, None] / (2 * n_edges)
     b = np.arange(n_codes)

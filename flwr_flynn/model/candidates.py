@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from flwr_flynn._types import Floats, Integers
 from flwr_flynn._validation import finite_floats, integer, one_of
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.rank_codes import edges_of_ranges
@@ -81,7 +81,7 @@ class _Coded(NamedTuple):
     is_weighted: bool
 
     def fields(
-        self, edges: npt.NDArray[np.float64], weights: tuple[int, ...] | None = None
+        self, edges: Floats, weights: tuple[int, ...] | None = None
     ) -> dict[str, Any]:
         """Fields of the specification."""
         row_nnz = min(self.row_nnz, len(edges) * self.n_codes // 2)
@@ -464,7 +464,7 @@ def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
 
 
 def typical_counts(
-    array: npt.NDArray[np.int64], n_per_class: Sizes, rule: str
+    array: Integers, n_per_class: Sizes, rule: str
 ) -> tuple[float, float]:
     """Typical count of a training sample at its active bits in its own class, and its
     value under independent labels.

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
+from flwr_flynn._types import Array, Integers, Matrix
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -50,8 +51,6 @@ from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.tables.kinds_and_levels import learned
 from flwr_flynn.tables.schema import Schema
-
-Floats = npt.NDArray[np.float64]
 
 _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns are dense
 
@@ -289,7 +288,7 @@ class FlyNNClassifier(FittedEstimator):
 
     # -------- learning
 
-    def fit(self, X: Any, y: npt.ArrayLike) -> Self:
+    def fit(self, X: object, y: npt.ArrayLike) -> Self:
         """Learn from samples, (n, d), and labels, (n,), and forget all before.
 
         If this fails, nothing is forgotten.
@@ -298,7 +297,7 @@ class FlyNNClassifier(FittedEstimator):
         return self._learn(X, y)
 
     def partial_fit(
-        self, X: Any, y: npt.ArrayLike, classes: npt.ArrayLike | None = None
+        self, X: object, y: npt.ArrayLike, classes: npt.ArrayLike | None = None
     ) -> Self:
         """Learn from more samples.
 
@@ -333,41 +332,37 @@ class FlyNNClassifier(FittedEstimator):
             return self._learn(X, y, known)
         return self._change(X, y, operator.add)
 
-    def _learn(
-        self, X: Any, y: npt.ArrayLike, known: npt.NDArray[Any] | None = None
-    ) -> Self:
+    def _learn(self, X: object, y: npt.ArrayLike, known: Array | None = None) -> Self:
         """Learn from samples of classes that are `known`, or of all classes that there
         are.
         """
         # receives the attributes of `validate_data`, which must not meet counts of
         # other data
         fresh = copy(self)
-        X, y, schema = fresh._first_samples(X, y)
+        samples, y, schema = fresh._first_samples(X, y)
         if known is None:
             classes = np.unique(y)
         else:
             classes = known
         codes = class_codes(classes, y)
-        chosen, specs = fresh._select(X, codes, classes)
+        chosen, specs = fresh._select(samples, codes, classes)
         # Members stay those of the first batch; scorings follow the counts of all.
-        members = [
-            replace(
-                m,
-                scoring=fresh._scoring(m.counts, m.scoring if known is None else None),
-            )
-            for m in chosen
-        ]
-        if schema is None:
-            names: Any = getattr(fresh, "feature_names_in_", None)
-        else:
-            names = schema
-        if isinstance(names, np.ndarray):
-            names = names.tolist()
-        has_gram = specs and known is None
+        members = []
+        for member in chosen:
+            selected = None
+            if known is None:
+                selected = member.scoring
+            scoring = fresh._scoring(member.counts, selected)
+            members.append(replace(member, scoring=scoring))
+        names: Any = schema
+        if schema is None and hasattr(fresh, "feature_names_in_"):
+            names = fresh.feature_names_in_.tolist()
         fresh._gram = None
-        if has_gram:
-            fresh._gram = LearnedGram.of(specs, X, codes, len(classes), self.n_jobs)
-        gram = getattr(fresh._gram, "scoring", None)
+        gram = None
+        if specs and known is None:
+            products = LearnedGram.of(specs, samples, codes, len(classes), self.n_jobs)
+            fresh._gram = products
+            gram = products.scoring
         prior = fresh._counted_prior(members, classes)
         fresh.model_ = Model(tuple(members), classes, names, prior=prior, gram=gram)
         self.__dict__ = fresh.__dict__
@@ -420,7 +415,7 @@ class FlyNNClassifier(FittedEstimator):
         self.model_ = replace(self.model_, guarantee=guarantee)
         return self
 
-    def forget(self, X: Any, y: npt.ArrayLike) -> Self:
+    def forget(self, X: object, y: npt.ArrayLike) -> Self:
         """Take samples out again: counts and class prior are then those of a model that
         never learned them.
 
@@ -431,21 +426,22 @@ class FlyNNClassifier(FittedEstimator):
         return self._change(X, y, operator.sub)
 
     def _change(
-        self, X: Any, y: npt.ArrayLike, combine: Callable[[Any, Any], Any]
+        self, X: object, y: npt.ArrayLike, combine: Callable[[Any, Any], Any]
     ) -> Self:
         """Add the statistics of samples, or take them out."""
-        X, labels = self._labelled(X, y)
+        samples, labels = self._labelled(X, y)
         check_classification_targets(labels)
         codes = class_codes(self.classes_, labels)
         gram = self._gram
-        samples = X, codes, len(self.classes_), self.n_jobs
-        counts = [
-            combine(each.counts, ClassCounts.from_data(each.hash, *samples))
-            for each in self.model_.members
-        ]
+        counts = []
+        for member in self.model_.members:
+            more = ClassCounts.from_data(
+                member.hash, samples, codes, len(self.classes_), self.n_jobs
+            )
+            counts.append(combine(member.counts, more))
         if gram is not None:
             sums = GramMatrix.from_data(
-                gram.scoring.specs, gram.weights, X, codes, self.n_jobs
+                gram.scoring.specs, gram.weights, samples, codes, self.n_jobs
             )
             gram = gram.changed(combine(gram.sums, sums))
         self._set_counts(counts, gram)
@@ -487,79 +483,88 @@ class FlyNNClassifier(FittedEstimator):
                 replace(member, counts=new, scoring=self._scoring(new))
                 for member, new in pairs
             )
-            parts: dict[str, Any] = {
-                "members": members,
-                "gram": getattr(gram, "scoring", None),
-            }
-            self.model_ = replace(self.model_, guarantee=None, **parts)
+            scoring = None
+            if gram is not None:
+                scoring = gram.scoring
+            self.model_ = replace(
+                self.model_, guarantee=None, members=members, gram=scoring
+            )
             self._gram = gram
         self.model_ = replace(
             self.model_, prior=self._counted_prior(self.model_.members, self.classes_)
         )
 
     def _first_samples(
-        self, X: Any, y: Any
-    ) -> tuple[Any, npt.NDArray[Any], Schema | None]:
+        self, X: object, y: npt.ArrayLike
+    ) -> tuple[Matrix, Array, Schema | None]:
         """Validated samples and labels of a first fit, and the schema learned of
         samples that are no plain numbers.
         """
         schema = None
         spec = self.spec
-        # else hashed as it stands
-        if spec is None or np.shape(X)[1:] != (spec.n_features,):
-            X, schema = learned(X, self.min_examples, self.ignore, self.keep)
+        raw: Any = X
+        # Samples of as many features as the given spec has are hashed as they are.
+        if spec is None or np.shape(raw)[1:] != (spec.n_features,):
+            raw, schema = learned(X, self.min_examples, self.ignore, self.keep)
         if schema is not None:
             self.n_features_in_ = len(schema.columns)
             self.__dict__.pop("feature_names_in_", None)
             if schema.is_named:
-                names = [name for name in X.names if name in schema.names]
+                names = [name for name in raw.names if name in schema.names]
                 self.feature_names_in_ = np.array(names, dtype=object)
-        X, y = self._validated(X, schema, y, reset=True)
-        check_classification_targets(y)
+        samples, labels = self._validated(raw, schema, y, reset=True)
+        check_classification_targets(labels)
         if spec is None:
-            takes_gaps = self._learned_scaling(X) is not None
+            takes_gaps = self._learned_scaling(samples) is not None
         else:
             takes_gaps = flynn_hash(spec).takes_gaps
-        return *(
-            (X, y) if schema is None or takes_gaps else complete(schema, X, y)
-        ), schema
+        if schema is not None and not takes_gaps:
+            samples, labels = complete(schema, samples, labels)
+        return samples, labels, schema
 
     def _select(
-        self, X: Any, codes: npt.NDArray[np.int64], classes: npt.NDArray[Any]
+        self, X: Matrix, codes: Integers, classes: Array
     ) -> tuple[tuple[ModelMember, ...], tuple[HashSpec, ...]]:
         """Members for the samples, with their own scorings, and the hashes of a Gram
         matrix; () without one.
         """
         n_classes = len(classes)
-        plan = self._plan(X, len(classes))
-        rows = int(self.gram or 0)
+        plan = self._plan(X, n_classes)
+        n_rows = int(self.gram or 0)
         specs: Any = (self.spec,)
         if plan is not None:
-            specs = plan.specs(
-                ColumnHistograms.from_data(X, codes, n_classes)
-                if plan.needs_columns
-                else None
-            )
+            columns = None
+            if plan.needs_columns:
+                columns = ColumnHistograms.from_data(X, codes, n_classes)
+            specs = plan.specs(columns)
             if self.gram is None and plan.has_gram:
-                rows = gram_rows(X.shape[1], n_classes, X.shape[0])
-        given = (
+                n_rows = gram_rows(X.shape[1], n_classes, X.shape[0])
+        max_members = 1
+        if len(specs) > 1:
+            max_members = int(self.max_members)
+        members = fit_members(
+            specs,
+            X,
+            codes,
+            n_classes,
             self.rule,
             self.decay,
             self.n_jobs,
-            1 if len(specs) == 1 else int(self.max_members),
+            max_members,
+            checked_weight(self.class_weight, self.rule, classes),
         )
-        weight = checked_weight(self.class_weight, self.rule, classes)
-        members = fit_members(specs, X, codes, n_classes, *given, weight)
-        return members, gram_specs(specs, rows) if rows else ()
+        if not n_rows:
+            return members, ()
+        return members, gram_specs(specs, n_rows)
 
-    def _learned_scaling(self, X: Any) -> str | CenterAndScale | None:
+    def _learned_scaling(self, X: Matrix) -> str | CenterAndScale | None:
         """Scaling of the parameters for the samples: none is learned of many columns."""
         is_wide = isinstance(self.scaling, str) and X.shape[1] > _WIDE
         if is_wide:
             return None
         return self.scaling
 
-    def _plan(self, X: Any, n_classes: int) -> HashPlan | None:
+    def _plan(self, X: Matrix, n_classes: int) -> HashPlan | None:
         """Plan of the parameters for the samples; None for a given `spec`."""
         n_samples, n_features = X.shape
         names = "hash_dim", "row_nnz", "hash_nnz"

@@ -12,15 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
+from flwr_flynn._types import Array, Floats, Integers, Matrix
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.rank_codes import GAP, KEY_BITS, N_EDGES, keys_of
-
-Integers = npt.NDArray[np.int64]
 
 _BATCH = 2**22  # values at a time
 _LARGEST_TABLE = 2**22  # entries of a table of all values
@@ -37,15 +35,13 @@ def floor_of(min_examples: int) -> int:
     return min_examples
 
 
-def dense_batches(X: Any, y: Integers) -> Iterator[tuple[npt.NDArray[Any], Integers]]:
+def dense_batches(X: Matrix, y: Integers) -> Iterator[tuple[Array, Integers]]:
     """Samples and labels, some at a time, dense."""
     for rows in batches(X.shape[0], max(1, _BATCH // X.shape[1])):
         yield X[rows].toarray() if sp.issparse(X) else X[rows], y[rows]
 
 
-def cells_of(
-    X: npt.NDArray[Any], y: Integers, n_classes: int
-) -> tuple[Integers, Integers]:
+def cells_of(X: Array, y: Integers, n_classes: int) -> tuple[Integers, Integers]:
     """Filled cells, ascending, and the samples in each."""
     d = X.shape[1]
     if _fits_table(X, n_classes):
@@ -61,7 +57,7 @@ def cells_of(
 
 
 def floored_cells(
-    X: Any, y: Integers, kept: Integers, least: int
+    X: Matrix, y: Integers, kept: Integers, least: int
 ) -> tuple[Integers, Integers]:
     """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has
     0 for classes left out.
@@ -88,10 +84,9 @@ def floored_cells(
         return _cells_of_table(table)
     order = np.argsort(y, kind="stable")
     ends = np.cumsum(np.bincount(y, minlength=len(kept)))
+    columns = X
     if sp.issparse(X):
-        columns = X.tocsc()
-    else:
-        columns = X
+        columns = sp.csc_array(X)
     step = max(1, _BATCH // max(len(y), 1))  # columns at a time
     parts: dict[int, list[tuple[Integers, Integers]]] = {label: [] for label in labels}
     for first in range(0, d, step):
@@ -125,9 +120,7 @@ SHARED = 5  # samples of equal values that need no rounding
 _TINY = 2.0**-1000
 
 
-def coarse(
-    values: Any, low: Any, high: Any, whole: Any, is_shared: Any
-) -> npt.NDArray[np.float64]:
+def coarse(values: Any, low: Any, high: Any, whole: Any, is_shared: Any) -> Floats:
     """Ascending values with as many digits as their ranks need, a thousandth of all, so
     that they name nobody.
 
@@ -157,15 +150,13 @@ def coarse(
     most = np.minimum.accumulate(
         np.where(is_fixed, values, np.inf)[..., ::-1], axis=-1
     )[..., ::-1]
-    out: npt.NDArray[np.float64] = np.maximum.accumulate(
+    out: Floats = np.maximum.accumulate(
         np.where(is_kept, values, np.minimum(rounded, most)), axis=-1
     )
     return out
 
 
-def _told(
-    ranked: npt.NDArray[Any], ranks: Integers, least: int
-) -> npt.NDArray[np.float64]:
+def _told(ranked: Array, ranks: Integers, least: int) -> Floats:
     """The values of some ranks of sorted values, (columns, n), gaps last: coarse but
     where `least` values are equal.
     """
@@ -206,7 +197,7 @@ def _weights_of_ranks(n: int, least: int) -> Integers:
     return weights
 
 
-def _fits_table(X: Any, n_classes: int) -> bool:
+def _fits_table(X: Matrix, n_classes: int) -> bool:
     """Tell whether the values are counted in a table: of pixels only so many occur,
     which is a tenth of the work.
     """
@@ -227,7 +218,7 @@ def _cells_of_table(table: Integers) -> tuple[Integers, Integers]:
     ]
 
 
-def _checked_keys(values: npt.NDArray[Any]) -> Integers:
+def _checked_keys(values: Array) -> Integers:
     """Keys of values, `GAP` for NaN; a `DataError` for infinite ones."""
     values = np.asarray(values, np.float64)
     keys = keys_of(values)

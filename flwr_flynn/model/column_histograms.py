@@ -19,11 +19,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Floats, Integers, Matrix
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.rank_codes import (
     FIRST_GAP,
@@ -44,8 +43,6 @@ from flwr_flynn.model.column_cells import (
     summed,
 )
 from flwr_flynn.model.counts import Additive
-
-Integers = npt.NDArray[np.int64]
 
 # of classes times columns, so that the cells fit int64
 _LARGEST_GRID = 2 ** (62 - KEY_BITS)
@@ -143,7 +140,7 @@ class ColumnHistograms(Additive):
 
     @classmethod
     def from_data(
-        cls, X: Any, y: npt.NDArray[np.int64], n_classes: int, min_examples: int = 1
+        cls, X: Matrix, y: Integers, n_classes: int, min_examples: int = 1
     ) -> ColumnHistograms:
         """Histograms of samples, (n, d) finite or NaN, dense or CSR.
 
@@ -290,7 +287,7 @@ class ColumnHistograms(Additive):
         sizes = self.n_per_class + sign * other.n_per_class
         return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
 
-    def edges(self) -> npt.NDArray[np.float64]:
+    def edges(self) -> Floats:
         """Quantiles of the numbers of every column over all classes at (k + 1/2) / 32,
         (d, 32): lower ends of bins.
 
@@ -362,7 +359,7 @@ class ColumnHistograms(Additive):
         return [value / most if most else 1.0 for value in values]
 
     @cached_property
-    def quantiles(self) -> npt.NDArray[np.float64]:
+    def quantiles(self) -> Floats:
         """Lowest value, edges and highest value of each column, (d, 34): lower ends of
         bins; 0 without a number.
 
@@ -417,7 +414,7 @@ class ColumnHistograms(Additive):
         )
         return cells >> KEY_BITS, cells & _LOW, counts
 
-    def _table(self, borders: Integers) -> npt.NDArray[np.float64]:
+    def _table(self, borders: Integers) -> Floats:
         """Samples of each class in the ranges between borders, (L, d, ranges); a border
         belongs to the range below.
         """
@@ -429,12 +426,12 @@ class ColumnHistograms(Additive):
         return table[:, :, :-1].astype(np.float64)  # without gaps
 
 
-def _shares(table: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _shares(table: Floats) -> Floats:
     """Shares of the ranges among the numbers of each class and column; without any,
     those of the other classes.
     """
     sums = table.sum(axis=2, keepdims=True)  # of integers, exact in any order
-    shares: npt.NDArray[np.float64] = table / np.maximum(sums, 1.0)
+    shares: Floats = table / np.maximum(sums, 1.0)
     for index in np.argwhere(sums[:, :, 0] == 0).tolist():
         others = sums[:, index[1], 0] > 0
         if others.any():

@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._types import Integers, Mask, Matrix
 from flwr_flynn._validation import boolean, integer, is_sha256, number
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
@@ -207,7 +208,7 @@ class ClassCounts(Additive):
     (array([2, 0]), True)
     """
 
-    array: npt.NDArray[np.int64]
+    array: Integers
     hash_nnz: int = field(kw_only=True)
     spec_fingerprint: str = field(kw_only=True)
     noise: tuple[Release, ...] = field(default=(), kw_only=True)
@@ -250,7 +251,7 @@ class ClassCounts(Additive):
     def from_data(
         cls,
         hasher: FlyHash,
-        X: Any,
+        X: Matrix,
         y: npt.ArrayLike,
         n_classes: int,
         n_jobs: int | None = None,
@@ -279,7 +280,7 @@ class ClassCounts(Additive):
         return cls._of(hasher, np.array(rows, np.int64))
 
     @classmethod
-    def _of(cls, hasher: FlyHash, array: npt.NDArray[np.int64]) -> ClassCounts:
+    def _of(cls, hasher: FlyHash, array: Integers) -> ClassCounts:
         return cls(array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint)
 
     @property
@@ -303,7 +304,7 @@ class ClassCounts(Additive):
         return max(round(total), 0)
 
     @property
-    def empty_classes(self) -> npt.NDArray[np.bool_]:
+    def empty_classes(self) -> Mask:
         """Mask of the classes without samples, (L,) bool.
 
         All False for noisy counts, which do not show it.
@@ -319,7 +320,7 @@ class ClassCounts(Additive):
         """
         return math.fsum(release.times**2 * release.variance for release in self.noise)
 
-    def nonnegative(self) -> tuple[npt.NDArray[np.int64], Any]:
+    def nonnegative(self) -> tuple[Integers, Any]:
         """Counts, (L, m), and class sizes, (L,), as the decision rules take them.
 
         Noisy counts are clipped at 0, after all sums. A class of them has at least 1
@@ -416,9 +417,7 @@ class ClassCounts(Additive):
             raise CountsError(what, error.expected, error.got) from None
 
 
-def _exact_sizes(
-    array: npt.NDArray[np.int64], sums: npt.NDArray[np.int64], rho: int
-) -> npt.NDArray[np.int64]:
+def _exact_sizes(array: Integers, sums: Integers, rho: int) -> Integers:
     """Samples of each class, (L,), from the sums of the rows; a `CountsError` for an
     array that no hashes make.
     """
@@ -429,7 +428,7 @@ def _exact_sizes(
             f"row sums that are multiples of hash_nnz, {rho}",
             f"{sums[label]} in row {label}",
         )
-    sizes: npt.NDArray[np.int64] = sums // rho
+    sizes: Integers = sums // rho
     if (array.max(axis=1) > sizes).any():
         label = int(np.flatnonzero(array.max(axis=1) > sizes)[0])
         expected = (
@@ -439,7 +438,7 @@ def _exact_sizes(
     return sizes
 
 
-def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> npt.NDArray[np.int64]:
+def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> Integers:
     """Copy `array` to int64, if it is a matrix of counts small enough to be added."""
     values = np.asarray(array)
     if values.ndim != 2 or 0 in values.shape:
@@ -535,7 +534,7 @@ class Tables(Additive):
     int64.
     """
 
-    tables: tuple[npt.NDArray[np.int64], ...]
+    tables: tuple[Integers, ...]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tables):
@@ -560,12 +559,10 @@ class Tables(Additive):
         )
 
 
-def _exact_sum(
-    first: npt.NDArray[np.int64], second: npt.NDArray[np.int64], sign: int
-) -> npt.NDArray[np.int64]:
+def _exact_sum(first: Integers, second: Integers, sign: int) -> Integers:
     """Return first + sign * second; a `CountsError` if an entry is beyond int64."""
     if sign > 0:
-        total: npt.NDArray[np.int64] = first + second
+        total: Integers = first + second
     else:
         total = first - second
     low = int(first.min(initial=0))

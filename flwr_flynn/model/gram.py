@@ -34,6 +34,7 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
+from flwr_flynn._types import Integers, Mask, Matrix
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing import graded
 from flwr_flynn.hashing.batching import batches
@@ -43,7 +44,7 @@ from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.scoring import Scores, bounded
 
-Table = npt.NDArray[np.int64]
+Table = Integers
 
 LEAST_ROWS = 16
 MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together: bounds
@@ -108,7 +109,7 @@ class GramScoring:
             self, "bias", bounded("gram", self.bias, shape[1:], np.int64, LARGEST_BIAS)
         )
 
-    def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
+    def log_odds(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes up to a constant of each sample, (n, L)
         float64, for samples, (n, d).
         """
@@ -148,7 +149,7 @@ def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
 
 
 def responses(
-    specs: Sequence[HashSpec], X: Any, n_jobs: int | None = None
+    specs: Sequence[HashSpec], X: Matrix, n_jobs: int | None = None
 ) -> npt.NDArray[np.uint8]:
     """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down,
     side by side.
@@ -190,7 +191,7 @@ def _by_relevance(spec: HashSpec) -> HashSpec:
     return spec
 
 
-def class_weights(n_per_class: npt.NDArray[np.int64]) -> tuple[int, ...]:
+def class_weights(n_per_class: Integers) -> tuple[int, ...]:
     """Weight of a sample of each class, about n ** -1/2 in quarters of that of the
     largest class, as integers.
     """
@@ -227,7 +228,7 @@ class GramMatrix(Tables):
         cls,
         specs: Sequence[HashSpec],
         weights: Sequence[int],
-        X: Any,
+        X: Matrix,
         y: Table,
         n_jobs: int | None = None,
         progress: Any = None,
@@ -303,9 +304,7 @@ class GramMatrix(Tables):
             return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
         return None
 
-    def _fold(
-        self, fold: int, weights: Sequence[int], is_filled: npt.NDArray[np.bool_]
-    ) -> _Sums:
+    def _fold(self, fold: int, weights: Sequence[int], is_filled: Mask) -> _Sums:
         factors = np.array(weights, np.float64)[is_filled]
         n_rows = self.sums.shape[2]
         square = np.empty((n_rows, n_rows))
@@ -316,7 +315,7 @@ class GramMatrix(Tables):
         return _Sums(square, sums * factors[:, None], sizes * factors)
 
 
-def fold_sizes(X: Any, y: npt.NDArray[np.int64], n_classes: int) -> Table:
+def fold_sizes(X: Matrix, y: Integers, n_classes: int) -> Table:
     """Samples of each class in each fold, (2, L), of samples, (n, d), with class
     indices, (n,).
     """
@@ -326,7 +325,7 @@ def fold_sizes(X: Any, y: npt.NDArray[np.int64], n_classes: int) -> Table:
     return found
 
 
-def _folds(X: Any) -> npt.NDArray[np.int64]:
+def _folds(X: Matrix) -> Integers:
     """Fold of each sample, (n,), by its content."""
     return (content_shares(X) < 0.5).astype(np.int64)
 
@@ -433,8 +432,8 @@ class LearnedGram:
     def of(
         cls,
         specs: Sequence[HashSpec],
-        X: Any,
-        y: npt.NDArray[np.int64],
+        X: Matrix,
+        y: Integers,
         n_classes: int,
         n_jobs: int | None = None,
     ) -> LearnedGram | None:

@@ -14,16 +14,14 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, logit
 
-Counts = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from flwr_flynn._types import Floats, Integers, Mask
+
+Counts = Integers
 
 
-def confusion(
-    true: npt.NDArray[np.int64], predicted: npt.NDArray[np.int64], n_classes: int
-) -> Counts:
+def confusion(true: Integers, predicted: Integers, n_classes: int) -> Counts:
     """Confusion matrix of class indices, (n,) int64, from 0 to `n_classes` - 1."""
     cells = np.bincount(true * n_classes + predicted, minlength=n_classes**2)
     return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
@@ -49,7 +47,7 @@ def scores(matrix: Counts) -> dict[str, float]:
     }
 
 
-def mean_recall(correct: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> float:
+def mean_recall(correct: Integers, sizes: Integers) -> float:
     """Balanced accuracy from correct samples and sizes of the classes, (L,) both; 0
     without samples.
 
@@ -163,11 +161,11 @@ def above_floor(found: Counts, sums: Counts, least: int) -> tuple[Counts, Counts
     return told[0].reshape(found.shape), told[1].reshape(sums.shape)
 
 
-def _kept(sizes: Counts, least: int) -> npt.NDArray[np.bool_]:
+def _kept(sizes: Counts, least: int) -> Mask:
     """True for each subgroup that is told, from its samples and those of the rest, (n,
     1 or 2).
     """
-    kept: npt.NDArray[np.bool_] = ((sizes == 0) | (sizes >= least)).all(axis=1)
+    kept: Mask = ((sizes == 0) | (sizes >= least)).all(axis=1)
     for group in np.argsort(sizes.sum(axis=1), kind="stable"):
         hidden = sizes[~kept].sum(axis=0)
         if ((hidden == 0) | (hidden >= least)).all():
@@ -459,7 +457,7 @@ def _area_interval(
     pairs = np.maximum(n_own * n_rest, 1)
     most = (n_own + n_rest) / 2 - 1
 
-    def is_within(other: Floats) -> npt.NDArray[np.bool_]:
+    def is_within(other: Floats) -> Mask:
         spread = (
             other
             * (1 - other)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln, softmax
 
+from flwr_flynn._types import Array, Integers, Mask, Matrix
 from flwr_flynn._validation import finite_floats, number
 from flwr_flynn.errors import ConfigError, DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
@@ -104,7 +105,7 @@ class ModelMember:
         """Hash of the specification, cached."""
         return flynn_hash(self.spec)
 
-    def log_odds(self, X: Any, n_jobs: int | None = None) -> Scores:
+    def log_odds(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """Log odds of the classes, (n, L) float64, times the temperature, for samples,
         (n, d).
         """
@@ -121,7 +122,7 @@ class ModelMember:
             return SUGGESTED_TEMPERATURE
         return chosen
 
-    def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
+    def novelty(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """Novelty of samples, (n, d), to each class, (n, L) float64; see
         `class_novelty`.
         """
@@ -171,7 +172,7 @@ class Model:
     """
 
     members: tuple[ModelMember, ...]
-    classes: npt.NDArray[Any]
+    classes: Array
     feature_names: Sequence[str] | Schema | None = None
     guarantee: str | None = None
     prior: Scores | None = None
@@ -254,7 +255,7 @@ class Model:
         return self.members[0]
 
     @property
-    def empty_classes(self) -> npt.NDArray[np.bool_]:
+    def empty_classes(self) -> Mask:
         """Classes without samples, (L,) bool."""
         return self.members[0].counts.empty_classes
 
@@ -263,7 +264,7 @@ class Model:
         """True if NaN is a gap for all members, and no error."""
         return all(member.hash.takes_gaps for member in self.members)
 
-    def scores(self, X: Any, n_jobs: int | None = None) -> Scores:
+    def scores(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """Log probabilities of the classes, (n, L) float64, up to a constant of each
         sample.
 
@@ -272,7 +273,7 @@ class Model:
         """
         return self.posterior(self.shared_scores(X, n_jobs))
 
-    def shared_scores(self, X: Any, n_jobs: int | None = None) -> Scores:
+    def shared_scores(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """The same, (n, L), with all classes taken for equally frequent.
 
         The mean of the log probabilities of the parts, by their weights. With a Gram
@@ -312,7 +313,7 @@ class Model:
         probabilities: Scores = softmax(scores, axis=1)
         return probabilities
 
-    def novelty(self, X: Any, n_jobs: int | None = None) -> Scores:
+    def novelty(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """Novelty of samples to each class, (n, L) float64: the mean of the members, by
         their weights.
         """
@@ -393,11 +394,11 @@ def _checked_prior(prior: Any, n_classes: int) -> Scores:
     return array
 
 
-def class_codes(classes: npt.NDArray[Any], y: Any) -> npt.NDArray[np.int64]:
+def class_codes(classes: Array, y: Any) -> Integers:
     """Index of each label in `classes`, (n,) int64."""
     order = np.argsort(classes)
     indices = np.searchsorted(classes, y, sorter=order)
-    codes: npt.NDArray[np.int64] = order[np.minimum(indices, len(classes) - 1)]
+    codes: Integers = order[np.minimum(indices, len(classes) - 1)]
     unknown = int((classes[codes] != y).sum())
     if unknown:
         raise DataError(
@@ -443,7 +444,7 @@ def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | No
     )
 
 
-def checked_weight(given: Any, rule: str, classes: npt.NDArray[Any]) -> ClassWeight:
+def checked_weight(given: Any, rule: str, classes: Array) -> ClassWeight:
     """The `class_weight` of an estimator as the functions here take it, for (L,) class
     labels.
     """
@@ -491,7 +492,7 @@ def log_frequencies(n_per_class: npt.ArrayLike, everyone: npt.ArrayLike) -> Scor
     return np.asarray(np.log(softmax(likelihood) @ smoothed))
 
 
-def own_prior(model: Model, y: npt.NDArray[np.int64]) -> Scores:
+def own_prior(model: Model, y: Integers) -> Scores:
     """Log frequencies, (L,), of the classes of a party's samples with class indices,
     (n,).
 

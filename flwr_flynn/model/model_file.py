@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import _files
+from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
@@ -248,7 +249,7 @@ def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
 
 
 def _member(
-    spec: HashSpec, values: dict[str, Any], counts: npt.NDArray[Any], n_classes: int
+    spec: HashSpec, values: dict[str, Any], counts: Array, n_classes: int
 ) -> ModelMember:
     """Member from its spec, its entry in the header and its counts."""
     if counts.shape != (n_classes, spec.hash_dim):
@@ -287,32 +288,32 @@ def _member_header(member: ModelMember) -> dict[str, Any]:
     }
 
 
-def narrowed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def narrowed(array: Array) -> Array:
     """Integers in the narrowest signed type that holds them."""
     return array.astype(np.min_scalar_type(_least(array)))
 
 
-def _least(array: npt.NDArray[Any]) -> int:
+def _least(array: Array) -> int:
     """The least integer of a signed type that holds all of an array."""
     # A signed type holds as much above as below zero, and one more below.
     return min(int(array.min(initial=0)), -int(array.max(initial=0)) - 1)
 
 
-def _narrow_weights(weights: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+def _narrow_weights(weights: npt.NDArray[np.int32]) -> Array:
     """Weights in the narrowest type that holds them and their negatives: -128 fits a
     byte, 128 does not.
     """
     return _little(weights, -int(np.abs(weights).max(initial=0)) - 1)
 
 
-def _little(array: npt.NDArray[Any], extreme: int) -> npt.NDArray[Any]:
+def _little(array: Array, extreme: int) -> Array:
     """Integers in the narrowest little-endian type that holds one that is as extreme."""
     return array.astype(np.min_scalar_type(extreme).newbyteorder("<"), copy=False)
 
 
 def _read_npy(
     archive: zipfile.ZipFile, name: str, dtypes: str, max_bytes: int
-) -> npt.NDArray[Any]:
+) -> Array:
     array = _files.npz_array(
         archive, f"{name}.npy", name, ModelFileError, dtypes, max_bytes
     )
@@ -325,7 +326,7 @@ def _json_bytes(values: Any) -> npt.NDArray[np.uint8]:
     return np.frombuffer(json.dumps(values, allow_nan=False).encode(), np.uint8)
 
 
-def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def digest_of(*arrays: Array) -> npt.NDArray[np.uint8]:
     """SHA-256 of arrays as they stand in the file, with their types and shapes, 32
     bytes.
     """
@@ -336,7 +337,7 @@ def digest_of(*arrays: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return np.frombuffer(sha256.digest(), np.uint8)
 
 
-def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:
+def _labels_to_json(classes: Array) -> dict[str, Any]:
     kind = classes.dtype.kind
     values = classes.tolist()
     if kind not in "OUbiuf" or (
@@ -355,7 +356,7 @@ def _labels_to_json(classes: npt.NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _labels_from_json(labels: dict[str, Any]) -> npt.NDArray[Any]:
+def _labels_from_json(labels: dict[str, Any]) -> Array:
     name = labels["dtype"]
     values = labels["values"]
     if not re.fullmatch("object|str|bool|u?int(8|16|32|64)|float(16|32|64)", name):

@@ -9,12 +9,12 @@ last place.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
+
+from flwr_flynn._types import Floats, Matrix
 
 # the first 32 bits of log 2: a multiple of it is exact
 _LN2_HIGH = 6.93147180369123816490e-01
@@ -81,7 +81,7 @@ def log(x):  # type: ignore[no-untyped-def]
     )
 
 
-def content_shares(X: Any) -> npt.NDArray[np.float64]:
+def content_shares(X: Matrix) -> Floats:
     """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
     if sp.issparse(X):
         rows = sp.csr_array(X)
@@ -97,7 +97,7 @@ def content_shares(X: Any) -> npt.NDArray[np.float64]:
         _add_dense(values, sums)
     # A sample of zeros, whose sum is 0, would always be kept.
     words = _mix(sums + np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(11)
-    shares: npt.NDArray[np.float64] = words * 2.0**-53
+    shares: Floats = words * 2.0**-53
     return shares
 
 

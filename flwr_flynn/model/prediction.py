@@ -24,6 +24,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from flwr_flynn._types import Array, Floats, Matrix
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
@@ -41,8 +42,6 @@ from flwr_flynn.model.model import (
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
-Floats = npt.NDArray[np.float64]
-
 BATCH = 2**14  # samples whose active bits are held at a time
 
 
@@ -59,7 +58,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -------- the parts of the model
 
     @property
-    def classes_(self) -> npt.NDArray[Any]:
+    def classes_(self) -> Array:
         """Labels of the classes, (L,), in the order of the counts. Read-only."""
         return self.model_.classes
 
@@ -80,15 +79,15 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # -------- predicting
 
-    def predict(self, X: Any) -> npt.NDArray[Any]:
+    def predict(self, X: object) -> Array:
         """Predict labels, (n,): the most probable class, the first in `classes_` among
         equals.
         """
         best = self._read_out(X, Model.scores).argmax(axis=1)
-        labels: npt.NDArray[Any] = self.classes_[best]
+        labels: Array = self.classes_[best]
         return labels
 
-    def predict_proba(self, X: Any) -> Floats:
+    def predict_proba(self, X: object) -> Floats:
         """Predict the probabilities of the classes, (n, L) float64, in the order of
         `classes_`.
 
@@ -100,7 +99,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = self._read_out(X, Model.scores)
         return self.model_.probabilities(scores)
 
-    def decision_function(self, X: Any) -> Floats:
+    def decision_function(self, X: object) -> Floats:
         """Compute the scores by which `predict` decides, (n, L) float64: those of
         `Model.scores`.
 
@@ -112,7 +111,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return scores[:, 1] - scores[:, 0]
         return scores
 
-    def novelty(self, X: Any) -> Floats:
+    def novelty(self, X: object) -> Floats:
         """Compute the novelty of samples to each class, (n, L) float64: f_l(x) / rho of
         Algorithm 1.
 
@@ -122,15 +121,15 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._read_out(X, Model.novelty)
 
     def _read_out(
-        self, X: Any, read: Callable[[Model, Any, int | None], Floats]
+        self, X: object, read: Callable[[Model, Matrix, int | None], Floats]
     ) -> Floats:
         """Apply a method of the model to the samples, batch by batch."""
         check_is_fitted(self)
-        X = self._validated(X, self.model_.schema)
+        samples = self._validated(X, self.model_.schema)
         return np.concatenate(
             [
-                read(self.model_, X[batch], self.n_jobs)
-                for batch in batches(X.shape[0], BATCH)
+                read(self.model_, samples[batch], self.n_jobs)
+                for batch in batches(samples.shape[0], BATCH)
             ]
         )
 
@@ -206,7 +205,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return changed
 
     def _counted_prior(
-        self, members: Sequence[ModelMember], classes: npt.NDArray[Any]
+        self, members: Sequence[ModelMember], classes: Array
     ) -> Floats | None:
         """Prior of the counts by the estimator's `class_weight`."""
         return counted_prior(
@@ -228,7 +227,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _validated(
         self,
-        X: Any,
+        X: object,
         schema: Schema | None,
         y: Any = "no_validation",
         reset: bool = False,
@@ -253,23 +252,21 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validated = validate_data(
             self, X, y, accept_sparse="csr", reset=reset, ensure_all_finite=False
         )
-        with_gaps = not reset and self.model_.takes_gaps
-        _check_finite(
-            validated[0] if isinstance(validated, tuple) else validated,
-            names,
-            with_gaps,
-        )
+        samples = validated
+        if isinstance(validated, tuple):
+            samples = validated[0]
+        _check_finite(samples, names, not reset and self.model_.takes_gaps)
         return validated
 
-    def _labelled(self, X: Any, y: Any) -> tuple[Any, npt.NDArray[Any]]:
+    def _labelled(self, X: object, y: npt.ArrayLike) -> tuple[Matrix, Array]:
         """Samples and labels for the fitted model, without samples that have gaps where
         its hash takes none.
         """
         schema = self.model_.schema
-        X, y = self._validated(X, schema, y)
+        samples, labels = self._validated(X, schema, y)
         if schema is None or self.model_.takes_gaps:
-            return (X, y)
-        return complete(schema, X, y)
+            return (samples, labels)
+        return complete(schema, samples, labels)
 
     # -------- scikit-learn
 
@@ -283,9 +280,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def complete(
-    schema: Schema, X: Any, y: npt.NDArray[Any]
-) -> tuple[Any, npt.NDArray[Any]]:
+def complete(schema: Schema, X: Array, y: Array) -> tuple[Array, Array]:
     """Samples by a schema, and labels, without samples that have gaps."""
     fits = schema.complete(X)
     n_left_out = int((~fits).sum())
@@ -298,7 +293,7 @@ def complete(
     return X[fits], y[fits]
 
 
-def _check_finite(X: Any, names: Iterable[Any] | None, with_gaps: bool) -> None:
+def _check_finite(X: Any, names: Iterable[object] | None, with_gaps: bool) -> None:
     """Refuse infinity, and NaN but `with_gaps`, in X, (n, d); `names` default to the
     indices of the columns.
     """

@@ -36,15 +36,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from flwr_flynn._types import Array, Floats, Integers, Mask
 from flwr_flynn._validation import number, one_of
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.portable import exp, log
 
-Counts = npt.NDArray[np.int64]
-Sizes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
-Scores = npt.NDArray[np.float64]
+Counts = Integers
+Sizes = Integers | Floats
+Scores = Floats
 Active = npt.NDArray[np.int32]
 
 # candidates, T = 33; roots are exact everywhere
@@ -129,7 +130,7 @@ def class_scores(
     return empty_below(scores, n_per_class == 0)
 
 
-def empty_below(scores: Scores, empty: npt.NDArray[np.bool_]) -> Scores:
+def empty_below(scores: Scores, empty: Mask) -> Scores:
     """Scores, (n, L), changed so that empty classes are below all others."""
     if empty.any() and not empty.all():
         scores[:, empty] = scores[:, ~empty].min(axis=1, keepdims=True) - 1
@@ -248,7 +249,7 @@ class ScoreTable:
 
 def bounded(
     field: str, array: npt.ArrayLike, shape: tuple[int, ...], dtype: type, most: int
-) -> npt.NDArray[Any]:
+) -> Array:
     """Copy of integers, read-only, if they have this shape and type and are from
     -`most` to `most`.
     """

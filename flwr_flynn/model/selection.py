@@ -20,12 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
@@ -53,9 +54,7 @@ N_LEFT_OUT = 4096
 _BATCH = 2**20  # values at a time
 
 
-def kept(
-    X: Any, y: npt.NDArray[np.int64], n_per_class: npt.NDArray[np.int64], n_samples: int
-) -> npt.NDArray[np.bool_]:
+def kept(X: Matrix, y: Integers, n_per_class: Integers, n_samples: int) -> Mask:
     """Choose about `n_samples` samples, as many of each class as there are: a mask,
     (n,) bool.
 
@@ -71,18 +70,14 @@ def kept(
     return mask
 
 
-def _shares_kept(
-    n_per_class: npt.NDArray[np.int64], n_samples: int
-) -> npt.NDArray[np.float64]:
+def _shares_kept(n_per_class: Integers, n_samples: int) -> Floats:
     """Share of the samples of each class, (L,), that `kept` chooses."""
     filled = max(int((n_per_class > 0).sum()), 1)
-    shares: npt.NDArray[np.float64] = np.minimum(
-        n_samples / filled / np.maximum(n_per_class, 1), 1.0
-    )
+    shares: Floats = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
     return shares
 
 
-Table = npt.NDArray[np.int64]
+Table = Integers
 
 MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
 # of log-losses in tables: integers, so that sums over parties are exact
@@ -140,7 +135,7 @@ def leave_one_out_tables(
 
 
 def hashed_batches(
-    hasher: FlyHash, X: Any, y: Table, n_jobs: int | None = None
+    hasher: FlyHash, X: Matrix, y: Table, n_jobs: int | None = None
 ) -> Iterator[tuple[Active, Table]]:
     """Batches of active bits and class indices, hashed when they are asked for."""
     for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
@@ -266,8 +261,8 @@ class Choice:
 
 def fit_members(
     specs: Sequence[HashSpec],
-    X: Any,
-    y: npt.NDArray[np.int64],
+    X: Matrix,
+    y: Integers,
     n_classes: int,
     rule: str = "balanced",
     decay: str | float = "auto",
@@ -319,7 +314,7 @@ def fit_members(
 
 
 def choose(
-    correct: Sequence[Table], n_per_class: npt.NDArray[np.int64], max_members: int = 1
+    correct: Sequence[Table], n_per_class: Integers, max_members: int = 1
 ) -> list[Choice]:
     """The best scoring of each spec, and of these the best, with weights that add up to
     1, the best first.
@@ -345,7 +340,7 @@ def choose(
     ]
 
 
-def best_temperature(log_losses: npt.NDArray[Any]) -> float:
+def best_temperature(log_losses: Array) -> float:
     """Temperature of the lowest of the summed log-losses, (T,), the first among equals;
     1.0 without samples.
     """

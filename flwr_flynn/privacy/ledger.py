@@ -47,9 +47,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from flwr_flynn._types import Integers
 from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
@@ -125,7 +123,7 @@ class Budget(LedgerFolder):
             self.policy.check(mechanism)
             cost = self.policy.admit(mechanism, ledger.costs)
 
-            def measure() -> npt.NDArray[np.int64]:
+            def measure() -> Integers:
                 counts = count()
                 if counts.spec_fingerprint != spec_fingerprint:
                     raise CountsError(

@@ -27,14 +27,14 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-import numpy.typing as npt
 from filelock import FileLock
 
 from flwr_flynn._files import settle, writing
+from flwr_flynn._types import Integers
 from flwr_flynn.errors import PrivacyError, WriteError
 from flwr_flynn.privacy.release_policy import COMPOSITIONS, Account, Cost
 
-Array = npt.NDArray[np.int64]
+Array = Integers
 
 _FORMAT = 2
 _LARGEST = 1e300  # of an amount: sums of integers beyond floating point raise

@@ -14,16 +14,14 @@ from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Integers
 from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError, CountsError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, Release, release_name
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import privacy_extra, shown_bound
-
-Integers = npt.NDArray[np.int64]
 
 _CHUNK = 2**16  # numbers that stand as Python integers at a time
 

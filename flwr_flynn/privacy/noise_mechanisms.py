@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Integers
 from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
@@ -135,9 +135,7 @@ class GaussianCounts(Mechanism):
             f"{self.n_honest} parties added theirs and keep it to themselves"
         )
 
-    def _draw(
-        self, array: npt.NDArray[np.int64], sampler: Sampler
-    ) -> npt.NDArray[np.int64]:
+    def _draw(self, array: Integers, sampler: Sampler) -> Integers:
         return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
 
 
@@ -173,9 +171,7 @@ class LaplaceCounts(Mechanism):
             "one party's release"
         )
 
-    def _draw(
-        self, array: npt.NDArray[np.int64], sampler: Sampler
-    ) -> npt.NDArray[np.int64]:
+    def _draw(self, array: Integers, sampler: Sampler) -> Integers:
         return array + sampler.laplace(array.size, self.scale).reshape(array.shape)
 
 
@@ -263,9 +259,7 @@ class TopTLaplace(Mechanism):
             f"discrete Laplace noise of scale {self.scale:.5g}, no others"
         )
 
-    def _draw(
-        self, array: npt.NDArray[np.int64], sampler: Sampler
-    ) -> npt.NDArray[np.int64]:
+    def _draw(self, array: Integers, sampler: Sampler) -> Integers:
         flat = array.ravel()
         n_drawn = min(self.n_released, flat.size)
         if n_drawn == flat.size:

@@ -8,14 +8,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, number, one_of
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.table import KINDS, days_of, forms_of_level, parts_of
 from flwr_flynn.tables.texts import as_level, as_name
-
-Array = npt.NDArray[Any]
 
 MOST_LEVELS = 1024
 """Levels of a category in a schema, at most; a learned one has `LEARNED_LEVELS`."""
@@ -194,7 +192,7 @@ class Column:
         if self.gaps:
             out[:, -1] = missing
 
-    def refused(self, values: Array) -> npt.NDArray[np.bool_]:
+    def refused(self, values: Array) -> Mask:
         """Mask of the values that are no samples of this column: infinite, or beyond
         the range.
         """

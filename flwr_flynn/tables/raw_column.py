@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.tables.texts import (
     DATE_FORMATS,
     GAP_TEXTS,
@@ -26,8 +26,6 @@ from flwr_flynn.tables.texts import (
     date_of,
     proves,
 )
-
-Array = npt.NDArray[Any]
 
 _DAY_FIRST = {"mm/dd/yyyy": "dd/mm/yyyy", "mm-dd-yyyy": "dd-mm-yyyy"}
 
@@ -72,7 +70,7 @@ def int64_of(texts: Sequence[str]) -> Array | None:
         return None
 
 
-def distinct(values: Raw) -> tuple[list[Any], npt.NDArray[np.int64]]:
+def distinct(values: Raw) -> tuple[list[Any], Integers]:
     """The different values, and the index of each one's among them."""
     index: dict[Any, int] = {}
     codes = np.fromiter(

@@ -13,8 +13,8 @@ from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.raw_column import is_gap_text, of_gaps, plain_numbers
 from flwr_flynn.tables.schema import Schema
@@ -38,9 +38,7 @@ from flwr_flynn.tables.texts import (
 )
 
 
-def encode_rows(
-    schema: Schema, X: Any
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+def encode_rows(schema: Schema, X: Any) -> tuple[Array, Mask]:
     """The numbers of rows, (n, width), and a mask of the rows without a fault, (n,).
 
     X is a data frame, a `Table`, or an array of the schema's columns. A `DataError`
@@ -57,7 +55,7 @@ def encode_rows(
     return schema.numbers(Table(schema.names, parsed)), fits
 
 
-def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[npt.NDArray[Any]]]:
+def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[Array]]:
     """Names of the columns of a data frame, a `Table` or an array, None without any,
     and their values as they are.
     """
@@ -128,7 +126,7 @@ def real_of(value: Any) -> Any:
 
 def as_kind(
     kind: str, column: Any, gaps: frozenset[str] = GAP_TEXTS
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+) -> tuple[Array, Mask]:
     """Values in the dtype of a kind, each by itself, and a mask of those that are
     values of it, or gaps.
 

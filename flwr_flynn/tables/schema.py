@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown, unusual
 from flwr_flynn.tables.raw_column import RawColumn, is_gap_text, missing, of_gaps
 from flwr_flynn.tables.table import Table, by_name, form_of, level_of
 from flwr_flynn.tables.texts import BESIDE, gaps_with, is_beside, plain_date
-
-Array = npt.NDArray[Any]
 
 MOST_COLUMNS = 2**14
 MOST_NUMBERS = 2**16
@@ -193,7 +191,7 @@ class Schema:
             first = end
         return out
 
-    def complete(self, numbers: Array) -> npt.NDArray[np.bool_]:
+    def complete(self, numbers: Array) -> Mask:
         """Mask of the rows without gaps, for a hash that takes none; a `DataError`
         where a column has no value.
         """

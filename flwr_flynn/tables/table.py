@@ -19,14 +19,12 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
 from flwr_flynn.tables.raw_column import RawColumn, is_gap_text
 from flwr_flynn.tables.texts import BESIDE, GAP_TEXTS, TRUTHS, as_level, as_name
-
-Array = npt.NDArray[Any]
 
 KINDS = ("number", "category", "date")
 
