@@ -41,9 +41,10 @@ _FAINT = 0.02
 
 _MANY = 4096  # samples from which more rows for each winner pay
 # rows and winners, for many samples and for fewer
-_SIZES = {True: (2**16, 64), False: (2**15, 128)}
+_SIZE_OF_MANY = (2**16, 64)
+_SIZE_OF_FEW = (2**15, 128)
 # of effort "quick", and by default for few samples of more than so many classes
-_SMALL = 2**14, 64
+_SMALL = (2**14, 64)
 _MANY_CLASSES = 8
 # of all classes of a member: six candidates fit the memory that a party allows by
 # default
@@ -260,21 +261,27 @@ class HashPlan:
             "seed",
             "signed",
         )
-        given = {
-            name: value for name in names if (value := getattr(self, name)) is not None
+        chosen = {
+            name: getattr(self, name)
+            for name in names
+            if getattr(self, name) is not None
         }
-        if "hash_dim" in given or "hash_nnz" in given:
+        if "hash_dim" in chosen or "hash_nnz" in chosen:
             sizes = None
-        return HashSpec.suggest(**{"signed": True} | fields | (sizes or {}) | given)
+        return HashSpec.suggest(**{"signed": True} | fields | (sizes or {}) | chosen)
 
 
 def committee_sizes(
     n_examples: int, n_classes: int, small: bool = False
 ) -> dict[str, int]:
     """Rows and winners of the candidates of "auto" for so many samples and classes."""
-    many = n_examples >= _MANY
-    small = small or not (many or n_classes <= _MANY_CLASSES)
-    hash_dim, hash_nnz = _SMALL if small else _SIZES[many]
+    has_many = n_examples >= _MANY
+    if small or not (has_many or n_classes <= _MANY_CLASSES):
+        hash_dim, hash_nnz = _SMALL
+    elif has_many:
+        hash_dim, hash_nnz = _SIZE_OF_MANY
+    else:
+        hash_dim, hash_nnz = _SIZE_OF_FEW
     hash_dim = max(min(hash_dim, _MOST_COUNTS // n_classes), 256)
     return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
 
@@ -293,16 +300,16 @@ def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
     weights = [value + _FAINT for value in relevance]
     weighted: dict[str, Any] = {"center": center}
     weighted["scale"] = [
-        weight * _inverse(each) for weight, each in zip(weights, deviation, strict=True)
+        weight * _inverse(spread)
+        for weight, spread in zip(weights, deviation, strict=True)
     ]
     # A common factor does not change the hash, and numbers of moderate size fit float32
     # better.
     common = _common_factor(max(deviation))
-    centred = {
-        "center": center,
-        "scale": None if common == 1.0 else [common] * n_features,
-        "signed": False,
-    }
+    scale = None
+    if common != 1.0:
+        scale = [common] * n_features
+    centred = {"center": center, "scale": scale, "signed": False}
     if n_features > _WAVES_UP_TO:
         yield from (
             weighted,
@@ -311,7 +318,10 @@ def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
         )
         return
     distance = math.sqrt(
-        2 * math.fsum(w * w for w, each in zip(weights, deviation, strict=True) if each)
+        2
+        * math.fsum(
+            w * w for w, spread in zip(weights, deviation, strict=True) if spread
+        )
     )
     if distance:
         n_waves = min(max(64, 4 * n_features), 256)

@@ -362,7 +362,8 @@ class FlyNNClassifier(FittedEstimator):
         if specs and known is None:
             products = LearnedGram.of(specs, samples, codes, len(classes), self.n_jobs)
             fresh._gram = products
-            gram = products.scoring
+            if products is not None:
+                gram = products.scoring
         prior = fresh._counted_prior(members, classes)
         fresh.model_ = Model(tuple(members), classes, names, prior=prior, gram=gram)
         self.__dict__ = fresh.__dict__

@@ -38,7 +38,10 @@ def floor_of(min_examples: int) -> int:
 def dense_batches(X: Matrix, y: Integers) -> Iterator[tuple[Array, Integers]]:
     """Samples and labels, some at a time, dense."""
     for rows in batches(X.shape[0], max(1, _BATCH // X.shape[1])):
-        yield X[rows].toarray() if sp.issparse(X) else X[rows], y[rows]
+        samples = X[rows]
+        if sp.issparse(samples):
+            samples = samples.toarray()
+        yield samples, y[rows]
 
 
 def cells_of(X: Array, y: Integers, n_classes: int) -> tuple[Integers, Integers]:
@@ -57,33 +60,21 @@ def cells_of(X: Array, y: Integers, n_classes: int) -> tuple[Integers, Integers]
 
 
 def floored_cells(
-    X: Matrix, y: Integers, kept: Integers, least: int
+    X: Matrix, y: Integers, n_per_class: Integers, least: int
 ) -> tuple[Integers, Integers]:
-    """Filled cells, ascending, and the samples in each, of groups of ranks; `kept` has
-    0 for classes left out.
+    """Filled cells, ascending, and the samples in each, of groups of ranks.
+
+    `n_per_class` has 0 for classes that are left out.
     """
+    if _fits_table(X, len(n_per_class)):
+        return _floored_table(X, y, n_per_class, least)
     d = X.shape[1]
-    labels = np.flatnonzero(kept).tolist()
-    weights = {label: _weights_of_ranks(int(kept[label]), least) for label in labels}
-    if _fits_table(X, len(kept)):
-        table = np.zeros((len(kept), d, 256), np.int64)
-        for rows, codes in dense_batches(X, y):
-            _count_values(
-                np.ascontiguousarray(rows).view(np.uint8),
-                np.ascontiguousarray(codes),
-                table,
-            )
-        table[kept == 0] = 0
-        for label in labels:
-            # A value has the ranks from the number of samples below it; so many count
-            # at values of lower ranks.
-            before = np.append(0, np.cumsum(weights[label]))
-            table[label] = np.diff(
-                before[np.cumsum(table[label], axis=1)], axis=1, prepend=0
-            )
-        return _cells_of_table(table)
+    labels = np.flatnonzero(n_per_class).tolist()
+    weights = {
+        label: _weights_of_ranks(int(n_per_class[label]), least) for label in labels
+    }
     order = np.argsort(y, kind="stable")
-    ends = np.cumsum(np.bincount(y, minlength=len(kept)))
+    ends = np.cumsum(np.bincount(y, minlength=len(n_per_class)))
     columns = X
     if sp.issparse(X):
         columns = sp.csc_array(X)
@@ -91,14 +82,15 @@ def floored_cells(
     parts: dict[int, list[tuple[Integers, Integers]]] = {label: [] for label in labels}
     for first in range(0, d, step):
         block = columns[:, first : first + step]
-        values = np.ascontiguousarray(
-            (block.toarray() if sp.issparse(block) else block)[order].T
-        )
+        if sp.issparse(block):
+            block = block.toarray()
+        values = np.ascontiguousarray(block[order].T)
         if np.isinf(values).any():
             raise _infinite()
         place = np.arange(first, first + len(values))[:, None]
         for label in labels:
-            ranked = values[:, ends[label] - kept[label] : ends[label]]
+            start = ends[label] - n_per_class[label]
+            ranked = values[:, start : ends[label]]
             ranks = np.flatnonzero(weights[label])
             ranked.sort(axis=1)
             cells = ((label * d + place) << KEY_BITS) + _checked_keys(
@@ -108,11 +100,33 @@ def floored_cells(
                 _merged(cells.ravel(), np.tile(weights[label][ranks], len(place)))
             )
     none = np.zeros(0, np.int64)
-    # which ascend
-    found = [(none, none), *(part for label in labels for part in parts[label])]
-    return np.concatenate([cells for cells, _ in found]), np.concatenate(
-        [counts for _, counts in found]
-    )
+    # Cells of a class and block of columns ascend, and so do classes and blocks.
+    ascending = [(none, none), *(part for label in labels for part in parts[label])]
+    all_cells = [cells for cells, _ in ascending]
+    all_counts = [counts for _, counts in ascending]
+    return np.concatenate(all_cells), np.concatenate(all_counts)
+
+
+def _floored_table(
+    X: Matrix, y: Integers, n_per_class: Integers, least: int
+) -> tuple[Integers, Integers]:
+    """The cells of `floored_cells` for samples of one byte a value."""
+    table = np.zeros((len(n_per_class), X.shape[1], 256), np.int64)
+    for rows, codes in dense_batches(X, y):
+        _count_values(
+            np.ascontiguousarray(rows).view(np.uint8),
+            np.ascontiguousarray(codes),
+            table,
+        )
+    table[n_per_class == 0] = 0
+    for label in np.flatnonzero(n_per_class).tolist():
+        # A value has the ranks from the number of samples below it; so many count at
+        # values of lower ranks.
+        weights = _weights_of_ranks(int(n_per_class[label]), least)
+        before = np.append(0, np.cumsum(weights))
+        up_to = before[np.cumsum(table[label], axis=1)]
+        table[label] = np.diff(up_to, axis=1, prepend=0)
+    return _cells_of_table(table)
 
 
 SHARED = 5  # samples of equal values that need no rounding
@@ -247,7 +261,9 @@ def _merged(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
     is_first = np.ones(len(cells), np.bool_)
     np.not_equal(cells[1:], cells[:-1], out=is_first[1:])
     first = np.flatnonzero(is_first)
-    return cells[first], np.add.reduceat(counts, first) if len(first) else counts[:0]
+    if not len(first):
+        return cells[first], counts[:0]
+    return cells[first], np.add.reduceat(counts, first)
 
 
 @njit(nogil=True, cache=True)

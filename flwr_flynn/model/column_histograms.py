@@ -158,9 +158,9 @@ class ColumnHistograms(Additive):
         d = X.shape[1]
         least = floor_of(min_examples)
         if least > 1:
-            kept = np.bincount(y, minlength=n_classes)
-            kept[kept < least] = 0
-            return cls(d, kept, *floored_cells(X, y, kept, least))
+            n_per_class = np.bincount(y, minlength=n_classes)
+            n_per_class[n_per_class < least] = 0
+            return cls(d, n_per_class, *floored_cells(X, y, n_per_class, least))
         sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
         for rows, labels in dense_batches(X, y):
             sums.append(
@@ -194,10 +194,13 @@ class ColumnHistograms(Additive):
             )
             - 1
         )
-        table = np.zeros(
-            (len(self.n_per_class) if by_class else 1, len(cuts)), np.int64
-        )
-        np.add.at(table, (rows // self.n_features * by_class, bins), self.counts)
+        n_rows = 1
+        labels = np.zeros_like(rows)
+        if by_class:
+            n_rows = len(self.n_per_class)
+            labels = rows // self.n_features
+        table = np.zeros((n_rows, len(cuts)), np.int64)
+        np.add.at(table, (labels, bins), self.counts)
         return table
 
     @classmethod
@@ -231,11 +234,13 @@ class ColumnHistograms(Additive):
             for j, n in enumerate(self.n_numbers)
             if n
         ]
-        places = np.concatenate([np.zeros(0, np.int64), *ranks])
-        found = np.unique(np.searchsorted(np.cumsum(counts), places, side="right"))
+        ranks_of_all = np.concatenate([np.zeros(0, np.int64), *ranks])
+        at_ranks = np.unique(
+            np.searchsorted(np.cumsum(counts), ranks_of_all, side="right")
+        )
         bins = np.unique(
             np.searchsorted(
-                cuts, (columns[found] << KEY_BITS) + keys[found], side="right"
+                cuts, (columns[at_ranks] << KEY_BITS) + keys[at_ranks], side="right"
             )
             - 1
         )
@@ -274,12 +279,13 @@ class ColumnHistograms(Additive):
     __hash__ = None  # type: ignore[assignment]
 
     def _combined(self, other: ColumnHistograms, sign: int) -> ColumnHistograms:
-        shapes = [(len(each.n_per_class), each.n_features) for each in (self, other)]
-        if shapes[0] != shapes[1]:
+        shape = (len(self.n_per_class), self.n_features)
+        other_shape = (len(other.n_per_class), other.n_features)
+        if shape != other_shape:
             raise DataError(
                 "histograms",
-                f"{shapes[0]} classes and columns on both sides",
-                str(shapes[1]),
+                f"{shape} classes and columns on both sides",
+                str(other_shape),
             )
         both = np.concatenate([self.cells, other.cells])
         cells, counts = summed(both, np.concatenate([self.counts, sign * other.counts]))
@@ -310,10 +316,10 @@ class ColumnHistograms(Additive):
         for quantiles, (lowest, *_, highest) in zip(
             self.quantiles.tolist(), keys.tolist(), strict=True
         ):
-            edges = quantiles[1:-1]
-            center, deviation = _mean_and_deviation(
-                quantiles if edges[0] == edges[-1] else edges
-            )
+            typical = quantiles[1:-1]
+            if typical[0] == typical[-1]:
+                typical = quantiles
+            center, deviation = _mean_and_deviation(typical)
             if highest - lowest <= 1:
                 deviation = 0.0
                 width = math.ldexp(abs(center), -MANTISSA_BITS)
@@ -341,7 +347,7 @@ class ColumnHistograms(Additive):
         n = len(filled) ** 2 / math.fsum((1 / sizes[filled]).tolist())
         # about log(d) / 2; logarithms depend on the machine
         t = 0.35 * self.n_features.bit_length()
-        values = []
+        gains = []
         for column in range(self.n_features):
             table = shares[:, column]
             mean = np.array(
@@ -349,14 +355,18 @@ class ColumnHistograms(Additive):
             )
             table = table[:, mean > 0]
             mean = mean[mean > 0]
-            value = math.fsum((np.square(table - mean) / mean).ravel().tolist()) / len(
-                filled
-            )
+            terms = np.square(table - mean) / mean
+            chi_squared = math.fsum(terms.ravel().tolist()) / len(filled)
             degrees = max(len(mean) - 1, 0) * k
             by_chance = (degrees + 2 * math.sqrt(degrees * t) + 2 * t) / n
-            values.append(max(value - degrees / n, 0.0) if value > by_chance else 0.0)
-        most = max(values)
-        return [value / most if most else 1.0 for value in values]
+            gain = 0.0
+            if chi_squared > by_chance:
+                gain = max(chi_squared - degrees / n, 0.0)
+            gains.append(gain)
+        largest = max(gains)
+        if not largest:
+            return [1.0] * self.n_features
+        return [gain / largest for gain in gains]
 
     @cached_property
     def quantiles(self) -> Floats:
@@ -383,7 +393,9 @@ class ColumnHistograms(Additive):
         if not self.n_examples:
             raise DataError("histograms", "at least 1 sample", 0)
         columns, keys, counts = self._over_classes()
-        found, sizes = np.full((2, self.n_features, N_EDGES + 2), keys_of(np.zeros(1)))
+        shape = (self.n_features, N_EDGES + 2)
+        at_ranks = np.full(shape, keys_of(np.zeros(1)))
+        sizes = at_ranks.copy()
         bounds = np.searchsorted(columns, np.arange(self.n_features + 1))
         for column, (first, last) in enumerate(pairwise(bounds.tolist())):
             if first < last:
@@ -391,8 +403,9 @@ class ColumnHistograms(Additive):
                 at = first + np.searchsorted(
                     up_to, _ranks(int(up_to[-1])), side="right"
                 )
-                found[column], sizes[column] = keys[at], counts[at]
-        return found, sizes
+                at_ranks[column] = keys[at]
+                sizes[column] = counts[at]
+        return at_ranks, sizes
 
     @property
     def n_numbers(self) -> list[int]:

@@ -25,9 +25,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -128,24 +128,23 @@ class GramScoring:
         return sha256.hexdigest()
 
 
-def checked_gram_specs(specs: Any) -> tuple[HashSpec, ...]:
+def checked_gram_specs(specs: Iterable[object]) -> tuple[HashSpec, ...]:
     """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
-    found = tuple(specs)
-    if not 1 <= len(found) <= MOST_SPECS or not all(
-        isinstance(spec, HashSpec) for spec in found
-    ):
-        kinds = [type(spec).__name__ for spec in found[: MOST_SPECS + 1]]
+    several = tuple(specs)
+    hashes = tuple(spec for spec in several if isinstance(spec, HashSpec))
+    if not 1 <= len(several) <= MOST_SPECS or len(hashes) < len(several):
+        kinds = [type(spec).__name__ for spec in several[: MOST_SPECS + 1]]
         raise DataError("gram", f"1 to {MOST_SPECS} HashSpecs", kinds)
-    if len({spec.n_features for spec in found}) > 1:
+    if len({spec.n_features for spec in hashes}) > 1:
         raise DataError(
             "gram",
             "specs of the same n_features",
-            sorted({spec.n_features for spec in found}),
+            sorted({spec.n_features for spec in hashes}),
         )
-    n_rows = sum(spec.hash_dim for spec in found)
+    n_rows = sum(spec.hash_dim for spec in hashes)
     if n_rows > MOST_ROWS:
         raise DataError("gram", f"at most {MOST_ROWS} rows", n_rows)
-    return found
+    return hashes
 
 
 def responses(
@@ -154,11 +153,11 @@ def responses(
     """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down,
     side by side.
     """
-    found = np.concatenate(
+    grades = np.concatenate(
         [flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1
     )
-    found >>= 1
-    return found
+    grades >>= 1
+    return grades
 
 
 def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
@@ -169,26 +168,25 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
     are drawn by the relevance of the features itself, where candidates have its root.
     """
     bases = [
-        _by_relevance(each) for each in specs if each.row_weights or not each.coding
-    ] or [specs[0]]
+        _by_relevance(spec) for spec in specs if spec.row_weights or not spec.coding
+    ]
+    if not bases:
+        bases = [specs[0]]
     eighths = 2
     if n_rows < _MANY_ROWS:
         eighths = 3
     sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
-    chosen = zip(bases, sizes, strict=True)
     return tuple(
-        replace(each, hash_dim=n, hash_nnz=max(n * eighths // 8, 1))
-        for each, n in chosen
+        replace(base, hash_dim=size, hash_nnz=max(size * eighths // 8, 1))
+        for base, size in zip(bases, sizes, strict=True)
     )
 
 
 def _by_relevance(spec: HashSpec) -> HashSpec:
-    weights = spec.row_weights
-    if weights:
-        return replace(
-            spec, row_weights=tuple(max(1, round(each**2 / 255)) for each in weights)
-        )
-    return spec
+    if not spec.row_weights:
+        return spec
+    weights = tuple(max(1, round(weight**2 / 255)) for weight in spec.row_weights)
+    return replace(spec, row_weights=weights)
 
 
 def class_weights(n_per_class: Integers) -> tuple[int, ...]:
@@ -197,12 +195,14 @@ def class_weights(n_per_class: Integers) -> tuple[int, ...]:
     """
     sizes = n_per_class.tolist()
     largest = max(sizes)
-    found = [
-        min(round(4 * math.sqrt(largest / size)), LARGEST_CLASS_WEIGHT) if size else 0
-        for size in sizes
-    ]
-    divisor = math.gcd(*found) or 1
-    return tuple(max(each // divisor, 1) for each in found)
+    weights = []
+    for size in sizes:
+        weight = 0
+        if size:
+            weight = min(round(4 * math.sqrt(largest / size)), LARGEST_CLASS_WEIGHT)
+        weights.append(weight)
+    divisor = math.gcd(*weights) or 1
+    return tuple(max(weight // divisor, 1) for weight in weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +231,7 @@ class GramMatrix(Tables):
         X: Matrix,
         y: Table,
         n_jobs: int | None = None,
-        progress: Any = None,
+        progress: Callable[[int], object] | None = None,
     ) -> GramMatrix:
         """Sums of samples, (n, d), with class indices, (n,), and the weights of the
         classes, (L,).
@@ -287,29 +287,33 @@ class GramMatrix(Tables):
         samples that differ.
         """
         is_filled = self.n_per_class.sum(axis=0) > 0
-        with threadpool_limits(1, "blas"):  # else results depend on the number of cores
-            found = _discriminant(
-                [self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)]
-            )
-        if found is None or not all(np.isfinite(each).all() for each in found):
+        folds = [self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)]
+        # With several threads the solution would depend on the number of cores.
+        with threadpool_limits(1, "blas"):
+            solution = _discriminant(folds)
+        if solution is None:
+            return None
+        directions, intercepts = solution
+        if not (np.isfinite(directions).all() and np.isfinite(intercepts).all()):
             return None
         # Scores that are beyond the integers are made smaller, all alike.
-        unit = max(UNIT, np.abs(found[0]).max() / LARGEST_WEIGHT)
+        unit = max(UNIT, np.abs(directions).max() / LARGEST_WEIGHT)
         rounded = np.zeros((self.sums.shape[2], len(is_filled)), np.int32)
+        rounded[:, is_filled] = np.rint(directions / unit)
+        if not rounded.any():
+            return None
         bias = np.full(len(is_filled), _NEVER, np.int64)
-        rounded[:, is_filled], bias[is_filled] = (
-            np.rint(each / unit) for each in found
-        )
-        if rounded.any():
-            return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
-        return None
+        bias[is_filled] = np.rint(intercepts / unit)
+        return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
 
     def _fold(self, fold: int, weights: Sequence[int], is_filled: Mask) -> _Sums:
         factors = np.array(weights, np.float64)[is_filled]
         n_rows = self.sums.shape[2]
         square = np.empty((n_rows, n_rows))
         for row, at in _upper(n_rows):
-            square[row, row:] = square[row:, row] = self.products[fold, at]
+            products = self.products[fold, at]
+            square[row, row:] = products
+            square[row:, row] = products
         sums = self.sums[fold, is_filled]
         sizes = self.n_per_class[fold, is_filled]
         return _Sums(square, sums * factors[:, None], sizes * factors)
@@ -319,10 +323,10 @@ def fold_sizes(X: Matrix, y: Integers, n_classes: int) -> Table:
     """Samples of each class in each fold, (2, L), of samples, (n, d), with class
     indices, (n,).
     """
-    found = np.zeros((N_FOLDS, n_classes), np.int64)
+    sizes = np.zeros((N_FOLDS, n_classes), np.int64)
     for rows in batches(len(y), BATCH):
-        np.add.at(found, (_folds(X[rows]), y[rows]), 1)
-    return found
+        np.add.at(sizes, (_folds(X[rows]), y[rows]), 1)
+    return sizes
 
 
 def _folds(X: Matrix) -> Integers:
@@ -339,8 +343,13 @@ class _Sums(NamedTuple):
     responses: Scores
     sizes: Scores
 
-    def __add__(self, other: Any) -> _Sums:
-        return _Sums(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+    def plus(self, other: _Sums) -> _Sums:
+        """The sums of the samples of both."""
+        return _Sums(
+            self.products + other.products,
+            self.responses + other.responses,
+            self.sizes + other.sizes,
+        )
 
     def regression(self, share: float) -> tuple[Scores, Scores]:
         """Weights, (m, L), and intercepts, (L,), of ridge regression of the classes at
@@ -354,9 +363,10 @@ class _Sums(NamedTuple):
         centred.flat[:: len(mean) + 1] += max(
             share * centred.trace(), np.finfo(float).tiny
         )
-        # symmetric, and in LAPACK's order
-        found: Scores = cho_solve(cho_factor(centred.T, overwrite_a=True), moments)
-        return found, self.sizes / total - mean @ found
+        # The matrix is symmetric, and its transpose is in LAPACK's order.
+        factor = cho_factor(centred.T, overwrite_a=True)
+        weights: Scores = cho_solve(factor, moments)
+        return weights, self.sizes / total - mean @ weights
 
     def of_scores(self, weights: Scores, intercepts: Scores) -> _Sums:
         """The same sums of the scores of the samples by a regression."""
@@ -386,7 +396,7 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
     """Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of each
     sample; None without any.
     """
-    both = folds[0] + folds[1]
+    both = folds[0].plus(folds[1])
     if len(both.sizes) < 2 or not min(fold.sizes.sum() for fold in folds):
         return None
     best = -np.inf
@@ -394,7 +404,7 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
     for share in _STRENGTHS:
         try:
             first, second = (fold.regression(share) for fold in folds)
-            held_out = folds[1].of_scores(*first) + folds[0].of_scores(*second)
+            held_out = folds[1].of_scores(*first).plus(folds[0].of_scores(*second))
             means, within, between = held_out.covariances()
             trace = float(np.trace(np.linalg.solve(within, between)))
         except LinAlgError:
@@ -413,9 +423,8 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
         directions = np.linalg.solve(covariance, apart)
     except LinAlgError:  # of such products: the strength is less than that of the folds
         return None
-    return weights @ directions, (intercepts - centre) @ directions - (
-        apart * directions
-    ).sum(axis=0) / 2
+    biases = (intercepts - centre) @ directions - (apart * directions).sum(axis=0) / 2
+    return weights @ directions, biases
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,7 +476,9 @@ def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:
     """
     first = 0
     for row in range(n_rows):
-        yield row, slice(first, first := first + n_rows - row)
+        end = first + n_rows - row
+        yield row, slice(first, end)
+        first = end
 
 
 def memory_of_gram(n_rows: int, n_classes: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from scipy.special import expit, logit
@@ -61,6 +61,14 @@ def mean_recall(correct: Integers, sizes: Integers) -> float:
     return 0.0
 
 
+class PartyAccuracy(TypedDict):
+    """Accuracy of a model on the samples of one party."""
+
+    name: str
+    accuracy: float
+    examples: int
+
+
 def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
     """Metrics over the samples of all parties, and their spread over the parties, worst
     first, for JSON.
@@ -68,20 +76,25 @@ def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str,
     `by_party` has for each party, by its name, the number of samples classified
     correctly and that of all, above 0; no party where only the sum is known.
     """
-    parties: list[dict[str, Any]] = [
+    parties: list[PartyAccuracy] = [
         {"name": name, "accuracy": right / n_examples, "examples": n_examples}
         for name, (right, n_examples) in by_party.items()
     ]
     parties.sort(key=lambda party: (party["accuracy"], party["name"]))
+    worst = None
+    best = None
+    deviation = None
+    if parties:
+        worst = parties[0]
+        best = parties[-1]
+        deviation = float(np.std([party["accuracy"] for party in parties]))
     return {
         **scores(total),
         "examples": int(total.sum()),
         "parties": parties,
-        "worst_party": parties[0] if parties else None,
-        "best_party": parties[-1] if parties else None,
-        "accuracy_std": float(np.std([party["accuracy"] for party in parties]))
-        if parties
-        else None,
+        "worst_party": worst,
+        "best_party": best,
+        "accuracy_std": deviation,
         "confusion": total.tolist(),
     }
 
@@ -108,7 +121,7 @@ _TAIL = [0.005 * share * 2.0**-k for k in range(12) for share in (0.75, 0.5)]
 EDGES: Floats = np.array(
     sorted(_TAIL)
     + [k / 200 for k in range(1, 200)]
-    + sorted(1 - each for each in _TAIL)
+    + sorted(1 - edge for edge in _TAIL)
 )
 N_LEVELS = len(EDGES) + 1
 # middle of each level, (N_LEVELS,)
@@ -128,20 +141,20 @@ def scored(
     n_classes = probabilities.shape[1]
     levels = np.searchsorted(EDGES, probabilities, side="right")
     rows = 2 * np.arange(n_classes) + (true[:, None] == np.arange(n_classes))
-    found = np.bincount(
+    histograms = np.bincount(
         (rows * N_LEVELS + levels).ravel(), minlength=2 * n_classes * N_LEVELS
     )
     own = probabilities[np.arange(len(true)), true]
     brier = np.square(probabilities).sum(axis=1) - 2 * own + 1
     loss = -np.log(np.maximum(own, math.exp(-MAX_LOSS)))
-    parts = [
-        int(np.rint(each / UNIT).sum()) for each in (brier, brier**2, loss, loss**2)
+    of_scores = [
+        int(np.rint(score / UNIT).sum()) for score in (brier, brier**2, loss, loss**2)
     ]
-    sums = np.array([len(true), int((predicted == true).sum()), *parts], np.int64)
-    return found.astype(np.int64, copy=False).reshape(-1, N_LEVELS), sums
+    sums = np.array([len(true), int((predicted == true).sum()), *of_scores], np.int64)
+    return histograms.astype(np.int64, copy=False).reshape(-1, N_LEVELS), sums
 
 
-def above_floor(found: Counts, sums: Counts, least: int) -> tuple[Counts, Counts]:
+def above_floor(histograms: Counts, sums: Counts, least: int) -> tuple[Counts, Counts]:
     """Histograms and sums as a party with this disclosure floor tells them, of all
     samples or of several subgroups.
 
@@ -150,28 +163,30 @@ def above_floor(found: Counts, sums: Counts, least: int) -> tuple[Counts, Counts
     either: the smallest other subgroups are left out with them, until there are enough.
     With a floor of 1 nothing is left out.
     """
-    tables = found.reshape(sums.size // N_SUMS, -1, N_LEVELS)
+    tables = histograms.reshape(sums.size // N_SUMS, -1, N_LEVELS)
     totals = sums.reshape(-1, N_SUMS)
     sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
-    kept = np.stack([_kept(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1)
-    told = (
-        tables * np.repeat(kept, 2, axis=1)[:, :, None],
-        totals * _kept(totals[:, :1], least)[:, None],
+    is_shown = np.stack(
+        [_shown_subgroups(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1
     )
-    return told[0].reshape(found.shape), told[1].reshape(sums.shape)
+    shown_tables = tables * np.repeat(is_shown, 2, axis=1)[:, :, None]
+    shown_totals = totals * _shown_subgroups(totals[:, :1], least)[:, None]
+    return shown_tables.reshape(histograms.shape), shown_totals.reshape(sums.shape)
 
 
-def _kept(sizes: Counts, least: int) -> Mask:
-    """True for each subgroup that is told, from its samples and those of the rest, (n,
-    1 or 2).
+def _shown_subgroups(sizes: Counts, least: int) -> Mask:
+    """Mask of the subgroups whose figures may leave the party, (n,).
+
+    `sizes`, (n, 1 or 2), are the samples of each subgroup, by class and rest where
+    there are two.
     """
-    kept: Mask = ((sizes == 0) | (sizes >= least)).all(axis=1)
+    is_shown: Mask = ((sizes == 0) | (sizes >= least)).all(axis=1)
     for group in np.argsort(sizes.sum(axis=1), kind="stable"):
-        hidden = sizes[~kept].sum(axis=0)
+        hidden = sizes[~is_shown].sum(axis=0)
         if ((hidden == 0) | (hidden >= least)).all():
             break
-        kept[group] &= not sizes[group].any()
-    return kept
+        is_shown[group] &= not sizes[group].any()
+    return is_shown
 
 
 Figure = list[float] | None
@@ -184,61 +199,60 @@ _MOST_POINTS = 64  # of a ROC curve
 _MOST_STEPS = 100  # of Newton's method
 
 
-def overall(found: Counts, sums: Counts) -> dict[str, Any]:
+def overall(histograms: Counts, sums: Counts) -> dict[str, Any]:
     """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)."""
-    parts = _Curves(found)
-    two = len(found) == 4
+    curves = _Curves(histograms)
+    is_binary = len(histograms) == 4
     n = int(sums[0])
     correct = int(sums[1])
-    # of two classes the Brier score is usually that of one
-    if two:
+    scale = UNIT
+    if is_binary:
+        # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-    else:
-        scale = UNIT
     return {
         "examples": n,
         "accuracy": share(correct, n),
-        "auroc": _over_classes(parts.auroc, two),
-        "auprc": _over_classes(parts.auprc, two),
-        "brier": _mean(n, sums[2], sums[3], scale),
-        "log_loss": _mean(n, sums[4], sums[5], UNIT),
-        "calibration_error": _over_classes(parts.calibration_error, two),
-        "calibration_slope": _over_classes(parts.fitted(1), two),
-        "calibration_intercept": _over_classes(parts.fitted(0), two),
+        "auroc": _over_classes(curves.auroc, is_binary),
+        "auprc": _over_classes(curves.auprc, is_binary),
+        "brier": _mean(n, int(sums[2]), int(sums[3]), scale),
+        "log_loss": _mean(n, int(sums[4]), int(sums[5]), UNIT),
+        "calibration_error": _over_classes(curves.calibration_error, is_binary),
+        "calibration_slope": _over_classes(curves.fitted(1), is_binary),
+        "calibration_intercept": _over_classes(curves.fitted(0), is_binary),
     }
 
 
-def by_class(found: Counts, labels: Sequence[Any]) -> list[dict[str, Any]]:
+def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any]]:
     """Figures and curves of each class against the rest."""
-    parts = _Curves(found)
-    slopes = parts.fitted(1)
-    intercepts = parts.fitted(0)
+    curves = _Curves(histograms)
+    slopes = curves.fitted(1)
+    intercepts = curves.fitted(0)
     return [
         {
             "label": label,
-            "examples": int(parts.n_own[c]),
-            "others": int(parts.n_rest[c]),
-            "auroc": parts.auroc[c],
-            "auprc": parts.auprc[c],
+            "examples": int(curves.n_own[c]),
+            "others": int(curves.n_rest[c]),
+            "auroc": curves.auroc[c],
+            "auprc": curves.auprc[c],
             "calibration": {
-                "error": parts.calibration_error[c],
+                "error": curves.calibration_error[c],
                 "slope": slopes[c],
                 "intercept": intercepts[c],
             },
-            "thresholds": [parts.at(c, threshold) for threshold in _THRESHOLDS],
-            "roc": parts.roc(c),
-            "reliability": parts.reliability(c),
+            "thresholds": [curves.at(c, threshold) for threshold in _THRESHOLDS],
+            "roc": curves.roc(c),
+            "reliability": curves.reliability(c),
         }
         for c, label in enumerate(labels)
     ]
 
 
-def resolution(found: Counts) -> float:
+def resolution(histograms: Counts) -> float:
     """The largest error of an AUROC by the width of the levels: half the share of pairs
     within one level.
     """
-    own = found[1::2]
-    rest = found[::2]
+    own = histograms[1::2]
+    rest = histograms[::2]
     pairs = own.sum(axis=1) * rest.sum(axis=1).astype(np.float64)
     within = (own * rest.astype(np.float64)).sum(axis=1)
     return float((within[pairs > 0] / pairs[pairs > 0] / 2).max(initial=0.0))
@@ -256,14 +270,14 @@ def share(part: float, n: float) -> Figure:
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
 
-def _mean(n: int, total: Any, squares: Any, scale: float) -> Figure:
+def _mean(n: int, total: int, squares: int, scale: float) -> Figure:
     """A mean of n values from their sum and that of their squares, both in units of
     `UNIT`, times scale / UNIT.
     """
     if n <= 1:  # one value has no spread
         return None
-    mean = int(total) / n
-    variance = max(int(squares) * UNIT / n - (mean * UNIT) ** 2, 0.0) / UNIT**2
+    mean = total / n
+    variance = max(squares * UNIT / n - (mean * UNIT) ** 2, 0.0) / UNIT**2
     factor = 1.0
     if mean:
         factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0))
@@ -271,25 +285,26 @@ def _mean(n: int, total: Any, squares: Any, scale: float) -> Figure:
     return [mean * scale, mean * scale / factor, mean * scale * factor]
 
 
-def _over_classes(figures: Sequence[Figure], two: bool) -> Figure:
+def _over_classes(figures: Sequence[Figure], is_binary: bool) -> Figure:
     """The figure of the second of two classes, or the mean over the classes that have
     one.
     """
-    if two:
+    if is_binary:
         return figures[1]
-    found = [figure for figure in figures if figure is not None]
-    if found:
-        return [math.fsum(ends) / len(found) for ends in zip(*found, strict=True)]
-    return None
+    defined = [figure for figure in figures if figure is not None]
+    if not defined:
+        return None
+    return [math.fsum(ends) / len(defined) for ends in zip(*defined, strict=True)]
 
 
 class _Curves:
     """Histograms of each class against the rest, (L, N_LEVELS) both."""
 
-    def __init__(self, found: Counts) -> None:
-        self.own = found[1::2].astype(np.float64)
-        self.rest = found[::2].astype(np.float64)
-        self.n_own, self.n_rest = self.own.sum(axis=1), self.rest.sum(axis=1)
+    def __init__(self, histograms: Counts) -> None:
+        self.own = histograms[1::2].astype(np.float64)
+        self.rest = histograms[::2].astype(np.float64)
+        self.n_own = self.own.sum(axis=1)
+        self.n_rest = self.rest.sum(axis=1)
         self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
 
     @cached_property
@@ -306,18 +321,15 @@ class _Curves:
     @cached_property
     def auprc(self) -> list[Figure]:
         """Average precision: the mean of the precision at each sample of the class."""
-        own, all_ = (
-            np.cumsum(each[:, ::-1], axis=1)[:, ::-1]
-            for each in (self.own, self.own + self.rest)
-        )
-        area = (self.own * own / np.maximum(all_, 1)).sum(axis=1) / np.maximum(
-            self.n_own, 1
-        )
-        shares = [share(a * n, n) for a, n in zip(area, self.n_own, strict=True)]
-        return [
-            figure if ok else None
-            for figure, ok in zip(shares, self.is_defined, strict=True)
-        ]
+        own = _from_here_on(self.own)
+        flagged = _from_here_on(self.own + self.rest)
+        precision = own / np.maximum(flagged, 1)
+        area = (self.own * precision).sum(axis=1) / np.maximum(self.n_own, 1)
+        figures: list[Figure] = [None] * len(area)
+        for c in np.flatnonzero(self.is_defined).tolist():
+            n = float(self.n_own[c])
+            figures[c] = share(area[c] * n, n)
+        return figures
 
     @cached_property
     def calibration_error(self) -> list[Figure]:
@@ -408,22 +420,17 @@ class _Curves:
         if not self.is_defined[c]:
             return []
         rates = [
-            np.append(0.0, np.cumsum(each[c, ::-1]) / each[c].sum())
-            for each in (self.rest, self.own)
+            np.append(0.0, np.cumsum(samples[c, ::-1]) / samples[c].sum())
+            for samples in (self.rest, self.own)
         ]
         points = np.unique(np.round(rates, 5).T, axis=0)
-        chosen: list[list[float]] = points[
-            np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)
-        ].tolist()
-        return [
-            point
-            for point, before in zip(chosen, [None, *chosen], strict=False)
-            if point != before
-        ]
+        chosen = np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)
+        roc: list[list[float]] = points[np.unique(chosen)].tolist()
+        return roc
 
     def reliability(self, c: int) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""
-        found = []
+        groups: list[dict[str, Any]] = []
         for group in range(10):
             levels = group == _GROUPS
             own = self.own[c, levels]
@@ -431,23 +438,31 @@ class _Curves:
             n = both.sum()
             if n:
                 predicted = float((both * CENTRES[levels]).sum() / n)
-                found.append(
+                groups.append(
                     {
                         "predicted": predicted,
                         "observed": share(own.sum(), n),
                         "examples": int(n),
                     }
                 )
-        return found
+        return groups
 
     def _figures(
-        self, value: Floats, low: Floats, high: Floats, is_found: Any = True
+        self,
+        value: Floats,
+        low: Floats,
+        high: Floats,
+        is_solved: Mask | bool = True,
     ) -> list[Figure]:
-        rows = np.stack([value, low, high], axis=1).tolist()
-        return [
-            row if ok else None
-            for row, ok in zip(rows, self.is_defined & is_found, strict=True)
-        ]
+        figures: list[Figure] = [None] * len(value)
+        for c in np.flatnonzero(self.is_defined & is_solved).tolist():
+            figures[c] = [float(value[c]), float(low[c]), float(high[c])]
+        return figures
+
+
+def _from_here_on(samples: Floats) -> Floats:
+    """Sums of each level and those above it, of samples by class and level."""
+    return np.cumsum(samples[:, ::-1], axis=1)[:, ::-1]
 
 
 def _area_interval(

@@ -293,10 +293,16 @@ def fit_members(
             counts[-1] += ClassCounts.from_data(
                 hasher, X[~subsample], y[~subsample], n_classes, n_jobs=n_jobs
             )
-    candidates = [candidate_scorings(each, rule, decay) for each in counts]
+    candidates = [
+        candidate_scorings(counts_of_spec, rule, decay) for counts_of_spec in counts
+    ]
     correct = [
-        leave_one_out_tables(each, [batch], scorings, with_losses=False).correct
-        for each, batch, scorings in zip(counts, batches, candidates, strict=True)
+        leave_one_out_tables(
+            counts_of_spec, [batch], scorings, with_losses=False
+        ).correct
+        for counts_of_spec, batch, scorings in zip(
+            counts, batches, candidates, strict=True
+        )
     ]
     sizes = np.bincount(y[subsample], minlength=n_classes)
     members = []
