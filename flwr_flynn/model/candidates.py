@@ -5,9 +5,9 @@ for given counts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -83,7 +83,7 @@ class _Coded(NamedTuple):
 
     def fields(
         self, edges: Floats, weights: tuple[int, ...] | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Fields of the specification."""
         row_nnz = min(self.row_nnz, len(edges) * self.n_codes // 2)
         coded = {"coding": self.coding, "n_codes": self.n_codes, "row_nnz": row_nnz}
@@ -246,7 +246,7 @@ class HashPlan:
         return different
 
     def _spec(
-        self, fields: dict[str, Any], sizes: dict[str, int] | None = None
+        self, fields: Mapping[str, object], sizes: Mapping[str, int] | None = None
     ) -> HashSpec:
         """Specification with these fields, the given sizes, and where none of these is
         given, the others.
@@ -266,9 +266,10 @@ class HashPlan:
             for name in names
             if getattr(self, name) is not None
         }
-        if "hash_dim" in chosen or "hash_nnz" in chosen:
-            sizes = None
-        return HashSpec.suggest(**{"signed": True} | fields | (sizes or {}) | chosen)
+        suggested: dict[str, Any] = {"signed": True, **fields}
+        if sizes is not None and not chosen.keys() & {"hash_dim", "hash_nnz"}:
+            suggested |= sizes
+        return HashSpec.suggest(**suggested | chosen)
 
 
 def committee_sizes(
@@ -286,7 +287,7 @@ def committee_sizes(
     return {"hash_dim": hash_dim, "hash_nnz": min(hash_nnz, hash_dim // 16)}
 
 
-def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
+def _candidates(columns: ColumnHistograms) -> Iterator[Mapping[str, object]]:
     """Fields of the candidates of "auto": rank codes, waves, weighted columns, and
     centred ones under rows of ones.
     """
@@ -298,7 +299,7 @@ def _candidates(columns: ColumnHistograms) -> Iterator[dict[str, Any]]:
         yield from (kind.fields(edges, by_relevance) for kind in _CODED)
     center, deviation = columns.center_and_deviation()
     weights = [value + _FAINT for value in relevance]
-    weighted: dict[str, Any] = {"center": center}
+    weighted: dict[str, object] = {"center": center}
     weighted["scale"] = [
         weight * _inverse(spread)
         for weight, spread in zip(weights, deviation, strict=True)
@@ -383,7 +384,7 @@ def _common_factor(deviation: float) -> float:
     return 2.0 ** -max(min(exponent, 1020), -1020)
 
 
-def _check_ranges(ranges: Any, n_features: int) -> None:
+def _check_ranges(ranges: object, n_features: int) -> None:
     """Raise a `SpecError` unless ranges are as described."""
     expected = (
         f"a pair (low, high) of {n_features} finite floats each (n_features), "

@@ -253,9 +253,10 @@ class FlyNNClassifier(FittedEstimator):
         They stay when the classifier learns more, but for decay "auto".
         """
         scoring = model.members[0].scoring
-        self = cls(
-            rule=scoring.rule, class_weight="balanced" if model.prior is None else None
-        )
+        class_weight = None
+        if model.prior is None:
+            class_weight = "balanced"
+        self = cls(rule=scoring.rule, class_weight=class_weight)
         if len(model.members) == 1:
             self.set_params(
                 spec=model.member.spec,

@@ -9,9 +9,9 @@ the values it is the last.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
@@ -94,7 +94,7 @@ def floored_cells(
             ranks = np.flatnonzero(weights[label])
             ranked.sort(axis=1)
             cells = ((label * d + place) << KEY_BITS) + _checked_keys(
-                _told(ranked, ranks, least)
+                _coarse_at_ranks(ranked, ranks, least)
             )
             parts[label].append(
                 _merged(cells.ravel(), np.tile(weights[label][ranks], len(place)))
@@ -134,7 +134,13 @@ SHARED = 5  # samples of equal values that need no rounding
 _TINY = 2.0**-1000
 
 
-def coarse(values: Any, low: Any, high: Any, whole: Any, is_shared: Any) -> Floats:
+def coarse(
+    values: Floats,
+    low: Floats,
+    high: Floats,
+    whole: Floats | float,
+    is_shared: npt.ArrayLike,
+) -> Floats:
     """Ascending values with as many digits as their ranks need, a thousandth of all, so
     that they name nobody.
 
@@ -158,19 +164,19 @@ def coarse(values: Any, low: Any, high: Any, whole: Any, is_shared: Any) -> Floa
         spread = np.nan_to_num(np.where(spread > 0, spread, np.divide(whole, 16)))
         step = np.ldexp(1.0, np.frexp(spread)[1] - 7)
         rounded = np.rint(values / step) * step
-        is_kept = is_shared | ~(np.abs(values / step) < 2.0**52) | (spread < _TINY)
+        stays = is_shared | ~(np.abs(values / step) < 2.0**52) | (spread < _TINY)
     # No value passes another one, least of all one that stays.
-    is_fixed = is_kept & ~np.isnan(values)
+    is_fixed = stays & ~np.isnan(values)
     most = np.minimum.accumulate(
         np.where(is_fixed, values, np.inf)[..., ::-1], axis=-1
     )[..., ::-1]
     out: Floats = np.maximum.accumulate(
-        np.where(is_kept, values, np.minimum(rounded, most)), axis=-1
+        np.where(stays, values, np.minimum(rounded, most)), axis=-1
     )
     return out
 
 
-def _told(ranked: Array, ranks: Integers, least: int) -> Floats:
+def _coarse_at_ranks(ranked: Array, ranks: Integers, least: int) -> Floats:
     """The values of some ranks of sorted values, (columns, n), gaps last: coarse but
     where `least` values are equal.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from flwr_flynn._types import Integers, Mask, Matrix
+from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
 from flwr_flynn._validation import boolean, integer, is_sha256, number
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices
@@ -91,14 +92,10 @@ class Release:
         boolean("release selected", self.selected, error=CountsError)
 
     @classmethod
-    def from_dict(cls, values: Any) -> Release:
+    def from_dict(cls, values: object) -> Release:
         """Release from its fields, of which nothing is assumed."""
-        if not isinstance(values, Mapping) or set(values) != {
-            "name",
-            "variance",
-            "times",
-            "selected",
-        }:
+        names = {"name", "variance", "times", "selected"}
+        if not isinstance(values, Mapping) or set(values) != names:
             raise CountsError(
                 "release", "the fields name, variance, times and selected", values
             )
@@ -121,7 +118,7 @@ def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:
     return digest.hexdigest()
 
 
-def _checked_noise(noise: Any) -> tuple[Release, ...]:
+def _checked_noise(noise: object) -> tuple[Release, ...]:
     """Return releases in the order of their names; refuse anything else, and a name
     that occurs twice.
     """
@@ -226,12 +223,11 @@ class ClassCounts(Additive):
         noise = _checked_noise(self.noise)
         array = _int64_matrix(self.array, signed=bool(noise))
         sums = array.sum(axis=1)
-        if noise:
-            sizes: Any = sums / rho
-        else:
+        sizes: Integers | Floats | None = None
+        if not noise:
             sizes = _exact_sizes(array, sums, rho)
-        if any(release.selected for release in noise):
-            sizes = None
+        elif not any(release.selected for release in noise):
+            sizes = sums / rho
         for name, value in (
             ("hash_nnz", rho),
             ("array", array),
@@ -255,7 +251,7 @@ class ClassCounts(Additive):
         y: npt.ArrayLike,
         n_classes: int,
         n_jobs: int | None = None,
-        progress: Any = None,
+        progress: Callable[[int], object] | None = None,
     ) -> ClassCounts:
         """Counts of labelled samples: the training of Algorithm 1, by `FlyHash.count`,
         which has the parameters.
@@ -320,7 +316,7 @@ class ClassCounts(Additive):
         """
         return math.fsum(release.times**2 * release.variance for release in self.noise)
 
-    def nonnegative(self) -> tuple[Integers, Any]:
+    def nonnegative(self) -> tuple[Integers, Integers | Floats]:
         """Counts, (L, m), and class sizes, (L,), as the decision rules take them.
 
         Noisy counts are clipped at 0, after all sums. A class of them has at least 1
@@ -331,9 +327,8 @@ class ClassCounts(Additive):
             return self.array, self.n_per_class
         counts = np.maximum(self.array, 0)
         if self.n_per_class is None:
-            return counts, np.full(
-                self.n_classes, max(float(counts.sum()) / self.n_classes, 1.0)
-            )
+            mean = float(counts.sum()) / self.n_classes
+            return counts, np.full(self.n_classes, max(mean, 1.0))
         return counts, np.maximum(self.n_per_class, 1.0)
 
     def __repr__(self) -> str:
@@ -350,7 +345,7 @@ class ClassCounts(Additive):
         )
         return f"<ClassCounts of {samples} samples, {shape}{noise}>"
 
-    def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., ClassCounts], tuple[Array]]:
         fields = {
             name: getattr(self, name)
             for name in ("hash_nnz", "spec_fingerprint", "noise")
@@ -452,7 +447,9 @@ def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> Integers:
         )
     # A row sum beyond int64 wraps around to any value, even to one that looks right;
     # and the sum of two noisy matrices has no row sum that would show an overflow.
-    largest = (2**63 - 1) // values.shape[1] // (2 if signed else 1)
+    largest = (2**63 - 1) // values.shape[1]
+    if signed:
+        largest //= 2
     if int(values.max()) > largest or int(values.min()) < -largest:
         raise CountsError("array", f"counts of at most {largest}", "a larger one")
     return np.array(values, np.int64, order="C")
@@ -519,13 +516,10 @@ class CountsOfSpecs(Additive):
             raise CountsError(
                 "counts", f"{len(self.parts)} specs on both sides", len(other.parts)
             )
-        pairs = zip(self.parts, other.parts, strict=True)
-        return replace(
-            self,
-            parts=tuple(
-                mine + theirs if sign > 0 else mine - theirs for mine, theirs in pairs
-            ),
-        )
+        combine = operator.add
+        if sign < 0:
+            combine = operator.sub
+        return replace(self, parts=tuple(map(combine, self.parts, other.parts)))
 
 
 @dataclass(frozen=True, eq=False)

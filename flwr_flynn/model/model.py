@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -212,7 +212,7 @@ class Model:
                 got = f"shape {classes.shape}"
             raise DataError("classes", f"{n_classes} different labels", got)
         classes.flags.writeable = False
-        checked: dict[str, Any] = {"members": members, "classes": classes}
+        checked: dict[str, object] = {"members": members, "classes": classes}
         if self.feature_names is not None:
             checked["feature_names"] = _checked_names(self.feature_names, n_features)
         text = self.guarantee
@@ -287,7 +287,9 @@ class Model:
             share = (1 - _GRAM_SHARE) * scale
         total = np.zeros((X.shape[0], len(self.classes)))
         for member in self.members:
-            weight = share * (member.weight if len(self.members) > 1 else 1.0)
+            weight = share
+            if len(self.members) > 1:
+                weight *= member.weight
             add_log_probabilities(
                 member.log_odds(X, n_jobs), member.temperature, weight, total
             )
@@ -325,21 +327,28 @@ class Model:
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal models everywhere."""
-        facts: dict[str, Any] = {
-            "members": [
+        members: list[list[object]] = []
+        for member in self.members:
+            scoring = member.scoring
+            weights = []
+            if len(self.members) > 1:
+                weights = [member.weight]
+            members.append(
                 [
                     member.counts.sha256(),
-                    member.scoring.rule,
-                    member.scoring.decay,
-                    member.scoring.temperature,
+                    scoring.rule,
+                    scoring.decay,
+                    scoring.temperature,
+                    *weights,
                 ]
-                + ([member.weight] if len(self.members) > 1 else [])
-                for member in self.members
-            ],
+            )
+        names: object = self.feature_names
+        if self.schema is not None:
+            names = self.schema.to_dict()
+        facts = {
+            "members": members,
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
-            "feature_names": self.feature_names
-            if self.schema is None
-            else self.schema.to_dict(),
+            "feature_names": names,
         }
         if self.gram is not None:
             facts["gram"] = self.gram.sha256()
@@ -360,7 +369,7 @@ def counts_sha256(members: Sequence[ModelMember]) -> str:
     return hashlib.sha256(bytes.fromhex("".join(digests))).hexdigest()
 
 
-def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
+def _checked_names(names: object, n_features: int) -> tuple[str, ...] | Schema:
     """Return feature names as a tuple, if they are one str for each feature, or a
     schema of as many numbers.
     """
@@ -381,7 +390,7 @@ def _checked_names(names: Any, n_features: int) -> tuple[str, ...] | Schema:
     return tuple(array.tolist())
 
 
-def _checked_prior(prior: Any, n_classes: int) -> Scores:
+def _checked_prior(prior: object, n_classes: int) -> Scores:
     """Return log frequencies as a read-only array, if they are one for each class and
     within bounds.
     """
@@ -394,17 +403,17 @@ def _checked_prior(prior: Any, n_classes: int) -> Scores:
     return array
 
 
-def class_codes(classes: Array, y: Any) -> Integers:
+def class_codes(classes: Array, y: npt.ArrayLike) -> Integers:
     """Index of each label in `classes`, (n,) int64."""
     order = np.argsort(classes)
     indices = np.searchsorted(classes, y, sorter=order)
     codes: Integers = order[np.minimum(indices, len(classes) - 1)]
-    unknown = int((classes[codes] != y).sum())
-    if unknown:
+    n_unknown = int((classes[codes] != y).sum())
+    if n_unknown:
         raise DataError(
             "y",
             f"labels among the {len(classes)} classes",
-            f"{unknown} of {len(y)} that are not",
+            f"{n_unknown} of {len(codes)} that are not",
         )
     return codes
 
@@ -437,14 +446,17 @@ def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | No
         shares = weights / total
     else:
         shares = np.full(len(weights), 1 / len(weights))
-    # The same on every machine; that of a class without samples is as low as a prior
-    # may be.
-    return np.array(
-        [log(share) if share > 0 else -_LARGEST_LOG for share in shares.tolist()]
-    )
+    # The prior of a class without samples is as low as a prior may be.
+    prior = np.full(len(shares), -_LARGEST_LOG, np.float64)
+    for label in np.flatnonzero(shares > 0).tolist():
+        # This logarithm is the same on every machine.
+        prior[label] = log(float(shares[label]))
+    return prior
 
 
-def checked_weight(given: Any, rule: str, classes: Array) -> ClassWeight:
+def checked_weight(
+    given: Mapping[Any, float] | str | None, rule: str, classes: Array
+) -> ClassWeight:
     """The `class_weight` of an estimator as the functions here take it, for (L,) class
     labels.
     """

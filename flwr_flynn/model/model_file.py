@@ -12,7 +12,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import IO, Any
@@ -42,7 +42,9 @@ _GONE = {
 
 
 def write(
-    path: str | os.PathLike[str], model: Model, extra: dict[str, Any] | None = None
+    path: str | os.PathLike[str],
+    model: Model,
+    extra: Mapping[str, object] | None = None,
 ) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
@@ -50,11 +52,13 @@ def write(
     record of the writer, for JSON.
     """
     gram = model.gram
-    names = model.feature_names
-    header: dict[str, Any] = {
+    names: object = model.feature_names
+    if model.schema is not None:
+        names = model.schema.to_dict()
+    header: dict[str, object] = {
         "format": _FORMAT,
         "classes": _labels_to_json(model.classes),
-        "feature_names": names.to_dict() if isinstance(names, Schema) else names,
+        "feature_names": names,
         "guarantee": model.guarantee,
         "members": [_member_header(member) for member in model.members],
         "gram": None,
@@ -70,9 +74,10 @@ def write(
         arrays["extra"] = _json_bytes(extra)
     for index, member in enumerate(model.members):
         counts = member.counts.array
-        arrays[f"counts_{index}"] = _little(
-            counts, _least(counts) if member.counts.noise else int(counts.max())
-        )
+        extreme = int(counts.max())
+        if member.counts.noise:
+            extreme = _least(counts)
+        arrays[f"counts_{index}"] = _little(counts, extreme)
     if gram is not None:
         arrays |= {
             "gram": _narrow_weights(gram.weights),
@@ -145,13 +150,15 @@ def _read_header(
     return text, header
 
 
-def _array_names(header: dict[str, Any], present: list[str]) -> list[str]:
+def _array_names(header: Mapping[str, Any], present: list[str]) -> list[str]:
     """Names of the arrays of a model with this header, in the order of their digest, if
     these are present.
     """
     names = [f"counts_{index}" for index in range(len(header["members"]))]
-    names += ["gram", "bias"] if header["gram"] is not None else []
-    names += ["prior"] if "prior" in present else []
+    if header["gram"] is not None:
+        names += ["gram", "bias"]
+    if "prior" in present:
+        names += ["prior"]
     expected = ["header", "digest", *names]
     if len(present) != len({*present}) or {*present} - {"extra"} != {*expected}:
         raise ModelFileError(
@@ -169,11 +176,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         text, header = _read_header(archive, present, max_bytes)
         names = _array_names(header, present)
-        members = header["members"]
         classes = _labels_from_json(header["classes"])
-        specs = [HashSpec.from_dict(member["spec"]) for member in members]
-        n_classes = len(classes)
+        specs = [HashSpec.from_dict(member["spec"]) for member in header["members"]]
         gram_specs = _gram_specs(header["gram"])
+        n_classes = len(classes)
         needed = sum(memory_needed(spec, n_classes) for spec in (*specs, *gram_specs))
         if needed > max_bytes:
             raise ModelFileError(
@@ -181,20 +187,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
                 f"at most {max_bytes / 2**20:.2g} MiB",
                 f"about {needed / 2**20:.2g} MiB",
             )
-        n_rows = sum(spec.hash_dim for spec in gram_specs)
-        # Of each array its types, and the most bytes. JSON takes up to some thirty
-        # times its length as Python objects.
-        limits = {
-            "extra": (r"\|u1", max_bytes // 32),
-            "gram": ("[<|]i[124]", 4 * n_classes * n_rows),
-            "bias": ("<i8", 8 * n_classes),
-            "prior": ("<f8", 8 * n_classes),
-        }
-        for index, (member, spec) in enumerate(zip(members, specs, strict=True)):
-            limits[f"counts_{index}"] = (
-                f"[<|]{'i' if member['noise'] else 'u'}[1248]",
-                8 * n_classes * spec.hash_dim,
-            )
+        limits = _limits(header, specs, gram_specs, n_classes, max_bytes)
         arrays = {name: _read_npy(archive, name, *limits[name]) for name in names}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
     contents = digest_of(text, *arrays.values())
@@ -205,38 +198,70 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...",
             got,
         )
-    gram = header["gram"]
+    gram = None
+    if header["gram"] is not None:
+        gram = _gram(gram_specs, header["gram"]["fingerprints"], arrays)
     features = header["feature_names"]
-    if gram is not None:
-        if gram["fingerprints"] != [
-            flynn_hash(spec).fingerprint for spec in gram_specs
-        ]:
-            raise ModelFileError(
-                "fingerprints",
-                "the rows that this version draws",
-                str(gram["fingerprints"])[:24],
-            )
-        gram = GramScoring(
-            gram_specs, arrays["gram"].astype(np.int32), arrays["bias"].astype(np.int64)
+    if isinstance(features, dict):
+        features = Schema.from_dict(features)
+    members = [
+        _member(spec, entry, arrays[f"counts_{index}"], n_classes)
+        for index, (spec, entry) in enumerate(
+            zip(specs, header["members"], strict=True)
         )
-    pairs = enumerate(zip(specs, members, strict=True))
+    ]
     model = Model(
-        tuple(
-            _member(*pair, arrays[f"counts_{index}"], n_classes)
-            for index, pair in pairs
-        ),
+        tuple(members),
         classes,
-        feature_names=Schema.from_dict(features)
-        if isinstance(features, dict)
-        else features,
+        feature_names=features,
         guarantee=header["guarantee"],
         prior=arrays.get("prior"),
         gram=gram,
     )
-    return model, json.loads(arrays["extra"].tobytes()) if "extra" in arrays else None
+    extra = None
+    if "extra" in arrays:
+        extra = json.loads(arrays["extra"].tobytes())
+    return model, extra
 
 
-def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
+def _limits(
+    header: Mapping[str, Any],
+    specs: Sequence[HashSpec],
+    gram_specs: Sequence[HashSpec],
+    n_classes: int,
+    max_bytes: int,
+) -> dict[str, tuple[str, int]]:
+    """Types of each array of a file, as a pattern, and the most bytes of it."""
+    n_rows = sum(spec.hash_dim for spec in gram_specs)
+    limits = {
+        # JSON takes up to some thirty times its length as Python objects.
+        "extra": (r"\|u1", max_bytes // 32),
+        "gram": ("[<|]i[124]", 4 * n_classes * n_rows),
+        "bias": ("<i8", 8 * n_classes),
+        "prior": ("<f8", 8 * n_classes),
+    }
+    for index, (member, spec) in enumerate(zip(header["members"], specs, strict=True)):
+        types = "[<|]u[1248]"
+        if member["noise"]:
+            types = "[<|]i[1248]"
+        limits[f"counts_{index}"] = (types, 8 * n_classes * spec.hash_dim)
+    return limits
+
+
+def _gram(
+    specs: tuple[HashSpec, ...], fingerprints: object, arrays: Mapping[str, Array]
+) -> GramScoring:
+    """The part of the model from the Gram matrix, if these are its hashes."""
+    if fingerprints != [flynn_hash(spec).fingerprint for spec in specs]:
+        raise ModelFileError(
+            "fingerprints", "the rows that this version draws", str(fingerprints)[:24]
+        )
+    return GramScoring(
+        specs, arrays["gram"].astype(np.int32), arrays["bias"].astype(np.int64)
+    )
+
+
+def _gram_specs(values: object) -> tuple[HashSpec, ...]:
     if values is None:
         return ()
     if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
@@ -249,7 +274,7 @@ def _gram_specs(values: Any) -> tuple[HashSpec, ...]:
 
 
 def _member(
-    spec: HashSpec, values: dict[str, Any], counts: Array, n_classes: int
+    spec: HashSpec, values: Mapping[str, Any], counts: Array, n_classes: int
 ) -> ModelMember:
     """Member from its spec, its entry in the header and its counts."""
     if counts.shape != (n_classes, spec.hash_dim):
@@ -276,7 +301,7 @@ def _member(
     )
 
 
-def _member_header(member: ModelMember) -> dict[str, Any]:
+def _member_header(member: ModelMember) -> dict[str, object]:
     facts = {
         "spec": member.spec.to_dict(),
         "fingerprint": member.counts.spec_fingerprint,
@@ -322,7 +347,7 @@ def _read_npy(
     return array
 
 
-def _json_bytes(values: Any) -> npt.NDArray[np.uint8]:
+def _json_bytes(values: object) -> npt.NDArray[np.uint8]:
     return np.frombuffer(json.dumps(values, allow_nan=False).encode(), np.uint8)
 
 
@@ -337,7 +362,7 @@ def digest_of(*arrays: Array) -> npt.NDArray[np.uint8]:
     return np.frombuffer(sha256.digest(), np.uint8)
 
 
-def _labels_to_json(classes: Array) -> dict[str, Any]:
+def _labels_to_json(classes: Array) -> dict[str, object]:
     kind = classes.dtype.kind
     values = classes.tolist()
     if kind not in "OUbiuf" or (
@@ -346,17 +371,11 @@ def _labels_to_json(classes: Array) -> dict[str, Any]:
         raise ModelFileError(
             "classes", "strings, numbers or booleans", f"dtype {classes.dtype}"
         )
-    return {
-        "dtype": "object"
-        if kind == "O"
-        else "str"
-        if kind == "U"
-        else classes.dtype.name,
-        "values": values,
-    }
+    names = {"O": "object", "U": "str"}
+    return {"dtype": names.get(kind, classes.dtype.name), "values": values}
 
 
-def _labels_from_json(labels: dict[str, Any]) -> Array:
+def _labels_from_json(labels: Mapping[str, Any]) -> Array:
     name = labels["dtype"]
     values = labels["values"]
     if not re.fullmatch("object|str|bool|u?int(8|16|32|64)|float(16|32|64)", name):

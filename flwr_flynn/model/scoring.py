@@ -30,7 +30,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,10 +106,9 @@ def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
     to be chosen.
     """
     one_of("rule", rule, RULES)
-    value: Any = decay
-    if isinstance(value, str) and value == "auto":
+    if decay == "auto":
         return None
-    return ScoringRule(rule, value)
+    return ScoringRule(rule, decay)  # type: ignore[arg-type]
 
 
 def class_scores(
@@ -264,24 +262,24 @@ def bounded(
     return copy
 
 
-def mean_size(n_per_class: Sizes, taken: int = 0, empties: int = 0) -> float:
-    """Mean size of the classes with samples, less `taken` samples and `empties`
+def mean_size(n_per_class: Sizes, n_left_out: int = 0, empties: int = 0) -> float:
+    """Mean size of the classes with samples, less `n_left_out` samples and `empties`
     classes; 1 if no class is left.
     """
     n_filled = int((n_per_class > 0).sum()) - empties
     if not n_filled:
         return 1.0
     total: float = sum(n_per_class.tolist())
-    return (total - taken) / n_filled
+    return (total - n_left_out) / n_filled
 
 
-def size_factors(n_per_class: Sizes, taken: int, mean: float, rule: str) -> Scores:
-    """Factor of the counts of each class, (L,), once `taken` samples are gone;
+def size_factors(n_per_class: Sizes, n_left_out: int, mean: float, rule: str) -> Scores:
+    """Factor of the counts of each class, (L,), once `n_left_out` samples are gone;
     arbitrary where none is left.
     """
     if rule == "novelty":
         return np.ones(len(n_per_class))
-    return mean / np.maximum(n_per_class - taken, 1)
+    return mean / np.maximum(n_per_class - n_left_out, 1)
 
 
 def blocks(n_samples: int, n_classes: int) -> Iterator[slice]:
@@ -302,9 +300,9 @@ def _restrict(counts: Counts, active: Active) -> tuple[Counts, Active]:
 
 
 @njit(nogil=True, cache=True)
-def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
-    """Tabulate decay ** ((C[l, i] - taken) * factors[l]) as (m, L): the classes of one
-    bit side by side.
+def _powers(counts, n_left_out, factors, decay):  # type: ignore[no-untyped-def]
+    """Tabulate decay ** ((C[l, i] - n_left_out) * factors[l]) as (m, L): the classes of
+    one bit side by side.
     """
     n_classes, n_bits = counts.shape
     out = np.empty((n_bits, n_classes))
@@ -319,14 +317,14 @@ def _powers(counts, taken, factors, decay):  # type: ignore[no-untyped-def]
             top = max(top, counts[label, i])
         if top < n_bits:
             for count in range(top + 1):
-                table[count] = _power(log_decay, max(count - taken, 0) * factors[label])
+                rest = max(count - n_left_out, 0)
+                table[count] = _power(log_decay, rest * factors[label])
             for i in range(n_bits):
                 out[i, label] = table[counts[label, i]]
         else:
             for i in range(n_bits):
-                out[i, label] = _power(
-                    log_decay, max(counts[label, i] - taken, 0) * factors[label]
-                )
+                rest = max(counts[label, i] - n_left_out, 0)
+                out[i, label] = _power(log_decay, rest * factors[label])
     return out
 
 
@@ -376,21 +374,19 @@ def _minus_logs(  # type: ignore[no-untyped-def]
             elif total >= _SMALL:
                 sums[p, label] = -log(total)
             else:
-                taken = 0
                 if own_class[p] == label:
-                    taken = 1
-                if taken:
+                    n_left_out = 1
                     factor = own_factors[label]
                 else:
+                    n_left_out = 0
                     factor = factors[label]
                 lowest = np.inf
                 for k in range(active.shape[1]):
-                    lowest = min(
-                        lowest,
-                        (counts[label, np.uint64(active[p, k])] - taken) * factor,
-                    )
+                    rest = counts[label, np.uint64(active[p, k])] - n_left_out
+                    lowest = min(lowest, rest * factor)
                 total = 0.0
                 for k in range(active.shape[1]):
-                    exponent = (counts[label, np.uint64(active[p, k])] - taken) * factor
+                    rest = counts[label, np.uint64(active[p, k])] - n_left_out
+                    exponent = rest * factor
                     total += exp(log_decay * (exponent - lowest))
                 sums[p, label] = -log_decay * lowest - log(total)

@@ -159,17 +159,20 @@ def left_out_scores(
     sizes = counts.n_per_class
     alone = sizes[labels] == 1
     empty = sizes == 0
-    for empties in (False, True):
-        samples = np.flatnonzero(alone == empties)
-        is_nothing_left = (~empty).sum() == int(empties)
-        mean = mean_size(sizes, taken=1, empties=int(empties))
-        for k, candidate in enumerate(candidates) if len(samples) else ():
+    for is_alone in (False, True):
+        samples = np.flatnonzero(alone == is_alone)
+        n_emptied = int(is_alone)
+        is_nothing_left = (~empty).sum() == n_emptied
+        mean = mean_size(sizes, n_left_out=1, empties=n_emptied)
+        if not len(samples):
+            continue
+        for k, candidate in enumerate(candidates):
             table = ScoreTable(array, sizes, mean, candidate, with_own=True)
             for part in blocks(len(samples), counts.n_classes):
                 true = labels[samples[part]]
                 scores = table.scores(bits[samples[part]], true)
                 scores[:, empty] = -np.inf
-                if empties:
+                if is_alone:
                     scores[np.arange(len(true)), true] = -np.inf
                 if is_nothing_left:  # the first class wins by the rule on ties
                     scores[:] = 0.0
@@ -278,44 +281,42 @@ def fit_members(
     """
     n_per_class = np.bincount(y, minlength=n_classes)
     subsample = kept(X, y, n_per_class, N_LEFT_OUT)
-    # active bits and class indices of the subsample; and counts of all samples
-    batches = []
+    is_whole = bool(subsample.all())
+    chosen = X
+    if not is_whole:
+        chosen = X[subsample]
+    chosen_classes = y[subsample]
+    # Of each spec: active bits of the subsample, and counts of all samples.
+    active = []
     counts = []
     for hasher in map(flynn_hash, specs):
-        batches.append(
-            (
-                hasher.active(X if subsample.all() else X[subsample], n_jobs=n_jobs),
-                y[subsample],
-            )
-        )
-        counts.append(ClassCounts.from_active(hasher, *batches[-1], n_classes))
-        if not subsample.all():
-            counts[-1] += ClassCounts.from_data(
+        bits = hasher.active(chosen, n_jobs=n_jobs)
+        total = ClassCounts.from_active(hasher, bits, chosen_classes, n_classes)
+        if not is_whole:
+            total += ClassCounts.from_data(
                 hasher, X[~subsample], y[~subsample], n_classes, n_jobs=n_jobs
             )
-    candidates = [
-        candidate_scorings(counts_of_spec, rule, decay) for counts_of_spec in counts
-    ]
-    correct = [
-        leave_one_out_tables(
-            counts_of_spec, [batch], scorings, with_losses=False
-        ).correct
-        for counts_of_spec, batch, scorings in zip(
-            counts, batches, candidates, strict=True
+        active.append(bits)
+        counts.append(total)
+    candidates = [candidate_scorings(total, rule, decay) for total in counts]
+    correct = []
+    for bits, total, scorings in zip(active, counts, candidates, strict=True):
+        tables = leave_one_out_tables(
+            total, [(bits, chosen_classes)], scorings, with_losses=False
         )
-    ]
-    sizes = np.bincount(y[subsample], minlength=n_classes)
+        correct.append(tables.correct)
     members = []
-    choices = choose(correct, sizes, max_members)
-    for choice in choices:
-        mine = counts[choice.spec]
+    sizes = np.bincount(chosen_classes, minlength=n_classes)
+    for choice in choose(correct, sizes, max_members):
+        total = counts[choice.spec]
         scoring = candidates[choice.spec][choice.scoring]
-        if subsample.any():
+        if len(chosen_classes):
+            batch = (active[choice.spec], chosen_classes)
             losses = leave_one_out_tables(
-                mine, [batches[choice.spec]], [scoring], True, class_weight
+                total, [batch], [scoring], True, class_weight
             ).log_losses
             scoring = replace(scoring, temperature=best_temperature(losses[0]))
-        members.append(ModelMember(specs[choice.spec], mine, scoring, choice.weight))
+        members.append(ModelMember(specs[choice.spec], total, scoring, choice.weight))
     return tuple(members)
 
 
@@ -334,11 +335,9 @@ def choose(
     best = sorted(range(len(scores)), key=lambda i: -max(scores[i]))[:max_members]
     top = max(scores[best[0]])
     weights = [falling_weight(top - max(scores[i])) for i in best]
-    heavy = [
-        i
-        for i, weight in enumerate(weights)
-        if weight >= _LEAST_WEIGHT and (len(filled) or i == 0)
-    ]
+    heavy = [i for i, weight in enumerate(weights) if weight >= _LEAST_WEIGHT]
+    if not len(filled):
+        heavy = heavy[:1]
     total = math.fsum(weights[i] for i in heavy)
     return [
         Choice(best[i], scores[best[i]].index(max(scores[best[i]])), weights[i] / total)
