@@ -153,11 +153,14 @@ class Column:
     @property
     def width(self) -> int:
         """Number of the numbers that a value becomes."""
+        n = 1
         if self.kind == "category":
             n = len(self.levels)
-        else:
-            n = 1 + len(_DATE_PARTS) * (self.kind == "date")
-        return n + self.gaps
+        elif self.kind == "date":
+            n = 1 + len(_DATE_PARTS)
+        if self.gaps:
+            n += 1
+        return n
 
     @property
     def is_plain(self) -> bool:
@@ -166,9 +169,10 @@ class Column:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields that differ from their defaults, as plain Python values."""
-        return unusual(self) | (
-            {"synonyms": dict(self.synonyms)} if self.synonyms else {}
-        )
+        values = unusual(self)
+        if self.synonyms:
+            values["synonyms"] = dict(self.synonyms)
+        return values
 
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
@@ -304,16 +308,15 @@ def _checked_texts(what: str, texts: Any) -> tuple[str, ...]:
 
 def unusual(record: Any, but: str = "") -> dict[str, Any]:
     """Fields of a record but one that differ from their defaults, tuples as lists."""
-    values = {
-        field.name: (getattr(record, field.name), field.default)
-        for field in fields(record)
-        if field.name != but
-    }
-    unlike = {name: value for name, (value, usual) in values.items() if value != usual}
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in unlike.items()
-    }
+    values = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if field.name == but or value == field.default:
+            continue
+        if isinstance(value, tuple):
+            value = list(value)
+        values[field.name] = value
+    return values
 
 
 def shown(value: Any) -> str:

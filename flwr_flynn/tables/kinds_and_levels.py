@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._types import Array, Floats
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import MOST_LEVELS, Column, is_nameable
@@ -79,27 +80,29 @@ class ColumnSummary:
             )
         # Two forms of one level, or below of one name, would make a schema that nobody
         # can use.
-        bad = sum(
+        n_bad = sum(
             not is_nameable(level) or as_level(level) != level for level in self.levels
         )
-        if bad:
+        if n_bad:
             raise SchemaError(
-                "summary levels", "short printable texts", f"{bad} others"
+                "summary levels", "short printable texts", f"{n_bad} others"
             )
-        n = sum(self.levels.values())
-        if n > (most := self.rows.get("category", 0) + self.rows.get("text", 0)):
-            raise SchemaError("summary levels", f"levels of at most {most} rows", n)
-        n = max(sum(self.rows.values()), self.gaps)
-        if n > self.n_rows:
-            raise SchemaError("summary rows", f"at most {self.n_rows}", n)
+        n_texts = self.rows.get("category", 0) + self.rows.get("text", 0)
+        n_with_level = sum(self.levels.values())
+        if n_with_level > n_texts:
+            raise SchemaError(
+                "summary levels", f"levels of at most {n_texts} rows", n_with_level
+            )
+        n_known = max(sum(self.rows.values()), self.gaps)
+        if n_known > self.n_rows:
+            raise SchemaError("summary rows", f"at most {self.n_rows}", n_known)
 
     def __add__(self, other: ColumnSummary) -> ColumnSummary:
-        rows, levels = (
-            _added(a, b)
-            for a, b in ((self.rows, other.rows), (self.levels, other.levels))
-        )
         return ColumnSummary(
-            self.n_rows + other.n_rows, rows, self.gaps + other.gaps, levels
+            self.n_rows + other.n_rows,
+            _added(self.rows, other.rows),
+            self.gaps + other.gaps,
+            _added(self.levels, other.levels),
         )
 
     @property
@@ -136,7 +139,7 @@ class TableSummary:
     is_named: bool = True
 
     @classmethod
-    def of(cls, X: Any, min_examples: int = 1) -> TableSummary:
+    def of(cls, X: object, min_examples: int = 1) -> TableSummary:
         """The summary of a table, or of what `Table.of` takes, as it may be told."""
         return cls.counted(Table.of(X, is_learned=True)).told(min_examples)
 
@@ -154,24 +157,25 @@ class TableSummary:
         So above 1, or with more than `MOST_LEVELS` levels at a party, the sum may
         differ from the pool's.
         """
-        return replace(
-            self,
-            columns={
-                name: _told(each, min_examples, most)
-                for name, each in self.columns.items()
-            },
-        )
+        columns = {
+            name: _above_floor(summary, min_examples, most)
+            for name, summary in self.columns.items()
+        }
+        return replace(self, columns=columns)
 
     def only(self, keep: Callable[[str, str | None], bool]) -> TableSummary:
         """The summary with the levels, and for None the gaps, to keep: by the name of
         the column and the level.
         """
         columns = {}
-        for name, each in self.columns.items():
-            levels = {level: n for level, n in each.levels.items() if keep(name, level)}
-            columns[name] = replace(
-                each, gaps=each.gaps if keep(name, None) else 0, levels=levels
-            )
+        for name, summary in self.columns.items():
+            levels = {
+                level: n for level, n in summary.levels.items() if keep(name, level)
+            }
+            n_gaps = 0
+            if keep(name, None):
+                n_gaps = summary.gaps
+            columns[name] = replace(summary, gaps=n_gaps, levels=levels)
         return replace(self, columns=columns)
 
     def __add__(self, other: TableSummary) -> TableSummary:
@@ -205,76 +209,61 @@ class TableSummary:
         all values differ: texts, and integers that are no measurements. Names that
         differ in capitals are one.
         """
-        kept: list[Column] = []
-        left_out = {}
-        width = 0
+        columns: Mapping[str, ColumnSummary] = self.columns
         if self.is_named:
-            columns: Mapping[str, ColumnSummary] = self._by_form()
-        else:
-            columns = self.columns
-        ignored, forced = (
-            {form_of(as_name(name)) for name in names} for names in (ignore, keep)
-        )
-        there = {*map(form_of, columns)}
-        unknown = [
-            repr(name[:60])
-            for name in (*ignore, *keep)
-            if form_of(as_name(name)) not in there
-        ]
-        if unknown:
-            raise SchemaError(
-                "ignore, keep", "names of columns", f"others: {listed(unknown)}"
-            )
-        # Parties have their columns in orders of their own.
-        for name, summary in sorted(
-            columns.items(), key=lambda item: item[0] if self.is_named else int(item[0])
-        ):
+            columns = self._by_form()
+        _check_known(columns, (*ignore, *keep))
+        ignored = {form_of(as_name(name)) for name in ignore}
+        forced = {form_of(as_name(name)) for name in keep}
+        in_schema: list[Column] = []
+        left_out: dict[str, str] = {}
+        width = 0
+        for name in self._in_order(columns):
+            summary = columns[name]
             form = form_of(name)
             reason = _reason(name, summary, self.n_rows, columns, form in forced)
             if form in ignored:
                 left_out[name] = "ignored"
-            elif self.is_named and reason:
+                continue
+            # Without names all columns are needed.
+            if self.is_named and reason:
                 left_out[name] = reason
-            elif (
-                width := width + (column := _column_of(name, summary)).width
-            ) > MOST_NUMBERS and self.is_named:
+                continue
+            column = _column_of(name, summary)
+            width += column.width
+            if width > MOST_NUMBERS and self.is_named:
                 left_out[name] = f"beyond {MOST_NUMBERS} numbers a row"
-            else:  # without names all columns are needed
-                kept.append(column)
-        if not kept and (
-            alone := [
-                name
-                for name in left_out
-                if columns[name].kind == "id" and name not in ignore
-            ]
-        ):
-            # a table of ids alone is rather one of measurements
-            return self.schema(ignore, alone)
-        if not kept:
-            reasons = listed(
-                [f"{name[:60]!r} ({reason})" for name, reason in left_out.items()]
-            )
-            expected = (
-                "at least one that can be used (keep names columns to use all the same)"
-            )
-            raise SchemaError(
-                "columns", expected, f"{len(left_out)} that cannot: {reasons}"
-            )
+            else:
+                in_schema.append(column)
+        if not in_schema:
+            ids = [name for name in left_out if columns[name].kind == "id"]
+            unforced = [name for name in ids if name not in ignore]
+            if unforced:
+                # A table of ids alone is rather one of measurements.
+                return self.schema(ignore, unforced)
+            raise _no_column(left_out)
         known = [
             name
             for name in left_out
             if 2 * columns[name].n_rows > self.n_rows and is_nameable(name)
         ]
-        return Schema(kept, self.is_named, ignore=known), left_out
+        return Schema(in_schema, self.is_named, ignore=known), left_out
+
+    def _in_order(self, columns: Iterable[str]) -> list[str]:
+        """Names of columns in the order of the schema: parties have orders of their
+        own.
+        """
+        if self.is_named:
+            return sorted(columns)
+        return sorted(columns, key=int)
 
     def _by_form(self) -> dict[str, ColumnSummary]:
         """The columns, with names that differ in capitals as one, under that of most
         rows.
         """
         columns: dict[str, ColumnSummary] = {}
-        for names in _alike(
-            {name: each.n_rows for name, each in self.columns.items()}, form_of
-        ):
+        n_rows = {name: summary.n_rows for name, summary in self.columns.items()}
+        for names in _alike(n_rows, form_of):
             total = ColumnSummary(0, {})
             for name in names:
                 total += self.columns[name]
@@ -284,12 +273,17 @@ class TableSummary:
                 columns[names[0]] = total
         return columns
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Plain Python values that JSON can hold."""
-        found = self.columns.items()
         columns = [
-            [name, each.n_rows, dict(each.rows), each.gaps, dict(each.levels)]
-            for name, each in found
+            [
+                name,
+                summary.n_rows,
+                dict(summary.rows),
+                summary.gaps,
+                dict(summary.levels),
+            ]
+            for name, summary in self.columns.items()
         ]
         return {"columns": columns, "n_rows": self.n_rows, "is_named": self.is_named}
 
@@ -307,22 +301,18 @@ class TableSummary:
                 columns = {
                     name: columns[name] for name in map(str, range(len(columns)))
                 }
-            right = (
+            is_valid = (
                 len(columns) == len(entries) <= MOST_COLUMNS
                 and _is_number(n_rows)
                 and isinstance(is_named, bool)
+                and all(_is_column_name(name) for name in columns)
+                and all(summary.n_rows <= n_rows for summary in columns.values())
             )
-            right &= all(
-                isinstance(name, str) and len(name) <= 10 * MOST_LEVELS
-                for name in columns
-            )
-            right = right and all(as_name(name) == name for name in columns)
-            right &= all(each.n_rows <= n_rows for each in columns.values())
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(
                 "summary", "columns, n_rows and is_named", type(error).__name__
             ) from None
-        if not right:
+        if not is_valid:
             raise SchemaError(
                 "summary", "different names, each with numbers of rows", "others"
             )
@@ -355,28 +345,42 @@ def learned(
     return (table, schema)
 
 
-def _counted(values: Any, kind: str) -> ColumnSummary:
+def _counted(values: Array, kind: str) -> ColumnSummary:
+    """The summary of one column of a kind, with all its levels."""
     n = len(values)
-    found = Counter(values.tolist() if kind == "category" else ())
     if kind == "category":
-        n_gaps = found.pop(None, 0)
-    else:
-        n_gaps = int(missing(values).sum())
+        return _counted_texts(Counter(values.tolist()), n)
+    n_gaps = int(missing(values).sum())
     if n_gaps == n:
         return ColumnSummary(n, {}, n)
-    if kind == "category" and n - n_gaps >= _FEW:
-        length = sum(len(text) * k for text, k in found.items()) / (n - n_gaps)
-        if len(found) > (_NEARLY_ALL if length <= _LONG else _SOME) * (n - n_gaps):
-            kind = "text"
-            found = Counter({text: k for text, k in found.items() if k >= _OFTEN})
-    elif kind == "number" and _are_ids(values[~np.isnan(values)]):
+    if kind == "number" and _are_ids(values[~np.isnan(values)]):
         kind = "id"
-    return ColumnSummary(
-        n,
-        {kind: n},
-        n_gaps,
-        {text: k for text, k in found.items() if is_nameable(text)},
-    )
+    return ColumnSummary(n, {kind: n}, n_gaps)
+
+
+def _counted_texts(levels: Counter[str | None], n: int) -> ColumnSummary:
+    """The summary of a column of `n` rows, with so many rows of each text, None for
+    gaps.
+    """
+    n_gaps = levels.pop(None, 0)
+    n_texts = n - n_gaps
+    if not n_texts:
+        return ColumnSummary(n, {}, n)
+    kind = "category"
+    least = 1
+    if n_texts >= _FEW:
+        most = _NEARLY_ALL
+        if sum(len(text or "") * k for text, k in levels.items()) > _LONG * n_texts:
+            most = _SOME
+        if len(levels) > most * n_texts:
+            kind = "text"
+            least = _OFTEN
+    named = {
+        text: k
+        for text, k in levels.items()
+        if text is not None and k >= least and is_nameable(text)
+    }
+    return ColumnSummary(n, {kind: n}, n_gaps, named)
 
 
 _PERSONAL = {
@@ -391,7 +395,7 @@ _LONG = 40
 _OFTEN = 5  # rows that share a text of a column whose texts nearly all differ
 
 
-def _are_ids(values: Any) -> bool:
+def _are_ids(values: Floats) -> bool:
     """True for integers that nearly all differ, and are no measurements.
 
     Of a small range ids are more different than integers drawn by chance, and of a
@@ -417,6 +421,26 @@ def _are_ids(values: Any) -> bool:
     return bool((values % 10 == 0).mean() < 0.25 and is_even)
 
 
+def _check_known(columns: Iterable[str], names: Iterable[str]) -> None:
+    """Raise a `SchemaError` for names that no column has."""
+    forms = {*map(form_of, columns)}
+    unknown = [repr(name[:60]) for name in names if form_of(as_name(name)) not in forms]
+    if unknown:
+        raise SchemaError(
+            "ignore, keep", "names of columns", f"others: {listed(unknown)}"
+        )
+
+
+def _no_column(left_out: Mapping[str, str]) -> SchemaError:
+    """An error about tables of which no column can be used."""
+    reasons = [f"{name[:60]!r} ({reason})" for name, reason in left_out.items()]
+    return SchemaError(
+        "columns",
+        "at least one that can be used (keep names columns to use all the same)",
+        f"{len(left_out)} that cannot: {listed(reasons)}",
+    )
+
+
 def _reason(
     name: str,
     summary: ColumnSummary,
@@ -424,7 +448,7 @@ def _reason(
     names: Iterable[str],
     is_forced: bool,
 ) -> str:
-    """Why a column is left out; "" where it is not."""
+    """The reason to leave a column out; "" for one that is used."""
     if not is_beside(name, names) and 2 * summary.n_rows <= n_rows:
         return f"only {summary.n_rows} of {n_rows} rows have it"
     if summary.kind is None:
@@ -442,18 +466,15 @@ def _reason(
 
 
 def _column_of(name: str, summary: ColumnSummary) -> Column:
-    kind = {"id": "number", "text": "category", None: "number"}.get(
-        summary.kind, summary.kind
-    )
-    if kind == "category":
-        levels: Sequence[str] = sorted(
-            _most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS)
-        )
-    else:
-        levels = ()
-    return Column(
-        name, kind or "number", levels, summary.gaps > 0 and not name.endswith(BESIDE)
-    )
+    """The column of a schema that follows from a summary."""
+    has_gaps = summary.gaps > 0 and not name.endswith(BESIDE)
+    kind = summary.kind or "number"
+    if kind in ("category", "text"):
+        levels = _most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS)
+        return Column(name, "category", sorted(levels), has_gaps)
+    if kind == "id":
+        kind = "number"
+    return Column(name, kind, (), has_gaps)
 
 
 def _of_one_form(levels: Mapping[str, int]) -> dict[str, int]:
@@ -477,16 +498,17 @@ def _by_rows(n_rows: Mapping[str, int]) -> list[str]:
     return sorted(n_rows, key=lambda name: (-n_rows[name], name))
 
 
-def _told(each: ColumnSummary, least: int, most: int) -> ColumnSummary:
-    """A summary as it may be told; numbers of rows are rounded down to multiples, so
-    that no rest is exact.
+def _above_floor(summary: ColumnSummary, least: int, most: int) -> ColumnSummary:
+    """A summary as it may leave its party.
+
+    Numbers of rows are rounded down to multiples of the floor, so that no rest is
+    exact.
     """
     levels = {
-        level: n // least * least for level, n in each.levels.items() if n >= least
+        level: n // least * least for level, n in summary.levels.items() if n >= least
     }
-    return replace(
-        each, gaps=each.gaps // least * least, levels=_most_frequent(levels, most)
-    )
+    n_gaps = summary.gaps // least * least
+    return replace(summary, gaps=n_gaps, levels=_most_frequent(levels, most))
 
 
 def _most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:
@@ -502,5 +524,10 @@ def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value <= MOST_ROWS
+
+
+def _is_column_name(name: object) -> bool:
+    is_short = isinstance(name, str) and len(name) <= 10 * MOST_LEVELS
+    return is_short and as_name(name) == name

@@ -47,11 +47,10 @@ def plain_numbers(
             n_gaps = 0
         else:
             n_gaps = sum(text in gaps for text in texts)
+        filled = np.array(texts, object)
         if n_gaps:
-            filled: Sequence[Any] = ["nan" if text in gaps else text for text in texts]
-        else:
-            filled = texts
-        numbers = np.array(filled, object).astype(np.float64)
+            filled[[text in gaps for text in texts]] = "nan"
+        numbers = filled.astype(np.float64)
     except (TypeError, ValueError):
         return None
     # another NaN is looked at by itself
@@ -83,9 +82,9 @@ def missing(values: Array) -> Array:
     """Mask of the gaps of a column, (n,) of any kind."""
     if values.dtype.kind == "O":
         return np.array([value is None for value in values.tolist()], np.bool_)
-    return np.asarray(
-        np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
-    )
+    if values.dtype.kind == "M":
+        return np.asarray(np.isnat(values))
+    return np.asarray(np.isnan(values))
 
 
 def of_gaps(kind: str, n: int) -> Array:
@@ -138,7 +137,11 @@ class RawColumn:
     @property
     def mark(self) -> str:
         """The mark of decimals."""
-        return self.decimal or ("," if self.proofs[","] > self.proofs["."] else ".")
+        if self.decimal:
+            return self.decimal
+        if self.proofs[","] > self.proofs["."]:
+            return ","
+        return "."
 
     @property
     def forms(self) -> list[str]:
@@ -156,18 +159,12 @@ class RawColumn:
     @property
     def form(self) -> str:
         """The form of its dates, "" for no dates."""
-        if self.kind == "date":
-            forms = self.forms
-        else:
-            forms = [""]
+        if self.kind != "date":
+            return ""
         # A schema may say that it is of dates: values that are none are counted.
-        forms = (
-            forms
-            or sorted(
-                self.fits, key=lambda each: (-self.fits[each], DATE_FORMATS.index(each))
-            )
-            or [""]
-        )
+        forms = self.forms or sorted(self.fits, key=self._rank_of_form)
+        if not forms:
+            return ""
         months = [
             month
             for month, day in _DAY_FIRST.items()
@@ -176,6 +173,9 @@ class RawColumn:
         if months and self.month_first:
             return months[0]
         return forms[0]
+
+    def _rank_of_form(self, form: str) -> tuple[int, int]:
+        return (-self.fits[form], DATE_FORMATS.index(form))
 
     @property
     def kind(self) -> str:
@@ -241,9 +241,8 @@ class RawColumn:
         self.n += len(values)
         if isinstance(values, np.ndarray):
             self.n_empty += int(missing(values).sum())
-            self.n_infinite += (
-                int(np.isinf(values).sum()) if values.dtype.kind == "f" else 0
-            )
+            if values.dtype.kind == "f":
+                self.n_infinite += int(np.isinf(values).sum())
             self.types.add(values.dtype)
         elif self.wanted is None or self.kind != "category":
             numbers = self._plain(values)
@@ -255,41 +254,37 @@ class RawColumn:
             self.n_infinite += int(np.isinf(some).sum())
             self.numerals.add_numbers(some, len(some))
             if len(some) and np.float64 not in self.types:
-                self.types.add(
-                    np.float64
-                    if len(some) < len(numbers) or int64_of(values) is None
-                    else np.int64
+                are_integers = (
+                    len(some) == len(numbers) and int64_of(values) is not None
                 )
+                self.types.add(np.int64 if are_integers else np.float64)
 
     def _add_distinct(self, texts: list[Any]) -> None:
         different, codes = distinct(texts)
-        if self.date_format:
-            forms: Sequence[str] = [self.date_format]
-        else:
-            forms = DATE_FORMATS
-        for text, n_rows in zip(
-            different,
-            np.bincount(codes, minlength=len(different)).tolist(),
-            strict=True,
-        ):
-            if is_gap_text(text, self.gap_texts):
-                self.n_empty += n_rows
-            elif kind := self.numerals.add(text.strip(), n_rows, self.decimal):
-                self.proofs.update(
-                    mark
-                    for mark in ",."
-                    if not self.decimal and proves(text.strip(), mark)
-                )
-                self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
-                self.n_infinite += (
-                    n_rows
-                    if math.isinf(self.numerals.value(text, self.decimal) or 0)
-                    else 0
-                )
-            else:
-                for form in forms if text.strip()[:1].isdigit() else ():
-                    if date_of(text, form) is not None:
-                        self.fits[form] += n_rows
+        n_rows = np.bincount(codes, minlength=len(different)).tolist()
+        for text, n in zip(different, n_rows, strict=True):
+            self._add_text(text, n)
+
+    def _add_text(self, raw: str | None, n_rows: int) -> None:
+        """Look at a text that so many rows have."""
+        if raw is None or is_gap_text(raw, self.gap_texts):
+            self.n_empty += n_rows
+            return
+        text = raw.strip()
+        kind = self.numerals.add(text, n_rows, self.decimal)
+        if kind:
+            if not self.decimal:
+                self.proofs.update(mark for mark in ",." if proves(text, mark))
+            self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
+            if math.isinf(self.numerals.value(raw, self.decimal) or 0):
+                self.n_infinite += n_rows
+        elif text[:1].isdigit():
+            forms: Sequence[str] = DATE_FORMATS
+            if self.date_format:
+                forms = [self.date_format]
+            for form in forms:
+                if date_of(raw, form) is not None:
+                    self.fits[form] += n_rows
 
     def _plain(self, texts: Sequence[Any]) -> Array | None:
         if self.gap_texts != GAP_TEXTS or (
@@ -327,11 +322,12 @@ class RawColumn:
 
     def beside(self, raw: Raw) -> Array:
         """The texts of some rows that are neither numbers nor gaps, None for others."""
-        return self._each(
-            raw,
-            lambda text: self._level(text) if math.isnan(self._number(text)) else None,
-            object,
-        )
+        return self._each(raw, self._text_beside, object)
+
+    def _text_beside(self, text: str) -> str | None:
+        if math.isnan(self._number(text)):
+            return self._level(text)
+        return None
 
     def _each(self, raw: Raw, value_of: Callable[[Any], Any], dtype: Any) -> Array:
         different, codes = distinct(raw)
@@ -341,21 +337,20 @@ class RawColumn:
         return values[codes]
 
     def _number(self, text: str) -> float:
-        is_gap = is_gap_text(text, self.gap_texts)
-        if is_gap:
-            value = None
-        else:
-            value = self.numerals.value(text.strip(), self.mark)
-        if value is None:
+        if is_gap_text(text, self.gap_texts):
             return math.nan
-        return value
+        number = self.numerals.value(text.strip(), self.mark)
+        if number is None:
+            return math.nan
+        return number
 
     def _moment(self, text: str, form: str) -> np.datetime64:
-        if not form or is_gap_text(text, self.gap_texts):
-            moment = None
-        else:
+        moment = None
+        if form and not is_gap_text(text, self.gap_texts):
             moment = date_of(text, form)
-        return np.datetime64("NaT" if moment is None else moment, "us")
+        if moment is None:
+            return np.datetime64("NaT", "us")
+        return np.datetime64(moment, "us")
 
     def _level(self, text: str) -> str | None:
         if is_gap_text(text, self.gap_texts):
@@ -373,8 +368,8 @@ def months_come_first(columns: Sequence[RawColumn]) -> bool:
     alone.
     """
     pairs = [
-        (month in each.forms, day in each.forms)
-        for each in columns
+        (month in column.forms, day in column.forms)
+        for column in columns
         for month, day in _DAY_FIRST.items()
     ]
     return (True, False) in pairs and (False, True) not in pairs

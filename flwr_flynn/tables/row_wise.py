@@ -38,7 +38,7 @@ from flwr_flynn.tables.texts import (
 )
 
 
-def encode_rows(schema: Schema, X: Any) -> tuple[Array, Mask]:
+def encode_rows(schema: Schema, X: object) -> tuple[Array, Mask]:
     """The numbers of rows, (n, width), and a mask of the rows without a fault, (n,).
 
     X is a data frame, a `Table`, or an array of the schema's columns. A `DataError`
@@ -60,27 +60,33 @@ def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[Array]]:
     and their values as they are.
     """
     if isinstance(X, Table):
-        return X.names if X.is_named else None, [*X.columns]
+        names = None
+        if X.is_named:
+            names = X.names
+        return names, [*X.columns]
     if is_frame(X):
         return names_of(X), [series_values(X[name]) for name in X.columns]
     array = np.asarray(X)
     if array.dtype.kind == "m":  # numbers that stand beside one duration
         array = np.where(np.isnat(array), np.nan, array.astype(np.int64))
-    return None, [*array.T] if array.ndim == 2 else []
+    if array.ndim != 2:
+        return None, []
+    return None, [*array.T]
 
 
-def _schema_columns(schema: Schema, X: Any) -> list[Any]:
+def _schema_columns(schema: Schema, X: object) -> list[Any]:
     names, columns = raw_columns(X)
-    if schema.is_named != (names is not None) or (
-        names is None and len(columns) != len(schema.columns)
-    ):
-        if schema.is_named:
-            expected = "a table with the names of its columns"
-        else:
-            expected = f"{len(schema.columns)} columns"
+    if schema.is_named and names is None:
         raise DataError(
-            "X", expected, f"{len(columns)} columns{' with names' if names else ''}"
+            "X", "a table with the names of its columns", f"{len(columns)} columns"
         )
+    if not schema.is_named and (
+        names is not None or len(columns) != len(schema.columns)
+    ):
+        got = f"{len(columns)} columns"
+        if names:
+            got += " with names"
+        raise DataError("X", f"{len(schema.columns)} columns", got)
     if names is None:
         return columns
     there = {*names}
@@ -89,19 +95,28 @@ def _schema_columns(schema: Schema, X: Any) -> list[Any]:
         name for name in schema.names if name in there or not is_beside(name, known)
     ]
     indices = places("columns", names, wanted, "those of the schema")
-    found: dict[str, Any] = {
+    by_name: dict[str, Any] = {
         name: columns[index] for name, index in zip(wanted, indices, strict=True)
     }
-    # texts beside the numbers of a column
-    for name in (name for name in schema.names if name not in found):
-        numbers = _values(found[own := name.removesuffix(BESIDE)])
-        found[name] = [value if _is_text(value) else None for value in numbers]
-        found[own] = [None if _is_text(value) else value for value in numbers]
-    return [found[name] for name in schema.names]
+    for name in schema.names:
+        if name not in by_name:
+            # The column has the texts that stand beside the numbers of another one.
+            of_numbers = name.removesuffix(BESIDE)
+            numbers, texts = _apart(_values(by_name[of_numbers]))
+            by_name[of_numbers] = numbers
+            by_name[name] = texts
+    return [by_name[name] for name in schema.names]
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and number_of(value.strip())[0] is None
+def _apart(values: Sequence[object]) -> tuple[list[object], list[object]]:
+    """Values that are no texts, and texts, with None in the place of the others."""
+    numbers = []
+    texts = []
+    for value in values:
+        is_text = isinstance(value, str) and number_of(value.strip())[0] is None
+        numbers.append(None if is_text else value)
+        texts.append(value if is_text else None)
+    return numbers, texts
 
 
 def _values(column: Any) -> list[Any]:
@@ -109,11 +124,9 @@ def _values(column: Any) -> list[Any]:
     array, as real if they are.
     """
     if isinstance(column, np.ndarray):
-        column = (
-            column.astype(f"{column.dtype.kind}8[us]")
-            if column.dtype.kind in "mM"
-            else column
-        ).tolist()
+        if column.dtype.kind in "mM":
+            column = column.astype(f"{column.dtype.kind}8[us]")
+        column = column.tolist()
     return [*map(real_of, column)]
 
 
@@ -139,9 +152,11 @@ def as_kind(
     ):
         return column.astype(np.float64), np.ones(len(column), np.bool_)
     values = _values(column)
-    # the same, much faster
-    if kind == "number" and (numbers := plain_numbers(values, gaps)) is not None:
-        return numbers, np.ones(len(numbers), np.bool_)
+    if kind == "number":
+        # the same, much faster
+        numbers = plain_numbers(values, gaps)
+        if numbers is not None:
+            return numbers, np.ones(len(numbers), np.bool_)
     out = of_gaps(kind, len(values))
     good = np.ones(len(values), np.bool_)
     for index, value in enumerate(values):

@@ -30,6 +30,7 @@ from flwr_flynn.tables.texts import BESIDE, gaps_with, is_beside, plain_date
 
 MOST_COLUMNS = 2**14
 MOST_NUMBERS = 2**16
+MOST_CLASSES = 2**16
 """Numbers of a row, at most."""
 
 LEARNED_LEVELS = 64
@@ -71,31 +72,28 @@ class Schema:
     ignore: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("columns", "classes", "ignore"):
+        bounds = {
+            "columns": (1, MOST_COLUMNS),
+            "classes": (0, MOST_CLASSES),
+            "ignore": (0, MOST_COLUMNS),
+        }
+        for name, (least, most) in bounds.items():
             values = getattr(self, name)
-            if name == "classes":
-                most = 2**16
-            else:
-                most = MOST_COLUMNS
-            is_list = isinstance(values, Sequence) and not isinstance(values, str)
-            if not is_list or len(values) > most or len(values) < (name == "columns"):
-                raise SchemaError(
-                    name,
-                    f"a list of at most {most}",
-                    len(values) if is_list else type(values).__name__,
-                )
+            if not isinstance(values, Sequence) or isinstance(values, str):
+                got: object = type(values).__name__
+                raise SchemaError(name, f"a list of at most {most}", got)
+            if not least <= len(values) <= most:
+                raise SchemaError(name, f"a list of at most {most}", len(values))
             object.__setattr__(self, name, tuple(values))
-        if not all(isinstance(name, str) for name in self.ignore) or {*self.ignore} & {
-            *self.names
-        }:
+        are_texts = all(isinstance(name, str) for name in self.ignore)
+        if not are_texts or {*self.ignore} & {*self.names}:
             raise SchemaError(
                 "ignore",
                 "names of other columns than the schema's",
                 f"{len(self.ignore)} entries",
             )
-        if {*map(type, self.classes)} not in ({str}, {int}, set()) or len(
-            {*self.classes}
-        ) < len(self.classes):
+        are_alike = {*map(type, self.classes)} in ({str}, {int}, set())
+        if not are_alike or len({*self.classes}) < len(self.classes):
             raise SchemaError(
                 "classes", "different texts or integers", f"{len(self.classes)} entries"
             )
@@ -109,9 +107,11 @@ class Schema:
             raise SchemaError(
                 "columns", f"1 to {MOST_NUMBERS} numbers a row", self.width
             )
-        n = sum(len(column.synonyms) for column in self.columns)
-        if n > MOST_NUMBERS:
-            raise SchemaError("columns", f"at most {MOST_NUMBERS} synonyms in all", n)
+        n_synonyms = sum(len(column.synonyms) for column in self.columns)
+        if n_synonyms > MOST_NUMBERS:
+            raise SchemaError(
+                "columns", f"at most {MOST_NUMBERS} synonyms in all", n_synonyms
+            )
         if self.label != "" and (
             not is_nameable(self.label) or self.label in self.names
         ):
@@ -146,21 +146,20 @@ class Schema:
         low: list[float] = []
         high: list[float] = []
         for column in self.columns:
-            n = column.width
-            if column.kind == "date" or (
-                column.kind == "number" and (column.low is None or column.high is None)
-            ):
+            n_bits = column.width
+            if column.kind == "date":
                 return None
             if column.kind == "number":
-                first = [(column.low, column.high)]
-            else:
-                first = []
-            for bottom, top in [*first, *[(0.0, 1.0)] * (n - len(first))]:
-                low.append(float(bottom or 0.0))
-                high.append(float(top or 0.0))
+                if column.low is None or column.high is None:
+                    return None
+                n_bits -= 1
+                low.append(float(column.low))
+                high.append(float(column.high))
+            low += [0.0] * n_bits
+            high += [1.0] * n_bits
         return low, high
 
-    def encode(self, X: Any) -> Array:
+    def encode(self, X: object) -> Array:
         """The numbers of rows, (n, width) float64 with NaN for gaps.
 
         X is a table or what `Table.of` takes. A `DataError` names a column that is
@@ -170,12 +169,10 @@ class Schema:
         for column, values in zip(self.columns, table.columns, strict=True):
             n_refused = int(column.refused(values).sum())
             if n_refused:
-                low, high = (
-                    f"{end:g}" if end is not None else "any"
-                    for end in (column.low, column.high)
-                )
                 expected = "finite numbers"
-                if not (low == high == "any"):
+                if column.low is not None or column.high is not None:
+                    low = _end_of_range(column.low)
+                    high = _end_of_range(column.high)
                     expected = f"numbers in {low} to {high}"
                 error = DataError(f"column {column.name!r}", expected, "others")
                 raise with_rows(error, f"{n_refused} of {len(values)} rows")
@@ -210,7 +207,7 @@ class Schema:
             )
         return np.asarray(~is_gap.any(axis=1))
 
-    def checked(self, X: Any) -> Table:
+    def checked(self, X: object) -> Table:
         """The columns of this schema, by name, each of its kind; a column that is not
         there is one of gaps.
         """
@@ -342,6 +339,12 @@ class Schema:
         return cls(**{**values, "columns": [Column(**entry) for entry in entries]})
 
 
+def _end_of_range(end: float | None) -> str:
+    if end is None:
+        return "any"
+    return f"{end:g}"
+
+
 def _as_kind(
     column: Column, values: Array, kind: str, has_beside: bool
 ) -> tuple[Array, Array | None]:
@@ -350,10 +353,8 @@ def _as_kind(
     """
     if kind == "category" and column.gap_texts:
         gaps = gaps_with(column.gap_texts)
-        values = np.array(
-            [None if is_gap_text(value, gaps) else value for value in values.tolist()],
-            object,
-        )
+        values = values.copy()
+        values[[is_gap_text(value, gaps) for value in values.tolist()]] = None
     if kind == column.kind:
         return values, None
     if missing(values).all():
@@ -379,7 +380,7 @@ def _as_kind(
     )
 
 
-def _check_keys(what: str, values: Any, known: set[str], required: set[str]) -> None:
+def _check_keys(what: str, values: object, known: set[str], required: set[str]) -> None:
     if not isinstance(values, Mapping):
         raise SchemaError(what, "a table of keys", type(values).__name__)
     unknown = sorted(shown(key) for key in set(values) - known)
@@ -431,11 +432,9 @@ def to_toml(
             "gaps": column.gaps,
             **column.to_dict(),
         }
-        lines += [
-            *([""] if lines else []),
-            "[[column]]",
-            *_entries(column.name, values, notes),
-        ]
+        if lines:
+            lines.append("")
+        lines += ["[[column]]", *_entries(column.name, values, notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -482,13 +481,13 @@ def parsed(text: str) -> Schema:
         {key.replace("-", "_"): value for key, value in column.items()}
         for column in columns
     ]
-    for column in columns if gap_texts else ():  # of all columns
-        own = column.get("gap_texts", [])
-        column["gap_texts"] = (
-            [*gap_texts, *own]
-            if isinstance(gap_texts, list) and isinstance(own, list)
-            else gap_texts
-        )
+    if gap_texts:
+        # Texts of gaps at the top are those of all columns.
+        for column in columns:
+            own = column.get("gap_texts", [])
+            column["gap_texts"] = gap_texts
+            if isinstance(gap_texts, list) and isinstance(own, list):
+                column["gap_texts"] = [*gap_texts, *own]
     return Schema.from_dict(
         {
             "columns": columns,
@@ -498,7 +497,7 @@ def parsed(text: str) -> Schema:
 
 
 def _entries(
-    column: str, values: Mapping[str, Any], notes: Mapping[tuple[str, str], str]
+    column: str, values: Mapping[str, object], notes: Mapping[tuple[str, str], str]
 ) -> list[str]:
     """Lines of the values that are not None, and of all comments."""
     lines = []
@@ -510,11 +509,11 @@ def _entries(
     return lines
 
 
-def _in_toml(value: Any) -> str:
+def _in_toml(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_in_toml, value))}]"
     if isinstance(value, dict):
-        pairs = [f"{_in_toml(key)} = {_in_toml(each)}" for key, each in value.items()]
+        pairs = [f"{_in_toml(key)} = {_in_toml(entry)}" for key, entry in value.items()]
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, str):
         # TOML takes JSON's escapes, but no pairs of surrogates, and the last control

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -32,6 +32,15 @@ _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _TRUTHS = {text: f"{value:g}" for text, value in TRUTHS.items()}
+
+
+class Frame(Protocol):
+    """A data frame of pandas or polars, as far as it is used here."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    def __getitem__(self, name: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +74,7 @@ class Table:
         _check_different(self.names)
 
     @classmethod
-    def of(cls, X: Any, *, is_learned: bool = False) -> Table:
+    def of(cls, X: object, *, is_learned: bool = False) -> Table:
         """The table of a data frame (pandas, polars), an array, or a table.
 
         Where a schema `is_learned` of it, a column of texts that are numbers mostly is
@@ -75,22 +84,7 @@ class Table:
         if isinstance(X, cls):
             return X
         if is_frame(X):
-            names = names_of(X)
-            columns: dict[str, Array] = {}
-            for name, own in zip(
-                names or map(str, range(len(X.columns))), X.columns, strict=True
-            ):
-                columns[name] = values = _of_series(X[own], name)
-                if (
-                    is_learned
-                    and names
-                    and values.dtype.kind == "O"
-                    and not _is_category(X[own])
-                ):
-                    columns |= (
-                        {} if f"{name}{BESIDE}" in names else _split(name, values)
-                    )
-            return cls([*columns], [*columns.values()], names is not None)
+            return cls._of_frame(X, is_learned)
         if isinstance(X, np.ndarray):
             array = X
         else:
@@ -106,6 +100,20 @@ class Table:
             is_named=False,
         )
 
+    @classmethod
+    def _of_frame(cls, frame: Frame, is_learned: bool) -> Table:
+        names = names_of(frame)
+        known = names or [str(index) for index in range(len(frame.columns))]
+        columns: dict[str, Array] = {}
+        for name, key in zip(known, frame.columns, strict=True):
+            series = frame[key]
+            values = _of_series(series, name)
+            columns[name] = values
+            is_text = values.dtype.kind == "O" and not _is_category(series)
+            if is_learned and names and is_text and f"{name}{BESIDE}" not in names:
+                columns |= _split(name, values)
+        return cls([*columns], [*columns.values()], names is not None)
+
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kind of each column."""
@@ -114,7 +122,10 @@ class Table:
     @property
     def shape(self) -> tuple[int, int]:
         """Numbers of rows and of columns."""
-        return (len(self.columns[0]) if self.columns else 0), len(self.columns)
+        n_rows = 0
+        if self.columns:
+            n_rows = len(self.columns[0])
+        return n_rows, len(self.columns)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -126,13 +137,13 @@ class Table:
         )
 
 
-def is_frame(X: Any) -> bool:
+def is_frame(X: object) -> TypeGuard[Frame]:
     """True for a data frame: an object with named columns that can be taken one by one."""
     # pandas, polars
     return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_column"))
 
 
-def names_of(frame: Any) -> list[str] | None:
+def names_of(frame: Frame) -> list[str] | None:
     """Names of the columns of a data frame; None where pandas numbered them, so that
     they have positions alone.
     """
@@ -186,11 +197,11 @@ def places(
         if index is None
     ]
     if missing:
+        got = f"{len(columns)} others"
         if len(names) > 1:
             got = f"{len(missing)} of {len(names)} missing"
-        else:
-            got = f"{len(columns)} others"
-        got += f": {listed(missing)}" if announced and len(names) > 1 else ""
+            if announced:
+                got += f": {listed(missing)}"
         raise with_names(DataError(source, expected, got), columns, most=20)
     return [index for index in indices if index is not None]
 
@@ -212,7 +223,7 @@ def _check_different(names: Sequence[str]) -> None:
         )
 
 
-def needs_table(X: Any) -> bool:
+def needs_table(X: object) -> bool:
     """True unless X is an array or a frame of plain numbers without gaps, which is
     hashed as it stands.
     """
@@ -224,7 +235,7 @@ def needs_table(X: Any) -> bool:
         # Booleans beside numbers, and pandas' own types beside others, become objects
         # in an array.
         mixes = len(dtypes) > 1 and not all(
-            isinstance(each, np.dtype) and each.kind != "b" for each in dtypes
+            isinstance(dtype, np.dtype) and dtype.kind != "b" for dtype in dtypes
         )
         return mixes or any(_needs_table(X[name]) for name in X.columns)
     if isinstance(X, np.ndarray):
@@ -243,7 +254,7 @@ def needs_table(X: Any) -> bool:
     return array.dtype.kind in "UTM"
 
 
-def _array_of(X: Any) -> Array:
+def _array_of(X: object) -> Array:
     """An array of lists: of objects where these are not all numbers, which would make
     texts of one another.
     """
@@ -263,7 +274,7 @@ def _needs_table(series: Any) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
-def is_gap(value: Any) -> bool:
+def is_gap(value: object) -> bool:
     """True for None, NaN, NaT and pandas' NA."""
     if value is None:
         return True
@@ -373,10 +384,8 @@ def _of_objects(values: Array, name: str) -> Array:
     known = {type(value) for value in objects} - {type(None)}
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
         try:
-            return np.array(
-                [np.nan if value is None else float(value) for value in objects],
-                np.float64,
-            )
+            # NumPy makes NaN of None.
+            return np.array(objects, np.float64)
         except (OverflowError, ValueError, InvalidOperation):
             raise DataError(name, "numbers that float64 holds", "others") from None
     if all(issubclass(kind, date | np.datetime64) for kind in known):
@@ -407,12 +416,11 @@ def _texts(values: Sequence[Any], is_category: bool = False) -> Array:
     known: dict[Any, str | None] = {}
     for index, value in enumerate(values):
         if value not in known:
-            is_gap_of_files = (
-                not is_category
-                and isinstance(value, str)
-                and is_gap_text(value, GAP_TEXTS)
-            )
-            known[value] = None if is_gap_of_files else level_of(value)
+            level = level_of(value)
+            is_text = isinstance(value, str) and not is_category
+            if is_text and is_gap_text(value, GAP_TEXTS):
+                level = None
+            known[value] = level
         out[index] = known[value]
     return out
 
@@ -423,9 +431,9 @@ def moment_of(value: Any) -> Any:
         return np.datetime64("NaT")
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
-    return np.datetime64(
-        value.to_datetime64() if hasattr(value, "to_datetime64") else value, "us"
-    )
+    if hasattr(value, "to_datetime64"):
+        value = value.to_datetime64()
+    return np.datetime64(value, "us")
 
 
 def _days(values: Array) -> Array:
@@ -449,13 +457,12 @@ def parts_of(moments: Array) -> tuple[Array, Callable[[str], Array]]:
 
     def part(name: str) -> Array:
         if name == "month":
-            found = filled.astype("datetime64[M]").astype(np.int64) % 12 + 1
-        elif name == "weekday":  # 1970-01-01 was a Thursday; Monday is 0
-            found = (days.astype(np.int64) + 3) % 7
-        else:  # the hour
-            found = (filled - days).astype("timedelta64[us]").astype(np.int64) / (
-                _DAY / 24
-            )
-        return np.asarray(found, np.float64)
+            months = filled.astype("datetime64[M]").astype(np.int64)
+            return np.asarray(months % 12 + 1, np.float64)
+        if name == "weekday":
+            # 1970-01-01 was a Thursday; Monday is 0.
+            return np.asarray((days.astype(np.int64) + 3) % 7, np.float64)
+        microseconds = (filled - days).astype("timedelta64[us]").astype(np.int64)
+        return np.asarray(microseconds / (_DAY / 24), np.float64)
 
     return is_gap, part

@@ -63,8 +63,8 @@ _MOST_WORDS = 2**12  # that are counted
 _LONGEST_DATE = 60  # characters
 _MOMENT = re.compile(
     r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})"
-    r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?(?: ?([AaPp])[Mm])?(?: "
-    r"?(Z|[+-]\d{2}:?\d{2}))?)?",
+    r"(?:[T ]+(\d{1,2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?"
+    r"(?: ?([AaPp])[Mm])?(?: ?(Z|[+-]\d{2}:?\d{2}))?)?",
     re.ASCII,
 )
 
@@ -89,7 +89,9 @@ def as_level(text: str) -> str | None:
     ('m', None, '1', 'day care')
     """
     level = as_name(text)
-    return (level[:-2] if _INTEGER.fullmatch(level) else level) or None
+    if _INTEGER.fullmatch(level):
+        level = level[:-2]
+    return level or None
 
 
 def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
@@ -131,9 +133,12 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     if math.isnan(value):
         return None, ""
     try:
-        return value, "i" if -(2**63) <= int(text) < 2**63 else "f"
+        is_int64 = -(2**63) <= int(text) < 2**63
     except ValueError:
-        return value, "f"
+        is_int64 = False
+    if is_int64:
+        return value, "i"
+    return value, "f"
 
 
 def proves(text: str, mark: str) -> bool:
@@ -163,19 +168,18 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     >>> quantity_of("1.55 mg/dl"), quantity_of("45 %"), quantity_of("<5"), quantity_of("2024-01-31")
     ((1.55, 'mg/dl'), (45.0, '%'), (None, ''), (None, ''))
     """
-    found = None
+    match = None
     if len(text) < 60:
-        found = _QUANTITY.fullmatch(text.strip())
-    value = None
-    if found is not None:
-        value = number_of(found[1], decimal)[0]
-    if (
-        found is None
-        or value is None
-        or (found[2].isalpha() and len(found[2]) == 1 and " " not in text.strip())
-    ):
-        return None, ""  # such as 12A
-    return value, found[2].lower()
+        match = _QUANTITY.fullmatch(text.strip())
+    if match is None:
+        return None, ""
+    numeral = match[1]
+    unit = match[2]
+    number = number_of(numeral, decimal)[0]
+    is_code = len(unit) == 1 and unit.isalpha() and " " not in text.strip()
+    if number is None or is_code:  # such as 12A
+        return None, ""
+    return number, unit.lower()
 
 
 def date_of(text: str, form: str) -> datetime | None:
@@ -184,33 +188,50 @@ def date_of(text: str, form: str) -> datetime | None:
     >>> date_of("31.01.2024 08:30", "dd.mm.yyyy")
     datetime.datetime(2024, 1, 31, 8, 30)
     """
-    found = None
+    match = None
     if len(text) <= _LONGEST_DATE:
-        found = _MOMENT.fullmatch(text.strip())
-    if found is None or found[2] != form[4 if form[0] == "y" else 2]:
+        match = _MOMENT.fullmatch(text.strip())
+    order = form[0]
+    separator = form[2]
+    if order == "y":
+        separator = form[4]
+    if match is None or match[2] != separator:
         return None
-    order = {"y": (1, 3, 4), "d": (4, 3, 1), "m": (4, 1, 3)}[form[0]]
-    year, month, day = (found[place] for place in order)
+    places = {"y": (1, 3, 4), "d": (4, 3, 1), "m": (4, 1, 3)}
+    year, month, day = (match[place] for place in places[order])
     if len(year) != 4 or len(day) > 2 or len(month) > 2:
         return None
-    hour, minute, second = (int(part or 0) for part in (found[5], found[6], found[7]))
-    if found[9]:
-        if 1 <= hour <= 12:
-            hour = hour % 12 + 12 * (found[9] in "Pp")
-        else:
-            hour = 99
+    hour = int(match[5] or 0)
+    half_of_day = match[9]
+    if half_of_day:
+        if not 1 <= hour <= 12:
+            return None
+        hour %= 12
+        if half_of_day in "Pp":
+            hour += 12
     try:
-        microsecond = int((found[8] or "0")[:6].ljust(6, "0"))
         moment = datetime(
-            int(year), int(month), int(day), hour, minute, second, microsecond
+            int(year),
+            int(month),
+            int(day),
+            hour,
+            int(match[6] or 0),
+            int(match[7] or 0),
+            int((match[8] or "0")[:6].ljust(6, "0")),
         )
-        zone = found[10] or "Z"
-        if zone != "Z":
-            ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
-            moment += ahead if zone[0] == "-" else -ahead
+        return moment - _ahead_of_utc(match[10] or "Z")
     except (ValueError, OverflowError):
         return None
-    return moment
+
+
+def _ahead_of_utc(zone: str) -> timedelta:
+    """The time by which a zone, such as +01:00 or Z, is ahead of UTC."""
+    if zone == "Z":
+        return timedelta(0)
+    ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
+    if zone[0] == "-":
+        return -ahead
+    return ahead
 
 
 def plain_date(text: str) -> datetime | None:
@@ -247,10 +268,10 @@ class Numerals:
     def add_numbers(self, values: Iterable[float], n_rows: int) -> None:
         """Add rows with these numbers."""
         self.n_numbers += n_rows
-        for value in values if len(self.some) <= _FEW else ():
-            self.some.add(float(value))
+        for value in values:
             if len(self.some) > _FEW:
                 return
+            self.some.add(float(value))
 
     def add(self, text: str, n_rows: int, decimal: str = ".") -> str:
         """Add rows with a text, and return the type of the number that it is; "" for
@@ -265,8 +286,9 @@ class Numerals:
                     self.words[text] += n_rows
                 return ""
             self.units[unit] += n_rows
-            kind = "q"
-        self.add_numbers((value,), n_rows * (kind != "q"))
+            self.add_numbers((value,), 0)
+            return "q"
+        self.add_numbers((value,), n_rows)
         return kind
 
     @property
@@ -279,17 +301,23 @@ class Numerals:
     @property
     def n_others(self) -> int:
         """Rows with neither a number nor one of the unit that is taken off."""
-        return self.n_words + (0 if self.unit else self.units.total())
+        if self.unit:
+            return self.n_words
+        return self.n_words + self.units.total()
+
+    @property
+    def n_read(self) -> int:
+        """Rows with a number, those of the unit that is taken off included."""
+        if self.unit:
+            return self.n_numbers + self.units.total()
+        return self.n_numbers
 
     @property
     def are_numbers(self) -> bool:
         """True where all values are numbers, or most of them, and these are no codes."""
         if not self.n_others and not self.units:
             return True
-        return (
-            self.n_numbers + self.units.total() * bool(self.unit) > self.n_others
-            and not self.are_codes
-        )
+        return self.n_read > self.n_others and not self.are_codes
 
     @property
     def are_codes(self) -> bool:
@@ -308,15 +336,18 @@ class Numerals:
 
     def described(self) -> str:
         """The column in a line, for the log of the machine that has it."""
-        n = self.n_numbers + self.units.total() * bool(self.unit)
-        recurring = ", ".join(
-            repr(text[:20]) for text, rows in self.words.most_common(3) if rows > 1
-        )
-        unit = ""
+        line = f"{self.n_read} numbers"
         if self.unit:
-            unit = f" ({self.unit} taken off)"
-        others = f", {self.n_others} others{f' ({recurring})' if recurring else ''}"
-        return f"{n} numbers{unit}{others if self.n_others else ''}"
+            line += f" ({self.unit} taken off)"
+        if not self.n_others:
+            return line
+        line += f", {self.n_others} others"
+        recurring = [
+            repr(text[:20]) for text, rows in self.words.most_common(3) if rows > 1
+        ]
+        if recurring:
+            line += f" ({', '.join(recurring)})"
+        return line
 
 
 def is_beside(name: str, names: Iterable[str]) -> bool:
