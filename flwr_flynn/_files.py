@@ -102,12 +102,12 @@ def _mode_of(target: str) -> int | None:
     error.
     """
     try:
-        found = os.stat(target).st_mode
+        mode = os.stat(target).st_mode
     except FileNotFoundError:
         return None
-    if not stat.S_ISREG(found):
+    if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "expected a regular file, got a folder or a device")
-    return stat.S_IMODE(found)
+    return stat.S_IMODE(mode)
 
 
 def _write_error(path: str | os.PathLike[str], cause: OSError) -> WriteError:
@@ -152,7 +152,9 @@ class NpyHeader(NamedTuple):
     def array(self, entries: bytes | bytearray, offset: int = 0) -> npt.NDArray[Any]:
         """The array over the bytes from the offset on, without a copy."""
         flat: npt.NDArray[Any] = np.frombuffer(entries, self.dtype, offset=offset)
-        return flat.reshape(self.shape, order="F" if self.fortran else "C")
+        if self.fortran:
+            return flat.reshape(self.shape, order="F")
+        return flat.reshape(self.shape)
 
 
 def npy_header(
@@ -223,9 +225,12 @@ def npz_array(
     most = 1032 * os.fstat(archive.fp.fileno()).st_size  # type: ignore[union-attr]
     with archive.open(info) as stream:
         header = npy_header(stream, what, error, types)
-        if header.n_bytes != (came := info.file_size - stream.tell()):
-            raise error(what, f"{header.n_bytes} bytes as its header declares", came)
-        if header.n_bytes > min(most, most if max_bytes is None else max_bytes):
+        n_bytes = info.file_size - stream.tell()
+        if header.n_bytes != n_bytes:
+            raise error(what, f"{header.n_bytes} bytes as its header declares", n_bytes)
+        if max_bytes is not None:
+            most = min(most, max_bytes)
+        if header.n_bytes > most:
             raise error(what, f"at most {max_bytes or most} bytes", header.n_bytes)
         entries = bytearray(header.n_bytes)
         view = memoryview(entries)

@@ -42,11 +42,9 @@ def integer(
             bounds = f" of at least {least}"
         else:
             bounds = f" from {least} to {most}"
-        raise error(
-            field,
-            "an integer" + (bounds if (least, most) != (-LARGEST, LARGEST) else ""),
-            value,
-        )
+        if (least, most) == (-LARGEST, LARGEST):
+            bounds = ""
+        raise error(field, f"an integer{bounds}", value)
     return number
 
 
@@ -121,7 +119,8 @@ def finite_floats(
         n not in (None, m) for n, m in zip(shape, array.shape, strict=True)
     ):
         raise error(field, expected, f"shape {array.shape}")
-    bad = np.argwhere(~np.isfinite(floats := array.astype(np.float64)))
+    floats = array.astype(np.float64)
+    bad = np.argwhere(~np.isfinite(floats))
     if len(bad):
         raise error(field, expected, f"NaN or infinity at index {bad[0].tolist()}")
     return floats

@@ -52,10 +52,9 @@ class FlyNNError(Exception):
         *,
         text: str | None = None,
     ) -> None:
+        self.field: str | None = field
         if expected is None and text is None:
             self.field = None
-        else:
-            self.field = field
         self.expected = expected
         if isinstance(got, str):
             shown = got
@@ -63,10 +62,9 @@ class FlyNNError(Exception):
             shown = repr(got)
         if len(shown) > _LONGEST:
             shown = shown[: _LONGEST - 1] + "…"
+        self.got: str | None = shown
         if got is None and (expected is None or text is not None):
             self.got = None
-        else:
-            self.got = shown
         if text is None:
             if expected is None:
                 text = field
@@ -160,13 +158,13 @@ class PrivacyError(FlyNNError, RuntimeError):
     """
 
 
-def with_rows(error: Refusal, found: str) -> Refusal:
+def with_rows(error: Refusal, rows: str) -> Refusal:
     """`error` with a note of numbers of rows.
 
     They say how many samples have what a server asked for, so a note, which stays in
     this machine's log, has them.
     """
-    error.add_note(found)
+    error.add_note(rows)
     return error
 
 
@@ -203,13 +201,14 @@ def clean(text: object, longest: int, ends: bool = False) -> str:
         return ""
     # Unicode's categories C (control, format, surrogates, unassigned) and Z
     # (separators); cut first, it may be huge.
-    shown = (
-        " " if unicodedata.category(c)[0] == "Z" or c in "\n\t" else c
-        for c in text[: 4 * longest]
-    )
-    line = " ".join(
-        "".join(c for c in shown if unicodedata.category(c)[0] != "C").split()
-    )
+    characters = []
+    for character in text[: 4 * longest]:
+        category = unicodedata.category(character)[0]
+        if category == "Z" or character in "\n\t":
+            characters.append(" ")
+        elif category != "C":
+            characters.append(character)
+    line = " ".join("".join(characters).split())
     if len(line) <= longest:
         return line
     tail = ""

@@ -97,7 +97,10 @@ class BatchEncoder:
         if isinstance(chunk, np.ndarray) or not self._narrows:
             return self._float32(dense(chunk, self.center)), matrix
         used = np.unique(chunk.indices)
-        encoder = replace(self, scale=None if self.scale is None else self.scale[used])
+        scale = self.scale
+        if scale is not None:
+            scale = scale[used]
+        encoder = replace(self, scale=scale)
         return encoder._float32(dense(chunk[:, used])), matrix[:, used]
 
     @property
@@ -127,7 +130,11 @@ class BatchEncoder:
         """Find the winners of integer samples of magnitude up to `largest`, by exact
         integer sums.
         """
-        low, high = (-largest, largest) if self.signed else (int(X.min()), int(X.max()))
+        low = -largest
+        high = largest
+        if not self.signed:
+            low = int(X.min())
+            high = int(X.max())
         span = high - low
         width = span * self.row_nnz + 1
         if width <= 2**15:
@@ -145,7 +152,7 @@ class BatchEncoder:
                 levels = X
             else:
                 levels = X.astype(np.int64) - (low + middle)
-            data = _transpose(levels, dtype, span - 2 * middle if self.signed else None)
+            data = _transpose(levels, dtype, self._total(span - 2 * middle))
             if width <= _COUNTING_WIDTH:
                 _counting(data, columns, width, middle * self.row_nnz, None, None, out)
                 return
@@ -163,7 +170,15 @@ class BatchEncoder:
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
             self._float_winners(X, columns, out)
         else:
-            _general(_transpose(X, "int64", 0 if self.signed else None), columns, out)
+            _general(_transpose(X, "int64", self._total(0)), columns, out)
+
+    def _total(self, total: int) -> int | None:
+        """What a value and the one of its negated column add up to; None without
+        negated columns.
+        """
+        if self.signed:
+            return total
+        return None
 
     def _float_winners(self, X: Array, columns: Array, out: Array) -> None:
         """Find the winners by float32 sums."""
@@ -199,9 +214,7 @@ class BatchEncoder:
             good = np.flatnonzero(crowding * depth < 1.0)
             if not len(good):
                 continue
-            data = _transpose(
-                approximation[good], dtype, levels if self.signed else None
-            )
+            data = _transpose(approximation[good], dtype, self._total(levels))
             part = np.empty((len(good), hash_nnz), np.int32)
             width = levels * self.row_nnz + 1
             is_done = ~self._approximately(
@@ -225,21 +238,15 @@ class BatchEncoder:
         of samples left undone.
         """
         X = X.astype(np.float32, copy=False)
-        return _counting(
-            data,
-            columns,
-            width,
-            0,
-            slack,
-            np.concatenate([X, -X], axis=1) if self.signed else X,
-            out,
-        )
+        if self.signed:
+            X = np.concatenate([X, -X], axis=1)
+        return _counting(data, columns, width, 0, slack, X, out)
 
     def _plainly(self, X: Array, columns: Array, hash_nnz: int) -> Array:
         """Find the winners by float32 sums without approximation."""
         out = np.empty((len(X), hash_nnz), np.int32)
         X = X.astype(np.float32, copy=False)
-        _general(_transpose(X, "float32", 0 if self.signed else None), columns, out)
+        _general(_transpose(X, "float32", self._total(0)), columns, out)
         return out
 
     def fits(self, X: Array) -> Mask:
@@ -405,7 +412,10 @@ def _transpose(X: Array, dtype: str, total: int | None) -> Array:
         padded = np.zeros((n_blocks * lanes, d), X.dtype)
         padded[:n] = X
         X = padded
-    shape = (n_blocks, d if total is None else 2 * d, lanes)
+    n_columns = d
+    if total is not None:
+        n_columns = 2 * d
+    shape = (n_blocks, n_columns, lanes)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
     # of a cache line: vector loads across two lines cost double

@@ -178,19 +178,23 @@ class FlyHash:
             n_inputs = spec.n_inputs
         # Unsigned indices spare the kernels Numba's wrap-around checks; half the width
         # is half the memory traffic.
-        reach = n_inputs * (1 if signs is None else 2)
-        self._columns = rows.astype(np.uint16 if reach <= 2**16 else np.uint32)
+        n_columns = n_inputs
+        if signs is not None:
+            n_columns = 2 * n_inputs
+        index_type: npt.DTypeLike = np.uint32
+        if n_columns <= 2**16:
+            index_type = np.uint16
+        self._columns = rows.astype(index_type)
         if signs is not None:
             signs.flags.writeable = False
             # the negated columns follow
             np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)
-        if spec is None:
-            vectors: tuple[tuple[float, ...] | None, ...] = (None, None)
-        else:
-            vectors = (spec.center, spec.scale)
-        self._center, self._scale = (
-            None if vector is None else np.array(vector) for vector in vectors
-        )
+        self._center: Array | None = None
+        self._scale: Array | None = None
+        if spec is not None and spec.center is not None:
+            self._center = np.array(spec.center)
+        if spec is not None and spec.scale is not None:
+            self._scale = np.array(spec.scale)
         self._features: TriangleFeatures | RankCodes | None = None
         center = self._center
         scale = self._scale
@@ -199,7 +203,9 @@ class FlyHash:
             self._features = TriangleFeatures(
                 spec.seed, spec.n_waves, frequency, center, scale, spec.n_features
             )
-            center = scale = None  # part of the features
+            # They are part of the features.
+            center = None
+            scale = None
         elif spec is not None and spec.coding:
             self._features = RankCodes(
                 np.array(spec.edges), spec.n_codes, spec.coding, spec.signed
@@ -332,11 +338,10 @@ class FlyHash:
                 good = np.all(np.isfinite(X), axis=1)
         if not good.all():
             X = X[good]
-        good[good] = (
-            self._encoder.fits(X)
-            if self._features is None
-            else self._features.fits(dense(X, self._gaps))
-        )
+        if self._features is None:
+            good[good] = self._encoder.fits(X)
+        else:
+            good[good] = self._features.fits(dense(X, self._gaps))
         return good
 
     def count(

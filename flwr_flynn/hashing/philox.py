@@ -8,7 +8,7 @@ and a larger `hash_dim` extends a smaller one.
   3", SC 2011) with key (seed mod 2**32, seed div 2**32) and counter (i, row, stream,
   0), i = 0, 1, ...; each block gives its four words in order.
 - Columns, stream 0: Floyd's subset algorithm. For j = d - s, ..., d - 1: draw t uniform
-  on 0..j; take t, or j if t is taken.
+  on 0..j; take t, or j if t is is_drawn.
 - Uniform on 0..j: multiply and shift, 32 bits, rejecting the words that would bias it
   (Lemire, ACM TOMACS 29, 2019).
 - Signs, stream 1: bit k of the words (lowest first) is set if the k-th smallest column
@@ -68,7 +68,7 @@ def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _is_fair(product, size):  # type: ignore[no-untyped-def]
-    """Tell if the high half of a product, random word times `size`, may be taken as a
+    """Tell if the high half of a product, random word times `size`, may be is_drawn as a
     uniform number below `size`.
 
     The loops around it stand in their functions: as a function of its own, a loop that
@@ -84,7 +84,7 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
     """
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
-    taken = np.zeros((n_features + 63) // 64, np.uint64)
+    is_drawn = np.zeros((n_features + 63) // 64, np.uint64)
     shift = np.uint64(32)
     one = np.uint64(1)
     for row in range(hash_dim):
@@ -102,12 +102,12 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                 if _is_fair(product, size):
                     break
             column = product >> shift
-            if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
+            if is_drawn[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
                 column = np.uint64(j)
-            taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+            is_drawn[column >> np.uint64(6)] |= one << (column & np.uint64(63))
             rows[row, row_nnz - n_features + j] = column
         for column in rows[row]:
-            taken[column >> 6] = 0
+            is_drawn[column >> 6] = 0
     return rows
 
 
@@ -121,7 +121,7 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
     """
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
-    taken = np.zeros((len(up_to) * n_codes + 63) // 64, np.uint64)
+    is_drawn = np.zeros((len(up_to) * n_codes + 63) // 64, np.uint64)
     shift = np.uint64(32)
     one = np.uint64(1)
     total = up_to[-1]
@@ -160,13 +160,13 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
                     column = np.uint64(low) * codes
                 else:
                     column += drawn
-            if taken[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
+            if is_drawn[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
                 continue  # drawn again
-            taken[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+            is_drawn[column >> np.uint64(6)] |= one << (column & np.uint64(63))
             rows[row, k] = column
             k += 1
         for column in rows[row]:
-            taken[column >> 6] = 0
+            is_drawn[column >> 6] = 0
     return rows
 
 
@@ -180,7 +180,9 @@ def draw_signs(seed, hash_dim, row_nnz):  # type: ignore[no-untyped-def]
             if k % 128 == 0:
                 philox(words, seed, k // 128, row, 1)
             bit = words[k % 128 // 32] >> np.uint64(k % 32) & np.uint64(1)
-            signs[row, k] = -1 if bit else 1
+            signs[row, k] = 1
+            if bit:
+                signs[row, k] = -1
     return signs
 
 

@@ -199,18 +199,17 @@ class HashSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """Fields as plain Python values that JSON can hold."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values = {
-            name: value
-            for name, value in values.items()
-            if value or name not in _OPTIONAL
-        }
+        values = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value and field.name in _OPTIONAL:
+                continue
+            if isinstance(value, tuple):
+                value = list(value)
+            values[field.name] = value
         if self.edges is not None:
             values["edges"] = [list(row) for row in self.edges]
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values.items()
-        }
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> HashSpec:
@@ -360,15 +359,11 @@ def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]
 def _checked_weights(value: Any, n_features: int) -> tuple[int, ...]:
     """Weights as a tuple, if they are as described."""
     expected = f"{n_features} integers (n_features) from 1 to {_MAX_WEIGHT}"
-    is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(
-        value, str | bytes
-    )
-    if not is_list or len(value) != n_features:
-        raise SpecError(
-            "row_weights",
-            expected,
-            f"{len(value)} entries" if is_list else type(value).__name__,
-        )
+    is_list = isinstance(value, Sequence | np.ndarray)
+    if not is_list or isinstance(value, str | bytes):
+        raise SpecError("row_weights", expected, type(value).__name__)
+    if len(value) != n_features:
+        raise SpecError("row_weights", expected, f"{len(value)} entries")
     return tuple(
         integer("row_weights", weight, 1, _MAX_WEIGHT, error=SpecError)
         for weight in value

@@ -101,7 +101,9 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
         first_column = array(1).data
         base = vectors(0)
         results = vectors(4)
-        halves = range(2 if packed else 1)
+        halves = range(1)
+        if packed:
+            halves = range(2)
         thresholds = [load_vector(vectors(3), constant(half)) for half in halves]
         eight = None
         if packed:
@@ -254,15 +256,15 @@ def keep_best(values, rows, n, k, scratch):
     ties = k
     for i in range(n):
         ties -= values[i] > cut
-    kept = 0
+    n_winners = 0
     for i in range(n):
         value = values[i]
         if value > cut or (value == cut and ties > 0):
             if value == cut:
                 ties -= 1
-            values[kept] = value
-            rows[kept] = rows[i]
-            kept += 1
+            values[n_winners] = value
+            rows[n_winners] = rows[i]
+            n_winners += 1
     return cut
 
 

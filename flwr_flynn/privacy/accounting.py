@@ -172,7 +172,10 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
     for _ in range(60):
         left = high - golden * (high - low)
         right = low + golden * (high - low)
-        low, high = (low, right) if bound(left) <= bound(right) else (left, high)
+        if bound(left) <= bound(right):
+            high = right
+        else:
+            low = left
     return max(bound((low + high) / 2) * _UP, 0.0)
 
 

@@ -164,7 +164,7 @@ class LedgerFile:
         )
 
 
-def _is_entry(entry: Any, composition: str) -> bool:
+def _is_entry(entry: object, composition: str) -> bool:
     """True if a value has the form of an entry; a digest alone does not show that."""
     return (
         isinstance(entry, dict)
@@ -172,9 +172,8 @@ def _is_entry(entry: Any, composition: str) -> bool:
         and isinstance(entry["request"], dict)
         and isinstance(entry["request"].get("spec"), str)
         and all(_is_amount(entry[name]) for name in ("epsilon", "delta"))
-        and (
-            _is_amount(entry["rho"]) if composition == "zcdp" else entry["rho"] is None
-        )
+        and (composition != "zcdp" or _is_amount(entry["rho"]))
+        and (composition == "zcdp" or entry["rho"] is None)
         and isinstance(entry["closes"], bool)
         and (composition == "zcdp" or not entry["closes"])
         and all(isinstance(entry[name], str) for name in ("file", "sha256"))
@@ -182,11 +181,12 @@ def _is_entry(entry: Any, composition: str) -> bool:
     )
 
 
-def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value <= _LARGEST
+def _is_amount(value: object) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= _LARGEST  # type: ignore[operator]
 
 
-def digest_of(value: Any) -> str:
+def digest_of(value: object) -> str:
     """SHA-256 of a value as JSON with its keys in order, 64 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
@@ -205,20 +205,16 @@ class LedgerFolder:
         # wait for each other.
         self.path = Path(os.path.realpath(path))
         self._marker = self.path.with_name(self.path.name + ".exists")
-        self._lock, self._secret = (
-            self._marker.with_suffix(".lock"),
-            self._marker.with_suffix(".secret"),
-        )
+        self._lock = self._marker.with_suffix(".lock")
+        self._secret = self._marker.with_suffix(".secret")
 
     def has(self, path: str | os.PathLike[str]) -> bool:
         """True if this path is the ledger's folder, in it, or its marker, lock or
         secret.
         """
-        found = Path(os.path.realpath(path))
-        return (
-            found in (self.path, self._marker, self._lock, self._secret)
-            or self.path in found.parents
-        )
+        real = Path(os.path.realpath(path))
+        own = (self.path, self._marker, self._lock, self._secret)
+        return real in own or self.path in real.parents
 
     def secret(self) -> bytes:
         """A secret of the party, 32 bytes beside the ledger, made at first; a reset of
@@ -226,18 +222,18 @@ class LedgerFolder:
         """
         with self._alone():
             try:
-                found = self._secret.read_bytes()
+                secret = self._secret.read_bytes()
             except FileNotFoundError:
-                found = secrets.token_bytes(32)
+                secret = secrets.token_bytes(32)
                 with self._writing():
-                    write(self._secret, found)
+                    write(self._secret, secret)
             except OSError as error:
                 raise self._trouble(
                     "not read", f": its secret cannot be read ({error.strerror})"
                 ) from None
-        if len(found) != 32:
+        if len(secret) != 32:
             raise self._trouble("secret", ": its secret was altered")
-        return found
+        return secret
 
     @property
     def is_begun(self) -> bool:
@@ -303,7 +299,9 @@ class LedgerFolder:
         not on the disk yet.
         """
         with self._alone():
-            yield self._read() if self.is_begun else new
+            if self.is_begun:
+                new = self._read()
+            yield new
 
     def _read(self) -> LedgerFile:
         try:

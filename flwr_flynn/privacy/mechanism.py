@@ -106,8 +106,8 @@ def _draw(make: str, distance: str, size: int, scale: float) -> Integers:
     )
     drawn = np.empty(size, np.int64)
     for first in range(0, size, _CHUNK):
-        part: Any = drawn[first : first + _CHUNK]
-        part[:] = add([0] * len(part))
+        chunk = drawn[first : first + _CHUNK]
+        chunk[:] = add([0] * len(chunk))
     return drawn
 
 
@@ -182,7 +182,9 @@ class Mechanism(ABC):
         """Entries that one record changes by one, at most: rho, or 2 rho where it is
         replaced.
         """
-        return self.hash_nnz * (1 if self.neighbours == "add-remove" else 2)
+        if self.neighbours == "add-remove":
+            return self.hash_nnz
+        return 2 * self.hash_nnz
 
     @property
     def l1_sensitivity(self) -> int:
@@ -304,15 +306,15 @@ class Mechanism(ABC):
             factor = shown_bound(math.exp(epsilon), 3)
         else:
             factor = f"exp({shown_bound(epsilon)})"
-        bounds = f"epsilon {shown_bound(epsilon)}" + (
-            f" and delta {shown_bound(self.delta)}" if self.delta else ""
-        )
+        bounds = f"epsilon {shown_bound(epsilon)}"
+        if self.delta:
+            bounds += f" and delta {shown_bound(self.delta)}"
+            factor += f", and by {shown_bound(self.delta)} more"
         return (
             f"Differential privacy with {bounds}: {self._noise()}. Whether {people} "
             f"had been {what} changes the "
-            f"probability of any outcome of one release by at most a factor of {factor}"
-            + (f", and by {shown_bound(self.delta)} more" if self.delta else "")
-            + ". Not covered: what else a party discloses (that it participates, a "
+            "probability of any outcome of one release by at most a factor of "
+            f"{factor}. Not covered: what else a party discloses (that it participates, a "
             "centre or scale learned from its "
             "data, logs, results on its own samples), and facts about people in "
             "general, which show without any one "

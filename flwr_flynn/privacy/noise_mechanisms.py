@@ -272,11 +272,12 @@ class TopTLaplace(Mechanism):
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {
-    each.kind: each for each in (GaussianCounts, LaplaceCounts, TopTLaplace)
+    mechanism.kind: mechanism
+    for mechanism in (GaussianCounts, LaplaceCounts, TopTLaplace)
 }
 
 
-def mechanism_from_dict(values: Any) -> Mechanism:
+def mechanism_from_dict(values: object) -> Mechanism:
     """Mechanism of an untrusted description, in the form of `Mechanism.to_dict`."""
     if not isinstance(values, Mapping) or not all(
         isinstance(name, str) for name in values

@@ -62,13 +62,15 @@ class Account:
         """The cost of one release, of a simulated one as if its noise were secret; that
         of nothing without one.
         """
-        is_zcdp = self.composition == "zcdp"
+        rho = None
         if mechanism is None:
-            return Cost(0.0, 0.0, 0.0 if is_zcdp else None)
+            if self.composition == "zcdp":
+                rho = 0.0
+            return Cost(0.0, 0.0, rho)
         inner = unseeded(mechanism)
-        return Cost(
-            inner.epsilon(inner.delta), inner.delta, inner.zcdp_rho if is_zcdp else None
-        )
+        if self.composition == "zcdp":
+            rho = inner.zcdp_rho
+        return Cost(inner.epsilon(inner.delta), inner.delta, rho)
 
     def total(self, costs: Sequence[Cost]) -> tuple[float, float]:
         """Epsilon and delta of some releases together."""
@@ -137,9 +139,10 @@ class Policy:
     @property
     def account(self) -> Account:
         """The account of a ledger that is made by this policy."""
-        return Account(
-            self.composition, self.max_delta if self.composition == "zcdp" else 0.0
-        )
+        delta = 0.0
+        if self.composition == "zcdp":
+            delta = self.max_delta
+        return Account(self.composition, delta)
 
     def check(self, mechanism: Mechanism) -> None:
         """Refuse a mechanism that this policy does not allow at all."""
