@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import FlyNNError, Refusal, WriteError
 
 _OLD = 24 * 3600  # seconds after which a partial file is one that a killed process left
@@ -149,9 +149,9 @@ class NpyHeader(NamedTuple):
         """The size of the entries."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def array(self, entries: bytes | bytearray, offset: int = 0) -> npt.NDArray[Any]:
+    def array(self, entries: bytes | bytearray, offset: int = 0) -> Array:
         """The array over the bytes from the offset on, without a copy."""
-        flat: npt.NDArray[Any] = np.frombuffer(entries, self.dtype, offset=offset)
+        flat: Array = np.frombuffer(entries, self.dtype, offset=offset)
         if self.fortran:
             return flat.reshape(self.shape, order="F")
         return flat.reshape(self.shape)
@@ -206,7 +206,7 @@ def npz_array(
     error: type[Refusal],
     types: str = ".*",
     max_bytes: int | None = None,
-) -> npt.NDArray[Any]:
+) -> Array:
     """Read one array of an open .npz file; its size is checked before anything is
     allocated.
 

@@ -8,7 +8,6 @@ import math
 import operator
 import os
 import re
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ LARGEST = 2**63 - 1
 
 def integer(
     field: str,
-    value: Any,
+    value: object,
     least: int = 1,
     most: int = LARGEST,
     error: type[FlyNNError] = ConfigError,
@@ -34,7 +33,7 @@ def integer(
         if isinstance(value, bool):
             number = None
         else:
-            number = operator.index(value)
+            number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
@@ -50,7 +49,7 @@ def integer(
 
 def number(
     field: str,
-    value: Any,
+    value: object,
     least: float = -math.inf,
     most: float = math.inf,
     *,
@@ -65,7 +64,7 @@ def number(
         if isinstance(value, bool | str | bytes):
             figure = math.nan
         else:
-            figure = float(value)
+            figure = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         figure = math.nan
     if not (
@@ -82,7 +81,7 @@ def number(
 
 def one_of(
     field: str,
-    value: Any,
+    value: object,
     known: tuple[str, ...],
     error: type[FlyNNError] = ConfigError,
 ) -> str:
@@ -92,7 +91,7 @@ def one_of(
     return value
 
 
-def boolean(field: str, value: Any, error: type[FlyNNError] = ConfigError) -> bool:
+def boolean(field: str, value: object, error: type[FlyNNError] = ConfigError) -> bool:
     """`value`, if it is True or False."""
     if not isinstance(value, bool):
         raise error(field, "True or False", value)
@@ -101,7 +100,7 @@ def boolean(field: str, value: Any, error: type[FlyNNError] = ConfigError) -> bo
 
 def finite_floats(
     field: str,
-    value: Any,
+    value: object,
     shape: tuple[int | None, ...],
     expected: str,
     error: type[FlyNNError] = ConfigError,
@@ -150,7 +149,7 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, mine + 1 + asked)
 
 
-def is_sha256(value: Any) -> bool:
+def is_sha256(value: object) -> bool:
     """True for 64 hexadecimal digits in lower case."""
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _LONGEST = 200  # characters of a value in a message
 _MOST = 10_000  # of a message
@@ -48,7 +48,7 @@ class FlyNNError(Exception):
         self,
         field: str,
         expected: str | None = None,
-        got: Any = None,
+        got: object = None,
         *,
         text: str | None = None,
     ) -> None:

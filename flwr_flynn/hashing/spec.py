@@ -197,7 +197,7 @@ class HashSpec:
             )
         return tuple(vector.tolist())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Fields as plain Python values that JSON can hold."""
         values = {}
         for field in fields(self):
@@ -212,7 +212,7 @@ class HashSpec:
         return values
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> HashSpec:
+    def from_dict(cls, values: object) -> HashSpec:
         """Specification from the values of `to_dict`; a `SpecError` for missing,
         unknown or refused fields.
         """
@@ -342,7 +342,7 @@ def _suggested_winners(
     return max(int(min(max(ideal, 16), hash_dim // 10)), 1)
 
 
-def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]:
+def _checked_edges(value: object, n_features: int) -> tuple[tuple[float, ...], ...]:
     """Edges as a tuple of tuples, if they are as described."""
     expected = (
         f"{n_features} rows (n_features) of 1 to {_MAX_EDGES} finite floats "
@@ -356,11 +356,10 @@ def _checked_edges(value: Any, n_features: int) -> tuple[tuple[float, ...], ...]
     return tuple(map(tuple, (edges + 0.0).tolist()))
 
 
-def _checked_weights(value: Any, n_features: int) -> tuple[int, ...]:
+def _checked_weights(value: object, n_features: int) -> tuple[int, ...]:
     """Weights as a tuple, if they are as described."""
     expected = f"{n_features} integers (n_features) from 1 to {_MAX_WEIGHT}"
-    is_list = isinstance(value, Sequence | np.ndarray)
-    if not is_list or isinstance(value, str | bytes):
+    if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
         raise SpecError("row_weights", expected, type(value).__name__)
     if len(value) != n_features:
         raise SpecError("row_weights", expected, f"{len(value)} entries")

@@ -191,6 +191,25 @@ def _shown_subgroups(sizes: Counts, least: int) -> Mask:
 
 Figure = list[float] | None
 
+
+class AtThreshold(TypedDict):
+    """Figures of the rule that takes a class from a probability on."""
+
+    threshold: float
+    sensitivity: Figure
+    specificity: Figure
+    ppv: Figure
+    npv: Figure
+
+
+class CalibrationGroup(TypedDict):
+    """Mean prediction and observed share of the samples with similar predictions."""
+
+    predicted: float
+    observed: Figure
+    examples: int
+
+
 _Z = 1.959963984540054  # of the standard normal distribution
 _THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 # of the reliability curve, of equal width
@@ -400,7 +419,7 @@ class _Curves:
             is_done & (half < 1e3),
         )
 
-    def at(self, c: int, threshold: float) -> dict[str, Any]:
+    def at(self, c: int, threshold: float) -> AtThreshold:
         """Figures of the rule that takes class c from this probability on."""
         first = int(np.searchsorted(EDGES, threshold, side="right"))
         hit = self.own[c, first:].sum()
@@ -428,9 +447,9 @@ class _Curves:
         roc: list[list[float]] = points[np.unique(chosen)].tolist()
         return roc
 
-    def reliability(self, c: int) -> list[dict[str, Any]]:
+    def reliability(self, c: int) -> list[CalibrationGroup]:
         """Mean prediction and observed share of the groups that have samples."""
-        groups: list[dict[str, Any]] = []
+        groups: list[CalibrationGroup] = []
         for group in range(10):
             levels = group == _GROUPS
             own = self.own[c, levels]

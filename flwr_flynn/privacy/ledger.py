@@ -45,13 +45,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flwr_flynn._types import Integers
 from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy.accounting import shown_bound
-from flwr_flynn.privacy.ledger_files import LedgerFile, LedgerFolder
+from flwr_flynn.privacy.ledger_files import Entry, LedgerFile, LedgerFolder
 from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.noise_mechanisms import mechanism_from_dict
 from flwr_flynn.privacy.release_policy import Account, Policy
@@ -214,7 +213,7 @@ class Budget(LedgerFolder):
                 )
                 raise self._trouble("weaker", why) from None
 
-    def _received(self, entry: dict[str, Any], mechanism: Mechanism) -> ClassCounts:
+    def _received(self, entry: Entry, mechanism: Mechanism) -> ClassCounts:
         array = self._stored(entry)
         try:
             return mechanism.received(array, entry["request"]["spec"])
@@ -222,7 +221,9 @@ class Budget(LedgerFolder):
             raise self._lost() from None
 
 
-def _request(mechanism: Mechanism, spec_fingerprint: str, terms: str) -> dict[str, Any]:
+def _request(
+    mechanism: Mechanism, spec_fingerprint: str, terms: str
+) -> dict[str, object]:
     return {"mechanism": mechanism.to_dict(), "spec": spec_fingerprint, "terms": terms}
 
 

@@ -19,11 +19,11 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from uuid import uuid4
 
 import numpy as np
@@ -42,6 +42,18 @@ _COST = ("epsilon", "delta", "rho", "closes")
 _FIELDS = {"request", *_COST, "file", "sha256"}
 
 
+class Entry(TypedDict):
+    """One release of a ledger: its request, its cost, and the file of its counts."""
+
+    request: Mapping[str, Any]
+    epsilon: float
+    delta: float
+    rho: float | None
+    closes: bool
+    file: str
+    sha256: str
+
+
 @dataclass(frozen=True)
 class LedgerFile:
     """The content of a ledger. Immutable by convention."""
@@ -49,7 +61,7 @@ class LedgerFile:
     composition: str = "basic"
     delta: float = 0.0
     data_path: str | None = None
-    entries: Sequence[dict[str, Any]] = ()
+    entries: Sequence[Entry] = ()
 
     @property
     def account(self) -> Account:
@@ -59,26 +71,28 @@ class LedgerFile:
     @property
     def costs(self) -> list[Cost]:
         """The costs of the releases."""
-        return [Cost(**{name: entry[name] for name in _COST}) for entry in self.entries]
+        return [
+            Cost(entry["epsilon"], entry["delta"], entry["rho"], entry["closes"])
+            for entry in self.entries
+        ]
 
-    def find(self, request: dict[str, Any]) -> dict[str, Any] | None:
+    def find(self, request: Mapping[str, object]) -> Entry | None:
         """The entry of an answered request; None for one that is new, or whose process
         died before its release.
         """
-        return next(
-            (
-                entry
-                for entry in self.entries
-                if entry["request"] == request and entry["sha256"]
-            ),
-            None,
-        )
+        for entry in self.entries:
+            if entry["request"] == request and entry["sha256"]:
+                return entry
+        return None
 
-    def with_entry(self, request: dict[str, Any], cost: Cost) -> LedgerFile:
+    def with_entry(self, request: Mapping[str, object], cost: Cost) -> LedgerFile:
         """This ledger with one more request, without its release."""
-        entry = {
+        entry: Entry = {
             "request": request,
-            **asdict(cost),
+            "epsilon": cost.epsilon,
+            "delta": cost.delta,
+            "rho": cost.rho,
+            "closes": cost.closes,
             "file": f"{uuid4().hex}.npz",
             "sha256": "",
         }
@@ -88,9 +102,8 @@ class LedgerFile:
         """This ledger with the SHA-256 of the release of the last request; "" takes it
         away.
         """
-        return replace(
-            self, entries=[*self.entries[:-1], {**self.entries[-1], "sha256": sha256}]
-        )
+        last: Entry = {**self.entries[-1], "sha256": sha256}
+        return replace(self, entries=[*self.entries[:-1], last])
 
     def head(self, n_entries: int | None = None) -> str:
         """The head of the hash chain over the first entries, or over all of them."""
@@ -367,7 +380,7 @@ class LedgerFolder:
     def _new_release(
         self,
         ledger: LedgerFile,
-        request: dict[str, Any],
+        request: Mapping[str, object],
         cost: Cost,
         measure: Callable[[], Array],
     ) -> Array:
@@ -386,7 +399,7 @@ class LedgerFolder:
         self._write(charged.answered(hashlib.sha256(raw).hexdigest()))
         return released
 
-    def _stored(self, entry: dict[str, Any]) -> Array:
+    def _stored(self, entry: Entry) -> Array:
         """The release of an entry."""
         try:
             raw = (self.path / entry["file"]).read_bytes()

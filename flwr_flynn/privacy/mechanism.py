@@ -322,7 +322,7 @@ class Mechanism(ABC):
             "delta to these."
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The description for `mechanism_from_dict`, as values that JSON can hold."""
         values = {
             name: getattr(self, name) for name in (*COMMON, *self.own, *self.optional)
@@ -414,7 +414,7 @@ class SimulatedRelease(Mechanism):
     def require_noise(self) -> None:
         return  # a draw would change those that follow
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return {
             "mechanism": self.kind,
             "seed": self.seed,
