@@ -48,8 +48,7 @@ from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.privacy import Mechanism
-from flwr_flynn.tables import schema
-from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import needs_table
 
 NO_LIMIT = 10**9  # seconds: 30 years
@@ -340,7 +339,7 @@ def own_schema(config: RunConfig) -> Schema | None:
     if config.schema in ("", "learn"):
         return None
     try:
-        return schema.read_schema(Path(config.schema).expanduser())
+        return read_schema(Path(config.schema).expanduser())
     except FlyNNError as error:
         reason = full_text(error)
     except OSError as error:
