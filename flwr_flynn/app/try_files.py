@@ -259,7 +259,8 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
 
 
 class Site:
-    """A party, what its file has, and its faults, each with the setting that mends it."""
+    """A party, what its file has, and its faults, each with the setting that mends
+    it."""
 
     def __init__(self, path: Path, raw: dict[str, Any]) -> None:
         self.path = path
