@@ -255,8 +255,7 @@ def _column_checks(file: TableFile, schema: Schema) -> list[_ColumnCheck]:
 
 
 def _refused_values(column: Column, values: Array, kind: str) -> tuple[int, int, int]:
-    """Numbers of gaps, of values beyond the range, and of levels that a schema
-    lacks."""
+    """Numbers of gaps, of values beyond a range, and of unknown levels."""
     n_gaps = int(missing(values).sum())
     if kind != column.kind:
         return n_gaps, 0, 0
@@ -349,8 +348,7 @@ def facts_of(model: Model) -> dict[str, Any]:
 
 
 def _class_facts(model: Model) -> list[dict[str, object]]:
-    """Classes of a model with their numbers of samples, None beside noise, and
-    priors."""
+    """Classes of a model with priors, and numbers of samples, None beside noise."""
     counts = model.members[0].counts
     n_classes = len(model.classes)
     sizes: list[int | None] = [None] * n_classes
@@ -577,8 +575,7 @@ def _flagged(flagged: Mask, positive: Mask) -> dict[str, int]:
 def _figures(
     p: Floats, y: Integers, best: Integers, n_classes: int
 ) -> dict[str, float]:
-    """Figures of probabilities, (n, L), and decisions, (n,), for class indices,
-    (n,)."""
+    """Figures of probabilities, (n, L), and decisions for class indices, (n,)."""
     from sklearn import metrics
 
     brier = ((p - np.eye(n_classes)[y]) ** 2).sum(axis=1).mean()

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from flwr_flynn._types import Integers
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.run_config import RunConfig
@@ -390,7 +389,17 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     schema = own_schema(config)
     # A partitioner that cannot deal is refused before the parties start.
     shares = datasets.simulated_shares(config, parties)
-    _check_max_examples(config, shares)
+    test = datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed)
+    numbers = config.party_numbers()
+    sizes = sorted(
+        int((~test[rows]).sum())
+        for party, rows in enumerate(shares)
+        if numbers is None or party in numbers
+    )
+    needed = sizes[: config.min_parties or len(sizes)]
+    if 0 < config.max_examples < max(needed, default=0) and not config.is_private:
+        expected = f"at least {max(needed)}, of the largest of {len(needed)} parties"
+        raise config.refused("max_examples", expected)
     # Sizes follow from all training samples, never from a split of them: they are the
     # same in every federation.
     learns = config.schema == "learn"
@@ -412,25 +421,6 @@ def _simulated(config: RunConfig, parties: int) -> Data:
         n_features = dataset.X.shape[1]
     plan = config.plan(n_features, datasets.n_training(config), len(dataset.classes))
     return Data(plan, dataset.classes, features, learns)
-
-
-def _check_max_examples(config: RunConfig, shares: Sequence[Integers]) -> None:
-    """Refuse a bound that more parties exceed than may be missing."""
-    test_mask = datasets.held_out(
-        len(datasets.simulated_dataset(config).y),
-        config.test_fraction,
-        config.split_seed,
-    )
-    numbers = config.party_numbers()
-    sizes = sorted(
-        int((~test_mask[rows]).sum())
-        for party, rows in enumerate(shares)
-        if numbers is None or party in numbers
-    )
-    needed = sizes[: config.min_parties or len(sizes)]
-    if 0 < config.max_examples < max(needed, default=0) and not config.is_private:
-        expected = f"at least {max(needed)}, of the largest of {len(needed)} parties"
-        raise config.refused("max_examples", expected)
 
 
 # ---- memory
@@ -466,7 +456,7 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
         "the counts": sum(memory_needed(spec, n_classes) for spec in counted)
     }
     if hashes is not None and hashes.needs_columns:
-        floor = 1  # as long as the floors of deployed parties are not known
+        floor = 1  # those of deployed parties are not known
         if plan.parties is not None:
             floor = config.min_examples
         if run.is_secure:

@@ -259,8 +259,7 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
 
 
 class Site:
-    """A party, what its file has, and its faults, each with the setting that mends
-    it."""
+    """A party, its file, and faults, each with the setting that mends it."""
 
     def __init__(self, path: Path, raw: dict[str, Any]) -> None:
         self.path = path
@@ -383,7 +382,10 @@ def _inspected(
     _compare_labels(sites, {*map(_plain, classes)}, is_split)
     ready = [site for site in sites if not site.faults]
     with together.noting():
-        labels = _all_labels(ready)
+        labels = sorted(set[str]().union(*(site.labels for site in ready)))
+        if len(labels) > MOST_CLASSES:
+            expected = f"at most {MOST_CLASSES} different labels"
+            raise DataError("label", expected, len(labels))
         if not classes:
             own_classes, _ = coded_labels(objects(labels), "label")
             config = replace(config, classes=json.dumps(own_classes))
@@ -396,15 +398,6 @@ def _inspected(
     n_ready = f"{len(ready)} of {len(sites)} parties"
     print(f"{n_ready} can be counted; min-parties: {n_needed}")
     return None
-
-
-def _all_labels(sites: Sequence[Site]) -> list[str]:
-    """Different labels of all files in their order; very many are refused."""
-    labels = sorted(set[str]().union(*(site.labels for site in sites)))
-    if len(labels) > MOST_CLASSES:
-        expected = f"at most {MOST_CLASSES} different labels"
-        raise DataError("label", expected, len(labels))
-    return labels
 
 
 def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) -> None:

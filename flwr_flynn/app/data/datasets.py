@@ -88,7 +88,10 @@ def deal(
             # number of dealt samples.
             warnings.simplefilter("ignore")
             partitioner = _partitioner(config, n_parties, given, columns)
-            shares = _loaded_shares(partitioner, n_parties)
+            n_shares = partitioner.num_partitions
+            if n_shares > n_parties:
+                raise ValueError(f"it makes {n_shares} shares")
+            shares = [partitioner.load_partition(i)["index"] for i in range(n_shares)]
     except ImportError as error:
         needed = error.name or "flwr-datasets"
         raise ConfigError(
@@ -104,8 +107,8 @@ def deal(
         raise ConfigError(
             "run-config partitioner", expected, config.partitioner
         ) from None
-    empty = [np.zeros(0, np.int64)] * (n_parties - len(shares))
-    return (*shares, *empty)
+    shares += [()] * (n_parties - n_shares)
+    return tuple(np.asarray(share, dtype=np.int64) for share in shares)
 
 
 def _partitioner(
@@ -119,9 +122,10 @@ def _partitioner(
     make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
     order = columns["index"]
     _check_options(given, n_parties, len(order))
+    stream = splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER)
     defaults = {
         "num_partitions": n_parties,
-        "seed": _partitioner_seed(config.split_seed),
+        "seed": int(splitmix64(stream)[0] >> np.uint64(32)),
         "alpha": config.alpha,
         "partition_by": "label",
         "min_partition_size": 0,  # an empty party is a valid party
@@ -142,11 +146,6 @@ def _partitioner(
     return partitioner
 
 
-def _partitioner_seed(split_seed: int) -> int:
-    stream = splitmix64([split_seed]) ^ np.uint64(_STREAM_PARTITIONER)
-    return int(splitmix64(stream)[0] >> np.uint64(32))
-
-
 def _check_options(given: dict[str, object], n_parties: int, n: int) -> None:
     """Refuse options with which a partitioner would not deal the samples as asked."""
     for key, option in given.items():
@@ -155,14 +154,6 @@ def _check_options(given: dict[str, object], n_parties: int, n: int) -> None:
     sizes = given.get("partition_sizes")
     if isinstance(sizes, list) and len(sizes) != n_parties:
         raise ValueError(f"partition_sizes has {len(sizes)} sizes")
-
-
-def _loaded_shares(partitioner: Any, n_parties: int) -> list[Integers]:
-    n_shares = partitioner.num_partitions
-    if n_shares > n_parties:
-        raise ValueError(f"it makes {n_shares} shares")
-    shares = [partitioner.load_partition(index)["index"] for index in range(n_shares)]
-    return [np.asarray(share, dtype=np.int64) for share in shares]
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,8 @@ class Batch(NamedTuple):
     def rows(self, mask: Mask) -> Batch:
         """The rows of a mask."""
         columns = [column[mask] for column in self.columns]
-        return Batch(columns, *(_masked(array, mask) for array in self[1:]))
-
-
-def _masked(array: Array | None, mask: Mask) -> Array | None:
-    if array is None:
-        return None
-    return array[mask]
+        rest = (None if array is None else array[mask] for array in self[1:])
+        return Batch(columns, *rest)
 
 
 class TableFile:
@@ -295,8 +290,11 @@ class TableFile:
             empty = [of_gaps(report.kind, 0) for report in self.reports]
             return Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))
         columns = zip(*(batch.columns for batch in batches), strict=True)
-        rest = zip(*(batch[1:] for batch in batches), strict=True)
-        return Batch([*map(np.concatenate, columns)], *map(_joined, rest))
+        rest = (
+            None if arrays[0] is None else np.concatenate(arrays)
+            for arrays in zip(*(batch[1:] for batch in batches), strict=True)
+        )
+        return Batch([*map(np.concatenate, columns)], *rest)
 
     def whole(self) -> tuple[Array | Table, Array, Array | None, Mask]:
         """All rows in memory: samples, labels, ids or None, and mask of those held out.
@@ -315,14 +313,6 @@ class TableFile:
         if test is None:
             test = np.zeros(len(columns[0]), np.bool_)
         return X, y, groups, test
-
-
-def _joined(arrays: Sequence[Array | None]) -> Array | None:
-    """Arrays of all batches in one; None where there are none."""
-    present = [array for array in arrays if array is not None]
-    if present:
-        return np.concatenate(present)
-    return None
 
 
 _EXPECTED = {

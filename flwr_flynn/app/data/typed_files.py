@@ -151,7 +151,12 @@ def read_npz(path: Path, label: str | None, group: str = "") -> ArrayColumns:
         raise with_rows(error, f"{groups.shape} for {len(X)}")
     names = None
     if "feature_names" in arrays:
-        names = _feature_names(path.name, arrays["feature_names"], X.shape[1])
+        own_names = arrays["feature_names"]
+        width = X.shape[1]
+        if own_names.dtype.kind != "U" or own_names.shape != (width,):
+            got = f"type {own_names.dtype.kind!r} of shape {own_names.shape}"
+            raise DataError(path.name, f"'feature_names' to be {width} strings", got)
+        names = tuple(map(as_name, own_names.tolist()))
     return ArrayColumns(path.name, [*X.T], y, groups, names)
 
 
@@ -168,14 +173,6 @@ def _check_shapes(name: str, X: Array, y: Array | None) -> None:
         raise DataError(name, "a label for each row", "arrays of different lengths")
     if X.shape[1] == 0:
         raise DataError(name, "at least one feature", "none")
-
-
-def _feature_names(name: str, names: Array, width: int) -> tuple[str, ...]:
-    """Names of the columns; an array of others is refused."""
-    if names.dtype.kind != "U" or names.shape != (width,):
-        got = f"type {names.dtype.kind!r} of shape {names.shape}"
-        raise DataError(name, f"'feature_names' to be {width} strings", got)
-    return tuple(map(as_name, names.tolist()))
 
 
 def _array(archive: zipfile.ZipFile, member: str, what: str) -> Array:

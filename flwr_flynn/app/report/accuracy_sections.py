@@ -151,8 +151,7 @@ def scores(report: Report) -> Section:
 
 
 def _thresholds(classes: list[Report]) -> list[Markup | None]:
-    """Rates of some classes at thresholds, as a table that opens if there are
-    several."""
+    """Rates of some classes at thresholds; a table of several classes opens."""
     rows = [
         (
             of_class["label"],
