@@ -1,5 +1,4 @@
-"""The command `flwr-flynn`: look at one's own file before a run, and use the model
-after it.
+"""The command `flwr-flynn`, for one's own file before a run, and the model after it.
 
 Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line. Errors
 are one line on stderr.
@@ -22,13 +21,14 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, by default those of the process, and return
-    its exit status.
+    """Run the command with these arguments, and return its exit status.
+
+    The arguments are by default those of the process.
     """
     try:
         options = _parser().parse_args(arguments)
     except SystemExit as ending:
-        # of argparse, which has printed the reason, or the help
+        # The parser has printed the reason, or the help.
         return int(ending.code or 0)
     try:
         with warnings.catch_warnings():
@@ -58,7 +58,8 @@ def _one_line(error: BaseException) -> str:
         return f"{name[:80]!r}: {error.strerror or type(error).__name__}"
     if isinstance(error, MemoryError):
         return "not enough memory"
-    return " ".join("; ".join([str(error), *getattr(error, "__notes__", ())]).split())
+    notes = getattr(error, "__notes__", ())
+    return " ".join("; ".join([str(error), *notes]).split())
 
 
 def _share(text: str) -> float:
@@ -152,18 +153,17 @@ def _parser() -> argparse.ArgumentParser:
         of_verb = parsers.add_parser(name, help=help)
         of_verb.set_defaults(run=run)
         for argument in arguments:
-            given = _ARGUMENTS[argument]
-            if "action" in given:
-                absent: Any = []
-            elif "type" in given:
-                absent = None
-            else:
-                absent = ""
-            of_verb.add_argument(
-                argument, **({"default": absent} if argument[0] == "-" else {}) | given
-            )
-        for row in NodeConfig.rows() if name != "show" else ():
-            if row.name in _FORMS:
+            keywords = {**_ARGUMENTS[argument]}
+            if argument.startswith("-"):
+                absent: object = ""
+                if "action" in keywords:
+                    absent = []
+                elif "type" in keywords:
+                    absent = None
+                keywords.setdefault("default", absent)
+            of_verb.add_argument(argument, **keywords)
+        for row in NodeConfig.rows():
+            if row.name in _FORMS and name != "show":
                 of_verb.add_argument(
                     f"--{row.key}",
                     default="",
