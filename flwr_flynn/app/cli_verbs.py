@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
-from flwr_flynn.tables.raw_column import RawColumn, missing
+from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
 from flwr_flynn.tables.texts import as_name, is_beside
@@ -157,8 +157,8 @@ def check(options: Namespace) -> int:
     file = opened(path, Reading(label or None, "", features, dialect, rest))
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
-    checks = _column_checks(file, rest)
-    lines = [check.cells for check in checks]
+    counts = _refused_values(file, rest)
+    lines = _column_lines(file, rest, counts)
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
     _print_table([_CHECK_TITLES, *lines])
     print(f"\n{file.described()}")
@@ -170,7 +170,7 @@ def check(options: Namespace) -> int:
             "labels: not checked; the schema names no label column, and --label does "
             "not either"
         )
-    faults = _faults(file, checks, n_refused, n_unknown)
+    faults = _faults(file, counts, n_refused, n_unknown)
     for fault, n in faults.items():
         if n:
             print(f"REFUSED: {n} {fault}")
@@ -185,14 +185,6 @@ _CHECK_TITLES = [
     "beyond range",
     "other levels",
 ]
-
-
-class _ColumnCheck(NamedTuple):
-    """The line of a column in the table of `check`, and what is wrong with it."""
-
-    cells: list[str]
-    n_beyond: int
-    has_no_level: bool
 
 
 def _missing_columns(schema: Schema, names: list[str]) -> list[str]:
@@ -225,71 +217,53 @@ def _n_unknown_labels(file: TableFile, schema: Schema) -> int:
 
 
 def _faults(
-    file: TableFile, checks: list[_ColumnCheck], n_refused: int, n_unknown: int
+    file: TableFile, counts: Integers, n_refused: int, n_unknown: int
 ) -> dict[str, int]:
     """Numbers of columns or rows that are refused, by the reason in words."""
     without_values = sum(report.unfit > 0 or not report.kind for report in file.reports)
+    n_gaps, n_beyond, n_others = counts.T
+    n_levels = file.n_rows - file.n_unlabelled - n_gaps
+    without_levels = (n_others > 0) & (n_others == n_levels)
     return {
         "columns are missing, beside others that the schema does not have": n_refused,
         "rows have more or fewer fields than the header": file.n_broken,
         "rows have a label that is none of the schema's classes": n_unknown,
         "columns have no value of their kind": without_values,
-        "columns have values beyond their range": sum(
-            check.n_beyond > 0 for check in checks
-        ),
-        "columns have no value that is one of their levels": sum(
-            check.has_no_level for check in checks
-        ),
+        "columns have values beyond their range": int((n_beyond > 0).sum()),
+        "columns have no value that is one of their levels": int(without_levels.sum()),
     }
 
 
-def _column_checks(file: TableFile, schema: Schema) -> list[_ColumnCheck]:
-    """The check of each column of a schema."""
+def _refused_values(file: TableFile, schema: Schema) -> Integers:
+    """Numbers of gaps, of values beyond the range, and of unknown levels, (columns, 3)."""
     counts = np.zeros((len(schema.columns), 3), np.int64)
     for table, *_ in file.tables():
-        columns = zip(schema.columns, table.columns, table.kinds, strict=True)
-        for index, (column, values, kind) in enumerate(columns):
-            counts[index] += _refused_values(column, values, kind)
-    rows = zip(schema.columns, file.reports, counts.tolist(), strict=True)
-    return [_checked(file, column, report, *count) for column, report, count in rows]
+        columns = zip(counts, schema.columns, table.columns, table.kinds, strict=True)
+        for numbers, column, values, kind in columns:
+            numbers[0] += missing(values).sum()
+            if kind == column.kind == "number":
+                numbers[1] += column.refused(values).sum()
+            elif kind == column.kind == "category":
+                codes = map(LevelCodes(column), values.tolist())
+                numbers[2] += sum(code == -1 for code in codes)
+    return counts
 
 
-def _refused_values(column: Column, values: Array, kind: str) -> tuple[int, int, int]:
-    """Numbers of gaps, of values beyond a range, and of unknown levels."""
-    n_gaps = int(missing(values).sum())
-    if kind != column.kind:
-        return n_gaps, 0, 0
-    if kind == "number":
-        return n_gaps, int(column.refused(values).sum()), 0
-    if kind == "category":
-        codes = map(LevelCodes(column), values.tolist())
-        return n_gaps, 0, sum(code == -1 for code in codes)
-    return n_gaps, 0, 0
-
-
-def _checked(
-    file: TableFile,
-    column: Column,
-    report: RawColumn,
-    n_gaps: int,
-    n_beyond: int,
-    n_others: int,
-) -> _ColumnCheck:
-    """The check of one column, from the numbers of its refused values."""
-    is_code = report.kind == "number" and column.kind == "category"
-    n_unfit = report.texts
-    if report.kind != column.kind and not is_code:
-        n_unfit = file.n_rows - n_gaps
-    beyond = ""
-    others = ""
-    if column.kind == "number":
-        beyond = str(n_beyond)
-    elif column.kind == "category":
-        others = str(n_others)
-    gaps = str(n_gaps - report.texts)
-    cells = [repr(column.name)[:60], column.kind, gaps, str(n_unfit), beyond, others]
-    n_values = file.n_rows - file.n_unlabelled - n_gaps
-    return _ColumnCheck(cells, n_beyond, 0 < n_others == n_values)
+def _column_lines(file: TableFile, schema: Schema, counts: Integers) -> list[list[str]]:
+    """The line of each column: name, kind, and how many values would be refused."""
+    lines = []
+    columns = zip(schema.columns, file.reports, counts.tolist(), strict=True)
+    for column, report, (n_gaps, n_beyond, n_others) in columns:
+        is_code = report.kind == "number" and column.kind == "category"
+        n_unfit = report.texts
+        if report.kind != column.kind and not is_code:
+            n_unfit = file.n_rows - n_gaps
+        beyond = str(n_beyond) if column.kind == "number" else ""
+        others = str(n_others) if column.kind == "category" else ""
+        gaps = str(n_gaps - report.texts)
+        name = repr(column.name)[:60]
+        lines.append([name, column.kind, gaps, str(n_unfit), beyond, others])
+    return lines
 
 
 def _labels(file: TableFile) -> Iterator[Array]:
@@ -511,15 +485,15 @@ def score(options: Namespace) -> int:
     model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, path, options.label, dialect_of(options))
-    predictions = _predictions(file, model)
-    y = predictions.codes
-    best = _decided(predictions.p, rarer, threshold)
+    p, codes, unknown = _predictions(file, model)
+    y = codes[codes >= 0]
+    best = _decided(p, rarer, threshold)
     figures: dict[str, float] = {
         "rows": len(y),
-        "rows without a label": predictions.n_unlabelled,
-        "rows with an unknown label": len(predictions.unknown),
-        "unknown labels": len(set(predictions.unknown)),
-        **_figures(predictions.p, y, best, len(model.classes_)),
+        "rows without a label": int((codes == _UNLABELLED).sum()),
+        "rows with an unknown label": len(unknown),
+        "unknown labels": len(set(unknown)),
+        **_figures(p, y, best, len(model.classes_)),
     }
     if threshold is not None:
         figures |= {"threshold": threshold, **_flagged(best == rarer, y == rarer)}
@@ -531,23 +505,20 @@ def score(options: Namespace) -> int:
     return 0
 
 
-class _Predictions(NamedTuple):
-    """Predictions for the rows of a file whose label the model knows."""
-
-    p: Floats  # (n, L)
-    codes: Integers  # (n,) indices of their classes
-    n_unlabelled: int  # other rows, without a label
-    unknown: list[object]  # labels of other rows, which the model does not know
-
-
 _UNKNOWN = -1
 _UNLABELLED = -2
 
 
-def _predictions(file: TableFile, model: FlyNNClassifier) -> _Predictions:
+def _predictions(
+    file: TableFile, model: FlyNNClassifier
+) -> tuple[Floats, Integers, list[object]]:
+    """Probabilities of the rows whose label is a class, codes of all, other labels.
+
+    Codes are indices of classes, `_UNKNOWN` or `_UNLABELLED`.
+    """
     book = codebook(model.classes_.tolist())
-    batches = list[Floats]()
-    codes = list[int]()
+    probabilities = list[Floats]()
+    codes = list[Integers]()
     unknown = list[object]()
     for X, labels in _rows(file, model.model_):
         own = np.array([book.get(label, _UNKNOWN) for label in labels.tolist()])
@@ -555,12 +526,11 @@ def _predictions(file: TableFile, model: FlyNNClassifier) -> _Predictions:
         unknown += labels[own == _UNKNOWN].tolist()
         is_known = own >= 0
         if is_known.any():
-            batches.append(model.predict_proba(X[is_known]))
-        codes += own.tolist()
-    if not batches:
+            probabilities.append(model.predict_proba(X[is_known]))
+        codes.append(own)
+    if not probabilities:
         raise DataError(file.name, "rows with a label that the model knows", "none")
-    y = np.array([code for code in codes if code >= 0])
-    return _Predictions(np.concatenate(batches), y, codes.count(_UNLABELLED), unknown)
+    return np.concatenate(probabilities), np.concatenate(codes), unknown
 
 
 def _flagged(flagged: Mask, positive: Mask) -> dict[str, int]:

@@ -280,7 +280,7 @@ def _own_file(key: str, node: Mapping[str, object]) -> Path | None:
     if not names[key]:
         return None
     state = str(node.get("state-path", "")).strip()
-    same = list[str]()
+    same = ""
     is_of_ledger = False
     try:
         files = {
@@ -295,13 +295,14 @@ def _own_file(key: str, node: Mapping[str, object]) -> Path | None:
             and not path.is_dir()
         )
         real = path.resolve()
-        same = [own for own, file in files.items() if file.resolve() == real]
+        others = (own for own, file in files.items() if file.resolve() == real)
+        same = next(others, "")
         is_of_ledger = bool(state) and Budget(state, Policy(1.0)).has(path)
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
         is_writable = False
     field = f"node-config {key.rpartition(' ')[2]}"
     if same:
-        raise ConfigError(field, f"a file other than {same[0]}", "the same file")
+        raise ConfigError(field, f"a file other than {same}", "the same file")
     if is_of_ledger:
         expected = "a file other than the ledger's at state-path"
         raise ConfigError(field, expected, "one of these")
@@ -314,7 +315,7 @@ def _own_file(key: str, node: Mapping[str, object]) -> Path | None:
 def _membership(node: Mapping[str, object]) -> str:
     """The proof of membership, from the secret in the party's own file.
 
-    It is "" without such a file, which is made where it is not there.
+    It is "" without `member-path`. A file that is not there is made.
     """
     path = _own_file("member-path", node)
     if path is None:

@@ -37,6 +37,9 @@ ENDING = ".jsonl"
 _MOST_ROWS = 1000
 _MOST_BYTES = 2**22
 
+Record = dict[str, Any]
+"""One line of the file."""
+
 KINDS = {
     EXACT: "exact figures, in clear",
     NOISY: "counts with noise, in clear",
@@ -84,7 +87,7 @@ def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
     return record
 
 
-def lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:
+def lines(path: Path, most: int | None = None) -> list[Record]:
     """The lines of a record, or those in its last `most` bytes.
 
     Lines that are cut off are not among them.
@@ -103,7 +106,7 @@ def lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:
 # ---- the page
 
 
-def page(records: list[dict[str, Any]], name: str) -> str:
+def page(records: list[Record], name: str) -> str:
     """The page of some lines, by the name of their file."""
     latest = records[-_MOST_ROWS:]
     n_bytes = sum(record["bytes"] for record in latest)
@@ -123,7 +126,7 @@ def page(records: list[dict[str, Any]], name: str) -> str:
     return whole_page("What left this site", *parts)
 
 
-def sentence_of(record: dict[str, Any]) -> str:
+def sentence_of(record: Record) -> str:
     """One message in a sentence."""
     if record["refused"] is not None:
         return (
@@ -133,7 +136,7 @@ def sentence_of(record: dict[str, Any]) -> str:
     return request.sentence_of(record["phase"], record["kind"])
 
 
-def _row(record: dict[str, Any]) -> tuple[object, ...]:
+def _row(record: Record) -> tuple[object, ...]:
     """One message as a row of the table."""
     sentences = [
         f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: "

@@ -6,7 +6,7 @@ Everything follows from the plan of the run. No party is asked, and no other fil
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
@@ -25,7 +25,37 @@ from flwr_flynn.tables.schema import Schema
 MOST_NAMES = 20  # of columns that the text lists
 
 
-def compiled(plan: RunPlan) -> dict[str, Any]:
+class PlannedPhase(TypedDict):
+    """A phase in plan.json."""
+
+    name: str
+    round: int
+    kind: str
+    content: str
+
+
+class SiteSetting(TypedDict):
+    """A setting of the sites' node config in plan.json."""
+
+    key: str
+    value: object
+    reason: str
+
+
+class PlanJson(TypedDict):
+    """The content of plan.json."""
+
+    format: int
+    action: str
+    parties: int
+    rounds: int
+    phases: list[PlannedPhase]
+    memory: dict[str, dict[str, int]]
+    privacy: list[str]
+    sites: list[SiteSetting]
+
+
+def compiled(plan: RunPlan) -> PlanJson:
     """The content of plan.json."""
     run = plan.strategy.run
     config = plan.config
@@ -34,14 +64,14 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         where: {what: round(n) for what, n in needs.items()}
         for where, needs in memory_of(plan).items()
     }
-    phases = [
-        {
-            "name": phase.name,
-            "round": rounds_of(run.phases[: index + 1]),
-            **_disclosed(phase, options),
-        }
-        for index, phase in enumerate(run.phases)
-    ]
+    phases = list[PlannedPhase]()
+    for index, phase in enumerate(run.phases):
+        n_rounds = rounds_of(run.phases[: index + 1])
+        kind = _kind_of(phase, options)
+        content = "" if kind == NOTHING else phase.content
+        phases.append(
+            {"name": phase.name, "round": n_rounds, "kind": kind, "content": content}
+        )
     questions_of = questions(options, max(memory["party"].values()))
     return {
         "format": 2,
@@ -52,19 +82,14 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "memory": memory,
         "privacy": plan.notes,
         "sites": [
-            {"key": key_of(name), "value": value, "reason": why}
-            for name, value, why in questions_of
+            {"key": key_of(name), "value": needed, "reason": why}
+            for name, needed, why in questions_of
         ],
     }
 
 
-def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
-    """Kind of disclosure of a phase, and the content of an answer in words."""
-    kind = _kind_of(phase, options)
-    return {"kind": kind, "content": "" if kind == NOTHING else phase.content}
-
-
 def _kind_of(phase: Phase, options: RunOptions) -> str:
+    """Kind of disclosure of a phase."""
     if options.run_spec.is_secure and phase.channel == TRAIN:
         return SECURE
     if phase is EVALUATION:
@@ -162,7 +187,9 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
             "file for the site's own record of what leaves it, if it wants one",
         ),
     ]
-    asked = [(name, value, why) for is_asked, name, value, why in entries if is_asked]
+    asked: list[Question] = [
+        (name, needed, why) for is_asked, name, needed, why in entries if is_asked
+    ]
     if purpose == "evaluate":
         return asked
     return asked + _policy(run.mechanism)
@@ -211,7 +238,7 @@ def _columns(options: RunOptions) -> str:
 # ---- text
 
 
-def text(made: dict[str, Any]) -> str:
+def text(made: PlanJson) -> str:
     """The plan for the log."""
     lines = [
         "",

@@ -52,6 +52,9 @@ from flwr_flynn.tables.texts import as_name
 
 _MOST_PARTS = 1000
 _MANY_LEVELS = 20
+_Given = dict[str, Any]
+"""Settings by their keys, as they are typed."""
+
 _OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
 
@@ -120,7 +123,7 @@ class FilesGrid(Grid):
     # The strategy does not use these.
     run = set_run = create_message = push_messages = pull_messages = cast(Any, None)
 
-    def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, nodes: Sequence[_Given]) -> None:
         # From Flower 1.38 on a grid names the sender.
         with suppress(ImportError):
             identity = import_module("flwr.supercore.task_identity").TaskIdentity
@@ -146,9 +149,7 @@ class FilesGrid(Grid):
 # ---- settings and parties
 
 
-def _settings(
-    texts: Sequence[str], nodes: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
+def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
     """Run settings among ``KEY=VALUE``.
 
     Settings of a party are added to its node config.
@@ -162,7 +163,7 @@ def _settings(
         row.key: row.default for row in rows if row.group not in ("privacy", "secure")
     }
     of_party = {row.key: row.default for row in NodeConfig.rows()}
-    given = dict[str, Any]()
+    given = _Given()
     for text in texts:
         left, _, typed = text.partition("=")
         party, colon, key = left.strip().rpartition(":")
@@ -261,7 +262,7 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
 class Site:
     """A party, its file, and faults, each with the setting that mends it."""
 
-    def __init__(self, path: Path, raw: dict[str, Any]) -> None:
+    def __init__(self, path: Path, raw: _Given) -> None:
         self.path = path
         self.raw = raw  # its node config
         self.name = f"{raw['party-id']}{path.suffix}"

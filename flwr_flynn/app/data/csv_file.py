@@ -20,10 +20,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from flwr_flynn.app.data.source import (
     SEPARATORS,
+    Cells,
     Dialect,
     Part,
     Reading,
@@ -107,7 +108,7 @@ class CsvText(_CsvSource):
         _check_end(self._path, last[-1])
 
 
-def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:
+def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
     """The columns of some rows."""
     return [*map(list, zip(*rows, strict=True))] or [[] for _ in range(width)]
 
@@ -349,7 +350,7 @@ class CsvLines(_CsvSource):
             if batch:
                 yield Part(len(batch), partial(self._cells, batch))
 
-    def _cells(self, lines: list[bytes], part: slice) -> list[list[Any]]:
+    def _cells(self, lines: list[bytes], part: slice) -> list[Cells]:
         width = len(self.columns)
         empty = [None] * width
         rows = filter(None, map(_fields, lines[part]))

@@ -90,7 +90,7 @@ def _typed_source(path: Path, reading: Reading) -> Source:
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
     """The path of a file that is there and has a known ending.
 
-    Any other path is a `ConfigError` about the `field`.
+    For other paths there is a `ConfigError` about the `field`.
     """
     name = repr(Path(source).name[:80])
     try:
@@ -309,7 +309,7 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
         )
         raise with_rows(error, f"{longest} labels")
     if y.dtype.kind in "iu":
-        own: list[Any] = different
+        own = different
     else:
         own = whole_numbers(texts) or texts
     labels = sorted(set(own))
