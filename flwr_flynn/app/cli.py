@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flwr_flynn import __version__
@@ -138,6 +138,37 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 _FORMS = ("separator", "decimal", "encoding", "date_format")
 
 
+_VERBS = {
+    "schema": (
+        cli_verbs.draft,
+        "draft a schema from one's own file",
+        ["file", "--gap-text", "--label", "--min-examples", "--held-out-key"],
+    ),
+    "check": (
+        cli_verbs.check,
+        "what a schema refuses of a file",
+        ["file", "schema", "--label", "--gap-text"],
+    ),
+    "try": (
+        _try,
+        "run a federation of files in this process",
+        ["files", "--label", "--by", "--out", "--set", "--gap-text"],
+    ),
+    "show": (cli_verbs.show, "what a model file holds, as JSON", ["model"]),
+    "predict": (
+        cli_verbs.predict,
+        "classify the rows, as CSV",
+        ["model", "file", "--gap-text", "--abstain", "--threshold", "--keep"],
+    ),
+    "score": (
+        cli_verbs.score,
+        "figures of a model on a file with labels",
+        ["model", "file", "--gap-text", "--label", "--threshold", "--out"],
+    ),
+}
+"""The function of each verb, its meaning, and names of its arguments."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flwr-flynn", description="Files and models of FlyNN."
@@ -146,22 +177,11 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"flwr-flynn {__version__}"
     )
     parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def verb(
-        run: Callable[[argparse.Namespace], int], name: str, help: str, *arguments: str
-    ) -> None:
-        of_verb = parsers.add_parser(name, help=help)
+    for name, (run, meaning, arguments) in _VERBS.items():
+        of_verb = parsers.add_parser(name, help=meaning)
         of_verb.set_defaults(run=run)
         for argument in arguments:
-            keywords = {**_ARGUMENTS[argument]}
-            if argument.startswith("-"):
-                absent: object = ""
-                if "action" in keywords:
-                    absent = []
-                elif "type" in keywords:
-                    absent = None
-                keywords.setdefault("default", absent)
-            of_verb.add_argument(argument, **keywords)
+            of_verb.add_argument(argument, **_keywords(argument))
         for row in NodeConfig.rows():
             if row.name in _FORMS and name != "show":
                 of_verb.add_argument(
@@ -170,44 +190,17 @@ def _parser() -> argparse.ArgumentParser:
                     choices=row.facts.choices,
                     help=row.facts.meaning,
                 )
-
-    data = "model", "file", "--gap-text"
-    drafted = "--gap-text", "--label", "--min-examples", "--held-out-key"
-    verb(
-        cli_verbs.draft,
-        "schema",
-        "draft a schema from one's own file",
-        "file",
-        *drafted,
-    )
-    verb(
-        cli_verbs.check,
-        "check",
-        "what a schema refuses of a file",
-        "file",
-        "schema",
-        "--label",
-        "--gap-text",
-    )
-    given = "--label", "--by", "--out", "--set", "--gap-text"
-    verb(_try, "try", "run a federation of files in this process", "files", *given)
-    verb(cli_verbs.show, "show", "what a model file holds, as JSON", "model")
-    verb(
-        cli_verbs.predict,
-        "predict",
-        "classify the rows, as CSV",
-        *data,
-        "--abstain",
-        "--threshold",
-        "--keep",
-    )
-    verb(
-        cli_verbs.score,
-        "score",
-        "figures of a model on a file with labels",
-        *data,
-        "--label",
-        "--threshold",
-        "--out",
-    )
     return parser
+
+
+def _keywords(argument: str) -> dict[str, Any]:
+    """Keywords of an argument; an option that is absent is [], None or ""."""
+    keywords = _ARGUMENTS[argument]
+    if not argument.startswith("-"):
+        return keywords
+    absent: object = ""
+    if "action" in keywords:
+        absent = []
+    elif "type" in keywords:
+        absent = None
+    return {"default": absent, **keywords}

@@ -1,5 +1,6 @@
-"""Verbs of `flwr-flynn`: `schema` drafts one of a file, `check` compares them; the
-others need a model.
+"""Verbs of `flwr-flynn`.
+
+`schema` drafts a schema of a file, and `check` compares them. Others need a model.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._files import writing
-from flwr_flynn._types import Array, Floats, Integers, Mask
+from flwr_flynn._types import Array, Floats, Integers
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.own_file import (
     check_apart,
@@ -151,9 +152,7 @@ def check(options: Namespace) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    features: tuple[str, ...] = ()
-    if schema.is_named:
-        features = rest.names
+    features = rest.names if schema.is_named else ()
     file = opened(path, Reading(label or None, "", features, dialect, rest))
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
@@ -235,7 +234,7 @@ def _faults(
 
 
 def _refused_values(file: TableFile, schema: Schema) -> Integers:
-    """Numbers of gaps, of values beyond the range, and of unknown levels, (columns, 3)."""
+    """Numbers of gaps, values beyond the range and unknown levels, (columns, 3)."""
     counts = np.zeros((len(schema.columns), 3), np.int64)
     for table, *_ in file.tables():
         columns = zip(counts, schema.columns, table.columns, table.kinds, strict=True)
@@ -496,7 +495,14 @@ def score(options: Namespace) -> int:
         **_figures(p, y, best, len(model.classes_)),
     }
     if threshold is not None:
-        figures |= {"threshold": threshold, **_flagged(best == rarer, y == rarer)}
+        flagged = best == rarer
+        positive = y == rarer
+        figures |= {
+            "threshold": threshold,
+            "flagged": int(flagged.sum()),
+            "flagged rightly": int((flagged & positive).sum()),
+            "missed": int((positive & ~flagged).sum()),
+        }
     _print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
     lines = [f"{name},{figure}\n" for name, figure in figures.items()]
     with writing(out) as stream:
@@ -531,15 +537,6 @@ def _predictions(
     if not probabilities:
         raise DataError(file.name, "rows with a label that the model knows", "none")
     return np.concatenate(probabilities), np.concatenate(codes), unknown
-
-
-def _flagged(flagged: Mask, positive: Mask) -> dict[str, int]:
-    """Numbers of rows that a threshold flags, flags rightly, and misses."""
-    return {
-        "flagged": int(flagged.sum()),
-        "flagged rightly": int((flagged & positive).sum()),
-        "missed": int((positive & ~flagged).sum()),
-    }
 
 
 def _figures(

@@ -70,8 +70,9 @@ _scored = partial(setting, fixed_by_federation=("evaluate",))
 
 @dataclass(frozen=True)
 class DataSettings(Settings):
-    """The data set of a simulation, and its test samples; a deployed party has its own
-    data in its node config.
+    """The data set of a simulation, and its test samples.
+
+    A deployed party has its own data in its node config.
     """
 
     dataset: str = _simulated(
@@ -90,8 +91,9 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True)
 class PartitionerSettings(Settings):
-    """The partitioner of flwr-datasets that distributes the data of a simulation, and
-    its parameters.
+    """The partitioner that distributes the data of a simulation, and its parameters.
+
+    It is one of flwr-datasets.
     """
 
     partitioner: str = _simulated(
@@ -240,8 +242,7 @@ class SecureSettings(Settings):
 
 @dataclass(frozen=True)
 class FederationSettings(Settings):
-    """The action of the run, the federation that it makes or changes, and the parties
-    that take part.
+    """The action of the run, its federation, and the parties that take part.
 
     `train` makes a new federation. Others start from its file: `join` adds parties,
     `withdraw` removes some, `update` takes over changed samples, `evaluate` distributes
@@ -356,9 +357,7 @@ class RunConfig(
     PartitionerSettings,
     DataSettings,
 ):
-    """The settings of one `flwr run`, with the rules between them and the values that
-    follow from them.
-    """
+    """The settings of one `flwr run`, with rules and values that follow from them."""
 
     source = "run-config"
     gone = frozenset(
@@ -411,6 +410,19 @@ class RunConfig(
             0 < self.min_available < self.min_parties,
             f"at most min-available = {self.min_available}",
         )
+        yield from self._federation_rules()
+        yield from conflicts(
+            gram=self.gram_value(),
+            is_thorough=self.effort == "thorough",
+            is_evaluated=self.evaluate != "false",
+            is_noisy=self.is_private,
+            is_secure=self.secure,
+            learns_columns=self.resolved().scaling == "auto",
+            learns_schema=self.schema == "learn",
+        )
+
+    def _federation_rules(self) -> Iterator[Rule]:
+        """The rules about the columns of the run, and about its federation."""
         names = self.names("feature_names")
         yield (
             "feature_names",
@@ -432,21 +444,8 @@ class RunConfig(
             "federation's file"
         )
         for row in self.rows():
-            yield (
-                row.name,
-                self.action in row.facts.fixed_by_federation
-                and self.is_given(row.name),
-                expected,
-            )
-        yield from conflicts(
-            gram=self.gram_value(),
-            is_thorough=self.effort == "thorough",
-            is_evaluated=self.evaluate != "false",
-            is_noisy=self.is_private,
-            is_secure=self.secure,
-            learns_columns=self.resolved().scaling == "auto",
-            learns_schema=self.schema == "learn",
-        )
+            is_fixed = self.action in row.facts.fixed_by_federation
+            yield row.name, is_fixed and self.is_given(row.name), expected
 
     def check(self) -> None:
         super().check()
@@ -549,8 +548,7 @@ class RunConfig(
         return lows, highs
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
-        """`center` or `scale` as a number for each feature; None where it is not
-        given."""
+        """`center` or `scale` as a number for each feature, None if not given."""
         text = getattr(self, name)
         if text:
             return tuple(self._per_feature(name, floats(text, ","), n_features))

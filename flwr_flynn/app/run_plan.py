@@ -1,9 +1,8 @@
-"""The plan of a run by its settings: hashes, classes, noise, memory, and the strategy
-that runs it.
+"""The plan of a run by its settings, and the strategy that runs it.
 
-In a simulation the server reads the data set itself, for its shape and classes. In a
-deployment it sees no data: the run settings have the number of features and the
-classes.
+It has hashes, classes, noise and memory. In a simulation the server reads the data set
+itself, for its shape and classes. In a deployment it sees no data: the run settings
+have the number of features and the classes.
 """
 
 from __future__ import annotations
@@ -432,42 +431,27 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
     The memory at each must allow the largest of its numbers.
     """
     config = plan.config
-    hashes = plan.hashes
     options = plan.strategy.run.options
     run = options.run_spec
     asked = config.min_available or plan.parties or 1
     n_classes = run.n_classes
     specs = run.specs
     counted = options.counted_specs(run.specs)
-    n_examples = None
-    if hashes is not None:
-        n_examples = hashes.n_examples
-    several = ""
+    size = f"{specs[0].hash_dim} rows of {specs[0].row_nnz} entries"
+    rows = f"{size} and {n_classes} classes"
     if len(specs) != 1:
-        several = f"{len(specs)} hashes with "
-    rows = (
-        f"{several}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and "
-        f"{n_classes} classes"
-    )
+        rows = f"{len(specs)} hashes with {rows}"
     server: dict[str, float] = {
         rows: sum(memory_needed(spec, n_classes) for spec in specs)
     }
     party: dict[str, float] = {
         "the counts": sum(memory_needed(spec, n_classes) for spec in counted)
     }
-    if hashes is not None and hashes.needs_columns:
-        floor = 1  # those of deployed parties are not known
-        if plan.parties is not None:
-            floor = config.min_examples
-        if run.is_secure:
-            most_bins = MOST_BINS
-        else:
-            most_bins = _most_bins(plan)
-        columns = ColumnsRequest(hashes.n_features, run.classes)
-        what = f"the histograms of {hashes.n_features} columns for {n_classes} classes"
-        server[what] = columns.memory_of_sum(n_examples, most_bins, floor)
+    if plan.hashes is not None and plan.hashes.needs_columns:
+        server |= _memory_of_columns(plan, plan.hashes)
     n_rows = 0
     if options.has_gram:
+        n_examples = None if plan.hashes is None else plan.hashes.n_examples
         n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features)
     entry = max(ENTRY_BYTES, 16 * asked)
     if n_rows:
@@ -484,6 +468,21 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
         server[f"a secure sum of {rows}"] = entry * n_entries
         party["the secure sum of counts"] = ENTRY_BYTES * n_own_entries
     return {"server": server, "party": party}
+
+
+def _memory_of_columns(plan: RunPlan, hashes: HashPlan) -> dict[str, float]:
+    """Bytes of the histograms of columns, at the server."""
+    run = plan.strategy.run.options.run_spec
+    floor = 1  # those of deployed parties are not known
+    if plan.parties is not None:
+        floor = plan.config.min_examples
+    most_bins = MOST_BINS
+    if not run.is_secure:
+        most_bins = _most_bins(plan)
+    request = ColumnsRequest(hashes.n_features, run.classes)
+    n_bytes = request.memory_of_sum(hashes.n_examples, most_bins, floor)
+    columns = f"{hashes.n_features} columns for {run.n_classes} classes"
+    return {f"the histograms of {columns}": n_bytes}
 
 
 def _most_bins(plan: RunPlan) -> int:

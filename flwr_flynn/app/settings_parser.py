@@ -62,8 +62,8 @@ class Settings:
     """Fields that can be read from a flat mapping of scalars."""
 
     source: ClassVar[str]  # the mapping's name in messages
-    # further keys that may be in the mapping; None: any
     foreign: ClassVar[frozenset[str] | None] = None
+    """Further keys that may be in the mapping; None for any."""
     gone: ClassVar[frozenset[str]] = frozenset()  # keys of earlier versions
 
     @classmethod
@@ -194,8 +194,7 @@ def as_setting(error: FlyNNError, source: str) -> ConfigError:
 
 @contextmanager
 def about_settings(source: str) -> Iterator[None]:
-    """Errors about values that follow from settings become errors about the
-    settings."""
+    """Make errors about values that follow from settings errors about the settings."""
     try:
         yield
     except (SpecError, ConfigError) as error:
@@ -247,8 +246,7 @@ def _text(field: str, value: object, choices: tuple[str, ...] | None) -> str:
 
 
 def in_json(value: object) -> str:
-    """A value as a user would type it, shortened; the type of one that is no
-    setting."""
+    """A value as a user would type it, shortened; else the name of its type."""
     if isinstance(value, bool | int | float | str):
         return json.dumps(value)[:80]
     return type(value).__name__[:80]

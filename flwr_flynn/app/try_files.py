@@ -1,9 +1,9 @@
-"""The verb `try`: a federation of files in this process, with the code of a SuperNode
-and that of `flwr run`.
+"""The verb `try`: a federation of files in this process.
 
-Each file is a party with a node config of its own. All files are looked at first, and
-every fault is printed with the setting that mends it. The parties then answer the
-messages of the server one after another.
+It runs the code of a SuperNode and that of `flwr run`. Each file is a party with a node
+config of its own. All files are looked at first, and every fault is printed with the
+setting that mends it. The parties then answer the messages of the server one after
+another.
 """
 
 from __future__ import annotations
@@ -94,25 +94,24 @@ def run_files(
         config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
         if config is None:
             return 1
+        written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
         if config.dry_run:
-            written: tuple[str, ...] = ("plan.json",)
-        else:
-            written = ("report.html", "figures.csv", "model.npz", "metrics.json")
-        files = server_app.RunFiles(
-            server_app.output_folder(config, 1), Path(folder) / "federation.npz"
-        )
-        check_apart([files.folder / name for name in written], paths)
+            written = ["plan.json"]
+        output = server_app.output_folder(config, 1)
+        files = server_app.RunFiles(output, Path(folder) / "federation.npz")
+        check_apart([output / name for name in written], paths)
         grid = FilesGrid([site.raw for site in sites])
         context = Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
     for name in written:
-        print(files.folder / name)
+        print(output / name)
     return 0
 
 
 class FilesGrid(Grid):
-    """A grid whose nodes are deployed parties in this process, for the strategy of the
-    Message API.
+    """A grid whose nodes are deployed parties in this process.
+
+    It is for the strategy of the Message API.
 
     Parameters
     ----------

@@ -412,7 +412,8 @@ def counted(file: TableFile, least: int = 1) -> TableSummary:
     """
     total = TableSummary({}, 0)
     holders = defaultdict[str, _Holders](dict)
-    for batch in file.batches() if is_large(file) else [file.in_one()]:
+    in_batches = file.batches() if is_large(file) else [file.in_one()]
+    for batch in in_batches:
         if batch.test is not None:
             batch = batch.rows(~batch.test)
         table = file.table(batch.columns)

@@ -1,5 +1,6 @@
-"""Files as they stand, for open and for private parties: columns, rows, and the part
-that each column has in a run.
+"""Files as they stand, for open and for private parties.
+
+They have columns and rows, and each column has a use in a run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import is_gap, level_of, places
 from flwr_flynn.tables.texts import GAP_TEXTS, as_name, gaps_with
 
-Cells = Sequence[Any]
+Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
@@ -68,7 +69,7 @@ def decoding(path: Path, encoding: str = "") -> Iterator[None]:
         raise refusal from None
 
 
-def objects(values: Cells | Array) -> Array:
+def objects(values: Cells) -> Array:
     """Python's values in an array.
 
     In a text type of NumPy each value would be as wide as the longest.
@@ -78,7 +79,7 @@ def objects(values: Cells | Array) -> Array:
     return array
 
 
-def in_list(values: Cells | Array) -> Cells:
+def in_list(values: Cells) -> Cells:
     """Python's values of a column."""
     if isinstance(values, np.ndarray):
         return values.tolist()  # type: ignore[no-any-return]
@@ -183,7 +184,7 @@ class Source(ABC):
         """The values of a column of labels or ids."""
         return objects([text and text.strip() for text in values])
 
-    def cells(self, indices: Sequence[int]) -> Iterator[Cells]:
+    def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, as they stand."""
         for part in self.parts(MOST_ROWS, indices):
             cells = part.cells(slice(None))
@@ -395,7 +396,7 @@ class HeldOut:
 
 
 def row_keys(
-    columns: Cells, ids: Cells | Array | None = None, names: Sequence[str] | None = None
+    columns: Cells, ids: Cells | None = None, names: Sequence[str] | None = None
 ) -> list[bytes]:
     """Keys of rows, by their ids.
 
@@ -418,7 +419,7 @@ def row_keys(
     return [*map(b"".join, zip(*map(_cells, columns), strict=True))]
 
 
-def id_keys(ids: Cells | Array) -> list[bytes]:
+def id_keys(ids: Cells) -> list[bytes]:
     """The key of each id: that of a cell, or the digits of a very long integer."""
     keys = _cells(ids)
     for index, cell in enumerate(in_list(ids)):
@@ -438,7 +439,7 @@ def _is_long(text: str) -> bool:
     )
 
 
-def _floats(column: Cells | Array) -> Floats | None:
+def _floats(column: Cells) -> Floats | None:
     """The numbers of a column, with one NaN and no -0.0; None where it has others."""
     if isinstance(column, np.ndarray):
         numbers: Array | None = column
@@ -456,7 +457,7 @@ def _bytes(rows: Floats) -> list[bytes]:
     return rows.view(f"V{8 * rows.shape[1]}")[:, 0].tolist()  # type: ignore[no-any-return]
 
 
-def _cells(column: Cells | Array) -> list[bytes]:
+def _cells(column: Cells) -> list[bytes]:
     """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
     floats = _floats(column)
     if floats is not None:

@@ -61,7 +61,8 @@ class TableFile:
         self.reading = reading
         self.name = source.name
         self.columns = source.columns
-        self._layout = layout = source.layout(reading)
+        layout = source.layout(reading)
+        self._layout = layout
         self.names = layout.names
         self.left_out = layout.left_out
         self.is_named = bool(layout.names)

@@ -19,7 +19,6 @@ import numpy as np
 from flwr_flynn._files import npz_array
 from flwr_flynn._types import Array
 from flwr_flynn.app.data.source import (
-    Cells,
     Features,
     Layout,
     Part,
@@ -405,7 +404,7 @@ class ParquetColumns(Source):
             values = [None] * len(values)
         return objects(values)
 
-    def cells(self, indices: Sequence[int]) -> Iterator[Cells]:
+    def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, in the types of the file."""
         with opened_parquet(self._path) as file:
             for batch in file.iter_batches(use_pandas_metadata=False):
