@@ -96,15 +96,15 @@ def draft(options: Namespace) -> int:
     if left_out:
         reasons = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
         notes["", ""] = "\n".join(["Left out:", *reasons])
+    columns = [
+        replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
+    ]
+    drafted = replace(schema, label=label, classes=listed_classes, columns=columns)
     print(f"flwr-flynn: {file.described()}", file=sys.stderr)
     print(
         "# Comments say what an entry discloses of this file. Delete what should not "
         "be told."
     )
-    columns = [
-        replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
-    ]
-    drafted = replace(schema, label=label, classes=listed_classes, columns=columns)
     print(to_toml(drafted, notes), end="")
     return 0
 
