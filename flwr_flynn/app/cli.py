@@ -1,5 +1,4 @@
-"""The command `flwr-flynn`: look at one's own file before a run, and use the model
-after it.
+"""The command `flwr-flynn`, for one's own file before a run, and the model after it.
 
 Exit status: 0 on success, 1 where a file is refused, 2 for a wrong command line. Errors
 are one line on stderr.
@@ -11,7 +10,7 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from flwr_flynn import __version__
@@ -22,13 +21,14 @@ from flwr_flynn.errors import ConfigError, FlyNNError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, by default those of the process, and return
-    its exit status.
+    """Run the command with these arguments, and return its exit status.
+
+    The arguments are by default those of the process.
     """
     try:
         options = _parser().parse_args(arguments)
     except SystemExit as ending:
-        # of argparse, which has printed the reason, or the help
+        # The parser has printed the reason, or the help.
         return int(ending.code or 0)
     try:
         with warnings.catch_warnings():
@@ -58,7 +58,8 @@ def _one_line(error: BaseException) -> str:
         return f"{name[:80]!r}: {error.strerror or type(error).__name__}"
     if isinstance(error, MemoryError):
         return "not enough memory"
-    return " ".join("; ".join([str(error), *getattr(error, "__notes__", ())]).split())
+    notes = getattr(error, "__notes__", ())
+    return " ".join("; ".join([str(error), *notes]).split())
 
 
 def _share(text: str) -> float:
@@ -137,6 +138,37 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
 _FORMS = ("separator", "decimal", "encoding", "date_format")
 
 
+_VERBS = {
+    "schema": (
+        cli_verbs.draft,
+        "draft a schema from one's own file",
+        ["file", "--gap-text", "--label", "--min-examples", "--held-out-key"],
+    ),
+    "check": (
+        cli_verbs.check,
+        "what a schema refuses of a file",
+        ["file", "schema", "--label", "--gap-text"],
+    ),
+    "try": (
+        _try,
+        "run a federation of files in this process",
+        ["files", "--label", "--by", "--out", "--set", "--gap-text"],
+    ),
+    "show": (cli_verbs.show, "what a model file holds, as JSON", ["model"]),
+    "predict": (
+        cli_verbs.predict,
+        "classify the rows, as CSV",
+        ["model", "file", "--gap-text", "--abstain", "--threshold", "--keep"],
+    ),
+    "score": (
+        cli_verbs.score,
+        "figures of a model on a file with labels",
+        ["model", "file", "--gap-text", "--label", "--threshold", "--out"],
+    ),
+}
+"""The function of each verb, its meaning, and names of its arguments."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "flwr-flynn", description="Files and models of FlyNN."
@@ -145,69 +177,30 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"flwr-flynn {__version__}"
     )
     parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-
-    def verb(
-        run: Callable[[argparse.Namespace], int], name: str, help: str, *arguments: str
-    ) -> None:
-        of_verb = parsers.add_parser(name, help=help)
+    for name, (run, meaning, arguments) in _VERBS.items():
+        of_verb = parsers.add_parser(name, help=meaning)
         of_verb.set_defaults(run=run)
         for argument in arguments:
-            given = _ARGUMENTS[argument]
-            if "action" in given:
-                absent: Any = []
-            elif "type" in given:
-                absent = None
-            else:
-                absent = ""
-            of_verb.add_argument(
-                argument, **({"default": absent} if argument[0] == "-" else {}) | given
-            )
-        for row in NodeConfig.rows() if name != "show" else ():
-            if row.name in _FORMS:
+            of_verb.add_argument(argument, **_keywords(argument))
+        for row in NodeConfig.rows():
+            if row.name in _FORMS and name != "show":
                 of_verb.add_argument(
                     f"--{row.key}",
                     default="",
                     choices=row.facts.choices,
                     help=row.facts.meaning,
                 )
-
-    data = "model", "file", "--gap-text"
-    drafted = "--gap-text", "--label", "--min-examples", "--held-out-key"
-    verb(
-        cli_verbs.draft,
-        "schema",
-        "draft a schema from one's own file",
-        "file",
-        *drafted,
-    )
-    verb(
-        cli_verbs.check,
-        "check",
-        "what a schema refuses of a file",
-        "file",
-        "schema",
-        "--label",
-        "--gap-text",
-    )
-    given = "--label", "--by", "--out", "--set", "--gap-text"
-    verb(_try, "try", "run a federation of files in this process", "files", *given)
-    verb(cli_verbs.show, "show", "what a model file holds, as JSON", "model")
-    verb(
-        cli_verbs.predict,
-        "predict",
-        "classify the rows, as CSV",
-        *data,
-        "--abstain",
-        "--threshold",
-        "--keep",
-    )
-    verb(
-        cli_verbs.score,
-        "score",
-        "figures of a model on a file with labels",
-        *data,
-        "--label",
-        "--threshold",
-        "--out",
-    )
     return parser
+
+
+def _keywords(argument: str) -> dict[str, Any]:
+    """Keywords of an argument; an option that is absent is [], None or ""."""
+    keywords = _ARGUMENTS[argument]
+    if not argument.startswith("-"):
+        return keywords
+    absent: object = ""
+    if "action" in keywords:
+        absent = []
+    elif "type" in keywords:
+        absent = None
+    return {"default": absent, **keywords}

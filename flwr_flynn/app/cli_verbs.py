@@ -1,16 +1,16 @@
-"""Verbs of `flwr-flynn`: `schema` drafts one of a file, `check` compares them; the
-others need a model.
+"""Verbs of `flwr-flynn`.
+
+`schema` drafts a schema of a file, and `check` compares them. Others need a model.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._files import writing
+from flwr_flynn._types import Array, Floats, Integers
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.own_file import (
     check_apart,
@@ -26,6 +27,7 @@ from flwr_flynn.app.data.own_file import (
     columns_of,
     counted,
     existing,
+    label_of,
     opened,
 )
 from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
@@ -41,29 +43,28 @@ from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
-from flwr_flynn.tables.table import by_name
+from flwr_flynn.tables.table import Table, by_name
 from flwr_flynn.tables.texts import as_name, is_beside
 
 MOST_CLASSES = 1024
 
 
-def node_settings(options: Namespace) -> dict[str, Any]:
+def node_settings(options: Namespace) -> dict[str, object]:
     """Node settings that the command line gives, by their keys."""
-    given = {
-        row.key: value
-        for row in NodeConfig.rows()
-        if (value := getattr(options, row.name, "")) != ""
-    }
-    return given | (
-        {"gap-texts": json.dumps(options.gap_text)} if options.gap_text else {}
-    )
+    given = dict[str, object]()
+    for row in NodeConfig.rows():
+        setting = getattr(options, row.name, "")
+        if setting != "":
+            given[row.key] = setting
+    if options.gap_text:
+        given["gap-texts"] = json.dumps(options.gap_text)
+    return given
 
 
 def dialect_of(options: Namespace) -> Dialect:
     """The dialect of CSV files, as far as the command line gives it."""
-    return NodeConfig.parse(
-        {"data-path": options.file, **node_settings(options)}
-    ).dialect()
+    settings = {"data-path": options.file, **node_settings(options)}
+    return NodeConfig.parse(settings).dialect()
 
 
 def draft(options: Namespace) -> int:
@@ -71,47 +72,40 @@ def draft(options: Namespace) -> int:
     path = Path(options.file)
     least = options.min_examples
     dialect = dialect_of(options)
-    file = opened(
-        existing(path), Reading(options.label, options.held_out_key, dialect=dialect)
-    )
+    reading = Reading(options.label, options.held_out_key, dialect=dialect)
+    file = opened(existing(path), reading)
     file.check()
     schema, left_out = counted(file, least).schema()
-    classes, _ = coded_labels(
-        np.concatenate([*_labels(file)] or [np.zeros(0, object)]), file.name
-    )
-    label = options.label or ("y" if path.suffix.lower() == ".npz" else "label")
-    if len(classes) <= MOST_CLASSES:
-        shown = classes
-    else:
-        shown = []
-    schema = replace(
-        schema, label=as_name(label) if schema.is_named else "", classes=shown
-    )
-    unlisted = f"Not listed: {len(classes)} classes. Are these labels?"
-    notes = {
-        ("", "classes"): "Discloses which classes your file has." if shown else unlisted
-    }
-    floor = f"{least} {'ids' if options.held_out_key else 'rows'}"
+    labels = [*_labels(file)] or [np.zeros(0, object)]
+    classes, _ = coded_labels(np.concatenate(labels), file.name)
+    listed_classes = classes
+    if len(classes) > MOST_CLASSES:
+        listed_classes = []
+    label = ""
+    if schema.is_named:
+        label = as_name(label_of(path, options.label))
+    notes = {("", "classes"): "Discloses which classes your file has."}
+    if not listed_classes:
+        notes["", "classes"] = f"Not listed: {len(classes)} classes. Are these labels?"
+    floor = f"{least} rows"
+    if options.held_out_key:
+        floor = f"{least} ids"
     for column in schema.columns:
-        notes |= {
-            (column.name, key): text for key, text in _notes(column, floor).items()
-        }
+        for key, comment in _notes(column, floor).items():
+            notes[column.name, key] = comment
     if left_out:
-        notes["", ""] = "\n".join(
-            [
-                "Left out:",
-                *(f"{name[:60]!r}: {reason}" for name, reason in left_out.items()),
-            ]
-        )
+        reasons = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
+        notes["", ""] = "\n".join(["Left out:", *reasons])
+    columns = [
+        replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
+    ]
+    drafted = replace(schema, label=label, classes=listed_classes, columns=columns)
     print(f"flwr-flynn: {file.described()}", file=sys.stderr)
     print(
         "# Comments say what an entry discloses of this file. Delete what should not "
         "be told."
     )
-    columns = [
-        replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
-    ]
-    print(to_toml(replace(schema, columns=columns), notes), end="")
+    print(to_toml(drafted, notes), end="")
     return 0
 
 
@@ -137,132 +131,141 @@ def _notes(column: Column, floor: str) -> dict[str, str]:
 
 
 def check(options: Namespace) -> int:
-    """Print what a schema refuses of a file, by column and count; 1 if that is
-    something.
+    """Print what a schema refuses of a file, by column and count.
+
+    The exit status is 1 if the schema refuses something.
     """
     path = Path(options.file)
     schema = read_schema(options.schema)
     dialect = dialect_of(options)
-    there = columns_of(existing(path), dialect)
+    names = columns_of(existing(path), dialect)
     label = options.label or schema.label
-    missing = []
-    refused = 0
-    if schema.is_named and there is not None:
-        indices = dict(zip(schema.names, by_name(there, schema.names), strict=True))
-        missing = [
-            name
-            for name, index in indices.items()
-            if index is None and not is_beside(name, indices)
-        ]
-        with contextlib.suppress(DataError):
-            refused = len(missing)
-            schema.found([name for name in there if by_name([name], [label]) == [None]])
-            refused = 0
-    present = [column for column in schema.columns if column.name not in missing]
+    missing_columns = list[str]()
+    n_refused = 0
+    if schema.is_named and names is not None:
+        missing_columns = _missing_columns(schema, names)
+        if _refuses_names(schema, names, label):
+            n_refused = len(missing_columns)
+    present = [
+        column for column in schema.columns if column.name not in missing_columns
+    ]
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    file = opened(
-        path,
-        Reading(
-            label or None, "", rest.names if schema.is_named else (), dialect, rest
-        ),
-    )
+    features = rest.names if schema.is_named else ()
+    file = opened(path, Reading(label or None, "", features, dialect, rest))
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
-    rows = _checked_rows(file, rest)
-    rows += [[repr(name)[:60], "", "missing", "", "", "", ""] for name in missing]
-    titles = [
-        "column",
-        "kind",
-        "gaps",
-        "of another kind",
-        "beyond range",
-        "other levels",
-    ]
-    _print_table([titles, *(row[: len(titles)] for row in rows)])
-    if label:
-        book = codebook(list(schema.classes or ()))
-    else:
-        book = {}
-    unknown = 0
-    if book:
-        unknown = sum(
-            value not in book for some in _labels(file) for value in some.tolist()
-        )
-    faults = [
-        (refused, "columns are missing, beside others that the schema does not have"),
-        (file.n_broken, "rows have more or fewer fields than the header"),
-        (unknown, "rows have a label that is none of the schema's classes"),
-        (
-            sum(report.unfit > 0 or not report.kind for report in file.reports),
-            "columns have no value of their kind",
-        ),
-        (
-            sum(row[4] not in ("", "0") for row in rows),
-            "columns have values beyond their range",
-        ),
-        (
-            sum(bool(row[6]) for row in rows),
-            "columns have no value that is one of their levels",
-        ),
-    ]
+    counts = _refused_values(file, rest)
+    lines = _column_lines(file, rest, counts)
+    lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
+    _print_table([_CHECK_TITLES, *lines])
     print(f"\n{file.described()}")
-    if not label:
+    n_unknown = 0
+    if label:
+        n_unknown = _n_unknown_labels(file, schema)
+    else:
         print(
             "labels: not checked; the schema names no label column, and --label does "
             "not either"
         )
-    for n, what in faults:
+    faults = _faults(file, counts, n_refused, n_unknown)
+    for fault, n in faults.items():
         if n:
-            print(f"REFUSED: {n} {what}")
-    return int(any(n for n, _ in faults))
+            print(f"REFUSED: {n} {fault}")
+    return int(any(faults.values()))
 
 
-def _checked_rows(file: TableFile, schema: Schema) -> list[list[str]]:
-    """A row for each column: its name and kind, and how many values are gaps, or would
-    be refused.
-    """
+_CHECK_TITLES = [
+    "column",
+    "kind",
+    "gaps",
+    "of another kind",
+    "beyond range",
+    "other levels",
+]
+
+
+def _missing_columns(schema: Schema, names: list[str]) -> list[str]:
+    """Columns of a schema that a file with these names does not have."""
+    indices = dict(zip(schema.names, by_name(names, schema.names), strict=True))
+    return [
+        name
+        for name, index in indices.items()
+        if index is None and not is_beside(name, indices)
+    ]
+
+
+def _refuses_names(schema: Schema, names: list[str], label: str) -> bool:
+    """True where a schema refuses a file by the names of its columns."""
+    try:
+        schema.found([name for name in names if by_name([name], [label]) == [None]])
+    except DataError:
+        return True
+    return False
+
+
+def _n_unknown_labels(file: TableFile, schema: Schema) -> int:
+    """Number of rows whose label is none of a schema's classes, if it has classes."""
+    book = codebook(list(schema.classes or ()))
+    if not book:
+        return 0
+    return sum(
+        label not in book for labels in _labels(file) for label in labels.tolist()
+    )
+
+
+def _faults(
+    file: TableFile, counts: Integers, n_refused: int, n_unknown: int
+) -> dict[str, int]:
+    """Numbers of columns or rows that are refused, by the reason in words."""
+    without_values = sum(report.unfit > 0 or not report.kind for report in file.reports)
+    n_gaps, n_beyond, n_others = counts.T
+    n_levels = file.n_rows - file.n_unlabelled - n_gaps
+    without_levels = (n_others > 0) & (n_others == n_levels)
+    return {
+        "columns are missing, beside others that the schema does not have": n_refused,
+        "rows have more or fewer fields than the header": file.n_broken,
+        "rows have a label that is none of the schema's classes": n_unknown,
+        "columns have no value of their kind": without_values,
+        "columns have values beyond their range": int((n_beyond > 0).sum()),
+        "columns have no value that is one of their levels": int(without_levels.sum()),
+    }
+
+
+def _refused_values(file: TableFile, schema: Schema) -> Integers:
+    """Numbers of gaps, values beyond the range and unknown levels, (columns, 3)."""
     counts = np.zeros((len(schema.columns), 3), np.int64)
-    rows = []
     for table, *_ in file.tables():
-        for n, column, values, kind in zip(
-            counts, schema.columns, table.columns, table.kinds, strict=True
-        ):
-            n[0] += missing(values).sum()
+        columns = zip(counts, schema.columns, table.columns, table.kinds, strict=True)
+        for numbers, column, values, kind in columns:
+            numbers[0] += missing(values).sum()
             if kind == column.kind == "number":
-                n[1] += column.refused(values).sum()
+                numbers[1] += column.refused(values).sum()
             elif kind == column.kind == "category":
-                n[2] += sum(
-                    code == -1 for code in map(LevelCodes(column), values.tolist())
-                )
-    for (gaps, beyond, others), column, report in zip(
-        counts.tolist(), schema.columns, file.reports, strict=True
-    ):
-        is_read = report.kind == column.kind or (report.kind, column.kind) == (
-            "number",
-            "category",
-        )
-        if is_read:
-            unfit = report.texts
-        else:
-            unfit = file.n_rows - gaps
-        out_of = {"number": [str(beyond), ""], "category": ["", str(others)]}.get(
-            column.kind, ["", ""]
-        )
-        is_strange = 0 < others == file.n_rows - file.n_unlabelled - gaps
-        row = [
-            repr(column.name)[:60],
-            column.kind,
-            str(gaps - report.texts),
-            str(unfit),
-            *out_of,
-        ]
-        rows.append([*row, "none" if is_strange else ""])
-    return rows
+                codes = map(LevelCodes(column), values.tolist())
+                numbers[2] += sum(code == -1 for code in codes)
+    return counts
 
 
-def _labels(file: TableFile) -> Iterator[Any]:
+def _column_lines(file: TableFile, schema: Schema, counts: Integers) -> list[list[str]]:
+    """The line of each column: name, kind, and how many values would be refused."""
+    lines = []
+    columns = zip(schema.columns, file.reports, counts.tolist(), strict=True)
+    for column, report, (n_gaps, n_beyond, n_others) in columns:
+        is_code = report.kind == "number" and column.kind == "category"
+        n_unfit = report.texts
+        if report.kind != column.kind and not is_code:
+            n_unfit = file.n_rows - n_gaps
+        beyond = str(n_beyond) if column.kind == "number" else ""
+        others = str(n_others) if column.kind == "category" else ""
+        gaps = str(n_gaps - report.texts)
+        name = repr(column.name)[:60]
+        lines.append([name, column.kind, gaps, str(n_unfit), beyond, others])
+    return lines
+
+
+def _labels(file: TableFile) -> Iterator[Array]:
     """The labels of a file, some at a time."""
     return (batch.labels for batch in file.batches() if batch.labels is not None)
 
@@ -270,19 +273,17 @@ def _labels(file: TableFile) -> Iterator[Any]:
 def _print_table(rows: list[list[str]]) -> None:
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
-        print(
-            "  ".join(
-                f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)
-            ).rstrip()
-        )
+        padded = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
+        print("  ".join(padded).rstrip())
 
 
 _MOST_BYTES = 2**30
 
 
 def show(options: Namespace) -> int:
-    """Print what a model file holds, as JSON; of a federation's file its members as
-    well.
+    """Print the contents of a model file, as JSON.
+
+    Of a federation's file the members are among them.
     """
     with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
         facts = facts_of(model)
@@ -297,37 +298,6 @@ def show(options: Namespace) -> int:
 
 def facts_of(model: Model) -> dict[str, Any]:
     """Contents of a model, as values for JSON."""
-    counts: Any = model.members[0].counts
-    if counts.noise:
-        sizes: list[int | None] = [None] * len(model.classes)
-    else:
-        sizes = [*map(int, counts.n_per_class)]
-    if model.prior is None:
-        prior = np.full(len(model.classes), 1 / len(model.classes))
-    else:
-        prior = np.exp(model.prior)
-    columns: Any = [{"name": name} for name in _names_of(model)] or None
-    if model.schema is not None:
-        columns = [
-            {"name": column.name, "kind": column.kind, **column.to_dict()}
-            for column in model.schema.columns
-        ]
-    edges = next(
-        (
-            member.spec.edges
-            for member in model.members
-            if member.spec.edges is not None
-        ),
-        None,
-    )
-    index = 0
-    for entry, column in zip(
-        columns or (), _schema_of(model).columns, strict=bool(columns)
-    ):
-        if edges is not None and column.kind != "category":
-            entry["edges"] = [edges[index][0], edges[index][-1]]
-        index += column.width
-    rows = zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
     names = ("hash_dim", "row_nnz", "hash_nnz")
     members = [
         {name: getattr(member.spec, name) for name in names}
@@ -335,31 +305,70 @@ def facts_of(model: Model) -> dict[str, Any]:
         | {"weight": member.weight}
         for member in model.members
     ]
+    gram_rows = None
+    if model.gram is not None:
+        gram_rows = sum(spec.hash_dim for spec in model.gram.specs)
     return {
-        "classes": [{"class": label, "samples": n, "prior": p} for label, n, p in rows],
+        "classes": _class_facts(model),
         "features": model.members[0].spec.n_features,
-        "columns": columns,
+        "columns": _column_facts(model),
         "members": members,
-        "gram rows": None
-        if model.gram is None
-        else sum(spec.hash_dim for spec in model.gram.specs),
+        "gram rows": gram_rows,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
         "counts sha256": counts_sha256(model.members),
     }
 
 
+def _class_facts(model: Model) -> list[dict[str, object]]:
+    """Classes of a model with priors, and numbers of samples, None beside noise."""
+    counts = model.members[0].counts
+    n_classes = len(model.classes)
+    sizes: list[int | None] = [None] * n_classes
+    if not counts.noise:
+        sizes = [*map(int, counts.n_per_class)]
+    if model.prior is None:
+        prior = np.full(n_classes, 1 / n_classes)
+    else:
+        prior = np.exp(model.prior)
+    rows = zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
+    return [{"class": label, "samples": n, "prior": p} for label, n, p in rows]
+
+
+def _column_facts(model: Model) -> list[dict[str, Any]] | None:
+    """Columns of a model, those of numbers with their range; None without names."""
+    columns: list[dict[str, Any]] = [{"name": name} for name in _names_of(model)]
+    if model.schema is not None:
+        columns = [
+            {"name": column.name, "kind": column.kind, **column.to_dict()}
+            for column in model.schema.columns
+        ]
+    if not columns:
+        return None
+    edges_of_members = [
+        member.spec.edges for member in model.members if member.spec.edges is not None
+    ]
+    if not edges_of_members:
+        return columns
+    edges = edges_of_members[0]
+    index = 0
+    for facts, column in zip(columns, _schema_of(model).columns, strict=True):
+        if column.kind != "category":
+            facts["edges"] = [edges[index][0], edges[index][-1]]
+        index += column.width
+    return columns
+
+
 def _names_of(model: Model) -> tuple[str, ...]:
     """Names of a model without a schema; none where it has one."""
-    names: Any = model.feature_names
-    if names is None or model.schema is not None:
+    names = model.feature_names
+    if names is None or isinstance(names, Schema):
         return ()
     return tuple(map(str, names))
 
 
 def predict(options: Namespace) -> int:
-    """Print the class, the probabilities and the novelty of every row of a file, as
-    CSV.
+    """Print class, probabilities and novelty of every row of a file, as CSV.
 
     With a threshold the class is the rarer of two from this probability on. A class
     that a spreadsheet would take for a formula has an apostrophe before it. In front
@@ -370,12 +379,10 @@ def predict(options: Namespace) -> int:
     keep = options.keep
     rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, Path(options.file), None, dialect_of(options))
+    copied: Iterator[Sequence[object]] = repeat(())
     if keep:
-        kept = file.source.cells(
-            file.indices(keep, f"{listed([*map(repr, keep)])} for --keep")
-        )
-    else:
-        kept = repeat(())
+        expected = f"{listed([*map(repr, keep)])} for --keep"
+        copied = file.source.cells(file.indices(keep, expected))
     out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])
@@ -390,24 +397,26 @@ def predict(options: Namespace) -> int:
             label = ""
             if row[index] >= options.abstain:
                 label = classes[index]
-            out.writerow(
-                [*next(kept), label, *(round(p, 6) for p in row), round(new, 6)]
-            )
+            shown = [round(p, 6) for p in row]
+            out.writerow([*next(copied), label, *shown, round(new, 6)])
     return 0
 
 
-def _decided(p: Any, rarer: int, threshold: float | None) -> Any:
-    """Index of the most probable class, (n,); with a threshold the rarer of two from
-    this probability on.
+def _decided(p: Floats, rarer: int, threshold: float | None) -> Integers:
+    """Index of the most probable class, (n,).
+
+    With a threshold it is the rarer of two classes from this probability on.
     """
     if threshold is None:
-        return p.argmax(axis=1)
+        best: Integers = p.argmax(axis=1)
+        return best
     return np.where(p[:, rarer] >= threshold, rarer, 1 - rarer)
 
 
 def _rarer(model: Model, threshold: float | None) -> int:
-    """Index of the rarer of two classes by the counts, the second among equals; refuses
-    a threshold of more classes.
+    """Index of the rarer of two classes by the counts, the second among equals.
+
+    A threshold of more classes is refused.
     """
     if threshold is not None and len(model.classes) != 2:
         raise ConfigError("--threshold", "a model of two classes", len(model.classes))
@@ -447,21 +456,22 @@ def _schema_of(model: Model) -> Schema:
     return Schema([Column(name, "number", gaps=False) for name in columns], bool(names))
 
 
-def _rows(file: TableFile, model: Model) -> Iterator[tuple[Any, Any]]:
-    """The rows of a file as the model takes them, and their labels, some at a time."""
+def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any]]:
+    """The rows of a file as the model takes them, and their labels, some at a time.
+
+    Labels are an array, or None in a file without a column of labels.
+    """
     schema = _schema_of(model)
     for batch in file.batches(labelled=False):
         if len(batch.columns[0]):
-            table = file.table(batch.columns)
-            yield (
-                table if model.schema is not None else schema.encode(table),
-                batch.labels,
-            )
+            X: Table | Floats = file.table(batch.columns)
+            if model.schema is None:
+                X = schema.encode(X)
+            yield X, batch.labels
 
 
 def score(options: Namespace) -> int:
-    """Print the figures of a model on the rows of a file with labels, and write them as
-    CSV.
+    """Print the figures of a model on labelled rows of a file, and write them as CSV.
 
     With a threshold, predictions are those of `predict`, and the rows that it flags are
     counted. Rows without a label, and rows with one that the model does not know, are
@@ -474,71 +484,85 @@ def score(options: Namespace) -> int:
     model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
     file = _opened_for(model, path, options.label, dialect_of(options))
-    classes = model.classes_.tolist()
-    book = codebook(classes)
-    parts = list[Any]()
-    codes = list[int]()
-    unknown = list[Any]()
-    for X, labels in _rows(file, model.model_):
-        found = np.array([book.get(value, -1) for value in labels.tolist()])
-        found[unlabelled(labels)] = -2
-        unknown += labels[found == -1].tolist()
-        parts += [model.predict_proba(X[found >= 0])] if (found >= 0).any() else []
-        codes += found.tolist()
-    if not parts:
-        raise DataError(path.name, "rows with a label that the model knows", "none")
-    p = np.concatenate(parts)
-    y = np.array([code for code in codes if code >= 0])
+    p, codes, unknown = _predictions(file, model)
+    y = codes[codes >= 0]
     best = _decided(p, rarer, threshold)
-    figures: dict[str, Any] = {
+    figures: dict[str, float] = {
         "rows": len(y),
-        "rows without a label": codes.count(-2),
+        "rows without a label": int((codes == _UNLABELLED).sum()),
         "rows with an unknown label": len(unknown),
         "unknown labels": len(set(unknown)),
-        **_figures(p, y, best, len(classes)),
+        **_figures(p, y, best, len(model.classes_)),
     }
     if threshold is not None:
         flagged = best == rarer
         positive = y == rarer
-        counts = {
-            "flagged": flagged,
-            "flagged rightly": flagged & positive,
-            "missed": positive & ~flagged,
+        figures |= {
+            "threshold": threshold,
+            "flagged": int(flagged.sum()),
+            "flagged rightly": int((flagged & positive).sum()),
+            "missed": int((positive & ~flagged).sum()),
         }
-        figures |= {"threshold": threshold} | {
-            name: int(rows.sum()) for name, rows in counts.items()
-        }
-    _print_table([[name, f"{value:.6g}"] for name, value in figures.items()])
+    _print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
+    lines = [f"{name},{figure}\n" for name, figure in figures.items()]
     with writing(out) as stream:
-        stream.write(
-            "".join(
-                f"{name},{value}\n"
-                for name, value in [("figure", "value"), *figures.items()]
-            ).encode()
-        )
+        stream.write("".join(["figure,value\n", *lines]).encode())
     print(out)
     return 0
 
 
-def _figures(p: Any, y: Any, best: Any, n_classes: int) -> dict[str, Any]:
-    """Figures of probabilities, (n, L), and decisions, (n,), for class indices, (n,)."""
+_UNKNOWN = -1
+_UNLABELLED = -2
+
+
+def _predictions(
+    file: TableFile, model: FlyNNClassifier
+) -> tuple[Floats, Integers, list[object]]:
+    """Probabilities of the rows whose label is a class, codes of all, other labels.
+
+    Codes are indices of classes, `_UNKNOWN` or `_UNLABELLED`.
+    """
+    book = codebook(model.classes_.tolist())
+    probabilities = list[Floats]()
+    codes = list[Integers]()
+    unknown = list[object]()
+    for X, labels in _rows(file, model.model_):
+        own = np.array([book.get(label, _UNKNOWN) for label in labels.tolist()])
+        own[unlabelled(labels)] = _UNLABELLED
+        unknown += labels[own == _UNKNOWN].tolist()
+        is_known = own >= 0
+        if is_known.any():
+            probabilities.append(model.predict_proba(X[is_known]))
+        codes.append(own)
+    if not probabilities:
+        raise DataError(file.name, "rows with a label that the model knows", "none")
+    return np.concatenate(probabilities), np.concatenate(codes), unknown
+
+
+def _figures(
+    p: Floats, y: Integers, best: Integers, n_classes: int
+) -> dict[str, float]:
+    """Figures of probabilities, (n, L), and decisions for class indices, (n,)."""
     from sklearn import metrics
 
-    # Of two classes the Brier score and the AUROC of one are those of the other.
-    of = [
-        c
-        for c in range(n_classes)[-1 if n_classes == 2 else 0 :]
-        if 0 < (y == c).sum() < len(y)
+    brier = ((p - np.eye(n_classes)[y]) ** 2).sum(axis=1).mean()
+    compared = range(n_classes)
+    if n_classes == 2:
+        # The Brier score and the AUROC of one class are those of the other.
+        brier = brier / 2
+        compared = compared[-1:]
+    areas = [
+        metrics.roc_auc_score(y == code, p[:, code])
+        for code in compared
+        if 0 < (y == code).sum() < len(y)
     ]
-    brier = ((p - np.eye(n_classes)[y]) ** 2).sum(axis=1).mean() / (
-        2 if n_classes == 2 else 1
-    )
+    auroc = np.nan
+    if areas:
+        auroc = np.mean(areas)
     return {
         "accuracy": metrics.accuracy_score(y, best),
         "balanced accuracy": metrics.balanced_accuracy_score(y, best),
         "log-loss": metrics.log_loss(y, p, labels=range(n_classes)),
         "Brier score": brier,
-        "AUROC": np.mean([metrics.roc_auc_score(y == c, p[:, c]) for c in of])
-        if of
-        else np.nan,
+        "AUROC": auroc,
     }

@@ -53,8 +53,9 @@ _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
 class UnreadyClient(FlyNNClient):
-    """Client of a party that cannot participate; its replies have its name and the
-    reason, unlike an exception.
+    """Client of a party that cannot participate.
+
+    Its replies have its name and the reason, unlike an exception.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ def in_simulation() -> bool:
             ray.is_initialized() is True
             and ray.get_runtime_context().get_actor_id() is not None
         ):
-            # by which it runs a ClientApp
+            # The actor runs a ClientApp by this function.
             entry = sys.modules[_ACTORS].VirtualClientEngineActor.run.__code__
             frame = sys._getframe()
             while frame is not None and frame.f_code is not entry:
@@ -110,27 +111,30 @@ def in_simulation() -> bool:
 
 
 def deployed_client(context: Context) -> Client:
-    """The party of a deployed node, by its node config alone, in which each key must be
-    known.
+    """The party of a deployed node, by its node config alone.
+
+    Each key of the node config must be known.
     """
     name = str(context.node_config.get("party-id", "")) or None
 
     def make(on_answer: OnAnswer | None) -> FlyNNClient:
         node = NodeConfig.parse(context.node_config)
-        data_path = os.path.expanduser(node.data_path)
-        load = partial(own_file.own_share, node)
+        load: Any = partial(own_file.own_share, node)
         budget = None
         if node.max_epsilon:
+            data_path = os.path.expanduser(node.data_path)
             budget = Budget(node.state_path, node.policy(), data_path=data_path)
-        previous = replace(node, data_path=node.previous_path)
+            load = own_file.private_rows(node, budget.secret)
+        previous = None
+        if node.previous_path:
+            before = replace(node, data_path=node.previous_path)
+            previous = partial(own_file.own_share, before)
         return FlyNNClient(
-            load=own_file.private_rows(node, budget.secret) if budget else load,
+            load=load,
             budget=budget,
             evaluates=node.evaluate,
             leaves=node.leave,
-            previous=partial(own_file.own_share, previous)
-            if node.previous_path
-            else None,
+            previous=previous,
             **{
                 name: getattr(node, name)
                 for name in ("class_prior", "secure", "gram", "response_seconds")
@@ -145,8 +149,9 @@ def deployed_client(context: Context) -> Client:
 
 
 def simulated_client(context: Context) -> Client:
-    """The party of a simulated node, by the run's settings; also for programs that
-    simulate nodes themselves.
+    """The party of a simulated node, by the run's settings.
+
+    Programs that simulate nodes themselves may call it as well.
     """
     node = context.node_config
     name = f"party-{node.get('partition-id', '')}"
@@ -154,26 +159,23 @@ def simulated_client(context: Context) -> Client:
     def make(_: OnAnswer | None) -> FlyNNClient:
         others = sorted(set(node) - {"partition-id", "num-partitions"})
         if others:
-            raise ConfigError(
-                f"node-config {others[0][:80]}",
-                "no such key in a simulation",
-                "a value",
-            )
+            field = f"node-config {others[0][:80]}"
+            raise ConfigError(field, "no such key in a simulation", "a value")
         config = RunConfig.parse(context.run_config)
         party = int(node["partition-id"])
         numbers = config.party_numbers()
-        if numbers is not None and party not in numbers and config.action != "withdraw":
+        is_named = numbers is None or party in numbers
+        if not is_named and config.action != "withdraw":
             return UnreadyClient(name, "takes no part in this run")
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
         return FlyNNClient(
             **{name: getattr(share, name) for name in ("X", "y", "X_test", "y_test")},
             budget=simulated_budget(config, context.run_id, party),
             evaluates=config.evaluates(simulated=True),
-            leaves=config.action == "withdraw"
-            and (numbers is None or party in numbers),
+            leaves=is_named and config.action == "withdraw",
             secure=config.secure,
             gram=True,
-            # nodes have other ids in each run
+            # Nodes have other ids in each run.
             member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),
             **_common(config, name),
         )
@@ -182,13 +184,12 @@ def simulated_client(context: Context) -> Client:
 
 
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
-    memory = int(settings.memory_limit * 2**30)
-    # In a simulation as many threads as Ray gives the actor.
+    """Options of a party that both kinds of settings have."""
     return {
         "name": name,
-        "memory_limit": memory,
+        "memory_limit": int(settings.memory_limit * 2**30),
         "min_examples": settings.min_examples,
-        "n_jobs": -1,
+        "n_jobs": -1,  # in a simulation as many threads as Ray gives the actor
     }
 
 
@@ -197,15 +198,16 @@ def _ready(
     name: str | None,
     record: Callable[[], OnAnswer | None] = lambda: None,
 ) -> Client:
-    """The client, or one that refuses with the reason why it, or the record of its
-    answers, cannot be made.
+    """The client, or one that refuses with a reason.
+
+    The reason is that of an error in making the client, or the record of its answers.
     """
     on_answer = None
     start = time.monotonic()
     try:
         on_answer = record()
         client = make(on_answer)
-        # `response-seconds` hide the time of reading the file, too
+        # `response-seconds` hide the time of reading the file, too.
         client.party.since = start
         return client.to_client()
     except FlyNNError as error:
@@ -219,15 +221,15 @@ def _ready(
 
 
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:
-    """A simulated party's ledger, with a policy that allows the run's request once;
-    None without `epsilon`.
+    """A simulated party's ledger; None without `epsilon`.
+
+    Its policy allows the run's request once.
     """
     if not config.is_private:
         return None
+    kind = config.mechanism
     if config.noise == "seeded":
         kind = SimulatedRelease.kind
-    else:
-        kind = config.mechanism
     policy = Policy(
         config.epsilon,
         config.delta,
@@ -245,21 +247,19 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
 
 
 def own_record(context: Context) -> OnAnswer | None:
-    """A function that records a deployed party's answers in its own file; None without
-    `record-path`.
+    """A function that records a deployed party's answers in its own file.
 
-    The rest of the node config may be wrong: refusals are recorded, too.
+    It is None without `record-path`. The rest of the node config may be wrong: refusals
+    are recorded, too.
     """
     node = context.node_config
     path = _own_file("record-path", node)
     if path is None:
         return None
     if path.suffix != ENDING:
-        raise ConfigError(
-            "node-config record-path",
-            f"a file that ends with {ENDING}",
-            in_json(path.suffix),
-        )
+        expected = f"a file that ends with {ENDING}"
+        got = in_json(path.suffix)
+        raise ConfigError("node-config record-path", expected, got)
     _own_file(_PAGE, node)
     return recorder(path, context.run_id)
 
@@ -268,61 +268,54 @@ _PAGE = "the page of record-path"
 _FILES = ("data-path", "previous-path", "model-path", "member-path", "record-path")
 
 
-def _own_file(key: str, node: Mapping[str, Any]) -> Path | None:
+def _own_file(key: str, node: Mapping[str, object]) -> Path | None:
     """The path of a file that the party writes, None if it is not given.
 
     An error if the party cannot write it, or if it is another one of its files.
     """
-    names = {other: str(node.get(other, "")).strip() for other in _FILES}
-    names[_PAGE] = (
-        str(Path(names["record-path"]).with_suffix(".html"))
-        if names["record-path"]
-        else ""
-    )
+    names = {own: str(node.get(own, "")).strip() for own in _FILES}
+    names[_PAGE] = ""
+    if names["record-path"]:
+        names[_PAGE] = str(Path(names["record-path"]).with_suffix(".html"))
     if not names[key]:
         return None
     state = str(node.get("state-path", "")).strip()
     same = ""
-    field = f"node-config {key.rpartition(' ')[2]}"
+    is_of_ledger = False
     try:
         files = {
-            other: Path(name).expanduser().absolute()
-            for other, name in names.items()
+            own: Path(name).expanduser().absolute()
+            for own, name in names.items()
             if name
         }
         path = files.pop(key)
-        writable = (
+        is_writable = (
             path.parent.is_dir()
             and os.access(path.parent, os.W_OK | os.X_OK)
             and not path.is_dir()
         )
-        same = next(
-            (
-                other
-                for other, file in files.items()
-                if file.resolve() == path.resolve()
-            ),
-            "",
-        )
-        of_ledger = bool(state) and Budget(state, Policy(1.0)).has(path)
+        real = path.resolve()
+        others = (own for own, file in files.items() if file.resolve() == real)
+        same = next(others, "")
+        is_of_ledger = bool(state) and Budget(state, Policy(1.0)).has(path)
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
-        writable = of_ledger = False
+        is_writable = False
+    field = f"node-config {key.rpartition(' ')[2]}"
     if same:
         raise ConfigError(field, f"a file other than {same}", "the same file")
-    if of_ledger:
-        raise ConfigError(
-            field, "a file other than the ledger's at state-path", "one of these"
-        )
-    if not writable:
-        raise ConfigError(
-            field, "a file in a folder that can be written to", "no such file"
-        )
+    if is_of_ledger:
+        expected = "a file other than the ledger's at state-path"
+        raise ConfigError(field, expected, "one of these")
+    if not is_writable:
+        expected = "a file in a folder that can be written to"
+        raise ConfigError(field, expected, "no such file")
     return path
 
 
-def _membership(node: Mapping[str, Any]) -> str:
-    """The proof of membership that follows from the secret in the party's own file; ""
-    without one.
+def _membership(node: Mapping[str, object]) -> str:
+    """The proof of membership, from the secret in the party's own file.
+
+    It is "" without `member-path`. A file that is not there is made.
     """
     path = _own_file("member-path", node)
     if path is None:
@@ -341,9 +334,10 @@ def _membership(node: Mapping[str, Any]) -> str:
     return hashlib.sha256(b"flynn member " + secret).hexdigest()
 
 
-def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None:
-    """A function that writes the party's copy of the model; a bad path is refused
-    before the counting.
+def _keeper(node: Mapping[str, object]) -> Callable[[FlyNNClassifier], None] | None:
+    """A function that writes the party's copy of the model.
+
+    A bad path is refused before the counting.
     """
     path = _own_file("model-path", node)
     if path is None:
@@ -359,16 +353,14 @@ def _keeper(node: Mapping[str, Any]) -> Callable[[FlyNNClassifier], None] | None
 def in_message_api(
     request: Message, context: Context, call_next: ClientAppCallable
 ) -> Message:
-    """Answer a request of the Message API, of a run with `nodes-at-a-time`; leave all
-    others to Flower.
+    """Answer a request of the Message API, of a run with `nodes-at-a-time`.
+
+    All other requests are left to Flower.
     """
     answers = {MessageType.TRAIN: message.train, MessageType.EVALUATE: message.evaluate}
     answer = answers.get(request.metadata.message_type)
-    if (
-        answer is None
-        or not request.has_content()
-        or records.CONFIG not in request.content
-    ):
+    has_content = request.has_content()
+    if answer is None or not has_content or records.CONFIG not in request.content:
         return call_next(request, context)
     return answer(request, client_fn(context))
 

@@ -1,8 +1,7 @@
-"""A party's record of what left it: a file of one JSON line for each message, and a
-page beside it to read.
+"""A party's record of the messages that left it, and a page beside it to read.
 
-A line is on the disk before its message leaves. The page follows from the lines; it may
-be deleted.
+The record is a file of one JSON line for each message. A line is on the disk before its
+message leaves. The page follows from the lines; it may be deleted.
 """
 
 from __future__ import annotations
@@ -34,9 +33,12 @@ from flwr_flynn.federated.permissions import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
 ENDING = ".jsonl"
-# of the page: the latest messages, so that its cost does not grow with the file
+# The page has the latest messages, so that its cost does not grow with the file.
 _MOST_ROWS = 1000
 _MOST_BYTES = 2**22
+
+Record = dict[str, Any]
+"""One line of the file."""
 
 KINDS = {
     EXACT: "exact figures, in clear",
@@ -49,8 +51,9 @@ KINDS = {
 
 
 def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
-    """A function for the option `on_answer` of a party: it adds a line, and makes the
-    page again.
+    """A function that adds a line, and makes the page again.
+
+    It is for the option `on_answer` of a party.
     """
 
     def record(disclosure: Disclosure) -> None:
@@ -59,13 +62,11 @@ def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags, 0o600)
         try:
-            cut_off = (
-                os.fstat(descriptor).st_size
-                and os.lseek(descriptor, -1, os.SEEK_END) is not None
-            )
-            # the last line of a process that was killed meanwhile
-            if cut_off and os.read(descriptor, 1) != b"\n":
-                line = b"\n" + line
+            if os.fstat(descriptor).st_size:
+                os.lseek(descriptor, -1, os.SEEK_END)
+                # A process may have been killed within its last line.
+                if os.read(descriptor, 1) != b"\n":
+                    line = b"\n" + line
             if os.write(descriptor, line) != len(line):
                 raise OSError("a line was cut off")
             os.fsync(descriptor)
@@ -86,29 +87,30 @@ def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
     return record
 
 
-def lines(path: Path, most: int | None = None) -> list[dict[str, Any]]:
-    """The lines of a record, or those in its last `most` bytes, without those that are
-    cut off.
+def lines(path: Path, most: int | None = None) -> list[Record]:
+    """The lines of a record, or those in its last `most` bytes.
+
+    Lines that are cut off are not among them.
     """
     with path.open("rb") as stream:
         if most is not None:
             stream.seek(max(path.stat().st_size - most, 0))
         text = stream.read().decode(errors="replace")
-    found = []
+    records = []
     for line in text.splitlines():
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return [each for each in found if isinstance(each, dict)]
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
 
 
 # ---- the page
 
 
-def page(records: list[dict[str, Any]], name: str) -> str:
+def page(records: list[Record], name: str) -> str:
     """The page of some lines, by the name of their file."""
     latest = records[-_MOST_ROWS:]
-    n_bytes = sum(each["bytes"] for each in latest)
-    told = (
+    n_bytes = sum(record["bytes"] for record in latest)
+    introduction = (
         f"The latest {count(len(latest), 'message')}, {in_bytes(n_bytes)}. Each is a "
         f"line of {name}, written before "
         "the message left; earlier ones are in the file alone. File and page have "
@@ -118,13 +120,13 @@ def page(records: list[dict[str, Any]], name: str) -> str:
     sentences = Counter(map(sentence_of, latest)).most_common(8)
     first = [tag("li", f"{count(n, 'message')}: {text}") for text, n in sentences]
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
-    shown = table(
-        "Messages, the latest first", heads, [_row(each) for each in reversed(latest)]
-    )
-    return whole_page("What left this site", tag("p", told), tag("ul", first), shown)
+    rows = [*map(_row, reversed(latest))]
+    shown = table("Messages, the latest first", heads, rows)
+    parts = tag("p", introduction), tag("ul", first), shown
+    return whole_page("What left this site", *parts)
 
 
-def sentence_of(record: dict[str, Any]) -> str:
+def sentence_of(record: Record) -> str:
     """One message in a sentence."""
     if record["refused"] is not None:
         return (
@@ -134,27 +136,23 @@ def sentence_of(record: dict[str, Any]) -> str:
     return request.sentence_of(record["phase"], record["kind"])
 
 
-def _row(record: dict[str, Any]) -> tuple[Any, ...]:
+def _row(record: Record) -> tuple[object, ...]:
     """One message as a row of the table."""
-    told = [
+    sentences = [
         f"{KINDS.get(record['kind'], record['kind'])}; number of samples sent along: "
         f"{record['examples']}"
     ]
     for array in record["arrays"]:
         size = " x ".join(map(str, array["shape"]))
-        told.append(
-            f"{', '.join(array['fields'])}: {size} {array['dtype']}, {array['bytes']} "
-            "bytes"
-        )
+        fields = ", ".join(array["fields"])
+        sentences.append(f"{fields}: {size} {array['dtype']}, {array['bytes']} bytes")
     if record["entries"]:
-        told.append(f"entries: {', '.join(record['entries'])}")
-    reason = record["refused"] and tag(
-        "p", f"Refused: {shortened(record['refused'], 2000)}"
-    )
-    fold = tag(
-        "details",
-        tag("summary", "types and shapes"),
-        [tag("div", shortened(each, 2000)) for each in told],
-    )
-    what = joined(tag("p", sentence_of(record)), reason, fold)
-    return record["time"], str(record["run"]), record["phase"], what, record["bytes"]
+        sentences.append(f"entries: {', '.join(record['entries'])}")
+    reason = record["refused"]
+    if reason:
+        reason = tag("p", f"Refused: {shortened(reason, 2000)}")
+    shown = [tag("div", shortened(sentence, 2000)) for sentence in sentences]
+    fold = tag("details", tag("summary", "types and shapes"), shown)
+    content = joined(tag("p", sentence_of(record)), reason, fold)
+    run = str(record["run"])
+    return record["time"], run, record["phase"], content, record["bytes"]

@@ -1,5 +1,4 @@
-"""The dry run: phases of a run, what leaves in each, its memory, and the settings that
-it needs of each site.
+"""The dry run: phases of a run, its disclosures and memory, and settings of the sites.
 
 Everything follows from the plan of the run. No party is asked, and no other file than
 `plan.json` is written.
@@ -7,7 +6,7 @@ Everything follows from the plan of the run. No party is asked, and no other fil
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
@@ -26,7 +25,37 @@ from flwr_flynn.tables.schema import Schema
 MOST_NAMES = 20  # of columns that the text lists
 
 
-def compiled(plan: RunPlan) -> dict[str, Any]:
+class PlannedPhase(TypedDict):
+    """A phase in plan.json."""
+
+    name: str
+    round: int
+    kind: str
+    content: str
+
+
+class SiteSetting(TypedDict):
+    """A setting of the sites' node config in plan.json."""
+
+    key: str
+    value: object
+    reason: str
+
+
+class PlanJson(TypedDict):
+    """The content of plan.json."""
+
+    format: int
+    action: str
+    parties: int
+    rounds: int
+    phases: list[PlannedPhase]
+    memory: dict[str, dict[str, int]]
+    privacy: list[str]
+    sites: list[SiteSetting]
+
+
+def compiled(plan: RunPlan) -> PlanJson:
     """The content of plan.json."""
     run = plan.strategy.run
     config = plan.config
@@ -35,14 +64,14 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         where: {what: round(n) for what, n in needs.items()}
         for where, needs in memory_of(plan).items()
     }
-    phases = [
-        {
-            "name": phase.name,
-            "round": rounds_of(run.phases[: index + 1]),
-            **_disclosed(phase, options),
-        }
-        for index, phase in enumerate(run.phases)
-    ]
+    phases = list[PlannedPhase]()
+    for index, phase in enumerate(run.phases):
+        n_rounds = rounds_of(run.phases[: index + 1])
+        kind = _kind_of(phase, options)
+        content = "" if kind == NOTHING else phase.content
+        phases.append(
+            {"name": phase.name, "round": n_rounds, "kind": kind, "content": content}
+        )
     questions_of = questions(options, max(memory["party"].values()))
     return {
         "format": 2,
@@ -53,38 +82,38 @@ def compiled(plan: RunPlan) -> dict[str, Any]:
         "memory": memory,
         "privacy": plan.notes,
         "sites": [
-            {"key": key_of(name), "value": value, "reason": why}
-            for name, value, why in questions_of
+            {"key": key_of(name), "value": needed, "reason": why}
+            for name, needed, why in questions_of
         ],
     }
 
 
-def _disclosed(phase: Phase, options: RunOptions) -> dict[str, str]:
-    """Kind of disclosure of a phase, and the content of an answer in words."""
-    if options.run_spec.mechanism is None:
-        kind = EXACT
-    else:
-        kind = NOISY
+def _kind_of(phase: Phase, options: RunOptions) -> str:
+    """Kind of disclosure of a phase."""
     if options.run_spec.is_secure and phase.channel == TRAIN:
-        kind = SECURE
-    elif phase is EVALUATION:
+        return SECURE
+    if phase is EVALUATION:
         if options.is_evaluated and not options.sums_results:
-            kind = RESULTS
-        else:
-            kind = NOTHING
-    return {"kind": kind, "content": "" if kind == NOTHING else phase.content}
+            return RESULTS
+        return NOTHING
+    if options.run_spec.mechanism is None:
+        return EXACT
+    return NOISY
 
 
 # ---- questions to the sites
 
-Question = tuple[str, Any, str]
-"""The name of a node setting, the value that this run needs, None for one of the site's
-own, and the reason."""
+Question = tuple[str, object, str]
+"""The name of a node setting, the value that this run needs, and the reason.
+
+The value is None where the site has one of its own.
+"""
 
 
 def questions(options: RunOptions, memory: int) -> list[Question]:
-    """Settings of a deployed site's node config that this run looks at; it needs so
-    many bytes of memory there.
+    """Settings of a deployed site's node config that this run looks at.
+
+    The run needs so many bytes of memory at the site.
     """
     run = options.run_spec
     names = {phase.name for phase in phases_of(options)}
@@ -158,7 +187,9 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
             "file for the site's own record of what leaves it, if it wants one",
         ),
     ]
-    asked = [(name, value, why) for is_asked, name, value, why in entries if is_asked]
+    asked: list[Question] = [
+        (name, needed, why) for is_asked, name, needed, why in entries if is_asked
+    ]
     if purpose == "evaluate":
         return asked
     return asked + _policy(run.mechanism)
@@ -175,12 +206,9 @@ def _policy(mechanism: Mechanism | None) -> list[Question]:
             )
         ]
     noise = unseeded(mechanism)
-    return [
-        (
-            "max_epsilon",
-            noise.target_epsilon,
-            "at least, beyond what earlier answers spent",
-        ),
+    epsilon = noise.target_epsilon
+    asked: list[Question] = [
+        ("max_epsilon", epsilon, "at least, beyond what earlier answers spent"),
         ("max_delta", noise.delta, "at least, likewise"),
         (
             "state_path",
@@ -189,27 +217,28 @@ def _policy(mechanism: Mechanism | None) -> list[Question]:
         ),
         ("neighbours", noise.neighbours, "this, or a weaker one"),
         ("records_per_person", noise.records_per_person, "at most"),
-        *[("secure", True, "its noise is a share of that of the sum")] * noise.is_share,
     ]
+    if noise.is_share:
+        asked.append(("secure", True, "its noise is a share of that of the sum"))
+    return asked
 
 
 def _columns(options: RunOptions) -> str:
     """Columns that a file must have, in words."""
-    names: Any = options.run_spec.feature_names
+    names = options.run_spec.feature_names
     if options.learn_schema:
         return "any columns; the run learns which, and of what kind"
     if not names:
         return f"{options.run_spec.spec.n_features} columns of numbers beside the label"
-    return (
-        "the columns "
-        f"{listed([*(names.names if isinstance(names, Schema) else names)], MOST_NAMES)}"
-    )
+    if isinstance(names, Schema):
+        names = names.names
+    return f"the columns {listed([*names], MOST_NAMES)}"
 
 
 # ---- text
 
 
-def text(made: dict[str, Any]) -> str:
+def text(made: PlanJson) -> str:
     """The plan for the log."""
     lines = [
         "",
@@ -226,14 +255,14 @@ def text(made: dict[str, Any]) -> str:
         )
     for where, needs in made["memory"].items():
         lines += [
-            f"  memory at {where}: {needed / 2**20:.1f} MiB for {what}"
-            for what, needed in needs.items()
+            f"  memory at {where}: {n_bytes / 2**20:.1f} MiB for {what}"
+            for what, n_bytes in needs.items()
         ]
     lines += [f"  {note}" for note in made["privacy"]]
     lines.append("  each site's node config:")
-    for each in made["sites"]:
-        value = ""
-        if each["value"] is not None:
-            value = f" = {in_json(each['value'])}"
-        lines.append(f"    {each['key']}{value}: {each['reason']}")
+    for question in made["sites"]:
+        needed = ""
+        if question["value"] is not None:
+            needed = f" = {in_json(question['value'])}"
+        lines.append(f"    {question['key']}{needed}: {question['reason']}")
     return "\n".join([*lines, ""])

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn import __version__
+from flwr_flynn._types import Array, Integers
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
@@ -23,16 +24,17 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, summary
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
+from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import ModelMember, counts_sha256
+from flwr_flynn.model.model import Model, ModelMember, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import form_of
+from flwr_flynn.tables.table import Table, form_of
 from flwr_flynn.tables.texts import is_beside
 
 _MANY = 100
@@ -43,54 +45,32 @@ _MOST_LISTED = 1000  # parties whose class sizes are in the report
 def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     """The content of metrics.json; `after` is the federation after the run."""
     config = run_plan.config
-    plan = run_plan.hashes
-    parties = run_plan.parties
     strategy = run_plan.strategy
     counts = strategy.counts
     run = strategy.run
+    run_spec = run.state.run_spec
     model = strategy.model
+    members = model.model_.members
+    digests = {"model": model.model_.sha256(), "federated": counts_sha256(members)}
     columns = run.state.results.get("columns")
-    mechanism = run.state.run_spec.mechanism
-    spec = model.model_.members[0].spec
-    given = "given"
-    if spec.center is None and spec.scale is None:
-        given = "none"
-    report: dict[str, Any] = {
+    report = {
         "format": 3,
-        "parties": [
-            {
-                "name": str(m),
-                "cid": m.node,
-                "examples": m.examples,
-                "bytes": m.bytes,
-                "seconds": m.seconds,
-            }
-            for m in strategy.parties
-        ],
+        "parties": [_party(member) for member in strategy.parties],
         "missing": dict(strategy.missing),
         "absent": absences(run),
         "examples": None if counts.noise else int(counts.n_examples),
-        "privacy": None
-        if mechanism is None
-        else _privacy(strategy, mechanism, run_plan.notes),
+        "privacy": _privacy(strategy, run_spec.mechanism, run_plan.notes),
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
-        "sha256": {
-            "model": model.model_.sha256(),
-            "federated": counts_sha256(model.model_.members),
-        },
-        "members": [_member(member) for member in model.model_.members],
-        "updates": [
-            {"party": str(m), **m.change}
-            for m in run.counted.counted
-            if m.change is not None
-        ],
+        "sha256": digests,
+        "members": [_member(member) for member in members],
+        "updates": _updates(run),
         "action": config.action,
         "federation": summary(after),
-        "scaling": config.scaling if plan is not None and plan.needs_columns else given,
+        "scaling": _scaling(run_plan, members[0].spec),
         "schema": _schema(run),
         "columns": columns and {"examples": columns.histograms.n_examples},
-        "specs": [_in_short(spec) for spec in run.state.run_spec.specs],
+        "specs": [_in_short(spec) for spec in run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
         "gram": gram(run),
         "traffic": {
@@ -98,37 +78,73 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
             for name, traffic in run.traffic.items()
         },
         "messages": {
-            name: {"kind": each.kind, **each.arrivals.to_dict()}
-            for name, each in run.traffic.items()
+            name: {"kind": traffic.kind, **traffic.arrivals.to_dict()}
+            for name, traffic in run.traffic.items()
         },
         "class_sizes": class_sizes(run),
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
-        "versions": {
-            name: version(name)
-            for name in ("flwr", "numpy", "scipy", "numba", "scikit-learn")
-        }
-        | {"flwr-flynn": __version__, "python": platform.python_version()},
+        "versions": _versions(),
     }
+    parties = run_plan.parties
     if parties is not None:
-        shares = datasets.simulated_shares(config, parties)
-        sizes = [*map(len, shares)]
-        n_samples = len(datasets.simulated_dataset(config).y)
-        dealt = {
-            "samples": n_samples,
-            "dealt": sum(sizes),
-            "empty_parties": sizes.count(0),
-        }
-        report["simulation"] = {"parties": parties, **dealt}
-        if config.check_pooled and mechanism is None:
-            report["sha256"] |= compared(run_plan, parties, after)
+        report["simulation"] = _simulation(config, parties)
+        if config.check_pooled and run_spec.mechanism is None:
+            report["sha256"] = {**digests, **compared(run_plan, parties, after)}
     return report
 
 
+def _party(member: Member) -> dict[str, object]:
+    return {
+        "name": str(member),
+        "cid": member.node,
+        "examples": member.examples,
+        "bytes": member.bytes,
+        "seconds": member.seconds,
+    }
+
+
+def _updates(run: Run) -> list[dict[str, object]]:
+    """Members whose counts were replaced or taken out, and their digests."""
+    return [
+        {"party": str(member), **member.change}
+        for member in run.counted.counted
+        if member.change is not None
+    ]
+
+
+def _scaling(run_plan: RunPlan, spec: HashSpec) -> str:
+    """The scaling of the features, as the setting of it is spelled, or "given"."""
+    plan = run_plan.hashes
+    if plan is not None and plan.needs_columns:
+        return run_plan.config.scaling
+    if spec.center is None and spec.scale is None:
+        return "none"
+    return "given"
+
+
+def _versions() -> dict[str, str]:
+    names = ("flwr", "numpy", "scipy", "numba", "scikit-learn")
+    own = {"flwr-flynn": __version__, "python": platform.python_version()}
+    return {name: version(name) for name in names} | own
+
+
+def _simulation(config: RunConfig, parties: int) -> dict[str, int]:
+    """Numbers of parties and of samples of a simulation."""
+    sizes = [*map(len, datasets.simulated_shares(config, parties))]
+    return {
+        "parties": parties,
+        "samples": len(datasets.simulated_dataset(config).y),
+        "dealt": sum(sizes),
+        "empty_parties": sizes.count(0),
+    }
+
+
 def class_sizes(run: Run) -> dict[str, list[int]] | None:
-    """Training samples of each class at each counted party; None where they are hidden,
-    or of very many parties.
+    """Training samples of each class at each counted party.
+
+    None where they are hidden, or of very many parties.
     """
     counted = run.counted.counted
     if len(counted) > _MOST_LISTED or not run.state.run_spec.is_plain:
@@ -140,24 +156,18 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
     }
 
 
-def _schema(run: Run) -> dict[str, Any] | None:
-    """Columns of the schema, and those that are left out of a learned one; None without
-    a schema.
-    """
+def _schema(run: Run) -> dict[str, object] | None:
+    """Columns of the schema, and those that a learned one leaves out; None without."""
     schema = run.state.run_spec.feature_names
     learned = run.state.results.get("schema")
     if not isinstance(schema, Schema):
         return None
-    if learned is None:
-        left_out = {}
-    else:
-        left_out = learned.left_out
-    told = {
+    return {
+        **schema.to_dict(),
         "is_learned": learned is not None,
-        "left_out": left_out,
+        "left_out": {} if learned is None else learned.left_out,
         "coinciding": coinciding(run),
     }
-    return {**schema.to_dict(), **told}
 
 
 def coinciding(run: Run) -> dict[str, str]:
@@ -167,47 +177,48 @@ def coinciding(run: Run) -> dict[str, str]:
     others have as many samples, and the shares of a class are over `_APART` apart. It
     is known of learned schemas and counts in clear alone.
     """
-    learned: Any = run.state.results.get("schema")
+    learned = run.state.results.get("schema")
     schema = run.state.run_spec.feature_names
-    found = dict[str, str]()
-    parties = [
-        each
-        for each in run.counted.counted
-        if learned and each.sizes and each.node in learned.held
+    sentences = dict[str, str]()
+    if learned is None or not isinstance(schema, Schema):
+        return sentences
+    members = [
+        member
+        for member in run.counted.counted
+        if member.sizes and member.node in learned.held
     ]
-    if not parties or not isinstance(schema, Schema):
-        return found
-    sizes = np.array([each.sizes for each in parties])
+    if not members:
+        return sentences
+    sizes = np.array([member.sizes for member in members])
     known = {*schema.names}
     for name in [name for name in schema.names if not is_beside(name, known)]:
-        held = np.array([form_of(name) in learned.held[each.node] for each in parties])
+        form = form_of(name)
+        held = np.array([form in learned.held[member.node] for member in members])
         here = sizes[~held].sum(0)
         there = sizes[held].sum(0)
-        is_enough = min(here.sum(), there.sum()) >= _MANY
-        here = 100 * here / max(here.sum(), 1)
-        there = 100 * there / max(there.sum(), 1)
+        if min(here.sum(), there.sum()) < _MANY:
+            continue
+        here = 100 * here / here.sum()
+        there = 100 * there / there.sum()
         code = np.lexsort((here, abs(here - there).round(9)))[-1]
-        if is_enough and abs(here[code] - there[code]) > _APART:
-            sites = listed(
-                [str(each) for each, has in zip(parties, held, strict=True) if not has]
-            )
-            of = (
-                f"class {run.state.run_spec.classes[code]} is {here[code]:.0f} % in "
-                f"place of {there[code]:.0f} %"
-            )
-            found[name] = f"mostly missing at {sites}, where {of}"
-    return found
+        if abs(here[code] - there[code]) > _APART:
+            sites = zip(members, held, strict=True)
+            lacking = listed([str(member) for member, has in sites if not has])
+            shares = f"{here[code]:.0f} % in place of {there[code]:.0f} %"
+            of = f"class {run.state.run_spec.classes[code]} is {shares}"
+            sentences[name] = f"mostly missing at {lacking}, where {of}"
+    return sentences
 
 
 def absences(run: Run) -> dict[str, dict[str, str]]:
-    """Reasons of counted parties without an answer in a later or an earlier phase, or
-    without a copy of the model.
+    """Reasons of counted parties that were left out of other phases, by phase.
+
+    A party without a copy of the model is left out of "saving the model".
     """
-    evaluation: Any = run.state.results.get("evaluation")
-    steps = {
-        **run.state.missing,
-        "saving the model": {} if evaluation is None else evaluation.unkept,
-    }
+    steps = {**run.state.missing}
+    evaluation = run.state.results.get("evaluation")
+    if evaluation is not None:
+        steps["saving the model"] = evaluation.unkept
     return {
         name: dict(reasons)
         for name, reasons in steps.items()
@@ -215,19 +226,19 @@ def absences(run: Run) -> dict[str, dict[str, str]]:
     }
 
 
-def gram(run: Run) -> dict[str, Any] | None:
+def gram(run: Run) -> dict[str, int] | None:
     """Size of the Gram matrix, and True if its scores are used; None without it."""
-    found = run.state.results.get("gram")
-    if found is None:
+    matrix = run.state.results.get("gram")
+    if matrix is None:
         return None
     return {
-        "rows": found.n_rows,
-        "examples": found.n_examples,
-        "used": found.scoring is not None,
+        "rows": matrix.n_rows,
+        "examples": matrix.n_examples,
+        "used": matrix.scoring is not None,
     }
 
 
-def _member(member: ModelMember) -> dict[str, Any]:
+def _member(member: ModelMember) -> dict[str, object]:
     return {
         **_in_short(member.spec),
         "spec": member.spec.to_dict(),
@@ -239,11 +250,15 @@ def _member(member: ModelMember) -> dict[str, Any]:
 
 
 def _privacy(
-    strategy: BaseStrategy, mechanism: Mechanism, notes: list[str]
-) -> dict[str, Any]:
-    """Privacy guarantee of the mechanism, and an estimate of the number of samples from
-    the noisy counts.
+    strategy: BaseStrategy, mechanism: Mechanism | None, notes: list[str]
+) -> dict[str, object] | None:
+    """The guarantee of a mechanism, and an estimate of the number of samples.
+
+    None without a mechanism. The estimate is from the noisy counts.
     """
+    if mechanism is None:
+        return None
+    counts = strategy.counts
     epsilon = mechanism.epsilon(mechanism.delta)
     return {
         "guarantee": mechanism.guarantee(),
@@ -253,80 +268,82 @@ def _privacy(
         "delta": mechanism.delta,
         "noise_sd": mechanism.noise_sd,
         "examples_estimate": None
-        if strategy.counts.n_per_class is None
-        else int(strategy.counts.n_examples),
+        if counts.n_per_class is None
+        else int(counts.n_examples),
     }
 
 
-def _in_short(spec: HashSpec) -> dict[str, Any]:
+def _in_short(spec: HashSpec) -> dict[str, object]:
     """A spec with True or False instead of its vectors of a value for each column."""
-    values = spec.to_dict()
-    vectors = ("center", "scale", "edges", "row_weights")
-    return {
-        name: value is not None if name in vectors else value
-        for name, value in values.items()
-    }
+    parameters: dict[str, object] = spec.to_dict()
+    for name in ("center", "scale", "edges", "row_weights"):
+        if name in parameters:
+            parameters[name] = parameters[name] is not None
+    return parameters
 
 
 # ---- comparison with the pooled data
 
 
-def compared(run_plan: RunPlan, parties: int, after: Federation) -> dict[str, Any]:
-    """Digest of the counts of the pooled training samples, and equality of counts and
-    model; None: not comparable.
+def compared(
+    run_plan: RunPlan, parties: int, after: Federation
+) -> dict[str, str | bool | None]:
+    """Digest of the counts of the pooled samples, and equality of counts and model.
+
+    Equality is None where the two cannot be compared.
     """
     config = run_plan.config
     strategy = run_plan.strategy
-    model = run_plan.strategy.model.model_
+    model = strategy.model.model_
     numbers = config.party_numbers()
-    among = None  # None: all parties
-    if config.action != "train" or numbers is not None:
+    is_training = config.action == "train"
+    among = None  # of all parties
+    if not is_training or numbers is not None:
         known = {f"party-{party}": party for party in range(parties)}
         among = [known[member.name] for member in after.members if member.name in known]
     # Counts of some of the parties cannot be the pooled counts.
-    complete = config.action != "train" or len(strategy.parties) == (
-        parties if numbers is None else len(numbers)
-    )
-    raw, codes = datasets.pooled_training(config, parties, among)
-    if model.schema is None:
-        X = raw
-    else:
-        X = model.schema.encode(raw)
-    counts = [
-        ClassCounts.from_data(each.hash, X, codes, len(model.classes), n_jobs=-1)
-        for each in model.members
-    ]
-    pooled = counts_sha256(
-        [
-            replace(each, counts=found)
-            for each, found in zip(model.members, counts, strict=True)
-        ]
-    )
-    found = {
-        "pooled": pooled,
-        "equal": pooled == counts_sha256(model.members) if complete else None,
-    }
-    if config.action != "train":
-        return found
-    second = gram(strategy.run)
-    absent = absences(strategy.run).keys() - {"evaluation", "secure evaluation"}
-    # small classes stayed at home
-    is_partial = second is not None and second["examples"] < strategy.counts.n_examples
-    if (
-        not complete
-        or is_partial
-        or any(name in strategy.run.state.results for name in absent)
-    ):
-        return {**found, "model_equal": None}
-    party = party_of(
-        raw,
-        model.classes[codes],
-        min_examples=config.min_examples,
-        gram=True,
-        n_jobs=-1,
-    )
+    n_asked = parties if numbers is None else len(numbers)
+    is_complete = not is_training or len(strategy.parties) == n_asked
+    X, codes = datasets.pooled_training(config, parties, among)
+    pooled = counts_sha256(_pooled_members(model, X, codes))
+    is_equal = pooled == counts_sha256(model.members)
+    digests = {"pooled": pooled, "equal": is_equal if is_complete else None}
+    if not is_training:
+        return digests
+    if not is_complete or _leaves_out_samples(strategy):
+        return {**digests, "model_equal": None}
+    labels = model.classes[codes]
+    least = config.min_examples
+    party = party_of(X, labels, min_examples=least, gram=True, n_jobs=-1)
     again = federate(_pooled_options(run_plan), [party]).model.model_
-    return {**found, "model_equal": again.sha256() == model.sha256()}
+    return {**digests, "model_equal": again.sha256() == model.sha256()}
+
+
+def _pooled_members(
+    model: Model, X: Array | Table, codes: Integers
+) -> list[ModelMember]:
+    """The members of a model with the counts of the pooled samples."""
+    if model.schema is not None:
+        X = model.schema.encode(X)
+    n_classes = len(model.classes)
+    return [
+        replace(
+            member,
+            counts=ClassCounts.from_data(member.hash, X, codes, n_classes, n_jobs=-1),
+        )
+        for member in model.members
+    ]
+
+
+def _leaves_out_samples(strategy: BaseStrategy) -> bool:
+    """True if a phase before the evaluation has no figures of some samples."""
+    run = strategy.run
+    second = gram(run)
+    # Small classes stay at home.
+    if second is not None and second["examples"] < strategy.counts.n_examples:
+        return True
+    absent = absences(run).keys() - {"evaluation", "secure evaluation"}
+    return any(name in run.state.results for name in absent)
 
 
 def _pooled_options(run_plan: RunPlan) -> RunOptions:
@@ -339,18 +356,20 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     options = run_plan.strategy.run.options
     run_spec = run_plan.strategy.run.state.run_spec
     n_examples = run_plan.strategy.counts.n_examples
-    alone: dict[str, Any] = {
-        # The effort is lost with the plan.
-        "gram": options.gram_rows(n_examples, run_spec.spec.n_features)
-        if options.has_gram
-        else 0,
-        "min_parties": 1,
-        "secure_bound": None,
-        "max_examples_per_party": None,
-        "on_phase": None,
-    }
+    # The effort is lost with the plan.
+    n_rows = 0
+    if options.has_gram:
+        n_rows = options.gram_rows(n_examples, run_spec.spec.n_features)
+    alone = replace(
+        options,
+        gram=n_rows,
+        min_parties=1,
+        secure_bound=None,
+        max_examples_per_party=None,
+        on_phase=None,
+    )
     if options.plan is None or run_plan.config.min_examples == 1:
-        return replace(options, **alone)
+        return alone
     plain = replace(run_spec, mechanism=None, bound=None)
     scoring = given_scoring(options.rule, options.decay) or ScoringRule(
         options.rule, 0.5
@@ -367,10 +386,11 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         options.max_members,
         is_selected=False,
     )
-    names: dict[str, Any] = {
-        "learn_schema": False,
-        "feature_names": run_spec.feature_names,
-    }
     return replace(
-        options, **alone, **names, spec=plain.specs, federation=begun, purpose="resume"
+        alone,
+        learn_schema=False,
+        feature_names=run_spec.feature_names,
+        spec=plain.specs,
+        federation=begun,
+        purpose="resume",
     )

@@ -1,7 +1,7 @@
-"""The settings of a deployed party, from ``flower-supernode --node-config``, checked
-before its first request.
+"""The settings of a deployed party, from ``flower-supernode --node-config``.
 
-Each field is one key (``max_epsilon`` is spelled ``max-epsilon`` outside).
+They are checked before the party's first request. Each field is one key
+(``max_epsilon`` is spelled ``max-epsilon`` outside).
 """
 
 from __future__ import annotations
@@ -147,31 +147,28 @@ class NodeConfig(Settings):
     def labels(self) -> dict[str, str]:
         """`label_map` as a mapping."""
         pairs = [text.partition("=") for text in self.names("label_map")]
-        bad = sum(not (own.strip() and other.strip()) for own, _, other in pairs)
-        if bad:
-            raise self.refused("label_map", "entries such as ja=yes", f"{bad} others")
-        return {own.strip(): other.strip() for own, _, other in pairs}
+        names = [(own.strip(), common.strip()) for own, _, common in pairs]
+        n_bad = sum(not own or not common for own, common in names)
+        if n_bad:
+            raise self.refused("label_map", "entries such as ja=yes", f"{n_bad} others")
+        return dict(names)
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> NodeConfig:
-        """Check a mapping as `Settings.parse` does, and refuse settings of a policy
-        without `max-epsilon`.
+    def parse(cls, raw: Mapping[str, object]) -> NodeConfig:
+        """Check a mapping as `Settings.parse` does.
+
+        Settings of a policy are refused without `max-epsilon`.
         """
         # Without a bound there is no policy, and exact counts would leave a party that
         # wants one.
-        if "max-epsilon" not in raw and (
-            given := [key for key in POLICY_KEYS if key in raw]
-        ):
-            raise ConfigError(
-                "node-config max-epsilon", f"a number above 0 beside {given[0]}", "none"
-            )
+        of_policy = [key for key in POLICY_KEYS if key in raw]
+        if of_policy and "max-epsilon" not in raw:
+            expected = f"a number above 0 beside {of_policy[0]}"
+            raise ConfigError("node-config max-epsilon", expected, "none")
         node = super().parse(raw)
         if "evaluate" in raw and not (node.max_epsilon or node.secure):
-            raise ConfigError(
-                "node-config max-epsilon",
-                "a number above 0, or secure = true, beside evaluate",
-                "none",
-            )
+            expected = "a number above 0, or secure = true, beside evaluate"
+            raise ConfigError("node-config max-epsilon", expected, "none")
         return node
 
     def rules(self) -> Iterator[Rule]:

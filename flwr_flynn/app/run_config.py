@@ -1,11 +1,10 @@
-"""The settings of one run: each declared once, with default, bounds and meaning, and
-the rules between them.
+"""The settings of one run, and the rules between them.
 
-They come from ``[tool.flwr.app.config]`` in pyproject.toml and from
-``flwr run --run-config``. Each field is one key (``hash_dim`` is spelled ``hash-dim``
-outside). The defaults in pyproject.toml and the tables of the documentation follow from
-the fields, a section for each class; 0 and "" mean "not given" where the meaning of a
-key says so.
+Each setting is declared once, with default, bounds and meaning. They come from
+``[tool.flwr.app.config]`` in pyproject.toml and from ``flwr run --run-config``. Each
+field is one key (``hash_dim`` is spelled ``hash-dim`` outside). The defaults in
+pyproject.toml and the tables of the documentation follow from the fields, a section for
+each class; 0 and "" mean "not given" where the meaning of a key says so.
 """
 
 from __future__ import annotations
@@ -50,14 +49,15 @@ column other than the label."""
 
 SCALINGS = ("default", "none", "auto")
 
-# arguments of partitioners that other settings determine
 _FOLLOWING = frozenset({"num_partitions", "seed", "alpha"})
+"""Arguments of partitioners that follow from other settings."""
+
 _MAX_PARTIES = 10**6  # of a simulation
 _WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
-# actions on a federation that exists
 LATER = ("join", "withdraw", "update", "evaluate", "resume")
+"""Actions on a federation that exists."""
 
 _simulated = partial(setting, simulation_only=True)
 _deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
@@ -70,8 +70,9 @@ _scored = partial(setting, fixed_by_federation=("evaluate",))
 
 @dataclass(frozen=True)
 class DataSettings(Settings):
-    """The data set of a simulation, and its test samples; a deployed party has its own
-    data in its node config.
+    """The data set of a simulation, and its test samples.
+
+    A deployed party has its own data in its node config.
     """
 
     dataset: str = _simulated(
@@ -90,8 +91,9 @@ class DataSettings(Settings):
 
 @dataclass(frozen=True)
 class PartitionerSettings(Settings):
-    """The partitioner of flwr-datasets that distributes the data of a simulation, and
-    its parameters.
+    """The partitioner that distributes the data of a simulation, and its parameters.
+
+    It is one of flwr-datasets.
     """
 
     partitioner: str = _simulated(
@@ -240,8 +242,7 @@ class SecureSettings(Settings):
 
 @dataclass(frozen=True)
 class FederationSettings(Settings):
-    """The action of the run, the federation that it makes or changes, and the parties
-    that take part.
+    """The action of the run, its federation, and the parties that take part.
 
     `train` makes a new federation. Others start from its file: `join` adds parties,
     `withdraw` removes some, `update` takes over changed samples, `evaluate` distributes
@@ -356,9 +357,7 @@ class RunConfig(
     PartitionerSettings,
     DataSettings,
 ):
-    """The settings of one `flwr run`, with the rules between them and the values that
-    follow from them.
-    """
+    """The settings of one `flwr run`, with rules and values that follow from them."""
 
     source = "run-config"
     gone = frozenset(
@@ -411,6 +410,19 @@ class RunConfig(
             0 < self.min_available < self.min_parties,
             f"at most min-available = {self.min_available}",
         )
+        yield from self._federation_rules()
+        yield from conflicts(
+            gram=self.gram_value(),
+            is_thorough=self.effort == "thorough",
+            is_evaluated=self.evaluate != "false",
+            is_noisy=self.is_private,
+            is_secure=self.secure,
+            learns_columns=self.resolved().scaling == "auto",
+            learns_schema=self.schema == "learn",
+        )
+
+    def _federation_rules(self) -> Iterator[Rule]:
+        """The rules about the columns of the run, and about its federation."""
         names = self.names("feature_names")
         yield (
             "feature_names",
@@ -432,21 +444,8 @@ class RunConfig(
             "federation's file"
         )
         for row in self.rows():
-            yield (
-                row.name,
-                self.action in row.facts.fixed_by_federation
-                and self.is_given(row.name),
-                expected,
-            )
-        yield from conflicts(
-            gram=self.gram_value(),
-            is_thorough=self.effort == "thorough",
-            is_evaluated=self.evaluate != "false",
-            is_noisy=self.is_private,
-            is_secure=self.secure,
-            learns_columns=self.resolved().scaling == "auto",
-            learns_schema=self.schema == "learn",
-        )
+            is_fixed = self.action in row.facts.fixed_by_federation
+            yield row.name, is_fixed and self.is_given(row.name), expected
 
     def check(self) -> None:
         super().check()
@@ -463,30 +462,29 @@ class RunConfig(
 
     def party_numbers(self) -> frozenset[int] | None:
         """`parties` as numbers; None for all."""
+        if not self.parties:
+            return None
         numbers: set[int] = set()
-        for part in self.parties.split(",") if self.parties else ():
-            first, dash, last = part.strip().partition("-")
-            ends = whole_numbers([first, last if dash else first])
+        for text in self.parties.split(","):
+            first, dash, last = text.strip().partition("-")
+            if not dash:
+                last = first
+            ends = whole_numbers([first, last])
             if ends is None or not 0 <= ends[0] <= ends[1] <= _MAX_PARTIES:
                 raise self.refused(
                     "parties",
                     "numbers and ranges from 0 with commas between, such as 0-7,9",
                 )
-            numbers |= set(range(ends[0], ends[1] + 1))
-        return frozenset(numbers) or None
+            numbers |= {*range(ends[0], ends[1] + 1)}
+        return frozenset(numbers)
 
     def class_list(self) -> list[str | int]:
         """`classes` as a list: integers where every entry is one, strings otherwise."""
-        classes: list[str | int] = entries(
-            "run-config classes", self.classes, (str, int)
-        )
+        classes = entries("run-config classes", self.classes, (str, int))
         if not self.classes.startswith("["):
-            classes = [*(whole_numbers([str(entry) for entry in classes]) or classes)]
-        if (
-            len({type(entry) for entry in classes}) > 1
-            or len(set(classes)) < len(classes)
-            or "" in classes
-        ):
+            classes = whole_numbers(classes) or classes
+        is_mixed = len({type(label) for label in classes}) > 1
+        if is_mixed or len(set(classes)) < len(classes) or "" in classes:
             raise self.refused("classes", "different names of one type")
         return classes
 
@@ -496,10 +494,9 @@ class RunConfig(
             options = json.loads(self.partitioner_options or "{}")
         except (ValueError, RecursionError):
             options = None
-        if self.partitioner == NATURAL:
-            following = _FOLLOWING
-        else:
-            following = _FOLLOWING | {"partition_by"}
+        following = _FOLLOWING
+        if self.partitioner != NATURAL:
+            following |= {"partition_by"}
         if not isinstance(options, dict) or following & options.keys():
             raise self.refused(
                 "partitioner_options",
@@ -509,75 +506,65 @@ class RunConfig(
 
     @property
     def partition_column(self) -> str:
-        """Name of the column other than the label by which samples are distributed; ""
-        for none.
-        """
+        """Name of a column by which samples are distributed; "" for the label."""
         if self.partitioner == NATURAL:
             return str(self.options().get("partition_by", ""))
         return ""
 
     def gram_value(self) -> int | None:
         """`gram` as the strategy takes it; None for "auto"."""
+        if self.gram == "auto":
+            return None
         numbers = whole_numbers([self.gram])
-        if self.gram != "auto" and (
-            numbers is None or not 0 <= numbers[0] <= MOST_ROWS
-        ):
+        if numbers is None or not 0 <= numbers[0] <= MOST_ROWS:
             raise self.refused("gram", f'"auto" or an integer from 0 to {MOST_ROWS}')
-        if numbers:
-            return numbers[0]
-        return None
+        return numbers[0]
 
     def decay_value(self) -> float | str:
         """`decay` as the strategy takes it: ``"auto"`` or a number in [0, 1)."""
-        values = floats(self.decay, ",")
-        if self.decay != "auto" and (len(values) != 1 or not 0 <= values[0] < 1):
+        if self.decay == "auto":
+            return "auto"
+        numbers = floats(self.decay, ",")
+        if len(numbers) != 1 or not 0 <= numbers[0] < 1:
             raise self.refused("decay", '"auto" or a number from 0 below 1')
-        if values:
-            return values[0]
-        return "auto"
+        return numbers[0]
 
     def _given_ranges(
         self, n_features: int = 0
     ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Lower and upper ends of `ranges`, None without any; without `n_features` this
-        checks their form.
+        """Lower and upper ends of `ranges`, None without any.
+
+        Without `n_features` this checks their form.
         """
-        if self.ranges:
-            pairs = [floats(part, ":") for part in self.ranges.split(",")]
-        else:
-            pairs = []
+        if not self.ranges:
+            return None
+        pairs = [floats(text, ":") for text in self.ranges.split(",")]
         if not all(len(pair) == 2 and pair[0] < pair[1] for pair in pairs):
             raise self.refused(
                 "ranges",
                 "`low:high` with finite low below high, or several with commas between",
             )
-        lows, highs = (
-            zip(*self._per_feature("ranges", pairs, n_features), strict=True)
-            if pairs
-            else ((), ())
-        )
-        if pairs:
-            return (lows, highs)
-        return None
+        lows, highs = zip(*self._per_feature("ranges", pairs, n_features), strict=True)
+        return lows, highs
 
     def _vector(self, name: str, n_features: int) -> tuple[float, ...] | None:
-        """`center` or `scale` as a number for each feature; None where it is not given."""
+        """`center` or `scale` as a number for each feature, None if not given."""
         text = getattr(self, name)
         if text:
             return tuple(self._per_feature(name, floats(text, ","), n_features))
         return None
 
-    def _per_feature(self, name: str, values: list[Any], n_features: int) -> list[Any]:
-        """A value for each feature, from one for all or as many; 0 features check the
-        form alone.
+    def _per_feature(self, name: str, given: list[Any], n_features: int) -> list[Any]:
+        """One of the given for each feature, from one for all or as many.
+
+        Of 0 features the form alone is checked.
         """
-        if not values or (n_features and len(values) not in (1, n_features)):
-            raise self.refused(
-                name, f"one finite value or {n_features} with commas between"
-            )
-        if len(values) == 1:
-            return values * (n_features or 1)
-        return values
+        if not given or (n_features and len(given) not in (1, n_features)):
+            expected = f"one finite value or {n_features} with commas between"
+            raise self.refused(name, expected)
+        if len(given) == 1:
+            return given * (n_features or 1)
+        return given
 
     @property
     def is_private(self) -> bool:
@@ -594,64 +581,60 @@ class RunConfig(
         return "laplace"
 
     def evaluates(self, simulated: bool, goes_on_with_noise: bool = False) -> bool:
-        """`evaluate`, with "auto" resolved: no exact results beside noisy counts, of
-        this run or of its federation.
+        """`evaluate`, with "auto" resolved.
+
+        Exact results do not go beside noisy counts, of this run or of its federation.
         """
-        is_noisy = self.is_private or (goes_on_with_noise and self.action != "evaluate")
         if self.evaluate != "auto":
             return self.evaluate == "true"
+        is_noisy = self.is_private or (goes_on_with_noise and self.action != "evaluate")
         return simulated or not is_noisy
 
     def resolved(self) -> RunConfig:
         """These settings, with the value of `scaling="default"` in place."""
         if self.scaling != "default":
             return self
-        return replace(
-            self,
-            scaling="none"
-            if self.is_private or self.center or self.scale or self.ranges
-            else "auto",
-        )
+        scaling = "auto"
+        if self.is_private or self.center or self.scale or self.ranges:
+            scaling = "none"
+        return replace(self, scaling=scaling)
 
     def plan(self, n_features: int, n_examples: int | None, n_classes: int) -> HashPlan:
-        """The run's `HashPlan`: given sizes as they are, the others left to
-        `HashSpec.suggest`.
+        """The run's `HashPlan`.
+
+        Sizes that are not given are left to `HashSpec.suggest`.
         """
         scaling: Any = None
         if self.resolved().scaling == "auto" and n_features <= _WIDEST:
             scaling = "auto"
         if self.center or self.scale:
-            scaling = (
-                self._vector("center", n_features),
-                self._vector("scale", n_features),
-            )
-        given: dict[str, Any] = {
-            "seed": self.seed,
-            "effort": self.effort,
-            "hash_dim": self.hash_dim or None,
-        }
-        given["ranges"] = self._given_ranges(n_features)
+            center = self._vector("center", n_features)
+            scaling = (center, self._vector("scale", n_features))
+        ranges = self._given_ranges(n_features)
         with about_settings(self.source):
-            plan = HashPlan(n_features, n_classes, n_examples, scaling, **given)
+            plan = HashPlan(
+                n_features,
+                n_classes,
+                n_examples,
+                scaling,
+                seed=self.seed,
+                effort=self.effort,
+                hash_dim=self.hash_dim or None,
+                ranges=ranges,
+            )
             placeholder_specs(plan)  # sizes are checked before the parties start
         return plan
 
     def ignored(self, simulated: bool) -> list[str]:
         """Given keys that a simulation, or a deployment, does not use."""
-        other = "simulation_only"
+        unused = "simulation_only"
         if simulated:
-            other = "deployment_only"
-        return [
-            row.key
-            for row in self.rows()
-            if getattr(row.facts, other) and self.is_given(row.name)
-        ]
+            unused = "deployment_only"
+        rows = [row for row in self.rows() if getattr(row.facts, unused)]
+        return [row.key for row in rows if self.is_given(row.name)]
 
 
 def default_folder(run_id: int) -> Path:
     """The output folder of a run where none is given."""
-    return (
-        Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
-        / "flynn"
-        / str(run_id)
-    )
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    return home / "flynn" / str(run_id)

@@ -1,5 +1,4 @@
-"""The noise of a run by its settings: sizes that suit it, mechanism, sharing, and what
-it leaves of a model.
+"""The noise of a run by its settings, and the strength of a class beside it.
 
 All follows from public figures alone, before anything is spent.
 """
@@ -29,14 +28,12 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     given |= {
         name: getattr(config, name) for name in ("neighbours", "records_per_person")
     }
-    given |= {"n_parties": 1 if config.secure else n_parties}
+    given["n_parties"] = 1 if config.secure else n_parties
     with about_settings("run-config"):
         spec = suggest_spec(config.epsilon, config.delta, **given)
-    # Rows over rank codes have fewer entries than the rows over columns of
-    # `suggest_spec`.
-    if plan.ranges is None:
-        row_nnz: int | None = spec.row_nnz
-    else:
+    row_nnz: int | None = spec.row_nnz
+    if plan.ranges is not None:
+        # Rows over rank codes have fewer entries than rows over columns.
         row_nnz = plan.row_nnz
     return replace(
         plan, hash_dim=spec.hash_dim, row_nnz=row_nnz, hash_nnz=spec.hash_nnz
@@ -72,8 +69,7 @@ def run_mechanism(
 
 @dataclass(frozen=True)
 class SharedNoise:
-    """Parties of a secure sum, and those of them whose shares of the noise are the
-    noise of one.
+    """Parties of a secure sum, and the honest ones, whose shares make one noise.
 
     >>> SharedNoise(10, 8).n_needed
     8
@@ -85,17 +81,15 @@ class SharedNoise:
     @classmethod
     def of(cls, mechanism: Mechanism | None, n_parties: int) -> SharedNoise | None:
         """The sharing of a run's mechanism; None where no noise is shared."""
-        n_honest = None
-        if mechanism is not None:
-            n_honest = mechanism.n_honest
-        if n_honest is None:
+        if mechanism is None or mechanism.n_honest is None:
             return None
-        return cls(n_parties, n_honest)
+        return cls(n_parties, mechanism.n_honest)
 
     @property
     def n_needed(self) -> int:
-        """Parties that must stay for a sum to be opened: as many in every sum of a run,
-        however many are asked.
+        """Parties that must stay for a sum to be opened.
+
+        They are as many in every sum of a run, however many are asked.
         """
         return max(
             LEAST_PARTIES, self.n_honest, round(LEAST_THRESHOLD * self.n_parties)
@@ -134,38 +128,39 @@ samples at three parties with epsilon 1 a tenth.
 def strength(
     plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int
 ) -> float:
-    """Strength of a class of this share beside the noise: in simulations the best
-    measure of what is left of a model.
+    """Strength of a class of this share beside the noise.
 
-    A score adds rho counts, to each of which a sample adds 1 at most, so n samples
-    stand out of the noise by n sqrt(rho) / sd at most. Times the root of the share
-    among equal classes 1, that is the strength.
+    In simulations it is the best measure of what is left of a model. A score adds rho
+    counts, to each of which a sample adds 1 at most, so n samples stand out of the
+    noise by n sqrt(rho) / sd at most. Times the root of the share among equal classes
+    1, that is the strength.
     """
-    return (
-        (plan.n_examples or 0)
-        * share
-        / mechanism.unit_noise(n_parties)
-        * math.sqrt(share * plan.n_classes)
-    )
+    n = (plan.n_examples or 0) * share
+    return n / mechanism.unit_noise(n_parties) * math.sqrt(share * plan.n_classes)
 
 
 def beside_noise(
     config: RunConfig, plan: HashPlan, mechanism: Mechanism, n_parties: int
 ) -> str:
-    """Noise and rarest class in words; refused where nothing would be left of it,
-    unless the run is to go on.
+    """Noise and rarest class in words.
+
+    The run is refused where nothing would be left of the class, unless it is to go on.
     """
     share = config.rarest_share or 1 / plan.n_classes
     n = (plan.n_examples or 0) * share
     per_bit = mechanism.hash_nnz / placeholder_specs(plan)[0].hash_dim
     at_party = mechanism.noise_sd
-    found = strength(plan, share, mechanism, n_parties)
+    strength_of_rarest = strength(plan, share, mechanism, n_parties)
     beside = (
         f"{n:.0f} samples of the rarest class beside noise of "
         f"{at_party * math.sqrt(n_parties):.3g} in a count"
     )
-    if found < LEAST_STRENGTH and not config.any_noise and config.noise == "opendp":
-        times = LEAST_STRENGTH / max(found, 0.01)
+    if (
+        strength_of_rarest < LEAST_STRENGTH
+        and not config.any_noise
+        and config.noise == "opendp"
+    ):
+        times = LEAST_STRENGTH / max(strength_of_rarest, 0.01)
         expected = (
             f"about {config.epsilon * times:.2g}, {times:.2g} times the "
             "samples, or any-noise = true"
@@ -175,6 +170,6 @@ def beside_noise(
         f"By public figures: {beside} of all {n_parties} parties, as standard "
         f"deviation ({at_party:.3g} at a party); "
         f"on average {n * per_bit:.3g} of the samples are in a count. Strength "
-        f"{found:.3g}; below {LEAST_STRENGTH} "
+        f"{strength_of_rarest:.3g}; below {LEAST_STRENGTH} "
         "next to nothing is left of a class that overlaps with others."
     )

@@ -1,9 +1,8 @@
-"""The plan of a run by its settings: hashes, classes, noise, memory, and the strategy
-that runs it.
+"""The plan of a run by its settings, and the strategy that runs it.
 
-In a simulation the server reads the data set itself, for its shape and classes. In a
-deployment it sees no data: the run settings have the number of features and the
-classes.
+It has hashes, classes, noise and memory. In a simulation the server reads the data set
+itself, for its shape and classes. In a deployment it sees no data: the run settings
+have the number of features and the classes.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.common.logger import log
@@ -46,8 +45,8 @@ from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
-from flwr_flynn.tables import schema
-from flwr_flynn.tables.schema import Schema
+from flwr_flynn.privacy import Mechanism
+from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import needs_table
 
 NO_LIMIT = 10**9  # seconds: 30 years
@@ -57,9 +56,16 @@ _UNKNOWN = 64  # numbers of a row, where the schema is to be learned
 
 OnPhase = Callable[[Run], object]
 
-Data = tuple[HashPlan, list[str | int], Features | None, bool]
-"""The plan of the hashes, the classes, and the names of the features or their schema;
-True if that is to be learned."""
+Strategy = FlyNNStrategy | message.FlyNNStrategy
+
+
+class Data(NamedTuple):
+    """Facts about the data of a new federation."""
+
+    plan: HashPlan
+    classes: list[str | int]
+    features: Features | None  # names, or a schema
+    learns: bool  # True if a schema is to be learned
 
 
 @dataclass(frozen=True)
@@ -69,23 +75,19 @@ class RunPlan:
     config: RunConfig
     parties: int | None  # SuperNodes of a simulation; None in a deployment
     hashes: HashPlan | None  # None for a federation that exists
-    strategy: FlyNNStrategy | message.FlyNNStrategy
+    strategy: Strategy
     beside_noise: str = ""  # the rarest class, where its counts get noise
 
     @property
     def shared(self) -> SharedNoise | None:
-        """The sharing of one noise; None where each party has its own, or there is
-        none.
-        """
+        """The sharing of one noise; None where no noise is shared."""
         mechanism = self.strategy.run.options.run_spec.mechanism
         return SharedNoise.of(mechanism, self.config.min_available or self.parties or 0)
 
     @property
     def notes(self) -> list[str]:
-        """Assumptions of the guarantee, and the noise beside the rarest class, in
-        words.
-        """
-        return [str(each) for each in (self.shared, self.beside_noise) if each]
+        """Assumptions of the guarantee and strength of the noise, in words."""
+        return [str(note) for note in (self.shared, self.beside_noise) if note]
 
 
 def plan_run(
@@ -99,7 +101,7 @@ def plan_run(
     if is_simulated(grid):
         datasets.simulated_dataset(config)
     parties = _simulated_parties(grid)
-    hashes, strategy = _strategy(config, grid, parties, saved, on_phase=on_phase)
+    hashes, strategy = _strategy(config, grid, parties, saved, on_phase)
     plan = RunPlan(config, parties, hashes, strategy)
     if hashes is None:
         return plan
@@ -117,67 +119,28 @@ def _strategy(
     grid: Grid,
     parties: int | None,
     saved: Federation | None,
-    **more: Any,
-) -> tuple[HashPlan | None, FlyNNStrategy | message.FlyNNStrategy]:
-    """The plan of the hashes, and the strategy; that of the Message API with
-    `nodes-at-a-time`.
+    on_phase: OnPhase | None = None,
+) -> tuple[HashPlan | None, Strategy]:
+    """The plan of the hashes, and the strategy.
+
+    The strategy is that of the Message API with `nodes-at-a-time`.
     """
     asked = config.min_available or parties or 0
-    chosen = config.party_numbers()
-    if chosen is None:
-        most = asked
-    else:
-        most = min(len(chosen), asked)
-    given: dict[str, Any]
+    most = asked
+    numbers = config.party_numbers()
+    if numbers is not None:
+        most = min(len(numbers), asked)
+    plan = None
     if saved is None:
-        plan, classes, feature_names, learns = training_plan(config, parties)
-        mechanism = run_mechanism(
-            config, placeholder_specs(plan)[0], len(classes), asked
-        )
-        shared = SharedNoise.of(mechanism, asked)
-        bound = None
-        needed = config.min_parties or (min(shared.n_needed, most) if shared else most)
-        given = {
-            "spec": plan,
-            "classes": classes,
-            "feature_names": feature_names,
-            "mechanism": mechanism,
-        }
-        given |= {
-            "learn_schema": learns,
-            "ignore": config.names("ignore"),
-            "keep": config.names("keep"),
-        }
-        given["class_weight"] = config.class_weight or None
+        plan, given = _options_of_new(config, parties, asked, most)
     else:
-        if parties is None:
-            _require(config, "min_available")
-        elif config.action == "update":
-            raise config.refused(
-                "action", "another in a simulation, whose samples do not change"
-            )
-        plan = None
-        needed = config.min_parties or (most if config.action == "resume" else 1)
-        names = "classes", "feature_names", "mechanism", "class_weight"
-        run = saved.run_spec
-        bound = saved.run_spec.bound
-        # A spec for each member of the model.
-        given = {name: getattr(run, name) for name in names} | {
-            "spec": run.specs,
-            "federation": saved,
-        }
+        given = _options_of_saved(config, parties, saved, most)
     if config.secure:
-        # Noise exceeds the largest count; beyond the bound it is clipped.
-        noise = 0
-        if given.get("mechanism") is not None:
-            noise = math.ceil(8 * given["mechanism"].noise_sd)
-        bound = bound_for(
-            (config.max_examples or (plan and plan.n_examples) or 0) + noise
-        )
-        check_room(asked, bound)
-    make: Callable[..., FlyNNStrategy | message.FlyNNStrategy] = partial(
-        FlyNNStrategy, min_available_clients=asked
-    )
+        given["secure_bound"] = _secure_bound(config, plan, given["mechanism"])
+        check_room(asked, given["secure_bound"])
+    is_noisy = given["mechanism"] is not None
+    is_evaluated = config.evaluates(parties is not None, is_noisy)
+    make: Callable[..., Strategy] = partial(FlyNNStrategy, min_available_clients=asked)
     at_a_time = config.nodes_at_a_time
     if at_a_time:
         make = partial(
@@ -185,25 +148,88 @@ def _strategy(
         )
     strategy = make(
         **given,
-        **more,
-        secure_bound=bound,
+        on_phase=on_phase,
         purpose=config.action,
         identify=_identify(grid),
-        min_parties=needed,
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
-        rule=config.rule
-        if saved is None or config.rule != RunConfig.rule
-        else saved.shared.members[0].scoring.rule,
         gram=config.gram_value(),
-        fraction_evaluate=float(
-            config.evaluates(parties is not None, given.get("mechanism") is not None)
-        ),
+        fraction_evaluate=float(is_evaluated),
         group_column=config.group_column,
         distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or NO_LIMIT,
     )
     return plan, strategy
+
+
+def _options_of_new(
+    config: RunConfig, parties: int | None, asked: int, most: int
+) -> tuple[HashPlan, dict[str, Any]]:
+    """The plan of the hashes, and options of the strategy for a new federation."""
+    plan, classes, features, learns = training_plan(config, parties)
+    spec = placeholder_specs(plan)[0]
+    mechanism = run_mechanism(config, spec, len(classes), asked)
+    shared = SharedNoise.of(mechanism, asked)
+    n_needed = most
+    if config.min_parties:
+        n_needed = config.min_parties
+    elif shared is not None:
+        n_needed = min(shared.n_needed, most)
+    return plan, {
+        "spec": plan,
+        "classes": classes,
+        "feature_names": features,
+        "mechanism": mechanism,
+        "learn_schema": learns,
+        "ignore": config.names("ignore"),
+        "keep": config.names("keep"),
+        "class_weight": config.class_weight or None,
+        "secure_bound": None,
+        "min_parties": n_needed,
+        "rule": config.rule,
+    }
+
+
+def _options_of_saved(
+    config: RunConfig, parties: int | None, saved: Federation, most: int
+) -> dict[str, Any]:
+    """Options of the strategy for a federation that exists."""
+    if parties is None:
+        _require(config, "min_available")
+    elif config.action == "update":
+        expected = "another in a simulation, whose samples do not change"
+        raise config.refused("action", expected)
+    n_needed = config.min_parties or 1
+    if config.action == "resume":
+        n_needed = config.min_parties or most
+    rule = config.rule
+    if rule == RunConfig.rule:
+        rule = saved.shared.members[0].scoring.rule
+    run = saved.run_spec
+    return {
+        "spec": run.specs,  # one for each member of the model
+        "classes": run.classes,
+        "feature_names": run.feature_names,
+        "mechanism": run.mechanism,
+        "class_weight": run.class_weight,
+        "federation": saved,
+        "secure_bound": run.bound,
+        "min_parties": n_needed,
+        "rule": rule,
+    }
+
+
+def _secure_bound(
+    config: RunConfig, plan: HashPlan | None, mechanism: Mechanism | None
+) -> int:
+    """Bound of the entries of a secure sum, with room for the noise."""
+    most = config.max_examples
+    if not most and plan is not None:
+        most = plan.n_examples or 0
+    if mechanism is not None:
+        # Noise exceeds the largest count; beyond the bound it is clipped.
+        most += math.ceil(8 * mechanism.noise_sd)
+    return bound_for(most)
 
 
 _ASKED = {
@@ -218,8 +244,8 @@ _ASKED = {
 
 def _require(config: RunConfig, *names: str, **given: object) -> None:
     """Refuse a run for all settings together that are missing."""
-    found = {**{name: getattr(config, name) for name in names}, **given}
-    missing = [name for name in _ASKED if name in found and not found[name]]
+    settings = {name: getattr(config, name) for name in names} | given
+    missing = [name for name in _ASKED if name in settings and not settings[name]]
     if missing:
         keys = ", ".join(map(key_of, missing))
         examples = "; ".join(_ASKED[name] for name in missing)
@@ -230,27 +256,32 @@ def _require(config: RunConfig, *names: str, **given: object) -> None:
 
 
 def _identify(grid: Grid) -> Callable[[str], str]:
-    """A function for the identity of a node in all runs: the SHA-256 of its public key,
-    "" without a key.
+    """A function for the identity of a node in all runs.
+
+    It is the SHA-256 of the node's public key, and "" without a key.
     """
-    # before Flower 1.38, which shows a ServerApp no keys
+    # Flower before 1.38 shows a ServerApp no keys.
     if not hasattr(grid, "get_nodes"):
         return unknown
     known: dict[str, str] = {}
 
     def identify(cid: str) -> str:
-        for node in grid.get_nodes() if cid not in known else ():
-            known[str(node.node_id)] = (
-                hashlib.sha256(node.public_key).hexdigest() if node.public_key else ""
-            )
+        if cid in known:
+            return known[cid]
+        for node in grid.get_nodes():
+            identity = ""
+            if node.public_key:
+                identity = hashlib.sha256(node.public_key).hexdigest()
+            known[str(node.node_id)] = identity
         return known.setdefault(cid, "")
 
     return identify
 
 
 def _simulated_parties(grid: Grid) -> int | None:
-    """The number of SuperNodes of a simulation, once it does not change any more; None
-    in a deployment.
+    """The number of SuperNodes of a simulation, once it does not change any more.
+
+    It is None in a deployment.
     """
     if not is_simulated(grid):
         return None
@@ -268,15 +299,14 @@ def _simulated_parties(grid: Grid) -> int | None:
 
 def training_plan(config: RunConfig, parties: int | None) -> Data:
     """The hashes, classes and features of a run that makes a new federation."""
-    plan, classes, feature_names, learns = (
-        _announced(config) if parties is None else _simulated(config, parties)
-    )
-    if (
-        isinstance(feature_names, Schema)
-        and plan.scaling is None
-        and plan.ranges is None
-    ):
-        ranges = feature_names.ranges
+    if parties is None:
+        data = _announced(config)
+    else:
+        data = _simulated(config, parties)
+    plan = data.plan
+    schema = data.features
+    if isinstance(schema, Schema) and plan.scaling is None and plan.ranges is None:
+        ranges = schema.ranges
         if ranges is None:
             expected = (
                 "low and high of each number, and no dates, where nothing is "
@@ -299,7 +329,7 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
             "FlyNN: scaling auto leaves the columns unscaled: %s are too many",
             plan.n_features,
         )
-    return plan, classes, feature_names, learns
+    return data._replace(plan=plan)
 
 
 def own_schema(config: RunConfig) -> Schema | None:
@@ -307,19 +337,13 @@ def own_schema(config: RunConfig) -> Schema | None:
     if config.schema in ("", "learn"):
         return None
     try:
-        return schema.read_schema(Path(config.schema).expanduser())
-    except (OSError, FlyNNError) as error:
-        missing = (
-            "expected learn or the server's own schema.toml, got "
-            f"{type(error).__name__}"
-        )
-        if isinstance(error, FlyNNError):
-            text = full_text(error)
-        else:
-            text = missing
-        raise ConfigError(
-            "run-config schema", text=f"run-config schema: {text}"
-        ) from None
+        return read_schema(Path(config.schema).expanduser())
+    except FlyNNError as error:
+        reason = full_text(error)
+    except OSError as error:
+        name = type(error).__name__
+        reason = f"expected learn or the server's own schema.toml, got {name}"
+    raise ConfigError("run-config schema", text=f"run-config schema: {reason}")
 
 
 def _learns(config: RunConfig) -> bool:
@@ -330,35 +354,29 @@ def _learns(config: RunConfig) -> bool:
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
     schema = own_schema(config)
-    classes = config.class_list()
     names = config.names("feature_names") or None
-    classes = classes or list(schema.classes if schema else ())
-    learns = config.schema == "learn" or (
-        schema is None and _learns(config) and not (names or config.n_features)
-    )
-    if schema:
+    classes = config.class_list()
+    if schema is not None and not classes:
+        classes = list(schema.classes)
+    is_described = schema is not None or names or config.n_features
+    learns = config.schema == "learn" or (not is_described and _learns(config))
+    if schema is not None:
         n_features = schema.width
+    elif names:
+        n_features = len(names)
     else:
-        n_features = len(names or ()) or config.n_features or learns * _UNKNOWN
-    noisy = {
-        "n_examples": config.n_examples,
-        "ranges": schema or config.ranges or config.center or config.scale,
-    }
-    _require(
-        config,
-        "min_available",
-        n_features=n_features,
-        classes=classes,
-        **(noisy if config.is_private else {}),
-    )
+        n_features = config.n_features
+    if learns and not n_features:
+        n_features = _UNKNOWN
+    needed: dict[str, object] = {"n_features": n_features, "classes": classes}
+    if config.is_private:
+        needed["n_examples"] = config.n_examples
+        needed["ranges"] = schema or config.ranges or config.center or config.scale
+    _require(config, "min_available", **needed)
     if config.noise != "opendp":
         raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
-    return (
-        config.plan(n_features, config.n_examples or None, len(classes)),
-        classes,
-        schema or names,
-        learns,
-    )
+    plan = config.plan(n_features, config.n_examples or None, len(classes))
+    return Data(plan, classes, schema or names, learns)
 
 
 def _simulated(config: RunConfig, parties: int) -> Data:
@@ -368,110 +386,107 @@ def _simulated(config: RunConfig, parties: int) -> Data:
             raise config.refused(name, f"at most the simulation's {parties} SuperNodes")
     dataset = datasets.simulated_dataset(config)
     schema = own_schema(config)
-    # that the partitioner can deal is known before they start
+    # A partitioner that cannot deal is refused before the parties start.
     shares = datasets.simulated_shares(config, parties)
     test = datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed)
     numbers = config.party_numbers()
     sizes = sorted(
         int((~test[rows]).sum())
-        for i, rows in enumerate(shares)
-        if numbers is None or i in numbers
+        for party, rows in enumerate(shares)
+        if numbers is None or party in numbers
     )
     needed = sizes[: config.min_parties or len(sizes)]
     if 0 < config.max_examples < max(needed, default=0) and not config.is_private:
-        raise config.refused(
-            "max_examples",
-            f"at least {max(needed)}, of the largest of {len(needed)} parties",
-        )
+        expected = f"at least {max(needed)}, of the largest of {len(needed)} parties"
+        raise config.refused("max_examples", expected)
     # Sizes follow from all training samples, never from a split of them: they are the
     # same in every federation.
-    chosen = bool(config.ignore or config.keep)
-    learns = config.schema == "learn" or (
-        schema is None and (chosen or needs_table(dataset.X))
-    )
+    learns = config.schema == "learn"
+    if schema is None and not learns:
+        learns = bool(config.ignore or config.keep) or needs_table(dataset.X)
     if learns and not _learns(config):
         expected = (
             "a schema.toml for categories, dates and gaps, where nothing is "
             "learned of the columns in clear"
         )
         raise config.refused("schema", expected, config.schema or "none")
-    if schema:
+    features = schema or dataset.feature_names
+    if schema is not None:
         n_features = schema.width
     elif learns:
         n_features = _UNKNOWN
+        features = None
     else:
         n_features = dataset.X.shape[1]
     plan = config.plan(n_features, datasets.n_training(config), len(dataset.classes))
-    return (
-        plan,
-        dataset.classes,
-        None if learns else schema or dataset.feature_names,
-        learns,
-    )
+    return Data(plan, dataset.classes, features, learns)
 
 
 # ---- memory
 
 
 def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
-    """Bytes at the server, and at a party beside its samples, by what for; each must
-    allow the largest.
+    """Bytes at the server, and at a party beside its samples, by their use.
+
+    The memory at each must allow the largest of its numbers.
     """
     config = plan.config
-    hashes = plan.hashes
     options = plan.strategy.run.options
     run = options.run_spec
     asked = config.min_available or plan.parties or 1
     n_classes = run.n_classes
     specs = run.specs
     counted = options.counted_specs(run.specs)
-    n_examples = None
-    if hashes is not None:
-        n_examples = hashes.n_examples
-    several = ""
+    size = f"{specs[0].hash_dim} rows of {specs[0].row_nnz} entries"
+    rows = f"{size} and {n_classes} classes"
     if len(specs) != 1:
-        several = f"{len(specs)} hashes with "
-    rows = (
-        f"{several}{specs[0].hash_dim} rows of {specs[0].row_nnz} entries and "
-        f"{n_classes} classes"
-    )
+        rows = f"{len(specs)} hashes with {rows}"
     server: dict[str, float] = {
         rows: sum(memory_needed(spec, n_classes) for spec in specs)
     }
     party: dict[str, float] = {
         "the counts": sum(memory_needed(spec, n_classes) for spec in counted)
     }
-    if hashes is not None and hashes.needs_columns:
-        # of deployed parties it is not known
-        floor = 1
-        if plan.parties is not None:
-            floor = config.min_examples
-        if run.is_secure:
-            most_bins = MOST_BINS
-        else:
-            most_bins = _most_bins(plan)
-        columns = ColumnsRequest(hashes.n_features, run.classes)
-        what = f"the histograms of {hashes.n_features} columns for {n_classes} classes"
-        server[what] = columns.memory_of_sum(n_examples, most_bins, floor)
+    if plan.hashes is not None and plan.hashes.needs_columns:
+        server |= _memory_of_columns(plan, plan.hashes)
     n_rows = 0
     if options.has_gram:
+        n_examples = None if plan.hashes is None else plan.hashes.n_examples
         n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features)
+    entry = max(ENTRY_BYTES, 16 * asked)
     if n_rows:
         what = f"the Gram matrix of {n_rows} rows (gram sets their number)"
-        server[what] = party[what] = memory_of_gram(n_rows, n_classes)
+        needed = memory_of_gram(n_rows, n_classes)
+        server[what] = needed
+        party[what] = needed
+        if run.is_secure:
+            server[what] += entry * n_rows**2
+            party[what] += ENTRY_BYTES * n_rows**2
     if run.is_secure:
-        entry = max(ENTRY_BYTES, 16 * asked)
         n_entries = n_classes * sum(spec.hash_dim for spec in specs)
+        n_own_entries = n_classes * sum(spec.hash_dim for spec in counted)
         server[f"a secure sum of {rows}"] = entry * n_entries
-        party["the secure sum of counts"] = (
-            ENTRY_BYTES * n_classes * sum(spec.hash_dim for spec in counted)
-        )
-        for needs, bytes_of in ((server, entry), (party, ENTRY_BYTES)):
-            needs |= {what: needs[what] + bytes_of * n_rows**2} if n_rows else {}
+        party["the secure sum of counts"] = ENTRY_BYTES * n_own_entries
     return {"server": server, "party": party}
 
 
+def _memory_of_columns(plan: RunPlan, hashes: HashPlan) -> dict[str, float]:
+    """Bytes of the histograms of columns, at the server."""
+    run = plan.strategy.run.options.run_spec
+    floor = 1  # those of deployed parties are not known
+    if plan.parties is not None:
+        floor = plan.config.min_examples
+    most_bins = MOST_BINS
+    if not run.is_secure:
+        most_bins = _most_bins(plan)
+    request = ColumnsRequest(hashes.n_features, run.classes)
+    n_bytes = request.memory_of_sum(hashes.n_examples, most_bins, floor)
+    columns = f"{hashes.n_features} columns for {run.n_classes} classes"
+    return {f"the histograms of {columns}": n_bytes}
+
+
 def _most_bins(plan: RunPlan) -> int:
+    """Most values of a column that its histogram tells apart."""
     X = None
     if plan.parties is not None:
         X = datasets.simulated_dataset(plan.config).X

@@ -1,5 +1,6 @@
-"""The ServerApp that `flwr run` starts: read the settings, plan the run, run it, save
-its results, report them.
+"""The ServerApp that `flwr run` starts.
+
+It reads the settings, plans the run, runs it, and saves and reports its results.
 """
 
 from __future__ import annotations
@@ -8,11 +9,10 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.common.logger import log
@@ -22,6 +22,7 @@ from flwr_flynn._files import writing
 from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.report.accuracy_sections import as_csv
+from flwr_flynn.app.report.markup import shortened
 from flwr_flynn.app.report.page import log_table, page
 from flwr_flynn.app.report.sections import EQUALITIES
 from flwr_flynn.app.run_config import RunConfig, default_folder
@@ -46,9 +47,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation, and leave `model.npz`, `metrics.json`, `report.html` and
-    `figures.csv` in its folder.
-    """
+    """Run one federation, and leave its files in its folder."""
     try:
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
@@ -58,47 +57,43 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) -> None:
-    """Plan a run, run it, save its results and report them; of a dry run, the plan
-    alone.
+    """Plan a run, run it, save its results and report them.
+
+    Of a dry run there is the plan alone.
     """
     start = time.monotonic()
+    run_id = str(context.run_id)
     with nullcontext() if config.dry_run else exclusive(files.federation):
-        plan = plan_run(
-            config, grid, files.load(config), files.keeper(config, str(context.run_id))
-        )
+        saved = files.load(config)
+        plan = plan_run(config, grid, saved, files.keeper(config, run_id))
         if config.dry_run:
             made = dry_run.compiled(plan)
             _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
             print(dry_run.text(made), flush=True)
             return
         errors = _run(plan, grid, context)
-        after, unwritten = _save(plan, files, str(context.run_id))
-        facts = {
-            "run_id": str(context.run_id),
-            "seconds": round(time.monotonic() - start, 3),
-        }
-        _report(
-            plan, files, after, unwritten, {"evaluation_errors": errors, "run": facts}
-        )
+        after, unwritten = _save(plan, files, run_id)
+        seconds = round(time.monotonic() - start, 3)
+        facts = {"run_id": run_id, "seconds": seconds}
+        ending = {"evaluation_errors": errors, "run": facts}
+        _report(plan, files, after, unwritten, ending)
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
-    """Run all rounds, and return the types of errors in the evaluation; the model
-    stands without one.
+    """Run all rounds, and return the types of errors in the evaluation.
+
+    The model stands without an evaluation.
     """
     config = plan.config
     strategy = plan.strategy
     if not isinstance(strategy, message.FlyNNStrategy):
-        if plan.shared:
-            threshold: float = plan.shared.n_needed
-        else:
+        threshold: float | None = None
+        if config.secure and plan.shared:
+            threshold = plan.shared.n_needed
+        elif config.secure:
             threshold = LEAST_THRESHOLD
-        secure = None
-        if config.secure:
-            secure = threshold
-        return run_rounds(
-            strategy, grid, context, strategy.num_rounds, config.timeout, secure
-        )
+        n_rounds = strategy.num_rounds
+        return run_rounds(strategy, grid, context, n_rounds, config.timeout, threshold)
     try:
         strategy.start(grid, timeout=config.timeout or NO_LIMIT)
     except Exception as error:
@@ -112,25 +107,26 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
 def _save(
     plan: RunPlan, files: RunFiles, run_id: str
 ) -> tuple[Federation, list[WriteError]]:
-    """Save federation and model; return the federation, and errors of files that could
-    not be written.
+    """Save federation and model.
+
+    Return the federation, and errors of files that could not be written.
     """
     action = plan.config.action
     try:
         model = plan.strategy.model
     except AggregationError:
-        # fewer parties than required were counted: the files stay as they were
+        # Fewer parties than required were counted: the files stay as they were.
         if action == "train":
             files.unfinished.unlink(missing_ok=True)
         raise
     after = plan.strategy.federation(run=run_id)
     unwritten = list[WriteError]()
-    is_written = action == "evaluate" or _write(
-        unwritten, lambda: after.save(files.federation)
-    )
+    is_written = True
+    if action != "evaluate":
+        is_written = _write(unwritten, lambda: after.save(files.federation))
     due = plan.strategy.run.due
-    # the file of the unfinished run stays, where there is one
     if due is not None and due is not EVALUATION:
+        # The file of the unfinished run stays, where there is one.
         log(logging.WARNING, "FlyNN: phase %s is not done", due.name)
     elif is_written and action in ("train", "resume"):
         files.unfinished.unlink(missing_ok=True)
@@ -143,14 +139,16 @@ def _report(
     files: RunFiles,
     after: Federation,
     unwritten: list[WriteError],
-    facts: Any,
+    ending: Mapping[str, object],
 ) -> None:
-    """Write `metrics.json` and its page, print the table, and raise an error if results
-    are unwritten or unequal.
+    """Write `metrics.json` and its page, and print the table.
+
+    Results that are unwritten or unequal are an error.
     """
-    made = metrics_json.compiled(plan, after) | facts
+    made = {**metrics_json.compiled(plan, after), **ending}
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
-    if not _write(unwritten, lambda: _write_text(files.folder / _METRICS, text)):
+    is_written = _write(unwritten, lambda: _write_text(files.folder / _METRICS, text))
+    if not is_written:
         print(text, flush=True)  # so that it is in the log
     print(log_table(made, files.folder), flush=True)
     _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
@@ -190,8 +188,9 @@ class RunFiles:
 
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> RunFiles:
-        """The files by the settings; the federation under its one real path, which its
-        lock goes by.
+        """The files by the settings.
+
+        The federation has its one real path, which its lock goes by.
         """
         folder = output_folder(config, run_id)
         if not config.federation:
@@ -202,9 +201,8 @@ class RunFiles:
             raise ConfigError(
                 "run-config federation", "a file", repr(config.federation[:200])
             ) from None
-        if federation in [
-            (folder / name).resolve() for name in (_MODEL, _METRICS, _PAGE, _FIGURES)
-        ]:
+        names = (_MODEL, _METRICS, _PAGE, _FIGURES)
+        if federation in [(folder / name).resolve() for name in names]:
             expected = (
                 f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} "
                 f"and {_FIGURES}"
@@ -213,8 +211,9 @@ class RunFiles:
         return cls(folder, federation)
 
     def load(self, config: RunConfig) -> Federation | None:
-        """The federation from which the run goes on; None for a new one, whose file
-        must not be there.
+        """The federation from which the run goes on; None for a new one.
+
+        The file of a new federation must not be there.
         """
         field = "run-config federation"
         action = config.action
@@ -222,30 +221,23 @@ class RunFiles:
             # A federation beside model.npz, without a name of its own, is replaced like
             # it.
             if config.federation and self.federation.exists():
-                raise ConfigError(
-                    field,
-                    "none yet",
-                    f"one: {self.federation} (action = join adds to it)",
-                )
+                got = f"one: {self.federation} (action = join adds to it)"
+                raise ConfigError(field, "none yet", got)
             if self.unfinished.exists():
-                expected = "no run that stopped before its end"
-                raise ConfigError(
-                    field,
-                    expected,
-                    f"one: {self.unfinished} (action = resume continues it)",
-                )
+                got = f"one: {self.unfinished} (action = resume continues it)"
+                raise ConfigError(field, "no run that stopped before its end", got)
             return None
+        source = self.federation
         if action == "resume":
             source = self.unfinished
-        else:
-            source = self.federation
         if not source.is_file():
             raise ConfigError(field, "the server's own file", f"none: {source}")
         return Federation.load(source, int(config.memory_limit * 2**30))
 
     def keeper(self, config: RunConfig, run_id: str) -> Callable[[Run], None] | None:
-        """A function that saves the state of a run after each phase, once its
-        candidates are known.
+        """A function that saves the state of a run after each phase.
+
+        It does so once the candidates of the run are known.
         """
         if config.action not in ("train", "resume") or config.secure:
             return None
@@ -254,17 +246,16 @@ class RunFiles:
             # A run that would be resumed at an earlier phase has its state in the file
             # already.
             due = run.due
-            if run.is_specified and due is not None and run.restart is due:
-                first = not self.unfinished.exists()
-                if (
-                    _write([], lambda: run.federation(run_id).save(self.unfinished))
-                    and first
-                ):
-                    log(
-                        logging.INFO,
-                        "FlyNN: if the run stops, action = resume continues it from %s",
-                        self.unfinished,
-                    )
+            if not run.is_specified or due is None or run.restart is not due:
+                return
+            is_first = not self.unfinished.exists()
+            is_saved = _write([], lambda: run.federation(run_id).save(self.unfinished))
+            if is_saved and is_first:
+                log(
+                    logging.INFO,
+                    "FlyNN: if the run stops, action = resume continues it from %s",
+                    self.unfinished,
+                )
 
         return keep
 
@@ -291,8 +282,9 @@ def output_folder(config: RunConfig, run_id: int) -> Path:
 
 
 def _write(unwritten: list[WriteError], write: Callable[[], object]) -> bool:
-    """Write a result, or log an error and add it to `unwritten`: other results may
-    still be written.
+    """Write a result, or log an error and add it to `unwritten`.
+
+    Other results may still be written.
     """
     try:
         write()
@@ -326,20 +318,17 @@ def print_failure(error: BaseException) -> None:
     An error of this package needs no traceback: the line has all of it.
     """
     reason = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
-    line = (
-        "FAILED: "
-        f"{reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 1] + '…'}"
-    )
+    line = f"FAILED: {shortened(reason, _LONGEST_REASON)}"
     is_ours = isinstance(error, FlyNNError | MemoryError)
     print(line, flush=True)
 
     def with_line(record: logging.LogRecord) -> bool:
-        """Log filter: drop the error where the line has all of it, and end the exit
-        page with the line.
-        """
+        """End the exit page with the line, and drop an error of which it has all."""
         text = record.getMessage()
         if text.startswith(_EXIT_PAGE):
-            record.msg = f"{text.splitlines()[0] if is_ours else text}\n{line}"
+            if is_ours:
+                text = text.splitlines()[0]
+            record.msg = f"{text}\n{line}"
             record.args = ()
         return not (is_ours and record.exc_info and record.exc_info[1] is error)
 

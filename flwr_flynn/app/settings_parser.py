@@ -1,9 +1,9 @@
-"""Tables of settings: keys with defaults, bounds, meanings and facts, read from a flat
-mapping of scalars.
+"""Tables of settings, which are read from a flat mapping of scalars.
 
-`RunConfig` and `NodeConfig` are the two tables of this package. A table is a frozen
-dataclass; each field is one setting, and a base class of it may be a group of settings.
-The order of fields has no meaning.
+A table has keys with defaults, bounds, meanings and facts. `RunConfig` and `NodeConfig`
+are the two tables of this package. A table is a frozen dataclass; each field is one
+setting, and a base class of it may be a group of settings. The order of fields has no
+meaning.
 """
 
 from __future__ import annotations
@@ -62,33 +62,30 @@ class Settings:
     """Fields that can be read from a flat mapping of scalars."""
 
     source: ClassVar[str]  # the mapping's name in messages
-    # further keys that may be in the mapping; None: any
     foreign: ClassVar[frozenset[str] | None] = None
+    """Further keys that may be in the mapping; None for any."""
     gone: ClassVar[frozenset[str]] = frozenset()  # keys of earlier versions
 
     @classmethod
-    def parse(cls, raw: Mapping[str, Any]) -> Self:
-        """Check a mapping of settings against the table, and refuse all wrong types and
-        bounds at once.
+    def parse(cls, raw: Mapping[str, object]) -> Self:
+        """Check a mapping of settings against the table.
+
+        All wrong types and bounds are refused at once.
         """
         errors = list[ConfigError]()
         rows = cls.rows()
         values = dict[str, Any]()
-        keys = ", ".join(row.key for row in rows)
-        if cls.foreign is not None and (
-            unknown := sorted({*raw} - {row.key for row in rows} - cls.foreign)
-        ):
+        keys = [row.key for row in rows]
+        unknown = list[str]()
+        if cls.foreign is not None:
+            unknown = sorted({*raw} - {*keys} - cls.foreign)
+        if unknown:
             field = f"{cls.source} {', '.join(key[:80] for key in unknown[:10])}"
+            expected = f"one of {', '.join(keys)}"
             # A reason that is cut off still says what is wrong.
-            text = f"{field}: unknown; expected one of {keys}"
-            errors.append(
-                ConfigError(
-                    f"{cls.source} {unknown[0][:80]}",
-                    f"one of {keys}",
-                    "unknown",
-                    text=text,
-                )
-            )
+            text = f"{field}: unknown; expected {expected}"
+            first = f"{cls.source} {unknown[0][:80]}"
+            errors.append(ConfigError(first, expected, "unknown", text=text))
         gone = "no such setting any more, see CHANGELOG.md"
         errors += [
             ConfigError(f"{cls.source} {key}", gone, "one")
@@ -114,12 +111,12 @@ class Settings:
         """The rules between settings. A table with further ones extends this."""
         for row in self.rows():
             for needed in row.facts.needs:
-                value = getattr(self, needed)
-                expected = (
-                    f"{key_of(needed)} "
-                    f"{'true' if isinstance(value, bool) else 'above 0'} beside it"
-                )
-                yield row.name, self.is_given(row.name) and not value, expected
+                condition = getattr(self, needed)
+                least = "above 0"
+                if isinstance(condition, bool):
+                    least = "true"
+                expected = f"{key_of(needed)} {least} beside it"
+                yield row.name, self.is_given(row.name) and not condition, expected
 
     def check(self) -> None:
         """Refuse the settings that break a rule.
@@ -159,12 +156,10 @@ class Settings:
 
     def refused(self, name: str, expected: str, got: str | None = None) -> ConfigError:
         """The error about a setting, by default with its value."""
-        shown = (
-            (in_json(getattr(self, name)) if getattr(self, name) != "" else "none")
-            if got is None
-            else got
-        )
-        return ConfigError(f"{self.source} {key_of(name)}", expected, shown)
+        if got is None:
+            own = getattr(self, name)
+            got = "none" if own == "" else in_json(own)
+        return ConfigError(f"{self.source} {key_of(name)}", expected, got)
 
 
 def _refuse(errors: Sequence[ConfigError]) -> None:
@@ -199,17 +194,15 @@ def as_setting(error: FlyNNError, source: str) -> ConfigError:
 
 @contextmanager
 def about_settings(source: str) -> Iterator[None]:
-    """Errors about values that follow from settings become errors about the settings."""
+    """Make errors about values that follow from settings errors about the settings."""
     try:
         yield
     except (SpecError, ConfigError) as error:
         raise as_setting(error, source) from None
 
 
-def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
-    """`value` in the type of `default` and within its bounds, or a ConfigError of one
-    line.
-    """
+def _checked(field: str, value: Any, default: object, facts: Facts) -> object:
+    """`value` in the type of `default`; refused in one line beyond its bounds."""
     try:
         if isinstance(default, bool):
             return _validation.boolean(field, value)
@@ -219,31 +212,26 @@ def _checked(field: str, value: Any, default: Any, facts: Facts) -> Any:
         if isinstance(default, int):
             # A command line has 2.0 where a program computed the number.
             if isinstance(value, float) and value.is_integer():
-                whole = int(value)
-            else:
-                whole = value
-            if facts.high is None:
-                most = _validation.LARGEST
-            else:
+                value = int(value)
+            most = _validation.LARGEST
+            if facts.high is not None:
                 most = int(facts.high)
-            return _validation.integer(
-                field, whole, 0 if facts.low is None else int(facts.low), most
-            )
-        bounds: dict[str, Any] = {
+            return _validation.integer(field, value, int(facts.low or 0), most)
+        bounds = {
             "least": facts.low,
             "most": facts.high,
             "above": facts.above,
             "below": facts.below,
         }
-        return _validation.number(
-            field, value, **{name: n for name, n in bounds.items() if n is not None}
-        )
+        given = {name: bound for name, bound in bounds.items() if bound is not None}
+        return _validation.number(field, value, **given)  # type: ignore[arg-type]
     except ConfigError as error:
         expected = str(error.expected).replace("True or False", "true or false")
         raise ConfigError(field, expected, in_json(value)) from None
 
 
-def _text(field: str, value: Any, choices: tuple[str, ...] | None) -> str:
+def _text(field: str, value: object, choices: tuple[str, ...] | None) -> str:
+    """A text, also of a number or a truth value that stands for one."""
     # `classes=1,2` and `decay=0.8` are natural to type, and TOML reads the second as a
     # number.
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -257,20 +245,17 @@ def _text(field: str, value: Any, choices: tuple[str, ...] | None) -> str:
     return value.strip()
 
 
-def in_json(value: Any) -> str:
-    """A value as a user would type it, shortened; of a value that no setting has, its
-    type.
-    """
-    return (
-        json.dumps(value)
-        if isinstance(value, bool | int | float | str)
-        else type(value).__name__
-    )[:80]
+def in_json(value: object) -> str:
+    """A value as a user would type it, shortened; else the name of its type."""
+    if isinstance(value, bool | int | float | str):
+        return json.dumps(value)[:80]
+    return type(value).__name__[:80]
 
 
 def whole_numbers(texts: Sequence[str]) -> list[int] | None:
-    """The integers that the texts spell, if each spells one as Python prints it: not as
-    `01`, `1_0` or `1.0`.
+    """The integers that the texts spell; None if one is no integer.
+
+    An integer is spelled as Python prints it, and not as `01`, `1_0` or `1.0`.
     """
     if all(map(PLAIN_INTEGER.fullmatch, texts)):
         return [int(text) for text in texts]
@@ -289,18 +274,21 @@ def floats(text: str, separator: str) -> list[float]:
 
 
 def entries(field: str, text: str, kinds: tuple[type, ...]) -> list[Any]:
-    """The entries of a JSON list, each of one of these types, or the strings of a text
-    with commas between them.
+    """The entries of a JSON list, each of one of these types.
+
+    A text of another form is strings with commas between them.
     """
     if not text.startswith("["):
         if text:
             return [part.strip() for part in text.split(",")]
         return []
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(type(entry) in kinds for entry in found):
+        parsed = None
+    if not isinstance(parsed, list) or not all(
+        type(entry) in kinds for entry in parsed
+    ):
         called = " or ".join({str: "strings", int: "integers"}[kind] for kind in kinds)
         raise ConfigError(field, f"a JSON list of {called}", in_json(text))
-    return found
+    return parsed

@@ -1,9 +1,9 @@
-"""The verb `try`: a federation of files in this process, with the code of a SuperNode
-and that of `flwr run`.
+"""The verb `try`: a federation of files in this process.
 
-Each file is a party with a node config of its own. All files are looked at first, and
-every fault is printed with the setting that mends it. The parties then answer the
-messages of the server one after another.
+It runs the code of a SuperNode and that of `flwr run`. Each file is a party with a node
+config of its own. All files are looked at first, and every fault is printed with the
+setting that mends it. The parties then answer the messages of the server one after
+another.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import reduce
 from importlib import import_module
+from itertools import chain
 from operator import add
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,13 +52,16 @@ from flwr_flynn.tables.texts import as_name
 
 _MOST_PARTS = 1000
 _MANY_LEVELS = 20
+_Given = dict[str, Any]
+"""Settings by their keys, as they are typed."""
+
 _OWN = ("action", "federation", "min-available", "nodes-at-a-time", "output-dir")
 """Run settings that follow from the files."""
 
 
 def run_files(
     paths: list[str],
-    node: dict[str, Any],
+    node: dict[str, object],
     by: str = "",
     out: str = "",
     settings: Sequence[str] = (),
@@ -72,10 +76,11 @@ def run_files(
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.WARNING)
-        parts, found = (
-            _split(paths, by, node, Path(folder)) if by else ([*map(Path, paths)], {})
-        )
-        node = found | node  # each part is read as the whole file was
+        parts = [*map(Path, paths)]
+        if by:
+            parts, dialect = _split(paths, by, node, Path(folder))
+            # Each part is read as the whole file was.
+            node = dialect | node
         sites = [
             Site(path, {"data-path": str(path), "party-id": name, **node})
             for name, path in _named(parts)
@@ -89,25 +94,24 @@ def run_files(
         config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
         if config is None:
             return 1
+        written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
         if config.dry_run:
-            written: tuple[str, ...] = ("plan.json",)
-        else:
-            written = ("report.html", "figures.csv", "model.npz", "metrics.json")
-        files = server_app.RunFiles(
-            server_app.output_folder(config, 1), Path(folder) / "federation.npz"
-        )
-        check_apart([files.folder / name for name in written], paths)
+            written = ["plan.json"]
+        output = server_app.output_folder(config, 1)
+        files = server_app.RunFiles(output, Path(folder) / "federation.npz")
+        check_apart([output / name for name in written], paths)
         grid = FilesGrid([site.raw for site in sites])
         context = Context(1, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
     for name in written:
-        print(files.folder / name)
+        print(output / name)
     return 0
 
 
 class FilesGrid(Grid):
-    """A grid whose nodes are deployed parties in this process, for the strategy of the
-    Message API.
+    """A grid whose nodes are deployed parties in this process.
+
+    It is for the strategy of the Message API.
 
     Parameters
     ----------
@@ -115,14 +119,15 @@ class FilesGrid(Grid):
         The node config of each party.
     """
 
-    # which the strategy does not use
+    # The strategy does not use these.
     run = set_run = create_message = push_messages = pull_messages = cast(Any, None)
 
-    def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
-        # before Flower 1.38, in which a grid names the sender
+    def __init__(self, nodes: Sequence[_Given]) -> None:
+        # From Flower 1.38 on a grid names the sender.
         with suppress(ImportError):
-            identity: Any = import_module("flwr.supercore.task_identity").TaskIdentity
-            identity.run_id = identity.node_id = identity.task_id = 1
+            identity = import_module("flwr.supercore.task_identity").TaskIdentity
+            for name in ("run_id", "node_id", "task_id"):
+                setattr(identity, name, 1)
         self._contexts = {
             i: Context(1, i, dict(node), RecordDict(), {})
             for i, node in enumerate(nodes, 2)
@@ -143,10 +148,11 @@ class FilesGrid(Grid):
 # ---- settings and parties
 
 
-def _settings(
-    texts: Sequence[str], nodes: Mapping[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Run settings among ``KEY=VALUE``; those of a party are added to its node config."""
+def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
+    """Run settings among ``KEY=VALUE``.
+
+    Settings of a party are added to its node config.
+    """
     rows = [
         row
         for row in RunConfig.rows()
@@ -156,113 +162,108 @@ def _settings(
         row.key: row.default for row in rows if row.group not in ("privacy", "secure")
     }
     of_party = {row.key: row.default for row in NodeConfig.rows()}
-    given = dict[str, Any]()
+    given = _Given()
     for text in texts:
-        left, _, value = text.partition("=")
+        left, _, typed = text.partition("=")
         party, colon, key = left.strip().rpartition(":")
+        known = of_run
+        settings = given
+        form = "KEY=VALUE with"
         if colon:
             known = of_party
-        else:
-            known = of_run
+            settings = nodes.get(party, {})
+            form = f"PARTY:KEY=VALUE with a party of {', '.join(nodes)} and"
         if key not in known or (colon and party not in nodes):
-            form = "KEY=VALUE with"
-            if colon:
-                form = f"PARTY:KEY=VALUE with a party of {', '.join(nodes)} and"
             raise ConfigError("--set", f"{form} a key of {', '.join(known)}", text)
-        # a value of another type is refused with the settings
+        settings[key] = typed
+        is_text = isinstance(known[key], str) and typed[:1] != '"'
+        # A setting of another type is refused with all settings.
         with suppress(ValueError, RecursionError):
-            if not (isinstance(known[key], str) and value[:1] != '"'):
-                value = json.loads(value)
-        (nodes[party] if colon else given)[key] = value
+            if not is_text:
+                settings[key] = json.loads(typed)
     return given
 
 
 def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Each file with a name of its own: its stem, behind that of its folder where
-    several have the same.
+    """Each file with a name of its own.
+
+    The name is the file's stem, behind the name of its folder where several files have
+    the same stem.
     """
     stems = [path.stem for path in paths]
     names = list[str]()
     for path in paths:
-        if stems.count(path.stem) == 1:
-            name = path.stem
-        else:
-            name = f"{path.absolute().parent.name}-{path.stem}"
-        names.append(f"{name}-{len(names) + 1}" if name in names else name)
-        yield names[-1], path
+        name = path.stem
+        if stems.count(name) > 1:
+            name = f"{path.absolute().parent.name}-{name}"
+        if name in names:
+            name = f"{name}-{len(names) + 1}"
+        names.append(name)
+        yield name, path
 
 
 def _split(
-    paths: Sequence[str], by: str, node: Mapping[str, Any], folder: Path
+    paths: Sequence[str], by: str, node: Mapping[str, object], folder: Path
 ) -> tuple[list[Path], dict[str, str]]:
-    """Write the rows of one file in a part for each value of a column, without it;
-    paths and what was detected.
+    """Write the rows of one file in a part for each text of a column, without it.
+
+    Return the paths of the parts, and the node settings of their dialect.
     """
     path = existing(Path(paths[0]))
     if len(paths) > 1 or ending(path) != ".csv":
-        raise ConfigError(
-            "--by",
-            "one CSV file",
-            f"{len(paths)} files, the first a {ending(path)} file",
-        )
-    # The values of the column are read as labels are.
-    file = opened_csv(
-        path,
-        Reading(
-            by, dialect=NodeConfig.parse({"data-path": paths[0], **node}).dialect()
-        ),
-    )
+        got = f"{len(paths)} files, the first a {ending(path)} file"
+        raise ConfigError("--by", "one CSV file", got)
+    dialect = NodeConfig.parse({"data-path": paths[0], **node}).dialect()
+    # The column is read as labels are.
+    file = opened_csv(path, Reading(by, dialect=dialect))
     n_without = file.n_unlabelled
     file.n_unlabelled = 0
     file.check()
     (at,) = file.indices([by], f"a column {by!r}")
-    dialect = file.reading.dialect
-    rows_of: dict[str, list[Sequence[str]]] = {}
-    for row in file.source.cells(range(len(file.columns))):
-        rows_of.setdefault(row[at].strip(), []).append(row)
-    rows_of = {
-        value: rows
-        for value, rows in rows_of.items()
-        if not unlabelled(objects([value]))[0]
-    }
+    rows_of = _rows_by_text(file, at)
     if not 1 <= len(rows_of) <= _MOST_PARTS:
-        raise ConfigError(
-            "--by", f"a column of 1 to {_MOST_PARTS} texts or numbers", len(rows_of)
-        )
+        expected = f"a column of 1 to {_MOST_PARTS} texts or numbers"
+        raise ConfigError("--by", expected, len(rows_of))
     if n_without:
         print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
-    parts = list[Path]()
-    for value, rows in sorted(rows_of.items()):
-        name = re.sub(r"[^\w .+-]", "_", value)[:60]
-        parts.append(folder / str(len(parts)) / f"{name}{path.suffix}")
-        parts[-1].parent.mkdir()
-        with parts[-1].open(
-            "w", encoding=codec(dialect.encoding), newline=""
-        ) as stream:
-            head = file.columns, *rows
-            csv.writer(stream, delimiter=dialect.separator).writerows(
-                [*row[:at], *row[at + 1 :]] for row in head
-            )
-    mark = next(
-        name for name, mark in SEPARATOR_NAMES.items() if mark == dialect.separator
-    )
-    return parts, {
-        "separator": mark,
+    dialect = file.reading.dialect
+    paths_of_parts = list[Path]()
+    for index, (text, rows) in enumerate(sorted(rows_of.items())):
+        name = re.sub(r"[^\w .+-]", "_", text)[:60]
+        own = folder / str(index) / f"{name}{path.suffix}"
+        own.parent.mkdir()
+        lines = ([*row[:at], *row[at + 1 :]] for row in (file.columns, *rows))
+        with own.open("w", encoding=codec(dialect.encoding), newline="") as stream:
+            csv.writer(stream, delimiter=dialect.separator).writerows(lines)
+        paths_of_parts.append(own)
+    names = {mark: name for name, mark in SEPARATOR_NAMES.items()}
+    return paths_of_parts, {
+        "separator": names[dialect.separator],
         "decimal": dialect.decimal,
         "encoding": dialect.encoding,
     }
+
+
+def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
+    """The rows of a file by the text of a column, without those where it is missing."""
+    rows_of: dict[str, list[Sequence[str]]] = {}
+    for row in file.source.cells(range(len(file.columns))):
+        rows_of.setdefault(row[at].strip(), []).append(row)
+    is_missing = unlabelled(objects([*rows_of]))
+    for text in [text for text, gap in zip(rows_of, is_missing, strict=True) if gap]:
+        del rows_of[text]
+    return rows_of
 
 
 # ---- faults before anything is counted
 
 
 class Site:
-    """A party, what its file has, and its faults, each with the setting that mends it."""
+    """A party, its file, and faults, each with the setting that mends it."""
 
-    def __init__(self, path: Path, raw: dict[str, Any]) -> None:
-        # `raw` is its node config
+    def __init__(self, path: Path, raw: _Given) -> None:
         self.path = path
-        self.raw = raw
+        self.raw = raw  # its node config
         self.name = f"{raw['party-id']}{path.suffix}"
         self.faults = list[str]()
         self.columns = list[str]()
@@ -288,16 +289,16 @@ class Site:
         )
 
     def note(self, fault: str, mend: str = "") -> None:
-        """Note a fault, and the setting that mends it; behind a colon one of this
-        party.
+        """Note a fault, and the setting that mends it.
+
+        A setting behind a colon is one of this party.
         """
+        if mend.startswith(":"):
+            mend = f"{self.raw['party-id']}{mend}"
         if mend:
-            text = (
-                f"{fault}; --set {self.raw['party-id'] if mend[0] == ':' else ''}{mend}"
-            )
-        else:
-            text = fault
-        self.faults += [] if text in self.faults else [text]
+            fault = f"{fault}; --set {mend}"
+        if fault not in self.faults:
+            self.faults.append(fault)
 
     def head(self) -> None:
         """Read the settings, and the names of the columns."""
@@ -305,28 +306,22 @@ class Site:
         self.columns = columns_of(existing(self.path), self.node.dialect()) or []
 
     def look(self, others: set[str]) -> None:
-        """Note the faults of the file by itself, and its labels; `others` are columns
-        of other files.
+        """Note the faults of the file by itself, and its labels.
+
+        `others` are columns of other files.
         """
         label = as_name(self.node.label or "label")
-        if (
-            self.columns
-            and by_name(self.columns, [label]) == [None]
-            and ending(self.path) != ".npz"
-        ):
+        is_missing = by_name(self.columns, [label]) == [None]
+        if self.columns and is_missing and ending(self.path) != ".npz":
             own = [name for name in self.columns if name not in others]
-            if own:
-                got = f"those of no other file: {_quoted(own)}"
-            else:
-                got = f"others: {_quoted(self.columns)}"
-            self.note(
-                f"expected a column {label!r}, got {got}",
-                f":label={own[0] if len(own) == 1 else '...'}",
-            )
+            self._note_label(label, own)
             if len(own) != 1:
                 return
-            self.node = replace(self.node, label=own[0])  # for further faults
-        self.file, n_faults = (file := opened_own(self.node)), len(self.faults)
+            # It is probably the label, and the file may have further faults.
+            self.node = replace(self.node, label=own[0])
+        file = opened_own(self.node)
+        self.file = file
+        n_faults = len(self.faults)
         print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
         for error, key in file.faults():
             self.refuse(error, f":{key}=...")
@@ -339,8 +334,18 @@ class Site:
             for label in batch.labels.tolist()  # type: ignore[union-attr]
         }
 
+    def _note_label(self, label: str, own: list[str]) -> None:
+        """Note that the label column is missing; `own` are columns of no other file."""
+        got = f"others: {_quoted(self.columns)}"
+        if own:
+            got = f"those of no other file: {_quoted(own)}"
+        name = "..."
+        if len(own) == 1:
+            name = own[0]
+        self.note(f"expected a column {label!r}, got {got}", f":label={name}")
 
-def _plain(label: Any) -> str:
+
+def _plain(label: object) -> str:
     """A label as text, an integer without a point."""
     text = str(label)
     if text.endswith(".0") and PLAIN_INTEGER.fullmatch(text[:-2]):
@@ -349,77 +354,86 @@ def _plain(label: Any) -> str:
 
 
 def _quoted(names: Iterable[str]) -> str:
+    """Texts of a file in words, the first of them."""
     return listed([repr(name[:60]) for name in names])
 
 
 def _inspected(
     sites: list[Site], config: RunConfig, is_split: bool
 ) -> RunConfig | None:
-    """Print all faults, and return the settings with the classes of all files; None if
-    too few can be counted.
+    """Print all faults, and return the settings with the classes of all files.
+
+    Return None if too few parties can be counted.
     """
     for site in sites:
         with site.noting():
             site.head()
     for site in [site for site in sites if not site.faults]:
+        others = [other.columns for other in sites if other is not site]
         with site.noting():
-            site.look(
-                {name for other in sites if other is not site for name in other.columns}
-            )
+            site.look({*chain.from_iterable(others)})
     schema = own_schema(config)
     together = Site(Path(), {"party-id": "all files"})
     with together.noting():
         _compare_columns(sites, config, schema)
-    known = {*map(_plain, config.class_list() or (schema.classes if schema else ()))}
-    for site in sites:
-        others = known or set[str]().union(
-            *(other.labels for other in sites if other is not site)
-        )
-        if others and (odd := sorted(site.labels - others)):
-            where = "those of the other files"
-            if known:
-                where = "the classes"
-            text = (
-                f"{len(odd)} of {len(site.labels)} label values are not among "
-                f"{where}: {_quoted(odd)}"
-            )
-            # Classes that one site alone has are usual; a site that shares none has
-            # probably another code for them.
-            if known or (len(odd) == len(site.labels) and not is_split):
-                site.note(
-                    text,
-                    f":label-map={','.join(f'{value[:60]}=...' for value in odd[:20])}",
-                )
-            else:
-                print(f"{site.name}: note: {text}")
+    classes: Sequence[str | int] = config.class_list()
+    if schema is not None and not classes:
+        classes = schema.classes
+    _compare_labels(sites, {*map(_plain, classes)}, is_split)
     ready = [site for site in sites if not site.faults]
-    classes = sorted(set[str]().union(*(site.labels for site in ready)))
     with together.noting():
-        if len(classes) > MOST_CLASSES:
-            raise DataError(
-                "label", f"at most {MOST_CLASSES} different labels", len(classes)
-            )
-        if not known:
-            config = replace(
-                config, classes=json.dumps(coded_labels(objects(classes), "label")[0])
-            )
+        labels = sorted(set[str]().union(*(site.labels for site in ready)))
+        if len(labels) > MOST_CLASSES:
+            expected = f"at most {MOST_CLASSES} different labels"
+            raise DataError("label", expected, len(labels))
+        if not classes:
+            own_classes, _ = coded_labels(objects(labels), "label")
+            config = replace(config, classes=json.dumps(own_classes))
     for site in (*sites, together):
         for fault in site.faults:
             print(f"REFUSED: {site.name}: {fault}")
-    if (
-        len(ready) >= (needed := config.min_parties or len(sites))
-        and not together.faults
-    ):
+    n_needed = config.min_parties or len(sites)
+    if len(ready) >= n_needed and not together.faults:
         return config
-    print(f"{len(ready)} of {len(sites)} parties can be counted; min-parties: {needed}")
+    n_ready = f"{len(ready)} of {len(sites)} parties"
+    print(f"{n_ready} can be counted; min-parties: {n_needed}")
     return None
+
+
+def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) -> None:
+    """Note labels that are no classes, or that no other file has.
+
+    Without classes, labels that one file alone has are usual. A file that shares no
+    label with the others probably has another code for them.
+    """
+    for site in sites:
+        others = classes
+        where = "the classes"
+        if not classes:
+            labels = [other.labels for other in sites if other is not site]
+            others = set[str]().union(*labels)
+            where = "those of the other files"
+        odd = sorted(site.labels - others)
+        if not others or not odd:
+            continue
+        fault = (
+            f"{len(odd)} of {len(site.labels)} label values are not among "
+            f"{where}: {_quoted(odd)}"
+        )
+        shares_none = len(odd) == len(site.labels) and not is_split
+        if classes or shares_none:
+            pairs = ",".join(f"{label[:60]}=..." for label in odd[:20])
+            site.note(fault, f":label-map={pairs}")
+        else:
+            print(f"{site.name}: note: {fault}")
 
 
 def _compare_columns(
     sites: Sequence[Site], config: RunConfig, schema: Schema | None
 ) -> None:
-    """Note what the columns of the run, given or learned as the run learns them, refuse
-    of each file.
+    """Note the faults of each file beside the columns of the run.
+
+    Where no columns are given, they are learned as the run learns them.
     """
     features = config.names("feature_names")
     if schema is None and not features:
@@ -435,7 +449,7 @@ def _compare_columns(
         for name, reason in left_out.items():
             print(f"column {name[:60]!r} is left out: {reason}")
         for column in schema.columns:
-            # such as names of patients who came several times
+            # They may be names of patients who came several times.
             if len(column.levels) > _MANY_LEVELS:
                 print(
                     f"column {column.name[:60]!r} tells {len(column.levels)} texts, "
@@ -444,8 +458,10 @@ def _compare_columns(
         if not schema.is_named:
             schema = None
     for site in sites:
-        if site.file is not None:
-            with site.noting("schema=FILE"):
-                file = opened_own(site.node, features, schema)
-                for error, key in file.faults() if site.is_sound else ():
+        if site.file is None:
+            continue
+        with site.noting("schema=FILE"):
+            file = opened_own(site.node, features, schema)
+            if site.is_sound:
+                for error, key in file.faults():
                     site.refuse(error, f":{key}=...")

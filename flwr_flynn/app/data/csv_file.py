@@ -1,10 +1,10 @@
-"""CSV files as tables: their dialect from the head, encoding and kinds from a first
-pass, values from a second.
+"""CSV files as tables.
 
-The standard library's `csv.reader` tries four separators; the one that gives most rows
-as many fields as the header wins. It agrees with clevercsv on plain, quoted, German and
-ragged samples, where `csv.Sniffer` refuses some, and needs no further package (DuckDB's
-sniffer is 66 MB).
+Their dialect follows from the head, encoding and kinds from a first pass, and values
+from a second. The standard library's `csv.reader` tries four separators; the one that
+gives most rows as many fields as the header wins. It agrees with clevercsv on plain,
+quoted, German and ragged samples, where `csv.Sniffer` refuses some, and needs no
+further package (DuckDB's sniffer is 66 MB).
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from flwr_flynn.app.data.source import (
     SEPARATORS,
+    Cells,
     Dialect,
     Part,
     Reading,
@@ -58,13 +59,21 @@ def _text_of(path: Path, dialect: Dialect) -> IO[str]:
 def header_of(path: Path, dialect: Dialect) -> list[str]:
     """The fields of the first line that is not blank."""
     with _text_of(path, dialect) as stream:
-        return (
-            next(filter(None, csv.reader(stream, delimiter=dialect.separator)), None)
-            or []
-        )
+        rows = csv.reader(stream, delimiter=dialect.separator)
+        return next(filter(None, rows), [])
 
 
-class CsvText(Source):
+class _CsvSource(Source):
+    """A CSV file, whose columns are of texts alone."""
+
+    def _set_columns(self, header: Sequence[str]) -> None:
+        self.columns = tuple(header)
+        self.key_names = self.columns
+        self.keys = range(len(header))
+        self.kinds = [None] * len(header)
+
+
+class CsvText(_CsvSource):
     """A CSV file in a dialect, whose fields may have line breaks."""
 
     dialect: Dialect
@@ -73,8 +82,7 @@ class CsvText(Source):
         self.name = path.name
         self._path = path
         self.dialect = dialect
-        self.columns = self.key_names = tuple(header_of(path, dialect))
-        self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
+        self._set_columns(header_of(path, dialect))
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
@@ -88,18 +96,21 @@ class CsvText(Source):
         ):
             rows = filter(None, csv.reader(stream, delimiter=self.dialect.separator))
             next(rows, None)
-            while some := list(islice(rows, n_rows)):
-                last = some[-1]
-                fitting = [row for row in some if len(row) == width]
-                texts = [*map(list, zip(*fitting, strict=True))] or [
-                    [] for _ in range(width)
-                ]
+            while batch := list(islice(rows, n_rows)):
+                last = batch[-1]
+                fitting = [row for row in batch if len(row) == width]
+                texts = _transposed(fitting, width)
                 yield Part(
                     len(fitting),
                     lambda part, texts=texts: texts,  # type: ignore[misc]
-                    len(some) - len(fitting),
+                    len(batch) - len(fitting),
                 )
         _check_end(self._path, last[-1])
+
+
+def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
+    """The columns of some rows."""
+    return [*map(list, zip(*rows, strict=True))] or [[] for _ in range(width)]
 
 
 def opened_csv(path: Path, reading: Reading) -> TableFile:
@@ -113,35 +124,31 @@ def opened_csv(path: Path, reading: Reading) -> TableFile:
 
 
 def _check_header(file: TableFile) -> None:
-    """Refuse a file with another header below the first, or with rows within quotes
-    that opened by mistake.
+    """Refuse a file with a second header, or with quotes that opened by mistake.
+
+    Such quotes have whole rows between them.
     """
     words = [{*map(str.strip, report.numerals.words)} for report in file.reports]
     has_numbers = any(report.numerals.n_numbers for report in file.reports)
-    if has_numbers and all(
-        name in each for name, each in zip(file.names, words, strict=False)
-    ):
+    columns = zip(file.names, words, strict=False)
+    if has_numbers and all(name in own for name, own in columns):
         raise DataError(file.name, "one header", "the header again below")
     triples = zip(file.first, words, file.reports, strict=False)
     mixed = [
-        some == {text.strip()}
-        for text, some, report in triples
+        own == {text.strip()}
+        for text, own, report in triples
         if report.numerals.n_numbers
     ]
-    if (
-        len(mixed) > 1
-        and all(mixed)
-        and file.n_rows > 2
-        and len({*file.first}) == len(file.first)
-    ):
+    are_different = len({*file.first}) == len(file.first)
+    if len(mixed) > 1 and all(mixed) and file.n_rows > 2 and are_different:
         raise DataError(file.name, "one header", "a second one in the first row")
     width = len(file.columns) - 1
+    if not width:
+        return
+    separator = file.reading.dialect.separator
     for report in file.reports:
-        for text in report.numerals.words if width else ():
-            inner = [
-                line.count(file.reading.dialect.separator)
-                for line in text.splitlines()[1:-1]
-            ]
+        for text in report.numerals.words:
+            inner = [line.count(separator) for line in text.splitlines()[1:-1]]
             if len(inner) > 1 and all(n == width for n in inner):
                 raise DataError(
                     file.name,
@@ -151,8 +158,9 @@ def _check_header(file: TableFile) -> None:
 
 
 def _check_end(path: Path, last: str) -> None:
-    """Refuse a file whose last quote is open: from it to the end all would be the last
-    field of one row.
+    """Refuse a file whose last quote is open.
+
+    From it to the end all would be the last field of one row.
     """
     if "\n" not in last and "\r" not in last:
         return
@@ -214,7 +222,7 @@ def _encoding_of(path: Path, head: bytes) -> str:
                     line += chunk.count(b"\n")
             return encoding
         except UnicodeDecodeError as error:
-            # other characters are right: a byte of it is broken
+            # Where other characters are right, a byte is broken.
             if encoding == "utf-8" and _UTF8.search(head):
                 line += error.object.count(b"\n", 0, error.start)
                 expected = "text in UTF-8, or the setting encoding"
@@ -229,18 +237,13 @@ _UTF8 = re.compile(rb"[\xc3-\xdf][\x80-\xbf]|[\xe1-\xef][\x80-\xbf]{2}")
 
 def _sample(text: str, separator: str, is_whole: bool) -> list[list[str]]:
     """The first rows of a text that are not blank; [] if it cannot be parsed so."""
+    lines = io.StringIO(text, newline="")
     try:
-        rows = list(
-            islice(
-                filter(
-                    None, csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-                ),
-                _ROWS,
-            )
-        )
+        parsed = filter(None, csv.reader(lines, delimiter=separator))
+        rows = list(islice(parsed, _ROWS))
     except csv.Error:
         return []
-    # the last one may be cut off
+    # The last one may be cut off.
     if is_whole or len(rows) == _ROWS:
         return rows
     return rows[:-1]
@@ -249,20 +252,22 @@ def _sample(text: str, separator: str, is_whole: bool) -> list[list[str]]:
 def _separator_of(text: str, is_whole: bool) -> str:
     best = (0.0, 1)
     separator = ","
-    for each in SEPARATORS:
-        rows = _sample(text, each, is_whole)
-        if rows and (width := len(rows[0])) > 1:
-            fitting = sum(len(row) == width for row in rows) / len(rows)
-            if (fitting, width) > best:
-                best = (fitting, width)
-                separator = each
+    for mark in SEPARATORS:
+        rows = _sample(text, mark, is_whole)
+        if not rows or len(rows[0]) == 1:
+            continue
+        width = len(rows[0])
+        fitting = sum(len(row) == width for row in rows) / len(rows)
+        if (fitting, width) > best:
+            best = (fitting, width)
+            separator = mark
     return separator
 
 
 def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
-    """The decimal mark that most fields prove; a group of three digits alone proves
-    none, and is refused alone.
+    """The decimal mark that most fields prove.
 
+    A group of three digits proves none, and a file with such groups alone is refused.
     1.5 and 1,234,567 prove a point. Of 1.234 nothing is said, unless integers stand in
     the same column; between commas a comma separates thousands.
     """
@@ -279,9 +284,9 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
                     and GROUPS[mark].fullmatch(field) is not None
                     and field[0] != "0"
                 )
-                groups += (
-                    is_group and separator != "," and (mark == "," or has_integers)
-                )
+                is_unclear = separator != "," and (mark == "," or has_integers)
+                if is_group and is_unclear:
+                    groups += 1
     if groups and not proofs.total():
         expected = (
             "a decimal mark (setting decimal), where numbers such as 1,234 "
@@ -303,9 +308,10 @@ _LONGEST_LINE = 2**20  # bytes of a row
 _BLOCK = 2**22  # bytes of lines at a time
 
 
-class CsvLines(Source):
-    """A plain CSV file, every line of which is a row by itself; one with another number
-    of fields has no values.
+class CsvLines(_CsvSource):
+    """A plain CSV file, every line of which is a row by itself.
+
+    A line with another number of fields has no values.
     """
 
     def __init__(self, path: Path) -> None:
@@ -313,21 +319,17 @@ class CsvLines(Source):
         self._path = path
         with path.open("rb") as stream:
             head = stream.read(4)
-            if b"\0" in head or head.startswith(
-                (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-            ):
+            is_wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            if is_wide or b"\0" in head:
                 raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
-            self.columns = self.key_names = tuple(
-                next(filter(None, map(_fields, _lines(stream))), [])
-            )
+            self._set_columns(next(filter(None, map(_fields, _lines(stream))), []))
             if any(b'"' in line and _is_open(line) for line in _lines(stream)):
                 raise DataError(
                     path.name,
                     "a record in each line, without line breaks in quotes",
                     "open quotes",
                 )
-        self.keys, self.kinds = range(len(self.columns)), [None] * len(self.columns)
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
@@ -335,34 +337,33 @@ class CsvLines(Source):
         """The lines, without the header."""
         with self._path.open("rb") as stream:
             lines = _lines(stream)
-            some = []
+            batch = []
             size = 0
             next(filter(_fields, lines), None)
             for line in lines:
-                some.append(line)
+                batch.append(line)
                 size += len(line)
-                if len(some) >= n_rows or size >= _BLOCK:
-                    yield Part(len(some), partial(self._cells, some))
-                    some = []
+                if len(batch) >= n_rows or size >= _BLOCK:
+                    yield Part(len(batch), partial(self._cells, batch))
+                    batch = []
                     size = 0
-            if some:
-                yield Part(len(some), partial(self._cells, some))
+            if batch:
+                yield Part(len(batch), partial(self._cells, batch))
 
-    def _cells(self, lines: list[bytes], part: slice) -> list[list[Any]]:
+    def _cells(self, lines: list[bytes], part: slice) -> list[Cells]:
         width = len(self.columns)
-        fields = [some for line in lines[part] if (some := _fields(line))]
-        whole = [some if len(some) == width else [None] * width for some in fields]
-        return [*map(list, zip(*whole, strict=True))] or [[] for _ in range(width)]
+        empty = [None] * width
+        rows = filter(None, map(_fields, lines[part]))
+        return _transposed([row if len(row) == width else empty for row in rows], width)
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file without their ends; an empty one in the place of one that is
-    too long.
-    """
+    """The lines of a file without their ends; one that is too long is empty."""
     while line := stream.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
-            while (rest := stream.readline(_LONGEST_LINE)) and not rest.endswith(b"\n"):
-                pass
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = stream.readline(_LONGEST_LINE)
             line = b""
         yield line.rstrip(b"\r\n")
 
@@ -378,8 +379,9 @@ def _fields(line: bytes) -> list[str]:
 
 
 def _is_open(line: bytes) -> bool:
-    """True if a quote of the line is open at its end: the lines after it belong to the
-    same record.
+    """True if a quote of the line is open at its end.
+
+    The lines after it belong to the same record then.
     """
     try:
         return len([*csv.reader([line.decode("utf-8", "replace"), "behind"])]) == 1

@@ -21,14 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
-from flwr_flynn.app.data.source import ENDINGS, Array, Reading, ending
+from flwr_flynn.app.data.source import ENDINGS, Reading, ending
 from flwr_flynn.app.run_config import NATURAL, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import Samples
-
-IndexArray = npt.NDArray[np.int64]
-
+from flwr_flynn.tables.table import Table
 
 _STREAM_TEST = 1
 _STREAM_ORDER = 2
@@ -36,11 +35,10 @@ _STREAM_PARTITIONER = 3
 
 
 def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """SplitMix64 (Steele, Lea & Flood, OOPSLA 2014) at the counters `x`: a 64-bit hash
-    for each.
+    """A 64-bit hash of each counter in `x`.
 
-    Integer arithmetic modulo 2**64 alone, so the result is the same on every machine
-    and with every NumPy.
+    This is SplitMix64 (Steele, Lea & Flood, OOPSLA 2014): integer arithmetic modulo
+    2**64 alone, so the result is the same on every machine and with every NumPy.
 
     >>> [hex(int(v)) for v in splitmix64([0, 1])]
     ['0xe220a8397b1dcdaf', '0x910a2dec89025cc1']
@@ -59,80 +57,37 @@ def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
     )
 
 
-def held_out(n: int, fraction: float, split_seed: int) -> npt.NDArray[np.bool_]:
-    """(n,) mask of the held-out samples, by a hash in the first `fraction` of 64-bit
-    numbers.
+def held_out(n: int, fraction: float, split_seed: int) -> Mask:
+    """(n,) mask of the held-out samples.
+
+    They are those whose hash is in the first `fraction` of 64-bit numbers.
     """
     # 53 bits are exact in a float64, so the comparison rounds nothing.
-    return (_sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)) < np.uint64(
-        math.ceil(fraction * 2**53)
-    )
+    hashes = _sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)
+    return hashes < np.uint64(math.ceil(fraction * 2**53))
 
 
 def deal(
-    config: RunConfig, n_parties: int, codes: IndexArray, by: Array | None = None
-) -> tuple[IndexArray, ...]:
-    """Indices of the samples of each party, by the run's partitioner; held-out samples
-    are dealt like the rest.
+    config: RunConfig, n_parties: int, codes: Integers, by: Array | None = None
+) -> tuple[Integers, ...]:
+    """Indices of the samples of each party, by the run's partitioner.
 
-    Samples are shuffled first: some partitioners deal runs of neighbours, and files are
-    often sorted by class.
+    Held-out samples are dealt like the rest. Samples are shuffled first: some
+    partitioners deal runs of neighbours, and files are often sorted by class.
     """
     n = len(codes)
-    seed = int(
-        splitmix64(splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER))[0]
-        >> np.uint64(32)
-    )
     order = np.argsort(_sample_hash(n, config.split_seed, _STREAM_ORDER), kind="stable")
-    given = {
-        key: value for key, value in config.options().items() if key != "partition_by"
-    }
-    columns = {"index": order, "label": codes[order]} | (
-        {} if by is None else {"by": by[order]}
-    )
+    given = config.options()
+    given.pop("partition_by", None)
+    columns = {"index": order, "label": codes[order]}
+    if by is not None:
+        columns["by"] = by[order]
     try:
         with warnings.catch_warnings():
             # About samples that are left out, and repeated draws; the report has the
             # number of dealt samples.
             warnings.simplefilter("ignore")
-            name = "".join(word.capitalize() for word in config.partitioner.split("-"))
-            make = getattr(
-                import_module("flwr_datasets.partitioner"), f"{name}Partitioner"
-            )
-            defaults: dict[str, Any] = {
-                **{"num_partitions": n_parties, "seed": seed, "alpha": config.alpha},
-                "partition_by": "label" if by is None else "by",
-                "min_partition_size": 0,  # an empty party is a valid party
-                "num_classes_per_partition": 2,
-                "num_shards_per_partition": 2,
-                "partition_sizes": [
-                    len(part) for part in np.array_split(order, n_parties)
-                ],
-            }
-            too_large = [
-                key
-                for key, value in given.items()
-                if isinstance(value, int) and value > n
-            ]
-            if too_large:
-                raise ValueError(f"{too_large[0]} is more than the number of samples")
-            sizes = given.get("partition_sizes")
-            if isinstance(sizes, list) and len(sizes) != n_parties:
-                raise ValueError(f"partition_sizes has {len(sizes)} sizes")
-            if "shard_size" in given:
-                defaults["num_shards_per_partition"] = None
-            arguments = {
-                key: value
-                for key, value in defaults.items()
-                if key in signature(make).parameters
-            } | given
-            partitioner = make(**arguments)
-            # Indices and labels only: the features stay one NumPy array.
-            partitioner.dataset = (
-                import_module("datasets")
-                .Dataset.from_dict(columns)
-                .with_format("numpy")
-            )
+            partitioner = _partitioner(config, n_parties, given, columns)
             n_shares = partitioner.num_partitions
             if n_shares > n_parties:
                 raise ValueError(f"it makes {n_shares} shares")
@@ -152,27 +107,68 @@ def deal(
         raise ConfigError(
             "run-config partitioner", expected, config.partitioner
         ) from None
-    return tuple(
-        np.asarray(share, dtype=np.int64)
-        for share in [*shares, *[()] * (n_parties - n_shares)]
+    shares += [()] * (n_parties - n_shares)
+    return tuple(np.asarray(share, dtype=np.int64) for share in shares)
+
+
+def _partitioner(
+    config: RunConfig,
+    n_parties: int,
+    given: dict[str, object],
+    columns: dict[str, Array],
+) -> Any:
+    """The run's partitioner of flwr-datasets, over indices and labels alone."""
+    name = "".join(word.capitalize() for word in config.partitioner.split("-"))
+    make = getattr(import_module("flwr_datasets.partitioner"), f"{name}Partitioner")
+    order = columns["index"]
+    _check_options(given, n_parties, len(order))
+    stream = splitmix64([config.split_seed]) ^ np.uint64(_STREAM_PARTITIONER)
+    defaults = {
+        "num_partitions": n_parties,
+        "seed": int(splitmix64(stream)[0] >> np.uint64(32)),
+        "alpha": config.alpha,
+        "partition_by": "label",
+        "min_partition_size": 0,  # an empty party is a valid party
+        "num_classes_per_partition": 2,
+        "num_shards_per_partition": 2,
+        "partition_sizes": [*map(len, np.array_split(order, n_parties))],
+    }
+    if "by" in columns:
+        defaults["partition_by"] = "by"
+    if "shard_size" in given:
+        defaults["num_shards_per_partition"] = None
+    known = signature(make).parameters
+    partitioner = make(
+        **{key: defaults[key] for key in defaults if key in known} | given
     )
+    dataset = import_module("datasets").Dataset.from_dict(columns)
+    partitioner.dataset = dataset.with_format("numpy")
+    return partitioner
+
+
+def _check_options(given: dict[str, object], n_parties: int, n: int) -> None:
+    """Refuse options with which a partitioner would not deal the samples as asked."""
+    for key, option in given.items():
+        if isinstance(option, int) and option > n:
+            raise ValueError(f"{key} is more than the number of samples")
+    sizes = given.get("partition_sizes")
+    if isinstance(sizes, list) and len(sizes) != n_parties:
+        raise ValueError(f"partition_sizes has {len(sizes)} sizes")
 
 
 @dataclass(frozen=True)
 class Dataset:
     """Samples with their classes."""
 
-    X: Any  # (n, d) array of finite numbers, or a Table
-    y: IndexArray
+    X: Array | Table  # (n, d) finite numbers, or a table
+    y: Integers
     classes: list[str | int]
     name: str
     feature_names: tuple[str, ...] | None = None
     groups: Array | None = None
 
-    def share(self, indices: IndexArray, test: npt.NDArray[np.bool_]) -> Samples:
-        """The samples at `indices`, held-out ones by the mask `test` (shape (n,))
-        apart.
-        """
+    def share(self, indices: Integers, test: Mask) -> Samples:
+        """The samples at `indices`, with those of the (n,) mask `test` held out."""
         # In ascending order, so that neighbours in memory stay neighbours.
         indices = np.sort(indices)
         train = indices[~test[indices]]
@@ -213,53 +209,48 @@ def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
 @lru_cache(maxsize=2)
 def simulated_dataset(config: RunConfig) -> Dataset:
     """The data set of a simulation, loaded once in a process."""
-    data = load_dataset(
+    dataset = load_dataset(
         config.dataset, label=config.label, group=config.partition_column
     )
-    if not len(data.y):
-        raise DataError(data.name, "at least one sample", "none")
-    return data
+    if not len(dataset.y):
+        raise DataError(dataset.name, "at least one sample", "none")
+    return dataset
 
 
 @lru_cache(maxsize=2)
-def simulated_shares(config: RunConfig, n_parties: int) -> tuple[IndexArray, ...]:
+def simulated_shares(config: RunConfig, n_parties: int) -> tuple[Integers, ...]:
     """The indices of every party's samples in a simulation, dealt once in a process."""
-    data = simulated_dataset(config)
-    if config.partitioner == NATURAL and data.groups is None:
+    dataset = simulated_dataset(config)
+    if config.partitioner == NATURAL and dataset.groups is None:
         raise config.refused(
             "partitioner_options", "partition_by: a file's column of ids"
         )
-    return deal(config, n_parties, data.y, data.groups)
+    return deal(config, n_parties, dataset.y, dataset.groups)
 
 
 def simulated_share(config: RunConfig, party: int, n_parties: int) -> Samples:
     """The share of the party with index `party` in the run's data set."""
-    data = simulated_dataset(config)
-    test = held_out(len(data.y), config.test_fraction, config.split_seed)
-    return data.share(simulated_shares(config, n_parties)[party], test)
+    dataset = simulated_dataset(config)
+    test = held_out(len(dataset.y), config.test_fraction, config.split_seed)
+    return dataset.share(simulated_shares(config, n_parties)[party], test)
 
 
 def n_training(config: RunConfig) -> int:
     """Number of samples of a simulation's data set that are not held out."""
-    return int(
-        (
-            ~held_out(
-                len(simulated_dataset(config).y),
-                config.test_fraction,
-                config.split_seed,
-            )
-        ).sum()
-    )
+    n = len(simulated_dataset(config).y)
+    test = held_out(n, config.test_fraction, config.split_seed)
+    return int((~test).sum())
 
 
 def pooled_training(
     config: RunConfig, n_parties: int, among: Collection[int] | None = None
-) -> tuple[Any, IndexArray]:
-    """The training samples of all parties, or of those `among` them, as if one party
-    had them, and their codes.
+) -> tuple[Array | Table, Integers]:
+    """The training samples of several parties as if one had them, and their codes.
+
+    The parties are all, or those `among` them.
     """
-    data = simulated_dataset(config)
-    is_train = ~held_out(len(data.y), config.test_fraction, config.split_seed)
+    dataset = simulated_dataset(config)
+    is_train = ~held_out(len(dataset.y), config.test_fraction, config.split_seed)
     shares = enumerate(simulated_shares(config, n_parties))
     chosen = [
         share[is_train[share]]
@@ -267,4 +258,4 @@ def pooled_training(
         if among is None or party in among
     ]
     train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
-    return data.X[train], data.y[train]
+    return dataset.X[train], dataset.y[train]

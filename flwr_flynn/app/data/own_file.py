@@ -1,5 +1,6 @@
-"""Files of open parties: opened in the one way, and as samples, in memory or in files
-without a name.
+"""Files of parties, opened in the one way, and their rows as samples.
+
+Samples are in memory, or in files without a name.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
 from flwr_flynn.app.data.source import (
     ALL,
@@ -56,15 +57,14 @@ _KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
 
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:
-    """A file whose columns are known, from a first pass over it; its rows are still to
-    be checked (`check`).
+    """A file whose columns are known, from a first pass over it.
+
+    Its rows are still to be checked (`check`).
     """
-    by_schema = (
-        reading.schema is not None and reading.schema.is_named and not reading.features
-    )
-    features: Any = reading.schema
-    if not by_schema:
-        features = tuple(reading.features)  # type: ignore[arg-type]
+    schema = reading.schema
+    features = reading.features
+    if schema is not None and schema.is_named and not features:
+        features = schema
     reading = replace(reading, label=label_of(path, reading.label), features=features)
     if ending(path) == ".csv":
         return opened_csv(path, reading)
@@ -88,27 +88,26 @@ def _typed_source(path: Path, reading: Reading) -> Source:
 
 
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
-    """The path of a file that is there and has a known ending; a `ConfigError` about
-    the `field` else.
+    """The path of a file that is there and has a known ending.
+
+    For other paths there is a `ConfigError` about the `field`.
     """
     name = repr(Path(source).name[:80])
     try:
-        is_there = (path := Path(source).expanduser()).is_file()
+        path = Path(source).expanduser()
+        is_there = path.is_file()
     except (OSError, RuntimeError, ValueError):  # too long, an unknown home, a NUL
         is_there = False
     if not is_there:
         raise ConfigError(field or name, f"a file {place or name}", "no such file")
     if ending(path) not in ENDINGS:
-        raise ConfigError(
-            field or name, f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file", name
-        )
+        expected = f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file"
+        raise ConfigError(field or name, expected, name)
     return path
 
 
 def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Raise a `ConfigError` if a result would replace a file that is read, by whatever
-    name it has.
-    """
+    """Refuse results that would replace a file that is read, by whatever name."""
     read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
     replaced = [path.name for path in results if os.path.realpath(path) in read]
     if replaced:
@@ -123,7 +122,9 @@ def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
         with decoding(path):
             return [*map(as_name, header_of(path, detected(path, dialect)))]
     source = _typed_source(path, Reading(label=None))
-    return [*map(as_name, source.columns)] or (None if ending(path) == ".npz" else [])
+    if ending(path) == ".npz" and not source.columns:
+        return None
+    return [*map(as_name, source.columns)]
 
 
 def full_text(error: BaseException) -> str:
@@ -137,7 +138,7 @@ def full_text(error: BaseException) -> str:
 def opened_own(
     node: NodeConfig, features: Sequence[str] = (), schema: Schema | None = None
 ) -> TableFile:
-    """The file of an open party, as `opened`; the log says what was found in it."""
+    """The file of an open party, as `opened`; the log describes it."""
     rule = None
     if node.test_fraction:
         rule = HeldOut(node.test_fraction, _KNOWN)
@@ -165,13 +166,12 @@ def opened_own(
 
 
 def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
-    """The samples of an open party: a faulty row refuses the file, and `HeldOut`
-    decides if a row is held out.
+    """The samples of an open party; a faulty row refuses the file.
 
-    X is an array where all features are numbers without gaps, and else a Table; of a
-    table above `LARGE` bytes its summary, from which a schema follows. By a schema X is
-    its numbers. `names` are those of an array's columns, where no others were asked
-    for.
+    `HeldOut` decides if a row is held out. X is an array where all features are numbers
+    without gaps, and else a Table; of a table above `LARGE` bytes its summary, from
+    which a schema follows. By a schema X is its numbers. `names` are those of an
+    array's columns, where no others were asked for.
     """
     if isinstance(features, Schema):
         return encoded_share(node, features)
@@ -188,10 +188,10 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
-    """The rows of a private party's file; a secret of the party decides about those
-    held out.
+    """The rows of a private party's file.
 
-    Rows are held out only if results on them may leave the party.
+    A secret of the party decides about the rows that are held out. Rows are held out
+    only if results on them may leave the party.
     """
     rule = None
     if node.evaluate and node.test_fraction:
@@ -207,8 +207,9 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
 def private_file(
     path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None
 ) -> PrivateFile:
-    """The rows of a private party's file; its column of ids, for the held-out rule, is
-    no feature.
+    """The rows of a private party's file.
+
+    Its column of ids, for the held-out rule, is no feature.
     """
     reading = replace(reading, label=label_of(path, reading.label))
     with decoding(path):
@@ -220,8 +221,7 @@ def private_file(
 
 
 class PrivateFile(RowReader):
-    """Rows of a private party's file, which are read one by one, with those that are
-    held out.
+    """Rows of a private party's file, which are read one by one.
 
     A file that no parser reads is an error of the constructor, which decodes all of it,
     whatever will be asked. After that no row decides about the file or about other
@@ -235,7 +235,8 @@ class PrivateFile(RowReader):
         self._source = source
         self._held_out = reading.held_out
         self._label_map = label_map
-        self._layout = layout = source.layout(reading)
+        layout = source.layout(reading)
+        self._layout = layout
         self.names = layout.names or None
         self.width = len(layout.order)
         self.n_rows = sum(part.n for part in source.parts(MOST_ROWS))
@@ -249,24 +250,25 @@ class PrivateFile(RowReader):
 
     def _one_side(
         self, read: Callable[[slice], Any], held_out: bool, part: slice
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Array | Table, Array]:
+        """Samples and labels of some training rows, or of those that are held out."""
         cells = read(part)
         layout = self._layout
         columns = [cells[index] for index in layout.order]
         columns = [
-            values if isinstance(values, np.ndarray) else objects(values)
-            for values in columns
+            column if isinstance(column, np.ndarray) else objects(column)
+            for column in columns
         ]
         if self.names:
-            X: Any = Table(self.names, columns)
+            X: Array | Table = Table(self.names, columns)
         else:
             X = np.stack(columns, axis=1)
-        y = mapped(objects(self._source.labels(cells[layout.label])), self._label_map)
+        labels = self._source.labels(cells[layout.label])
+        y = mapped(objects(labels), self._label_map)
         if self._held_out is None:
             return X, y
-        side = np.flatnonzero(
-            self._held_out.mask(keys_of(self._source, cells, layout.group)) == held_out
-        )
+        is_test = self._held_out.mask(keys_of(self._source, cells, layout.group))
+        side = np.flatnonzero(is_test == held_out)
         return X[side], y[side]
 
 
@@ -274,21 +276,17 @@ _WIDEST = 256  # bytes of a label in an array of NumPy
 _LONGEST = 1024  # characters, as in a list of classes
 
 
-def labels_of(
-    classes: Sequence[str | int], codes: npt.NDArray[np.int64]
-) -> npt.NDArray[Any]:
+def labels_of(classes: Sequence[str | int], codes: Integers) -> Array:
     """The label of every code."""
     labels = np.asarray(classes)
     # In a text type of NumPy each label is as wide as the longest.
-    return (labels if labels.dtype.itemsize <= _WIDEST else objects(classes))[codes]
+    if labels.dtype.itemsize > _WIDEST:
+        labels = objects(classes)
+    return labels[codes]
 
 
-def coded_labels(
-    y: npt.NDArray[Any], name: str
-) -> tuple[list[str | int], npt.NDArray[np.int64]]:
-    """The different labels of a file in their order, and the index of each row's among
-    them.
-    """
+def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
+    """The different labels of a file in their order, and the index of each row's."""
     if y.dtype.kind == "f":
         n_missing = int((~np.isfinite(y)).sum())
         if n_missing:
@@ -311,7 +309,7 @@ def coded_labels(
         )
         raise with_rows(error, f"{longest} labels")
     if y.dtype.kind in "iu":
-        own: list[Any] = different
+        own = different
     else:
         own = whole_numbers(texts) or texts
     labels = sorted(set(own))
@@ -328,42 +326,23 @@ dropped."""
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
-    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps,
-    read some rows at a time.
+    """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps.
 
     Above `LARGE` bytes of numbers, or a fourth of the party's memory, these are memory
     maps of files without a name, which are gone with the share or with the process.
     """
     file = opened_own(node, (), schema)
-    most = min(LARGE, int(node.memory_limit * 2**30 / 4))
     file.check()
-    in_memory = 8 * file.n_rows * schema.width <= most
+    most = min(LARGE, int(node.memory_limit * 2**30 / 4))
+    make: Callable[[], Any] = tempfile.TemporaryFile
+    if 8 * file.n_rows * schema.width <= most:
+        make = io.BytesIO
     step = max(1, most // (64 * schema.width))
-    labels = [np.zeros(0, object)]
-    tests = [np.zeros(0, np.bool_)]
-    remarks: set[str] | None = None  # that hold for all rows
     with ExitStack() as stack:
         try:
-            if in_memory:
-                make: Callable[[], Any] = io.BytesIO
-            else:
-                make = tempfile.TemporaryFile
-            files: list[Any] = [stack.enter_context(make()) for _ in range(2)]
-            for table, some, is_test in file.tables():
-                if is_test is None:
-                    is_test = np.zeros(len(table), np.bool_)
-                for rows in batches(len(table), step):
-                    numbers = schema.encode(table[rows])
-                    found = {*schema.remarks(table[rows], numbers)}
-                    if remarks is None:
-                        remarks = found
-                    else:
-                        remarks = remarks & found
-                    for side, chosen in enumerate((~is_test[rows], is_test[rows])):
-                        files[side].write(numbers[chosen].data)
-                labels += [] if some is None else [some]
-                tests.append(is_test)
-            X, X_test = (_mapped(each, schema.width) for each in files)
+            sides = [stack.enter_context(make()) for _ in range(2)]
+            labels, test = _write_numbers(file, schema, step, sides)
+            X, X_test = (_mapped(side, schema.width) for side in sides)
         except OSError as error:
             expected = (
                 f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in "
@@ -372,15 +351,42 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
             raise DataError(
                 file.name, expected, error.strerror or type(error).__name__
             ) from None
-    for remark in sorted(remarks or ()):
-        log.warning("FlyNN: %s", remark)
-    classes, codes = coded_labels(np.concatenate(labels[1:] or labels), file.name)
+    classes, codes = coded_labels(labels, file.name)
     names = labels_of(classes, codes)
-    test = np.concatenate(tests)
     return Samples(X, names[~test], X_test, names[test])
 
 
-def _mapped(file: Any, width: int) -> npt.NDArray[Any]:
+def _write_numbers(
+    file: TableFile, schema: Schema, step: int, sides: Sequence[Any]
+) -> tuple[Array, Mask]:
+    """Write the rows as numbers to two files, of training and of held-out rows.
+
+    Return the labels of all rows, and the mask of those held out. Remarks that hold for
+    all rows are in the log.
+    """
+    labels = [np.zeros(0, object)]
+    tests = [np.zeros(0, np.bool_)]
+    remarks: set[str] | None = None
+    for table, y, is_test in file.tables():
+        if is_test is None:
+            is_test = np.zeros(len(table), np.bool_)
+        for rows in batches(len(table), step):
+            numbers = schema.encode(table[rows])
+            own_remarks = {*schema.remarks(table[rows], numbers)}
+            if remarks is None:
+                remarks = own_remarks
+            remarks &= own_remarks
+            for side, mask in zip(sides, (~is_test, is_test), strict=True):
+                side.write(numbers[mask[rows]].data)
+        if y is not None:
+            labels.append(y)
+        tests.append(is_test)
+    for remark in sorted(remarks or ()):
+        log.warning("FlyNN: %s", remark)
+    return np.concatenate(labels[1:] or labels), np.concatenate(tests)
+
+
+def _mapped(file: Any, width: int) -> Array:
     """Rows of a file.
 
     A map keeps its file open; writing to it would change memory alone.
@@ -399,45 +405,51 @@ def is_large(file: TableFile) -> bool:
 
 
 def counted(file: TableFile, least: int = 1) -> TableSummary:
-    """Kinds, gaps and levels of the features in the rows that are not held out, as they
-    may be told.
+    """Kinds, gaps and levels of the features, as they may be told.
 
-    With a column of ids, levels and gaps need `least` different ids too: one person's
-    name in many rows stays at home.
+    Rows that are held out are not counted. With a column of ids, levels and gaps need
+    `least` different ids too: one person's name in many rows stays at home.
     """
     total = TableSummary({}, 0)
-    holders = defaultdict[str, dict[str | None, set[bytes]]](dict)
-    for batch in file.batches() if is_large(file) else [file.in_one()]:
-        if batch.test is None:
-            rows: slice | npt.NDArray[np.bool_] = slice(None)
-        else:
-            rows = ~batch.test
-        table = file.table(batch.columns)[rows]
+    holders = defaultdict[str, _Holders](dict)
+    in_batches = file.batches() if is_large(file) else [file.in_one()]
+    for batch in in_batches:
+        if batch.test is not None:
+            batch = batch.rows(~batch.test)
+        table = file.table(batch.columns)
         total += TableSummary.counted(table)
-        if batch.groups is None:
-            ids = []
-        else:
-            ids = id_keys(batch.groups[rows])
-        for name, values in zip(table.names, table.columns, strict=True) if ids else ():
-            if values.dtype.kind == "O":
-                cells = values.tolist()
-            else:
-                cells = [None if gap else "" for gap in missing(values)]
-            for cell, key in zip(cells, ids, strict=True):
-                known = holders[name].setdefault(cell, set())
-                if len(known) < least:
-                    known.add(key)
-        for name, each in total.columns.items():
-            if max(len(each.levels), len(holders[name])) > _MOST_TEXTS:
-                kept = {text: n for text, n in each.levels.items() if n > 1}
-                total = replace(
-                    total, columns={**total.columns, name: replace(each, levels=kept)}
-                )
+        if batch.groups is not None:
+            ids = id_keys(batch.groups)
+            for name, column in zip(table.names, table.columns, strict=True):
+                _add_holders(holders[name], column, ids, least)
+        for name, summary in total.columns.items():
+            if max(len(summary.levels), len(holders[name])) > _MOST_TEXTS:
+                levels = {text: n for text, n in summary.levels.items() if n > 1}
+                columns = {**total.columns, name: replace(summary, levels=levels)}
+                total = replace(total, columns=columns)
                 holders[name] = {
-                    cell: some
-                    for cell, some in holders[name].items()
-                    if cell in kept or cell is None
+                    cell: keys
+                    for cell, keys in holders[name].items()
+                    if cell in levels or cell is None
                 }
     if file.reading.group:
         total = total.only(lambda name, cell: len(holders[name].get(cell, ())) >= least)
     return total.told(least)
+
+
+_Holders = dict[str | None, set[bytes]]
+"""Keys of ids by the level of a column that they have; None is the key of gaps."""
+
+
+def _add_holders(
+    holders: _Holders, column: Array, ids: Sequence[bytes], most: int
+) -> None:
+    """Add the ids of some rows, at most so many of a level."""
+    if column.dtype.kind == "O":
+        cells = column.tolist()
+    else:
+        cells = [None if gap else "" for gap in missing(column)]
+    for cell, key in zip(cells, ids, strict=True):
+        keys = holders.setdefault(cell, set())
+        if len(keys) < most:
+            keys.add(key)

@@ -1,11 +1,13 @@
-"""Files as they stand, for open and for private parties: columns, rows, and the part
-that each column has in a run.
+"""Files as they stand, for open and for private parties.
+
+They have columns and rows, and each column has a use in a run.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import math
 import re
 import struct
 from abc import ABC, abstractmethod
@@ -18,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Floats, Mask
 from flwr_flynn.errors import DataError, FlyNNError, with_names
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn, is_gap_text, plain_numbers
@@ -28,7 +30,8 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import is_gap, level_of, places
 from flwr_flynn.tables.texts import GAP_TEXTS, as_name, gaps_with
 
-Array = npt.NDArray[Any]
+Cells = Sequence[Any] | Array
+"""Values as a file has them: of a column, of a row, or of each column."""
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 
@@ -45,8 +48,9 @@ def ending(path: Path) -> str:
 
 @contextmanager
 def decoding(path: Path, encoding: str = "") -> Iterator[None]:
-    """Every failure of a parser in the block is a DataError without a folder and
-    without a value.
+    """Make every failure of a parser in the block a `DataError`.
+
+    Its text has no folder and no value of the file.
     """
     try:
         yield
@@ -58,20 +62,28 @@ def decoding(path: Path, encoding: str = "") -> Iterator[None]:
             got = str(error)[:80]
         else:
             got = type(error).__name__
-        readable = DataError(path.name, f"a readable {ending(path)} file", got)
-        other = DataError(path.name, f"text in {encoding.upper()}", "another encoding")
-        raise (
-            other if encoding and isinstance(error, UnicodeError) else readable
-        ) from None
+        refusal = DataError(path.name, f"a readable {ending(path)} file", got)
+        if encoding and isinstance(error, UnicodeError):
+            expected = f"text in {encoding.upper()}"
+            refusal = DataError(path.name, expected, "another encoding")
+        raise refusal from None
 
 
-def objects(values: Sequence[Any] | Array) -> Array:
-    """Python's values in an array: in a text type of NumPy each value would be as wide
-    as the longest.
+def objects(values: Cells) -> Array:
+    """Python's values in an array.
+
+    In a text type of NumPy each value would be as wide as the longest.
     """
-    found = np.empty(len(values), object)
-    found[:] = values.tolist() if isinstance(values, np.ndarray) else values
-    return found
+    array = np.empty(len(values), object)
+    array[:] = in_list(values)
+    return array
+
+
+def in_list(values: Cells) -> Cells:
+    """Python's values of a column."""
+    if isinstance(values, np.ndarray):
+        return values.tolist()  # type: ignore[no-any-return]
+    return values
 
 
 @dataclass(frozen=True)
@@ -118,19 +130,18 @@ Features = tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """Some rows that nobody has looked at; `cells` gives the values of all columns in a
-    slice of them.
+    """Some rows that nobody has looked at.
+
+    `cells` gives the values of each column in a slice of them.
     """
 
     n: int
-    cells: Callable[[slice], Sequence[Any]]
-    # rows with more or fewer fields than the header, which are left out
-    n_broken: int = 0
+    cells: Callable[[slice], Cells]
+    n_broken: int = 0  # rows with more or fewer fields than the header, left out
 
 
 class Source(ABC):
-    """A file as it stands, for open and for private parties: the names of its columns,
-    and its rows.
+    """A file as it stands, for open and for private parties.
 
     Attributes
     ----------
@@ -139,8 +150,9 @@ class Source(ABC):
     kinds : sequence of str or None
         Kind of each column by the types of the file; None in a file of texts alone.
     keys : sequence of int
-        Columns that stand in keys of rows, see `held_out`, and `key_names` in whose
-        order; None for their own.
+        Columns that stand in keys of rows, see `row_keys`.
+    key_names : sequence of str or None
+        The keys are joined in the order of these names; None for the columns' own.
     """
 
     name: str
@@ -158,13 +170,15 @@ class Source(ABC):
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
     ) -> Iterator[Part]:
-        """All rows, at most so many at a time; of other columns than those wanted there
-        need not be values.
+        """All rows, at most so many at a time.
+
+        Columns that are not wanted need not have values.
         """
 
     def raw(self, index: int, values: Any) -> Raw:
         """The values of a column, for a feature of an open file."""
-        return values  # type: ignore[no-any-return]
+        raw: Raw = values
+        return raw
 
     def labels(self, values: Any) -> Array:
         """The values of a column of labels or ids."""
@@ -174,42 +188,37 @@ class Source(ABC):
         """The values of some columns, row by row, as they stand."""
         for part in self.parts(MOST_ROWS, indices):
             cells = part.cells(slice(None))
-            chosen = [cells[index] for index in indices]
-            yield from zip(
-                *(
-                    each.tolist() if isinstance(each, np.ndarray) else each
-                    for each in chosen
-                ),
-                strict=True,
-            )
+            columns = [in_list(cells[index]) for index in indices]
+            yield from zip(*columns, strict=True)
 
 
 def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     """The labels, some of them by other names."""
     if not book:
         return labels
-    return objects(
-        [
-            book.get(str(label).strip(), book.get(level_of(label) or "", label))
-            for label in labels.tolist()
-        ]
-    )
+    return objects([_renamed(label, book) for label in labels.tolist()])
 
 
-def unlabelled(labels: Array) -> npt.NDArray[np.bool_]:
+def _renamed(label: object, book: Mapping[str, str]) -> object:
+    text = str(label).strip()
+    if text in book:
+        return book[text]
+    return book.get(level_of(label) or "", label)
+
+
+def unlabelled(labels: Array) -> Mask:
     """Mask of the labels that are missing."""
-    pairs = ((each, isinstance(each, str)) for each in labels.tolist())
-    return np.array(
-        [
-            each.strip().lower() in _NO_LABELS if text else is_gap(each)
-            for each, text in pairs
-        ],
-        np.bool_,
-    )
+    return np.array([_is_no_label(label) for label in labels.tolist()], np.bool_)
 
 
-# "none" and "-" may be classes
+def _is_no_label(label: object) -> bool:
+    if isinstance(label, str):
+        return label.strip().lower() in _NO_LABELS
+    return is_gap(label)
+
+
 _NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})
+"""Texts of missing labels, in lower case; "none" and "-" may be classes."""
 
 
 @dataclass(frozen=True)
@@ -244,112 +253,101 @@ class Reading:
     ignore: Sequence[str] = ()
 
     def layout(self, name: str, columns: Sequence[str]) -> Layout:
-        """The layout of a file's columns: the features asked for, or every column but
-        label, group and ignored ones.
+        """The layout of a file's columns.
 
-        A column without a name is none.
+        The features are those asked for, or every column but label, group and ignored
+        ones. A column without a name is none.
         """
-        columns = [*map(as_name, columns)]
-        at = {column: index for index, column in enumerate(columns) if column}
-        if not at:
-            raise DataError(name, "a first line with the names of the columns", "none")
-        again = [
-            column for column, n in Counter(filter(None, columns)).items() if n > 1
-        ]
-        if again:
-            error = DataError(
-                name,
-                "columns of different names",
-                f"{len(again)} names that stand more than once",
-            )
-            raise with_names(error, again)
-
+        at = _indices_by_name(name, columns)
         named = [*at]
 
-        def chosen(wanted: Sequence[str], expected: str) -> list[int]:
-            return [at[named[index]] for index in places(name, named, wanted, expected)]
+        def indices_of(names: Sequence[str], expected: str) -> list[int]:
+            return [at[named[index]] for index in places(name, named, names, expected)]
 
-        wanted = (self.label, self.group)
-        label_at, group_at = (
-            chosen([each], f"a column {each!r}")[0] if each else None for each in wanted
-        )
+        def index_of(column: str | None) -> int | None:
+            if not column:
+                return None
+            return indices_of([column], f"a column {column!r}")[0]
+
+        label = index_of(self.label)
+        group = index_of(self.group)
         # A column to ignore that is not there may be misspelt, and would be used under
         # its own name.
-        unused = {label_at, group_at, *chosen(self.ignore, "the columns to ignore")}
+        ignored = indices_of(self.ignore, "the columns to ignore")
+        unused = {label, group, *ignored}
         rest = [column for column, index in at.items() if index not in unused]
         if not rest:
             raise DataError(name, "at least one feature", "none")
-        indices: Sequence[int | None]
-        if isinstance(self.features, Schema):
-            indices = self.features.found(rest)
-            names = self.features.names
-        else:
-            names = tuple(map(as_name, self.features or rest))
-            n_same = len(names) - len({*names})
-            if n_same:
-                raise DataError(
-                    name, "features of different names", f"{n_same} of the run's again"
-                )
-            indices = places(
-                name,
-                rest,
-                names,
-                f"each of the run's {len(names)} features",
-                announced=True,
-            )
-        there = {
-            rest[index]: name
-            for index, name in zip(indices, names, strict=True)
+        names, indices = self._features_in(name, rest)
+        features = {
+            rest[index]: feature
+            for index, feature in zip(indices, names, strict=True)
             if index is not None
         }
-        left_out = tuple(column for column in rest if column not in there)
-        return Layout(
-            label_at,
-            group_at,
-            [at[column] for column in there],
-            tuple(there.values()),
-            left_out,
-        )
+        order = [at[column] for column in features]
+        left_out = tuple(column for column in rest if column not in features)
+        return Layout(label, group, order, tuple(features.values()), left_out)
+
+    def _features_in(
+        self, name: str, columns: list[str]
+    ) -> tuple[Sequence[str], Sequence[int | None]]:
+        """Names of the features, and the index of each among the columns."""
+        if isinstance(self.features, Schema):
+            return self.features.names, self.features.found(columns)
+        names = [*map(as_name, self.features or columns)]
+        n_same = len(names) - len({*names})
+        if n_same:
+            got = f"{n_same} of the run's again"
+            raise DataError(name, "features of different names", got)
+        expected = f"each of the run's {len(names)} features"
+        return names, places(name, columns, names, expected, announced=True)
 
     def columns(
         self, names: Sequence[str], kinds: Sequence[str | None]
     ) -> list[RawColumn]:
         """The features of a file, with what is known of them beforehand."""
-        wanted: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         if self.schema is not None:
-            wanted = dict(
-                zip(
-                    self.schema.names if self.schema.is_named else names,
-                    self.schema.columns,
-                    strict=False,
-                )
-            )
+            own_names = names
+            if self.schema.is_named:
+                own_names = self.schema.names
+            columns = dict(zip(own_names, self.schema.columns, strict=False))
+        pairs = zip(map(columns.get, names), kinds, strict=True)
+        return [self._raw_column(column, kind) for column, kind in pairs]
+
+    def _raw_column(self, column: Column | None, kind: str | None) -> RawColumn:
+        """A column by its entry in the schema, and by its kind in the file."""
         dialect = self.dialect
-        columns = list[RawColumn]()
-        for column, kind in zip(map(wanted.get, names), kinds, strict=True):
-            gaps = gaps_with(
-                (*dialect.gap_texts, *(column.gap_texts if column else ()))
-            )
-            if column:
-                wanted_kind = column.kind
-            elif kind == "levels":
-                wanted_kind = "category"
-            else:
-                wanted_kind = None
-            typed: str | None = "category"
-            if kind != "levels":
-                typed = kind
-            columns.append(
-                RawColumn(
-                    typed, wanted_kind, dialect.decimal, dialect.date_format, gaps
-                )
-            )
-        return columns
+        gap_texts = [*dialect.gap_texts]
+        wanted = None
+        if kind == "levels":
+            kind = "category"
+            wanted = "category"
+        if column is not None:
+            gap_texts += column.gap_texts
+            wanted = column.kind
+        gaps = gaps_with(gap_texts)
+        return RawColumn(kind, wanted, dialect.decimal, dialect.date_format, gaps)
 
 
-def keys_of(source: Source, cells: Sequence[Any], group: int | None) -> list[bytes]:
-    """Keys of rows, by which they are held out: by the column of ids, without one by
-    all cells.
+def _indices_by_name(name: str, columns: Sequence[str]) -> dict[str, int]:
+    """Index of each column of a file by its name; equal names are refused."""
+    columns = [*map(as_name, columns)]
+    indices = {column: index for index, column in enumerate(columns) if column}
+    if not indices:
+        raise DataError(name, "a first line with the names of the columns", "none")
+    numbers = Counter(filter(None, columns))
+    again = [column for column, n in numbers.items() if n > 1]
+    if again:
+        got = f"{len(again)} names that stand more than once"
+        raise with_names(DataError(name, "columns of different names", got), again)
+    return indices
+
+
+def keys_of(source: Source, cells: Cells, group: int | None) -> list[bytes]:
+    """Keys of rows, by which they are held out.
+
+    They follow from the column of ids, and without one from all cells.
     """
     ids = None
     if group is not None:
@@ -385,7 +383,7 @@ class HeldOut:
     fraction: float
     secret: bytes
 
-    def mask(self, keys: Iterable[bytes]) -> npt.NDArray[np.bool_]:
+    def mask(self, keys: Iterable[bytes]) -> Mask:
         """(n,) mask of the rows that are held out, by the key of each."""
         most = self.fraction * 2.0**64
         digests = (
@@ -398,51 +396,40 @@ class HeldOut:
 
 
 def row_keys(
-    columns: Sequence[Any], ids: Any = None, names: Sequence[str] | None = None
+    columns: Cells, ids: Cells | None = None, names: Sequence[str] | None = None
 ) -> list[bytes]:
-    """Keys of rows: by their ids; without, or where an id is missing, by all of their
-    cells, in the order of the names.
+    """Keys of rows, by their ids.
 
-    Columns are arrays or lists. A number is the same in whatever form it comes.
+    Without ids, or where an id is missing, a key is of all cells in the order of the
+    names. Columns are arrays or lists. A number is the same in whatever form it comes.
     """
-    if names is None:
-        order: Sequence[int] = range(len(columns))
-    else:
-        order = sorted(range(len(columns)), key=names.__getitem__)
-    if ids is None:
-        floats = [_floats(columns[index]) for index in order]
-        if floats and not any(each is None for each in floats):
-            return _bytes(np.stack(floats, axis=1))  # type: ignore[arg-type]
-        return [
-            *map(
-                b"".join, zip(*(_cells(columns[index]) for index in order), strict=True)
-            )
-        ]
-    by_id = id_keys(ids)
-    if _GAP in by_id:
+    if ids is not None:
+        keys = id_keys(ids)
+        if _GAP not in keys:
+            return keys
         rows = row_keys(columns, None, names)
-        return [rows[index] if key == _GAP else key for index, key in enumerate(by_id)]
-    return by_id
+        return [rows[index] if key == _GAP else key for index, key in enumerate(keys)]
+    if names is not None:
+        order = sorted(range(len(columns)), key=names.__getitem__)
+        columns = [columns[index] for index in order]
+    floats = [_floats(column) for column in columns]
+    numbers = [column for column in floats if column is not None]
+    if numbers and len(numbers) == len(floats):
+        return _bytes(np.stack(numbers, axis=1))
+    return [*map(b"".join, zip(*map(_cells, columns), strict=True))]
 
 
-def id_keys(ids: Any) -> list[bytes]:
-    """The key of each id: that of a cell, but the digits of a number of which float64
-    does not keep all.
-    """
-    if isinstance(ids, list):
-        values = ids
-    else:
-        values = ids.tolist()
-    texts = (
-        (
-            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
-        ).strip()
-        for each in values
-    )
-    return [
-        f"{t}\x1f".encode() if _is_long(t) else key
-        for t, key in zip(texts, _cells(ids), strict=True)
-    ]
+def id_keys(ids: Cells) -> list[bytes]:
+    """The key of each id: that of a cell, or the digits of a very long integer."""
+    keys = _cells(ids)
+    for index, cell in enumerate(in_list(ids)):
+        if isinstance(cell, bytes):
+            text = cell.decode("utf-8", "replace").strip()
+        else:
+            text = str(cell).strip()
+        if _is_long(text):
+            keys[index] = f"{text}\x1f".encode()
+    return keys
 
 
 def _is_long(text: str) -> bool:
@@ -452,53 +439,45 @@ def _is_long(text: str) -> bool:
     )
 
 
-def _floats(column: Any) -> npt.NDArray[np.float64] | None:
-    """The numbers of a column, with one NaN and no -0.0; None where it has other
-    values.
-    """
-    if isinstance(column, list):
-        numbers = plain_numbers(column, GAP_TEXTS)
+def _floats(column: Cells) -> Floats | None:
+    """The numbers of a column, with one NaN and no -0.0; None where it has others."""
+    if isinstance(column, np.ndarray):
+        numbers: Array | None = column
     else:
-        numbers = column
-    if not isinstance(numbers, np.ndarray) or numbers.dtype.kind not in "biufmM":
+        numbers = plain_numbers(column, GAP_TEXTS)
+    if numbers is None or numbers.dtype.kind not in "biufmM":
         return None
     if numbers.dtype.kind in "mM":
         numbers = numbers.astype(np.int64)
     return np.asarray(np.where(np.isnan(numbers), np.nan, numbers).astype("<f8") + 0.0)
 
 
-def _bytes(rows: npt.NDArray[np.float64]) -> list[bytes]:
+def _bytes(rows: Floats) -> list[bytes]:
     """The bytes of each row."""
-    found: list[bytes] = rows.view(f"V{8 * rows.shape[1]}")[:, 0].tolist()
-    return found
+    return rows.view(f"V{8 * rows.shape[1]}")[:, 0].tolist()  # type: ignore[no-any-return]
 
 
-def _cells(column: Any) -> list[bytes]:
+def _cells(column: Cells) -> list[bytes]:
     """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
     floats = _floats(column)
     if floats is not None:
         return _bytes(floats[:, None])
-    if isinstance(column, list):
-        values = column
-    else:
-        values = column.tolist()
-    known: dict[Any, bytes] = {value: _cell(value) for value in {*values}}
+    values = in_list(column)
+    known = {value: _cell(value) for value in {*values}}
     return [known[value] for value in values]
 
 
-def _cell(value: Any) -> bytes:
+def _cell(value: object) -> bytes:
     """The key of one value, the same as among others."""
     if isinstance(value, bytes):
-        text = value.decode("utf-8", "replace")
-    else:
-        text = value
-    if text is None or (isinstance(text, str) and is_gap_text(text, GAP_TEXTS)):
+        value = value.decode("utf-8", "replace")
+    if value is None or (isinstance(value, str) and is_gap_text(value, GAP_TEXTS)):
         return _GAP
-    number: Any = real_of(text)
+    number: Any = real_of(value)
     if isinstance(number, Real) or (isinstance(number, str) and "_" not in number):
         with suppress(ValueError, OverflowError):
-            found = float(number)
-            if found == found:
-                return struct.pack("<d", found + 0.0)
-            return _GAP
-    return f"{str(text).strip()}\x1f".encode("utf-8", "surrogatepass")
+            real = float(number)
+            if math.isnan(real):
+                return _GAP
+            return struct.pack("<d", real + 0.0)
+    return f"{str(value).strip()}\x1f".encode("utf-8", "surrogatepass")

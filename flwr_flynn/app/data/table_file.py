@@ -1,24 +1,24 @@
-"""Files of open parties and of simulations, CSV, Parquet and NPZ, read twice: kinds of
-the columns, and then values.
+"""Files of open parties and of simulations: CSV, Parquet and NPZ.
 
-Values come some rows at a time (`TableFile.batches`), so that a file may be larger than
-memory. A file of numbers without gaps is an array of the narrowest type that holds
-them, so that integers are hashed exactly; every other file is a `Table`.
+A file is read twice: for the kinds of its columns, and then for its values. Values come
+some rows at a time (`TableFile.batches`), so that a file may be larger than memory. A
+file of numbers without gaps is an array of the narrowest type that holds them, so that
+integers are hashed exactly; every other file is a `Table`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import listed
 from flwr_flynn.app.data.source import (
     MOST_ROWS,
-    Array,
+    Cells,
     Features,
     Part,
     Reading,
@@ -34,16 +34,18 @@ from flwr_flynn.tables.texts import BESIDE, as_name
 
 
 class Batch(NamedTuple):
-    """Some rows: values of each feature, labels, ids of groups, and a mask of those
-    held out.
+    """Some rows; labels, ids and mask are None where they are not asked for."""
 
-    Labels, ids and mask are None where they are not asked for.
-    """
-
-    columns: list[Array]
+    columns: list[Array]  # of each feature
     labels: Array | None
-    groups: Array | None = None
-    test: npt.NDArray[np.bool_] | None = None
+    groups: Array | None = None  # ids
+    test: Mask | None = None  # of the rows that are held out
+
+    def rows(self, mask: Mask) -> Batch:
+        """The rows of a mask."""
+        columns = [column[mask] for column in self.columns]
+        rest = (None if array is None else array[mask] for array in self[1:])
+        return Batch(columns, *rest)
 
 
 class TableFile:
@@ -59,48 +61,46 @@ class TableFile:
         self.reading = reading
         self.name = source.name
         self.columns = source.columns
-        self._layout = layout = source.layout(reading)
+        layout = source.layout(reading)
+        self._layout = layout
         self.names = layout.names
         self.left_out = layout.left_out
-        # by the run
         self.is_named = bool(layout.names)
-        self.announced = bool(reading.features)
+        self.announced = bool(reading.features)  # by the run
         self.first = self._look()
 
     def _parts(
         self, with_cells: bool = False
-    ) -> Iterator[tuple[Part, Sequence[Any], list[Raw], Array | None]]:
-        """The rows as they stand, some at a time: cells, the features among them, and
-        labels.
+    ) -> Iterator[tuple[Part, Cells, list[Raw], Array | None]]:
+        """The rows as they stand, some at a time: cells, features, and labels.
+
+        Columns that are neither may be without values unless `with_cells` asks for all.
         """
         source = self.source
         layout = self._layout
-        if with_cells:
-            wanted = None
-        else:
-            wanted = {*layout.order, layout.label, layout.group} - {None}
+        wanted = None
+        if not with_cells:
+            places = (*layout.order, layout.label, layout.group)
+            wanted = {index for index in places if index is not None}
         n_rows = max(1, min(MOST_ROWS, 2**20 // max(1, len(source.kinds))))
-        for part in source.parts(n_rows, wanted):  # type: ignore[arg-type]
+        for part in source.parts(n_rows, wanted):
             cells = part.cells(slice(None))
             labels = None
             if layout.label is not None:
                 labels = source.labels(cells[layout.label])
-            yield (
-                part,
-                cells,
-                [source.raw(index, cells[index]) for index in layout.order],
-                labels,
-            )
+            features = [source.raw(index, cells[index]) for index in layout.order]
+            yield part, cells, features, labels
 
     def _look(self) -> list[str]:
         """Look at all rows, and return the texts of the first, if there are any."""
-        # columns of numbers whose texts make a column of their own
-        self._beside: list[int] = []
+        self._beside: list[int] = []  # numbers whose texts make a column of their own
         kinds = [self.source.kinds[index] for index in self._layout.order]
         self.reports = self.reading.columns(
             self.names or [*map(str, range(len(kinds)))], kinds
         )
-        self.n_rows = self.n_broken = self.n_unlabelled = 0
+        self.n_rows = 0
+        self.n_broken = 0
+        self.n_unlabelled = 0
         first: list[str] = []
         for part, _, columns, labels in self._parts():
             self.n_broken += part.n_broken
@@ -109,7 +109,8 @@ class TableFile:
                 first = [values[0] for values in columns if isinstance(values, list)]
             for report, values in zip(self.reports, columns, strict=True):
                 report.add(values)
-            self.n_unlabelled += 0 if labels is None else int(unlabelled(labels).sum())
+            if labels is not None:
+                self.n_unlabelled += int(unlabelled(labels).sum())
         month_first = months_come_first(self.reports)
         for report in self.reports:
             report.month_first = month_first
@@ -118,26 +119,29 @@ class TableFile:
         return first
 
     def _split(self) -> None:
-        """Make columns of the texts in columns of numbers, unless a schema does not
-        have them.
+        """Make columns of the texts that stand in columns of numbers.
+
+        A schema may lack such columns; then they are not made.
         """
-        schema = self.reading.schema
         there = {*self.names}
-        wanted = (
-            {f"{name}{BESIDE}" for name in there} if schema is None else {*schema.names}
-        ) - there
-        for index, (name, report) in enumerate(
-            zip(self.names, [*self.reports], strict=False)
-        ):
-            if report.texts and report.kind == "number" and f"{name}{BESIDE}" in wanted:
+        wanted = {f"{name}{BESIDE}" for name in there}
+        if self.reading.schema is not None:
+            wanted = {*self.reading.schema.names}
+        wanted -= there
+        numbers = zip(self.names, [*self.reports], strict=False)
+        for index, (name, report) in enumerate(numbers):
+            is_mixed = report.texts and report.kind == "number"
+            if is_mixed and f"{name}{BESIDE}" in wanted:
                 report.has_beside = True
                 self._beside.append(index)
                 self.reports.append(RawColumn("category"))
         self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
 
     def batches(self, labelled: bool = True) -> Iterator[Batch]:
-        """The rows of the file, some at a time; of those whose labels are read the
-        labelled ones, or all.
+        """The rows of the file, some at a time.
+
+        Rows without a label are among them only where labels are not read, or if
+        `labelled` is False.
         """
         rule = self.reading.held_out
         source = self.source
@@ -162,13 +166,10 @@ class TableFile:
             if not (ids is None or isinstance(ids, np.ndarray)):
                 ids = source.labels(ids)
             batch = Batch(columns, labels, ids, test)
-            if (
-                labelled
-                and labels is not None
-                and (missing := unlabelled(labels)).any()
-            ):
-                rest = (None if some is None else some[~missing] for some in batch[1:])
-                batch = Batch([column[~missing] for column in columns], *rest)
+            if labelled and labels is not None:
+                is_missing = unlabelled(labels)
+                if is_missing.any():
+                    batch = batch.rows(~is_missing)
             yield batch
 
     def indices(self, names: Sequence[str], expected: str) -> list[int]:
@@ -194,32 +195,27 @@ class TableFile:
             word: sum(report.kind == kind for report in self.reports)
             for kind, word in words.items()
         }
-        told = (
-            f"{self.n_rows} rows; columns: "
-            f"{', '.join(f'{n} {word}' for word, n in kinds.items() if n)}"
-        )
+        numbers = ", ".join(f"{n} {word}" for word, n in kinds.items() if n)
+        sentence = f"{self.n_rows} rows; columns: {numbers}"
         n_gaps = sum(report.gaps > 0 for report in self.reports)
         if n_gaps:
-            told += f"; gaps in {n_gaps}"
+            sentence += f"; gaps in {n_gaps}"
         if self.n_unlabelled:
-            told += f"; {self.n_unlabelled} rows without a label are left out"
+            sentence += f"; {self.n_unlabelled} rows without a label are left out"
         for name, report in zip(self.all_names, self.reports, strict=True):
-            is_number = report.kind == "number"
-            if report.texts or (is_number and report.numerals.unit):
-                told += (
-                    f"; {name[:60]}: "
-                    f"{report.numerals.described() if is_number else f'{report.texts} no dates'}"
-                )
+            if report.kind == "number":
+                if report.texts or report.numerals.unit:
+                    sentence += f"; {name[:60]}: {report.numerals.described()}"
+            elif report.texts:
+                sentence += f"; {name[:60]}: {report.texts} no dates"
         dialect = self.source.dialect
         if dialect:
-            forms = ", ".join(
-                sorted(
-                    {report.form for report in self.reports if report.kind == "date"}
-                    - {""}
-                )
-            )
-            told += f"; {dialect}{f'; dates as {forms}' if forms else ''}"
-        return f"{clean(self.name, 200)}: {clean(told, 2000)}"
+            sentence += f"; {dialect}"
+            dates = [report for report in self.reports if report.kind == "date"]
+            forms = ", ".join(sorted({report.form for report in dates} - {""}))
+            if forms:
+                sentence += f"; dates as {forms}"
+        return f"{clean(self.name, 200)}: {clean(sentence, 2000)}"
 
     def check(self) -> None:
         """Refuse a file with rows or columns that are no samples."""
@@ -227,8 +223,9 @@ class TableFile:
             raise error
 
     def faults(self) -> Iterator[tuple[DataError, str]]:
-        """Errors about rows or columns that are no samples, and the node setting that
-        mends it; notes have numbers.
+        """Errors about rows or columns that are no samples.
+
+        With each is the node setting that mends it. Notes of the errors have numbers.
         """
         if self.n_broken:
             error = DataError(
@@ -239,92 +236,69 @@ class TableFile:
             yield with_rows(error, f"{self.n_broken} rows"), "separator"
         if self.n_rows and self.n_unlabelled == self.n_rows:
             yield DataError(self.name, "a label in some rows", "none in any"), "label"
-        faults: dict[str, Callable[[RawColumn], int]] = {
-            "numbers, texts or dates": lambda report: 0 if report.kind else self.n_rows,
-            "numbers": lambda report: report.unfit if report.kind == "number" else 0,
-            "dates of one form": lambda report: (
-                report.unfit if report.kind == "date" else 0
-            ),
-            "finite numbers that float64 holds": lambda report: report.infinite,
+        faulty_rows: dict[str, dict[int, int]] = {
+            name: {} for name in (*_EXPECTED.values(), _FINITE)
         }
-        for expected, n_of in faults.items():
-            found = {
-                index: n
-                for index, report in enumerate(self.reports)
-                if (n := n_of(report))
-            }
-            if found:
-                yield self._error(expected, found), "gap-texts"
+        for index, report in enumerate(self.reports):
+            n_unfit = report.unfit
+            if not report.kind:
+                n_unfit = self.n_rows
+            if n_unfit and report.kind in _EXPECTED:
+                faulty_rows[_EXPECTED[report.kind]][index] = n_unfit
+            if report.infinite:
+                faulty_rows[_FINITE][index] = report.infinite
+        for expected, n_rows in faulty_rows.items():
+            if n_rows:
+                yield self._error(expected, n_rows), "gap-texts"
 
     def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
-        """The error about rows with a fault in some features; its notes have numbers of
-        rows and names of columns.
+        """The error about rows with a fault in some features.
+
+        Its notes have numbers of rows and names of columns.
         """
-        if self.announced:
-            names = self.names
-        else:
-            names = ()
-        called = [
-            clean(names[index], 60) if names else f"number {index + 1}"
-            for index in n_rows
-        ]
-        found = (
-            f"others in {len(n_rows)} of {len(self.reports)} features: {listed(called)}"
-        )
-        error = DataError(
-            self.name,
-            expected,
-            found,
-            text=f"{self.name}: expected {expected}, got {found}",
-        )
-        error = with_rows(
-            error,
-            ", ".join(f"{n} of {self.n_rows} samples" for n in [*n_rows.values()][:20]),
-        )
+        columns = [f"number {index + 1}" for index in n_rows]
+        if self.announced and self.names:
+            columns = [clean(self.names[index], 60) for index in n_rows]
+        n_columns = f"{len(n_rows)} of {len(self.reports)}"
+        got = f"others in {n_columns} features: {listed(columns)}"
+        text = f"{self.name}: expected {expected}, got {got}"
+        error = DataError(self.name, expected, got, text=text)
+        numbers = [f"{n} of {self.n_rows} samples" for n in n_rows.values()]
+        error = with_rows(error, ", ".join(numbers[:20]))
         if self.names:
             return with_names(error, [self.names[index] for index in n_rows])
         return error
 
     def table(self, columns: Sequence[Array]) -> Table:
         """Values of the features as a table."""
-        kinds = [
-            np.float64 if column.dtype.kind in "biuf" else column.dtype
-            for column in columns
-        ]
         values = [
-            column.astype(kind, copy=False)
-            for column, kind in zip(columns, kinds, strict=True)
+            column.astype(np.float64, copy=False)
+            if column.dtype.kind in "biuf"
+            else column
+            for column in columns
         ]
         return Table(self.all_names, values, self.is_named)
 
-    def tables(
-        self,
-    ) -> Iterator[tuple[Table, Array | None, npt.NDArray[np.bool_] | None]]:
-        """The rows as tables, with their labels and the mask of those held out, some at
-        a time.
-        """
+    def tables(self) -> Iterator[tuple[Table, Array | None, Mask | None]]:
+        """The rows as tables, some at a time, with labels and mask of those held out."""
         for batch in self.batches():
             yield self.table(batch.columns), batch.labels, batch.test
 
     def in_one(self) -> Batch:
         """All rows in memory."""
-        empty = [of_gaps(report.kind, 0) for report in self.reports]
-        parts = [*self.batches()] or [
-            Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))
-        ]
-        columns = [
-            np.concatenate(some)
-            for some in zip(*(part.columns for part in parts), strict=True)
-        ]
-        rest = zip(*(part[1:] for part in parts), strict=True)
-        return Batch(
-            columns,
-            *(None if some[0] is None else np.concatenate(some) for some in rest),
+        batches = [*self.batches()]
+        if not batches:
+            empty = [of_gaps(report.kind, 0) for report in self.reports]
+            return Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))
+        columns = zip(*(batch.columns for batch in batches), strict=True)
+        rest = (
+            None if arrays[0] is None else np.concatenate(arrays)
+            for arrays in zip(*(batch[1:] for batch in batches), strict=True)
         )
+        return Batch([*map(np.concatenate, columns)], *rest)
 
-    def whole(self) -> tuple[Any, Array, Array | None, npt.NDArray[np.bool_]]:
-        """All rows in memory: an array or a table, labels, ids of groups or None, and
-        the mask of those held out.
+    def whole(self) -> tuple[Array | Table, Array, Array | None, Mask]:
+        """All rows in memory: samples, labels, ids or None, and mask of those held out.
 
         Numbers without gaps are an array in the narrowest type that holds them; all
         else is a table.
@@ -332,9 +306,21 @@ class TableFile:
         self.check()
         columns, y, groups, test = self.in_one()
         if self.needs_table:
-            X: Any = self.table(columns)
+            X: Array | Table = self.table(columns)
         else:
             X = np.stack(columns, axis=1)
+        if y is None:
+            y = np.zeros(0, object)
         if test is None:
             test = np.zeros(len(columns[0]), np.bool_)
-        return X, np.zeros(0, object) if y is None else y, groups, test
+        return X, y, groups, test
+
+
+_EXPECTED = {
+    "": "numbers, texts or dates",
+    "number": "numbers",
+    "date": "dates of one form",
+}
+"""Values that are expected, by the kind of a column."""
+
+_FINITE = "finite numbers that float64 holds"

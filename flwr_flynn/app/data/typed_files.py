@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn._files import npz_array
+from flwr_flynn._types import Array
 from flwr_flynn.app.data.source import (
-    Array,
     Features,
     Layout,
     Part,
@@ -39,62 +38,57 @@ from flwr_flynn.tables.texts import as_name
 
 
 class ArrayColumns(Source):
-    """Columns in memory, with labels and ids behind them: of an NPZ file, or from
-    elsewhere.
-    """
+    """Columns in memory, with labels and ids behind them."""
 
     def __init__(
         self,
         name: str,
         columns: Sequence[Array],
-        y: Any,
-        groups: Any,
+        y: Array | None,
+        groups: Array | None,
         names: Features | None,
     ) -> None:
         self.name = name
         self.columns = names or ()
         self._n = len(columns)
-        self._all = [*columns, y, groups]
+        self._all: list[Any] = [*columns, y, groups]
         kinds = {"M": "date", "U": "category", "O": "category"}
         self.kinds = [kinds.get(column.dtype.kind, "number") for column in columns]
-        self.keys = range(self._n + (y is not None))
-        # Labels come first in the order of the names.
-        self.key_names = None
-        if names is not None:
-            self.key_names = [*names, *["\0"] * (y is not None)]
+        self.keys = range(self._n)
+        self.key_names = names
+        if y is not None:
+            self.keys = range(self._n + 1)
+        if y is not None and names is not None:
+            # Labels come first in the order of the names.
+            self.key_names = (*names, "\0")
 
     def layout(self, reading: Reading) -> Layout:
-        """The columns by their use; without names they are taken for features that are
-        given by name.
+        """The columns by their use.
+
+        Without names they are the features in their order, as many as asked for.
         """
         n = self._n
-        features = reading.features
         label, group = (
             None if self._all[index] is None else index for index in (n, n + 1)
         )
         if self.columns:
             # Ids among X are no feature either.
             names = {*map(as_name, self.columns)} & {as_name(reading.group)} - {""}
-            rest = replace(
-                reading, label=None, group="", ignore=(*reading.ignore, *names)
-            )
-            found = rest.layout(self.name, self.columns)
-            return found._replace(label=label, group=group)
+            ignore = (*reading.ignore, *names)
+            rest = replace(reading, label=None, group="", ignore=ignore)
+            layout = rest.layout(self.name, self.columns)
+            return layout._replace(label=label, group=group)
         if reading.ignore:
-            raise DataError(
-                self.name,
-                "an array 'feature_names', which names the columns to ignore",
-                "none",
-            )
-        if features and (isinstance(features, Schema) or n != len(features)):
-            wanted = len(features.columns if isinstance(features, Schema) else features)
-            raise DataError(
-                self.name,
-                f"an array 'feature_names', for {wanted} features",
-                f"{n} without names",
-            )
-        by_position = tuple(map(as_name, features))  # type: ignore[arg-type]
-        return Layout(label, group, [*range(n)], by_position, ())
+            expected = "an array 'feature_names', which names the columns to ignore"
+            raise DataError(self.name, expected, "none")
+        features = reading.features
+        if isinstance(features, Schema):
+            features = features.names
+        elif not features or len(features) == n:
+            by_position = tuple(map(as_name, features))
+            return Layout(label, group, [*range(n)], by_position, ())
+        expected = f"an array 'feature_names', for {len(features)} features"
+        raise DataError(self.name, expected, f"{n} without names")
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
@@ -103,26 +97,23 @@ class ArrayColumns(Source):
         for rows in batches(len(self._all[0]), n_rows):
             yield Part(rows.stop - rows.start, partial(self._cells, rows))
 
-    def _cells(self, rows: slice, part: slice) -> list[Any]:
+    def _cells(self, rows: slice, part: slice) -> list[Array | None]:
         return [None if column is None else column[rows][part] for column in self._all]
 
     def raw(self, index: int, values: Array) -> Raw:
         """Numbers, dates or texts."""
         if values.dtype.kind in "biuf":
             return values
-        try:
-            if values.dtype.kind == "O":
-                column = values
-            else:
-                column = Table.of(values[:, None]).columns[0]
-        except DataError:
-            raise DataError(
-                self.name, "numbers, texts or dates", f"an array of type {values.dtype}"
-            ) from None
-        if column.dtype.kind == "O":
-            texts: Raw = column.tolist()
+        if values.dtype.kind != "O":
+            try:
+                values = Table.of(values[:, None]).columns[0]
+            except DataError:
+                got = f"an array of type {values.dtype}"
+                raise DataError(self.name, "numbers, texts or dates", got) from None
+        if values.dtype.kind == "O":
+            texts: Raw = values.tolist()
             return texts
-        return column
+        return values
 
     def labels(self, values: Array) -> Array:
         """Labels or ids as they are."""
@@ -130,58 +121,64 @@ class ArrayColumns(Source):
 
 
 def read_npz(path: Path, label: str | None, group: str = "") -> ArrayColumns:
-    """Arrays ``X`` (n, d) and ``y`` (n,), and optionally ``feature_names`` (d,); no
-    labels where `label` is None.
+    """The arrays ``X`` (n, d), ``y`` (n,) and optionally ``feature_names`` (d,).
+
+    No labels are read where `label` is None.
     """
-    arrays: dict[str, Array] = {}
     with decoding(path), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        for key in filter(
-            None,
-            ("X", label, group, "feature_names" if "feature_names" in members else ""),
-        ):
+        keys = [key for key in ("X", label, group) if key]
+        if "feature_names" in members:
+            keys.append("feature_names")
+        arrays: dict[str | None, Array] = {}
+        for key in keys:
             if key not in members:
+                got = f"{len(members)} others"
                 raise with_names(
-                    DataError(path.name, f"an array {key!r}", f"{len(members)} others"),
-                    members,
+                    DataError(path.name, f"an array {key!r}", got), members
                 )
-            arrays[key] = _array(
-                archive,
-                members[key],
-                f"{path.name}: not a readable array {members[key][:80]!r}",
-            )
-    X, y, groups, names = (
-        arrays.get(key or "") for key in ("X", label, group, "feature_names")
-    )
-    n_dims = [array.ndim for array in (X, y) if array is not None]
-    if n_dims not in ([2], [2, 1]):
-        got = f"arrays of {' and '.join(map(str, n_dims))} dimension(s)"
-        raise DataError(path.name, "a matrix of numbers with a label for each row", got)
-    n, width = X.shape  # type: ignore[union-attr]
-    if y is not None and len(y) != n:
-        raise DataError(
-            path.name, "a label for each row", "arrays of different lengths"
-        )
-    if width == 0:
-        raise DataError(path.name, "at least one feature", "none")
-    if groups is not None and groups.shape != (n,):
+            name = f"{path.name}: not a readable array {members[key][:80]!r}"
+            arrays[key] = _array(archive, members[key], name)
+    X = arrays["X"]
+    y = arrays.get(label)
+    groups = arrays.get(group)
+    _check_shapes(path.name, X, y)
+    if groups is not None and groups.shape != (len(X),):
         error = DataError(
             f"{path.name} {group}", "a value for each row", "more or fewer"
         )
-        raise with_rows(error, f"{groups.shape} for {n}")
-    if names is not None and (names.dtype.kind != "U" or names.shape != (width,)):
-        got = f"type {names.dtype.kind!r} of shape {names.shape}"
-        raise DataError(path.name, f"'feature_names' to be {width} strings", got)
-    columns = [*X.T]  # type: ignore[union-attr]
-    named = None
-    if names is not None:
-        named = tuple(map(as_name, names.tolist()))
-    return ArrayColumns(path.name, columns, y, groups, named)
+        raise with_rows(error, f"{groups.shape} for {len(X)}")
+    names = None
+    if "feature_names" in arrays:
+        own_names = arrays["feature_names"]
+        width = X.shape[1]
+        if own_names.dtype.kind != "U" or own_names.shape != (width,):
+            got = f"type {own_names.dtype.kind!r} of shape {own_names.shape}"
+            raise DataError(path.name, f"'feature_names' to be {width} strings", got)
+        names = tuple(map(as_name, own_names.tolist()))
+    return ArrayColumns(path.name, [*X.T], y, groups, names)
+
+
+def _check_shapes(name: str, X: Array, y: Array | None) -> None:
+    """Refuse samples that are no matrix, and labels that are not one for each."""
+    arrays = [X]
+    if y is not None:
+        arrays.append(y)
+    n_dims = [array.ndim for array in arrays]
+    if n_dims not in ([2], [2, 1]):
+        got = f"arrays of {' and '.join(map(str, n_dims))} dimension(s)"
+        raise DataError(name, "a matrix of numbers with a label for each row", got)
+    if len(arrays[-1]) != len(X):
+        raise DataError(name, "a label for each row", "arrays of different lengths")
+    if X.shape[1] == 0:
+        raise DataError(name, "at least one feature", "none")
 
 
 def _array(archive: zipfile.ZipFile, member: str, what: str) -> Array:
-    """An array; refused if it has 32-bit values that are no characters, of which Python
-    makes no string.
+    """An array of an archive.
+
+    An array of texts is refused if it has 32-bit values that are no characters, of
+    which Python makes no string.
     """
     array = npz_array(archive, member, what, DataError)
     if array.dtype.kind == "U" and array.size:
@@ -212,13 +209,14 @@ def opened_parquet(path: Path) -> Iterator[Any]:
 
 
 def parquet_columns(schema: Any) -> list[str]:
-    """Names of the columns of an Arrow schema, without the row labels of pandas, which
-    a note in the file names.
+    """Names of the columns of an Arrow schema.
+
+    The row labels of pandas, which a note in the file names, are not among them.
     """
     noted = json.loads((schema.metadata or {}).get(b"pandas", b'{"index_columns": []}'))
     row_labels = [name for name in noted["index_columns"] if isinstance(name, str)]
     named = [str(name) for name in schema.names if name not in row_labels]
-    # of columns without names none can be read
+    # Of several columns without a name none can be read.
     return [name for name in named if name or named.count("") < 2]
 
 
@@ -237,31 +235,25 @@ _KINDS = {
 
 
 def type_of(arrow_type: Any) -> str:
-    """The group of an Arrow type, of a dictionary "levels"; "" for one that is not
-    read.
-    """
+    """The group of an Arrow type; "levels" of a dictionary, "" if it is not read."""
     if import_module("pyarrow").types.is_dictionary(arrow_type):
         if type_of(arrow_type.value_type) in ("plain", "decimal", "text"):
             return "levels"
         return ""
-    found = _TYPES.fullmatch(str(arrow_type))
-    if found:
-        return found.lastgroup or ""
-    return ""
+    match = _TYPES.fullmatch(str(arrow_type))
+    if match is None:
+        return ""
+    return match.lastgroup or ""
 
 
 def arrow_values(chunk: Any) -> list[Any]:
-    """The values of an Arrow array, None for a value that is missing or cannot be
-    decoded.
-    """
+    """The values of an Arrow array, None for a missing or an undecodable one."""
     arrow = import_module("pyarrow")
     if arrow.types.is_dictionary(chunk.type):
         known = arrow_values(chunk.dictionary)
         places = chunk.indices.to_pylist()
-        return [
-            None if place is None or not 0 <= place < len(known) else known[place]
-            for place in places
-        ]
+        is_known = range(len(known))
+        return [known[place] if place in is_known else None for place in places]
     if arrow.types.is_string(chunk.type):
         chunk = chunk.cast(arrow.binary())  # not validated
     elif arrow.types.is_large_string(chunk.type):
@@ -270,6 +262,7 @@ def arrow_values(chunk: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
+    """A value that Python has as well; None for bytes that are no text."""
     if isinstance(value, np.floating):  # of float16, in older versions of pyarrow
         return float(value)
     try:
@@ -280,9 +273,10 @@ def _plain(value: Any) -> Any:
         return None
 
 
-def arrow_column(column: Any) -> npt.NDArray[Any] | list[Any]:
-    """The values of an Arrow array: numbers without gaps, dates, days, or values with
-    None for a gap.
+def arrow_column(column: Any) -> Raw:
+    """The values of an Arrow array.
+
+    They are numbers without gaps, dates, days, or values with None for a gap.
     """
     kind = type_of(column.type)
     if kind == "date":
@@ -290,7 +284,7 @@ def arrow_column(column: Any) -> npt.NDArray[Any] | list[Any]:
     if import_module("pyarrow").types.is_duration(column.type):
         return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
     if kind == "plain" and not column.null_count:
-        numbers: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        numbers: Array = column.to_numpy(zero_copy_only=False)
         return numbers
     return arrow_values(column)
 
@@ -298,9 +292,10 @@ def arrow_column(column: Any) -> npt.NDArray[Any] | list[Any]:
 _MICROSECONDS = {"D": 86_400_000_000, "s": 10**6, "ms": 1000, "us": 1}
 
 
-def moments(chunk: Any) -> npt.NDArray[Any]:
-    """Dates and times of an Arrow array in UTC, datetime64[us]; NaT for those missing
-    or beyond what that holds.
+def moments(chunk: Any) -> Array:
+    """Dates and times of an Arrow array in UTC, as datetime64[us].
+
+    Those that are missing, or beyond what that type holds, are NaT.
     """
     arrow = import_module("pyarrow")
     kind = chunk.type
@@ -323,8 +318,9 @@ def moments(chunk: Any) -> npt.NDArray[Any]:
         | (ticks > largest)
         | (ticks < -largest)
     )
-    found = np.where(is_gap, 0, ticks) * _MICROSECONDS[unit]
-    return np.where(is_gap, np.datetime64("NaT"), found.astype("datetime64[us]"))
+    microseconds = np.where(is_gap, 0, ticks) * _MICROSECONDS[unit]
+    dates = microseconds.astype("datetime64[us]")
+    return np.where(is_gap, np.datetime64("NaT"), dates)
 
 
 class ParquetColumns(Source):
@@ -346,20 +342,19 @@ class ParquetColumns(Source):
             if "binary" not in str(schema.field(self.columns[i]).type)
         ]
         self.key_names = [self.columns[index] for index in self.keys]
-        # of the columns in the part that was read last
-        self._n_gaps: dict[int, int] = {}
+        self._n_gaps: dict[int, int] = {}  # of columns, in the part that was read last
 
     def layout(self, reading: Reading) -> Layout:
-        """The columns by their use; ids of a type that is not read, or not as texts,
-        would be missing.
+        """The columns by their use.
+
+        Ids of a type that is not read, or not as texts, are refused: they would be
+        missing.
         """
-        found = super().layout(reading)
-        if found.group not in (None, *self._ids):
-            raise with_names(
-                DataError(self.name, "ids that are numbers, texts or dates", "others"),
-                [reading.group],
-            )
-        return found
+        layout = super().layout(reading)
+        if layout.group not in (None, *self._ids):
+            expected = "ids that are numbers, texts or dates"
+            raise with_names(DataError(self.name, expected, "others"), [reading.group])
+        return layout
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
@@ -370,31 +365,31 @@ class ParquetColumns(Source):
             for index in self.keys
             if wanted is None or index in wanted
         ]
-        n_found = 0
+        n_rows_read = 0
         with opened_parquet(self._path) as file:
             for batch in file.iter_batches(
                 batch_size=n_rows, columns=read, use_pandas_metadata=False
             ):
-                n_found += batch.num_rows
+                n_rows_read += batch.num_rows
                 yield Part(batch.num_rows, partial(self._cells, batch, {*read}))
-        if n_found != self._n_promised:  # a damaged file
+        if n_rows_read != self._n_promised:  # a damaged file
             raise DataError(self.name, "as many rows as the file says", "more or fewer")
 
     def _cells(self, batch: Any, read: set[str], part: slice) -> list[Any]:
         start, stop, _ = part.indices(batch.num_rows)
-        values: list[Any] = [[None] * (stop - start)] * len(self.columns)
-        for index in [index for index, name in enumerate(self.columns) if name in read]:
-            column = batch.column(self.columns[index]).slice(start, stop - start)
-            values[index], self._n_gaps[index] = arrow_column(column), column.null_count
-        return values
+        cells: list[Any] = [[None] * (stop - start)] * len(self.columns)
+        for index, name in enumerate(self.columns):
+            if name in read:
+                column = batch.column(name).slice(start, stop - start)
+                cells[index] = arrow_column(column)
+                self._n_gaps[index] = column.null_count
+        return cells
 
     def raw(self, index: int, values: Any) -> Raw:
         """Numbers, durations in days, dates, or texts with None for a missing one."""
         if isinstance(values, np.ndarray):
-            if (
-                values.dtype.kind == "M"
-                and np.isnat(values).sum() > self._n_gaps[index]
-            ):
+            is_date = values.dtype.kind == "M"
+            if is_date and np.isnat(values).sum() > self._n_gaps[index]:
                 raise DataError("dates", "times within 290,000 years of 1970", "others")
             return values
         if self.kinds[index] in ("category", "levels"):
@@ -405,16 +400,13 @@ class ParquetColumns(Source):
         """Labels as they stand, None for those that are missing or cannot be decoded."""
         if isinstance(values, np.ndarray) and values.dtype.kind != "M":
             return values
-        return objects(values if isinstance(values, list) else [None] * len(values))
+        if not isinstance(values, list):
+            values = [None] * len(values)
+        return objects(values)
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, in the types of the file."""
         with opened_parquet(self._path) as file:
             for batch in file.iter_batches(use_pandas_metadata=False):
-                yield from zip(
-                    *(
-                        arrow_values(batch.column(self.columns[index]))
-                        for index in indices
-                    ),
-                    strict=True,
-                )
+                columns = [batch.column(self.columns[index]) for index in indices]
+                yield from zip(*map(arrow_values, columns), strict=True)

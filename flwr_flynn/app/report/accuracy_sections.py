@@ -1,6 +1,4 @@
-"""Sections of a report about accuracy: by party, figures with intervals, confusion,
-curves, subgroups.
-"""
+"""Sections of a report about accuracy, with the intervals of its figures."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accurac
 """Figures with intervals, and their names."""
 
 
-def figures_of(report: Report) -> dict[str, Any]:
+def figures_of(report: Report) -> Report:
     """The figures from scores; without entries in a run that has none."""
     return (report["evaluation"] or {}).get("figures") or {
         "classes": [],
@@ -68,10 +66,9 @@ def accuracy(report: Report) -> Section:
     )
     if not parties:
         return Section(title, [])
+    keys: tuple[str, ...] = ()
     if of_party:
-        keys: tuple[str, ...] = ("auroc", "brier", "calibration_error")
-    else:
-        keys = ()
+        keys = ("auroc", "brier", "calibration_error")
     rows = [
         (
             party["name"],
@@ -81,16 +78,17 @@ def accuracy(report: Report) -> Section:
         )
         for party in parties
     ]
-    said = (
+    introduction = (
         f"{count(len(rows), 'party', 'parties')} tried the model on test samples "
         "of their own, the worst first. "
+        f"Over all samples the accuracy is {figure(evaluation['accuracy'])}."
     )
-    said += f"Over all samples the accuracy is {figure(evaluation['accuracy'])}."
     head = "party", "test samples", "accuracy", *(NAMES[key] for key in keys)
-    return Section(title, [], [sentence(said), *_figures(title, "parties", head, rows)])
+    figures = _figures(title, "parties", head, rows)
+    return Section(title, [], [sentence(introduction), *figures])
 
 
-def _share(party: dict[str, Any]) -> Interval:
+def _share(party: Report) -> Interval:
     accuracy = party["accuracy"]
     n = party["examples"]
     return share(accuracy * n, n) or (accuracy,) * 3
@@ -99,98 +97,94 @@ def _share(party: dict[str, Any]) -> Interval:
 def _figures(
     title: str, noun: str, head: Sequence[str], rows: Sequence[Any]
 ) -> list[Markup | None]:
-    """Rows of a name, a number of samples and figures with intervals: the first as
-    bars, and all as a table.
+    """Rows of a name, a number of samples, and figures with intervals.
+
+    The first figure is shown as bars, and all as a table.
     """
     shown = [(name, n, *map(with_interval, figures)) for name, n, *figures in rows]
     caption = f"Figures {title.removeprefix('Accuracy ')}"
     known = [
-        (name, with_interval(value), value[0]) for name, _, value, *_ in rows if value
+        (name, with_interval(first), first[0]) for name, _, first, *_ in rows if first
     ]
-    return [
-        bars(title, f"{title}; the table below has the numbers", known[:MOST_BARS])
-        if known
-        else None,
-        more(f"{caption} as a table", *bounded(caption, head, shown, noun)),
-    ]
+    drawn = None
+    if known:
+        drawn = bars(
+            title, f"{title}; the table below has the numbers", known[:MOST_BARS]
+        )
+    return [drawn, more(f"{caption} as a table", *bounded(caption, head, shown, noun))]
 
 
 def scores(report: Report) -> Section:
-    """Discrimination and calibration, over all samples and by class, and rates at
-    thresholds.
-    """
+    """Discrimination and calibration over all samples, and rates at thresholds."""
     figures = figures_of(report)
     evaluation = report["evaluation"]
     if not evaluation:
         return Section("Figures", [("evaluation", _why_none(report))])
     overall = figures["overall"] or {}
-    samples = figures.get("examples") or evaluation["examples"]
-    said = (
-        f"Over {count(samples, 'test sample')} of all "
-        f"parties{', with 95 % intervals in brackets' * bool(overall)}. "
-    )
+    n_samples = figures.get("examples") or evaluation["examples"]
+    introduction = f"Over {count(n_samples, 'test sample')} of all parties"
+    if overall:
+        introduction += ", with 95 % intervals in brackets"
+    introduction += ". "
     if len(figures["classes"]) > 2 and overall:
-        said += (
+        introduction += (
             "AUROC, AUPRC and calibration are means over the classes, each "
             "against the rest. "
         )
     if figures.get("resolution"):
-        said += (
+        introduction += (
             f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} "
             "at most. "
         )
-    if samples < evaluation["examples"]:
-        said += (
-            f"{count(evaluation['examples'] - samples, 'more sample')} are of "
-            "parties below their floor. "
+    n_more = evaluation["examples"] - n_samples
+    if n_more > 0:
+        introduction += (
+            f"{count(n_more, 'more sample')} are of parties below their floor. "
         )
-    parts: list[Markup | None] = [sentence(said)]
     classes = _shown(report)
-    rates = [
-        (
-            of["label"],
-            f"{row['threshold']:g}",
-            _in_words(of, row),
-            *(with_interval(row[name]) for name in _RATES),
-        )
-        for of in classes[:MOST_CLASSES]
-        for row in of["thresholds"][:MOST_CLASSES]
+    parts = [
+        sentence(introduction),
+        *_thresholds(classes),
+        left_out(len(classes), "classes", MOST_CLASSES),
     ]
-    if rates:
-        columns = (
-            "class",
-            "threshold",
-            "in words",
-            "sensitivity",
-            "specificity",
-            "PPV",
-            "NPV",
-        )
-        shown = bounded(
-            "What thresholds of the probability would do",
-            columns,
-            rates,
-            "rows",
-            "thresholds",
-        )
-        parts += (
-            shown
-            if len(classes) == 1
-            else [more("Thresholds of the probability", *shown)]
-        )
-    parts.append(left_out(len(classes), "classes", MOST_CLASSES))
     return Section("Figures", _overall(evaluation, overall), parts)
 
 
-def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
-    """Figures over all parties, and those of the worst party and of the parties' own
-    copies.
-    """
-    if overall.get("accuracy"):
-        plain = {}
-    else:
-        plain = {"accuracy": "accuracy"}
-    plain |= {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+def _thresholds(classes: list[Report]) -> list[Markup | None]:
+    """Rates of some classes at thresholds; a table of several classes opens."""
+    rows = [
+        (
+            of_class["label"],
+            f"{rates['threshold']:g}",
+            _in_words(of_class, rates),
+            *(with_interval(rates[name]) for name in _RATES),
+        )
+        for of_class in classes[:MOST_CLASSES]
+        for rates in of_class["thresholds"][:MOST_CLASSES]
+    ]
+    if not rows:
+        return []
+    columns = (
+        "class",
+        "threshold",
+        "in words",
+        "sensitivity",
+        "specificity",
+        "PPV",
+        "NPV",
+    )
+    caption = "What thresholds of the probability would do"
+    shown = bounded(caption, columns, rows, "rows", "thresholds")
+    if len(classes) == 1:
+        return shown
+    return [more("Thresholds of the probability", *shown)]
+
+
+def _overall(evaluation: Report, overall: Report) -> Facts:
+    """Figures of all parties, of the worst party, and of the parties' own copies."""
+    plain = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+    if not overall.get("accuracy"):
+        plain = {"accuracy": "accuracy", **plain}
     facts = [
         (name, with_interval(overall[key]))
         for key, name in NAMES.items()
@@ -199,13 +193,8 @@ def _overall(evaluation: dict[str, Any], overall: dict[str, Any]) -> Facts:
     facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
     worst = evaluation["worst_party"]
     if worst:
-        facts.append(
-            (
-                "worst party",
-                f"{worst['accuracy']:.4f} ({worst['name']}, {worst['examples']} test "
-                "samples)",
-            )
-        )
+        of = f"({worst['name']}, {worst['examples']} test samples)"
+        facts.append(("worst party", f"{worst['accuracy']:.4f} {of}"))
     prior = evaluation.get("class_prior")
     if prior:
         worst = prior["worst_party"]
@@ -243,10 +232,9 @@ def confusion(report: Report) -> Section:
     names = report["classes"]
     if not matrix:
         return Section("Confusion", [])
-    shown = [
-        (name, row[:MOST_CLASSES]) for name, row in zip(names, matrix, strict=True)
-    ][:MOST_CLASSES]
-    said = (
+    rows = zip(names, matrix, strict=True)
+    shown = [(name, row[:MOST_CLASSES]) for name, row in rows]
+    introduction = (
         "Rows are true classes, columns predicted ones. The stronger the colour, "
         "the more samples, by row."
     )
@@ -254,69 +242,68 @@ def confusion(report: Report) -> Section:
         "Test samples by true and predicted class",
         "true \\ predicted",
         names[:MOST_CLASSES],
-        shown,
+        shown[:MOST_CLASSES],
     )
-    return Section(
-        "Confusion",
-        [],
-        [sentence(said), drawn, left_out(len(names), "classes", MOST_CLASSES)],
-    )
+    note = left_out(len(names), "classes", MOST_CLASSES)
+    return Section("Confusion", [], [sentence(introduction), drawn, note])
 
 
-def _shown(report: Report) -> list[dict[str, Any]]:
+def _shown(report: Report) -> list[Report]:
     """The classes; of two the rarer alone, as the other is its mirror image."""
-    classes: list[dict[str, Any]] = figures_of(report)["classes"]
+    classes: list[Report] = figures_of(report)["classes"]
     if len(classes) == 2:
-        return [min(reversed(classes), key=lambda each: each["examples"] or 0)]
+        return [min(reversed(classes), key=lambda of_class: of_class["examples"] or 0)]
     return classes
 
 
 def curves(report: Report) -> Section:
     """A ROC curve and a reliability curve of each class, beside each other."""
-    classes = [of for of in _shown(report) if of["roc"] or of["reliability"]]
+    title = "ROC and calibration"
+    shown = _shown(report)
+    classes = [
+        of_class for of_class in shown if of_class["roc"] or of_class["reliability"]
+    ]
     if not classes:
-        return Section("ROC and calibration", [])
+        return Section(title, [])
     pictures = []
-    for of in classes[:MOST_CLASSES]:
-        error = with_interval((of["calibration"] or {}).get("error"))
-        area = f"AUROC {with_interval(of['auroc'])}"
-        error = f"calibration error {error}"
-        pictures.append(
-            (of["label"], area, curve(f"ROC curve of {of['label']}", area, of["roc"]))
-        )
-        drawn = reliability(
-            f"Reliability curve of {of['label']}", error, of["reliability"]
-        )
-        pictures.append((of["label"], error, drawn))
-    said = (
+    for of_class in classes[:MOST_CLASSES]:
+        label = of_class["label"]
+        area = f"AUROC {with_interval(of_class['auroc'])}"
+        calibration = of_class["calibration"] or {}
+        error = f"calibration error {with_interval(calibration.get('error'))}"
+        drawn = curve(f"ROC curve of {label}", area, of_class["roc"])
+        pictures.append((label, area, drawn))
+        name = f"Reliability curve of {label}"
+        drawn = reliability(name, error, of_class["reliability"])
+        pictures.append((label, error, drawn))
+    introduction = (
         "Left: the share that is found over that of false alarms, at all thresholds. "
         "Right: the share that is of the "
         "class over the predicted one. The left diagonal is chance, the right one "
         "perfect. Points: figures.csv."
     )
-    noted = left_out(len(classes), "classes", MOST_CLASSES)
-    return Section(
-        "ROC and calibration", [], [sentence(said), gallery(pictures), noted]
-    )
+    note = left_out(len(classes), "classes", MOST_CLASSES)
+    return Section(title, [], [sentence(introduction), gallery(pictures), note])
 
 
-def _in_words(of: dict[str, Any], row: dict[str, Any]) -> str:
-    """Samples of 100, or of 1000 where the class is rare, that a threshold flags, flags
-    rightly and misses.
+def _in_words(of_class: Report, rates: Report) -> str:
+    """Samples of 100 that a threshold flags, flags rightly and misses, in words.
+
+    Where the class is rare, they are samples of 1000.
     """
-    own = of["examples"]
-    rest = of["others"]
-    found = row["sensitivity"]
-    passed = row["specificity"]
-    if not own or not rest or not found or not passed:
+    own = of_class["examples"]
+    rest = of_class["others"]
+    sensitivity = rates["sensitivity"]
+    specificity = rates["specificity"]
+    if not own or not rest or not sensitivity or not specificity:
         return NONE
     n = 1000
     if 20 * own >= own + rest:
         n = 100
-    of_class = own / (own + rest)
-    hit = of_class * found[0]
-    wrong = (1 - of_class) * (1 - passed[0])
-    lost = of_class * (1 - found[0])
+    share_of_class = own / (own + rest)
+    hit = share_of_class * sensitivity[0]
+    wrong = (1 - share_of_class) * (1 - specificity[0])
+    lost = share_of_class * (1 - sensitivity[0])
     return (
         f"of {n:,} samples {n * (hit + wrong):.0f} are flagged, {n * hit:.0f} "
         f"rightly; {n * lost:.0f} are missed"
@@ -338,14 +325,11 @@ def subgroups(report: Report) -> Section:
     ]
     column = groups["column"]
     head = ["level", "samples", *(NAMES[key] for key in keys)]
-    said = sentence(
+    introduction = sentence(
         f"Test samples by the level of the column {column}, the lowest accuracy first."
     )
-    return Section(
-        "Subgroups",
-        [],
-        [said, *_figures(f"Accuracy by level of {column}", "levels", head, rows)],
-    )
+    figures = _figures(f"Accuracy by level of {column}", "levels", head, rows)
+    return Section("Subgroups", [], [introduction, *figures])
 
 
 def as_csv(report: Report) -> str:
@@ -357,7 +341,7 @@ def as_csv(report: Report) -> str:
     evaluation["confusion"] = {
         name: dict(zip(names, row, strict=False)) for name, row in matrix
     }
-    rows = ((cell(" / ".join(path)), *values) for path, values in _leaves(evaluation))
+    rows = [(cell(" / ".join(path)), *numbers) for path, numbers in _leaves(evaluation)]
     csv.writer(stream, lineterminator="\n").writerows(
         [("figure", "value", "low", "high"), *rows]
     )
@@ -369,27 +353,24 @@ _NAMES = ("name", "label", "level", "threshold", "predicted")
 
 
 def _leaves(
-    value: Any, path: tuple[str, ...] = ()
+    tree: object, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Sequence[float]]]:
-    """Figures, those with an interval as three numbers, by their paths; of a curve each
-    point by its first number.
+    """Figures by their paths, those with an interval as three numbers.
+
+    The first number of a curve's point is the end of its path.
     """
-    is_point = isinstance(value, list) and not any(
-        isinstance(each, dict | list) for each in value
-    )
-    if isinstance(value, int | float) and not (path and path[-1] in _NAMES):
-        yield path, [value]
-    elif is_point and value:
-        yield (
-            (*path, f"{value[0]:g}")[: len(path) + (len(value) == 2)],
-            value[len(value) == 2 :],
-        )
-    elif isinstance(value, dict | list):
-        for name, each in (
-            value.items() if isinstance(value, dict) else enumerate(value)
-        ):
-            if isinstance(value, list):
-                names = [each[key] for key in _NAMES if key in each]
-            else:
-                names = [name]
-            yield from _leaves(each, (*path, *map(str, names[:1])))
+    if isinstance(tree, int | float):
+        if not path or path[-1] not in _NAMES:
+            yield path, [tree]
+    elif isinstance(tree, dict):
+        for name, branch in tree.items():
+            yield from _leaves(branch, (*path, str(name)))
+    elif isinstance(tree, list) and any(isinstance(row, dict | list) for row in tree):
+        for row in tree:
+            names = [str(row[key]) for key in _NAMES if key in row]
+            yield from _leaves(row, (*path, *names[:1]))
+    elif isinstance(tree, list) and len(tree) == 2:
+        x, y = tree
+        yield (*path, f"{x:g}"), [y]
+    elif isinstance(tree, list) and tree:
+        yield path, tree

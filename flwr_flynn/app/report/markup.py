@@ -1,7 +1,7 @@
-"""HTML and SVG of the pages, escaped: elements, tables, bars, curves, and their style
-in one accent colour.
+"""HTML and SVG of the pages: elements, tables, bars, curves, and their style.
 
-The markup is well-formed XML, too. It has no script and loads nothing.
+Texts are escaped, and there is one accent colour. The markup is well-formed XML, too.
+It has no script and loads nothing.
 """
 
 from __future__ import annotations
@@ -29,23 +29,17 @@ class Markup(str):
 
 def shortened(value: object, most: int = LONGEST) -> str:
     """A value as text of at most so many characters."""
-    if isinstance(value, str):
-        text = value
-    else:
-        text = str(value)
+    text = str(value)
     if len(text) <= most:
         return text
     return text[: most - 1] + "…"
 
 
 def _escaped(value: object) -> str:
-    return escape(
-        _UNSEEN.sub("\ufffd", value if isinstance(value, str) else str(value)),
-        {'"': "&quot;"},
-    )
+    return escape(_UNSEEN.sub("\ufffd", str(value)), {'"': "&quot;"})
 
 
-def _parts(children: Iterable[Any]) -> Iterable[str]:
+def _parts(children: Iterable[object]) -> Iterable[str]:
     for child in children:
         if isinstance(child, Markup):
             yield child
@@ -55,12 +49,12 @@ def _parts(children: Iterable[Any]) -> Iterable[str]:
             yield _escaped(child)
 
 
-def joined(*children: Any) -> Markup:
+def joined(*children: object) -> Markup:
     """Markup of children without an element around them."""
     return Markup("".join(_parts(children)))
 
 
-def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """An element.
 
     Children are markup, texts, numbers, lists of these, or None; so are attributes,
@@ -76,17 +70,18 @@ def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     }
     given = (f' {key}="{_escaped(value)}"' for key, value in named.items())
     start = f"<{name}{''.join(given)}"
-    return Markup(
-        f"{start}/>" if name in _VOID else f"{start}>{joined(*children)}</{name}>"
-    )
+    if name in _VOID:
+        return Markup(f"{start}/>")
+    return Markup(f"{start}>{joined(*children)}</{name}>")
 
 
 # ---- figures
 
 
 def figure(value: float | None) -> str:
-    """A figure with four digits behind the point, or in all; an integer with commas
-    between thousands.
+    """A figure with four digits behind the point, or in all.
+
+    An integer has commas between thousands.
     """
     if value is None:
         return NONE
@@ -110,7 +105,10 @@ def in_bytes(n: float) -> str:
 
 def count(n: int, one: str, many: str = "") -> str:
     """A number and its noun: "1 party", "2 parties"."""
-    return f"{figure(n)} {one if n == 1 else many or one + 's'}"
+    noun = many or f"{one}s"
+    if n == 1:
+        noun = one
+    return f"{figure(n)} {noun}"
 
 
 # ---- tables and bars
@@ -119,23 +117,18 @@ def count(n: int, one: str, many: str = "") -> str:
 def table(
     caption: str,
     head: Sequence[str],
-    rows: Iterable[Sequence[Any]],
+    rows: Iterable[Sequence[object]],
     class_: str | None = None,
 ) -> Markup:
-    """A table whose rows begin with their header; numbers, and texts that begin with a
-    digit or a dash, are figures.
+    """A table whose rows begin with their header.
+
+    Numbers, and texts that begin with a digit or a dash, are figures.
     """
-    body = []
-    are_figures = [True] * len(head)
-    for row in rows:
-        are_figures = [
-            old and _is_figure(cell) for old, cell in zip(are_figures, row, strict=True)
-        ]
-        body.append(row)
-    sides = [
-        None,
-        *("n" if is_figure and body else None for is_figure in are_figures[1:]),
-    ]
+    body = [*rows]
+    sides: list[str | None] = [None] * len(head)
+    for index, column in enumerate(zip(*body, strict=True)):
+        if index and all(map(_is_figure, column)):
+            sides[index] = "n"
     names = [
         tag("th", name, scope="col", class_=side)
         for name, side in zip(head, sides, strict=True)
@@ -145,39 +138,36 @@ def table(
     return scroll(caption, tag("table", *parts, class_=class_))
 
 
-def scroll(label: str, *children: Any) -> Markup:
-    """A region that scrolls sideways where its content is wider than the screen, also
-    by the keyboard.
+def scroll(label: str, *children: object) -> Markup:
+    """A region that scrolls sideways where its content is wider than the screen.
+
+    It scrolls by the keyboard, too.
     """
     return tag(
         "div", *children, class_="scroll", tabindex=0, role="region", aria_label=label
     )
 
 
-def _is_figure(cell: Any) -> bool:
-    return (
-        cell is None
-        or isinstance(cell, int | float)
-        or (isinstance(cell, str) and cell[:1] in f"{NONE}-0123456789")
-    )
+def _is_figure(cell: object) -> bool:
+    if isinstance(cell, str):
+        return cell[:1] in f"{NONE}-0123456789"
+    return cell is None or isinstance(cell, int | float)
 
 
-def _cells(row: Sequence[Any], sides: Sequence[str | None]) -> list[Markup]:
+def _cells(row: Sequence[object], sides: Sequence[str | None]) -> list[Markup]:
     shown = [
         figure(cell) if cell is None or isinstance(cell, int | float) else cell
         for cell in row
     ]
-    first = tag("th", shown[0], scope="row")
-    return [
-        first,
-        *(
-            tag("td", cell, class_=side)
-            for cell, side in zip(shown[1:], sides[1:], strict=True)
-        ),
-    ]
+    cells = [tag("th", shown[0], scope="row")]
+    for cell, side in zip(shown[1:], sides[1:], strict=True):
+        cells.append(tag("td", cell, class_=side))
+    return cells
 
 
-def svg(title: str, description: str, *children: Any, **attributes: Any) -> Markup:
+def svg(
+    title: str, description: str, *children: object, **attributes: object
+) -> Markup:
     """A picture with a name and a description for those who do not see it."""
     return tag(
         "svg",
@@ -192,16 +182,17 @@ def svg(title: str, description: str, *children: Any, **attributes: Any) -> Mark
 def bars(
     title: str, description: str, rows: Sequence[tuple[str, str, float]]
 ) -> Markup:
-    """Bars as wide as the page, each below its label and its value; the third entry is
-    its length, from 0 to 1.
+    """Bars as wide as the page, each below its label and its figure.
+
+    The third entry of a row is the length of the bar, from 0 to 1.
     """
     drawn = []
-    for index, (label, value, share) in enumerate(rows):
+    for index, (label, text, share) in enumerate(rows):
         top = 34 * index
         width = f"{100 * min(max(share, 0.0), 1.0):.2f}%"
         drawn += [
             tag("text", shortened(label, 32), x=0, y=top + 13),
-            tag("text", value, x="100%", y=top + 13, text_anchor="end"),
+            tag("text", text, x="100%", y=top + 13, text_anchor="end"),
             tag("rect", x=0, y=top + 19, width="100%", height=6, rx=3, class_="rest"),
             tag("rect", x=0, y=top + 19, width=width, height=6, rx=3, class_="bar"),
         ]
@@ -209,8 +200,9 @@ def bars(
 
 
 def cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula: with an apostrophe before it
-    where it would.
+    """A text that no spreadsheet takes for a formula.
+
+    It has an apostrophe before it where a spreadsheet would.
 
     >>> cell("=cmd|' /C calc'!A0"), cell("well")
     ("'=cmd|' /C calc'!A0", 'well')
@@ -295,26 +287,27 @@ def whole_page(title: str, *parts: Markup) -> str:
 Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
-_SIDE = 300
-_EDGE = 8  # of a curve's square, and the room around it
-# percent of the accent in the strongest cell, on which text can still be read
+_SIDE = 300  # of a curve's square
+_EDGE = 8  # the room around it
 _CELL = 45
+"""Percent of the accent in the strongest cell, on which text can still be read."""
 
 
 def with_interval(interval: Interval | None) -> str:
     """A figure with its interval in words."""
     if interval is None:
         return NONE
-    value, low, high = map(figure, interval)
-    return f"{value} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
+    middle, low, high = map(figure, interval)
+    return f"{middle} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
 
 
 def _xy(x: float, y: float) -> tuple[float, float]:
-    x, y = (min(max(value, 0.0), 1.0) for value in (x, y))
+    x = min(max(x, 0.0), 1.0)
+    y = min(max(y, 0.0), 1.0)
     return round(_EDGE + _SIDE * x, 1), round(_EDGE + _SIDE * (1 - y), 1)
 
 
-def _square(title: str, description: str, x: str, y: str, *drawn: Any) -> Markup:
+def _square(title: str, description: str, x: str, y: str, *drawn: object) -> Markup:
     """A square from 0 to 1 both ways, with its diagonal and the names of its axes."""
     end = _SIDE + _EDGE
     frame = [
@@ -346,24 +339,23 @@ def curve(title: str, description: str, points: Sequence[Sequence[float]]) -> Ma
 
 
 def reliability(title: str, description: str, bins: Sequence[dict[str, Any]]) -> Markup:
-    """Observed shares over predicted probabilities, with intervals; the larger the
-    point, the more samples.
+    """Observed shares over predicted probabilities, with intervals.
+
+    The larger the point, the more samples.
     """
-    most = max([*(each["examples"] for each in bins), 1])
+    most = max([*(row["examples"] for row in bins), 1])
     drawn = []
-    for each in [each for each in bins if each["observed"] is not None]:
-        (x, y), (_, bottom), (_, top) = (
-            _xy(each["predicted"], value) for value in each["observed"]
-        )
+    for row in bins:
+        if row["observed"] is None:
+            continue
+        middle, low, high = row["observed"]
+        x, y = _xy(row["predicted"], middle)
+        _, bottom = _xy(0, low)
+        _, top = _xy(0, high)
+        radius = round(2 + 3 * (row["examples"] / most) ** 0.5, 1)
         drawn += [
             tag("line", x1=x, x2=x, y1=bottom, y2=top, class_="whisker"),
-            tag(
-                "circle",
-                cx=x,
-                cy=y,
-                r=round(2 + 3 * (each["examples"] / most) ** 0.5, 1),
-                class_="bar",
-            ),
+            tag("circle", cx=x, cy=y, r=radius, class_="bar"),
         ]
     return _square(title, description, "predicted", "observed", *drawn)
 
@@ -383,14 +375,14 @@ def shades(
     head: Sequence[str],
     rows: Sequence[tuple[str, Sequence[int]]],
 ) -> Markup:
-    """A table of numbers of samples; the stronger the colour, the more samples,
-    compared with the row's largest.
+    """A table of numbers of samples.
+
+    The stronger the colour, the more samples, compared with the row's largest.
     """
     body = []
     for name, cells in rows:
-        strengths = [
-            f"--v:{_CELL * n / max([*cells, 1]):.0f}" if n else None for n in cells
-        ]
+        most = max([*cells, 1])
+        strengths = [f"--v:{_CELL * n / most:.0f}" if n else None for n in cells]
         shown = (
             tag("td", figure(n), class_="n cell", style=v)
             for n, v in zip(cells, strengths, strict=True)
@@ -398,13 +390,5 @@ def shades(
         body.append(tag("tr", tag("th", name, scope="row"), *shown))
     names = [tag("th", shortened(name, 24), scope="col", class_="n") for name in head]
     headed = tag("thead", tag("tr", tag("th", corner, scope="col"), names))
-    return scroll(
-        caption,
-        tag(
-            "table",
-            tag("caption", caption),
-            headed,
-            tag("tbody", body),
-            class_="shades",
-        ),
-    )
+    parts = tag("caption", caption), headed, tag("tbody", body)
+    return scroll(caption, tag("table", *parts, class_="shades"))

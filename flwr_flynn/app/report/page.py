@@ -1,8 +1,7 @@
-"""Renderings of a report: the table at the end of the run's log, and the page
-`report.html`, which loads nothing.
+"""Renderings of a report: the table at the end of the log, and `report.html`.
 
-Names and reasons come from the parties: they are cut here to what the page shows, and
-escaped where it is made.
+The page loads nothing. Names and reasons come from the parties: they are cut here to
+what the page shows, and escaped where it is made.
 """
 
 from __future__ import annotations
@@ -74,17 +73,17 @@ def page(report: Report) -> str:
         name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200)
         for name, value in report.items()
     }
-    told = {
-        made.title: made
-        for make in SECTIONS
-        if (made := make(report)).facts or made.parts
-    }
+    sections = {}
+    for make in SECTIONS:
+        section = make(report)
+        if section.facts or section.parts:
+            sections[section.title] = section
     title = (
         f"{report['action'].capitalize()} with "
         f"{count(len(report['parties']), 'party', 'parties')}"
     )
-    anchors = {name: name.lower().replace(" ", "-") for name in told}
-    links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in told]
+    anchors = {name: name.lower().replace(" ", "-") for name in sections}
+    links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in sections]
     body = [
         tag(
             "section",
@@ -93,7 +92,7 @@ def page(report: Report) -> str:
             *section.parts,
             id=anchors[name],
         )
-        for name, section in told.items()
+        for name, section in sections.items()
     ]
     version = report["versions"].get("flwr-flynn", "")
     made_by = (
@@ -106,9 +105,8 @@ def page(report: Report) -> str:
     is_unequal = any(report["sha256"].get(name) is False for name in EQUALITIES)
     fault = None
     if is_unequal:
-        fault = tag(
-            "p", "The model DIFFERS from that of the pooled data.", class_="fault"
-        )
+        words = "The model DIFFERS from that of the pooled data."
+        fault = tag("p", words, class_="fault")
     head = tag("header", eyebrow, tag("h1", title), fault)
     nav = tag("nav", tag("ul", links), aria_label="Sections")
     foot = tag("footer", tag("p", made_by))

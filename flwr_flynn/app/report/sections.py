@@ -1,7 +1,6 @@
-"""Sections of a report: facts for the log and the page, and tables and pictures for the
-page alone.
+"""Sections of a report: facts for log and page, and parts for the page alone.
 
-A section is a function of the content of metrics.json; one without facts and parts has
+A section is a function of the content of metrics.json. One without facts and parts has
 nothing to tell. Those about accuracy are in `accuracy_sections`.
 """
 
@@ -42,7 +41,6 @@ class Section(NamedTuple):
 MOST_ROWS = 100
 MOST_CLASSES = 32
 MOST_BARS = 24
-_PLACES = ("output-dir", "federation")  # settings of the machine, not of the run
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names."""
@@ -63,12 +61,12 @@ _STEPS = {
 """Names of phases that need other words."""
 
 
-def sentence(*words: Any) -> Markup:
+def sentence(*words: object) -> Markup:
     """A paragraph."""
     return tag("p", *words)
 
 
-def more(summary: str, *parts: Any) -> Markup:
+def more(summary: str, *parts: object) -> Markup:
     """Parts that the reader opens."""
     return tag("details", tag("summary", summary), *parts)
 
@@ -87,10 +85,10 @@ def left_out(
 def bounded(
     caption: str,
     head: Sequence[str],
-    rows: Sequence[Any],
+    rows: Sequence[Sequence[object]],
     noun: str,
     class_: str | None = None,
-) -> list[Any]:
+) -> list[Markup | None]:
     """A table of the first rows, and a note about the others."""
     return [table(caption, head, rows[:MOST_ROWS], class_), left_out(len(rows), noun)]
 
@@ -102,31 +100,29 @@ def participation(report: Report) -> Section:
     """Parties that took part, their samples, and reasons of those that did not."""
     parties = report["parties"]
     action = report["action"]
-    members = [member["party"] for member in report["federation"]]
-    new = {party["name"] for party in parties}
+    names = [member["party"] for member in report["federation"]]
+    before = list[str]()
     if action == "join":
-        before = [name for name in members if name not in new]
-    else:
-        before = []
+        new = {party["name"] for party in parties}
+        before = [name for name in names if name not in new]
+    facts: Facts = []
     if action in _DONE:
-        facts = [(f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}")]
-    else:
-        facts = []
-    facts += [(f"  {update['party']}", _change(update)) for update in report["updates"]]
-    facts += [] if action == "train" else [("parties in all", f"{len(members)}")]
+        facts.append((f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}"))
+    for update in report["updates"]:
+        facts.append((f"  {update['party']}", _change(update)))
+    if action != "train":
+        facts.append(("parties in all", f"{len(names)}"))
     facts += _samples(report)
     # Those who joined before are in the model all the same.
     facts += [
-        (f"  left out of {step}: {name}", why)
-        for name, step, why in absences(report)
+        (f"  left out of {step}: {name}", reason)
+        for name, step, reason in absences(report)
         if name not in before
     ]
     parts: list[Markup | None] = []
     if before:
-        marked = [
-            *((party["name"], "new") for party in parties),
-            *((name, "already a member") for name in before),
-        ]
+        marked = [(party["name"], "new") for party in parties]
+        marked += [(name, "already a member") for name in before]
         parts += bounded(
             "Members of the federation", ("party", "in this run"), marked, "members"
         )
@@ -164,7 +160,7 @@ def absences(report: Report) -> list[tuple[str, str, str]]:
     ]
 
 
-def _change(update: dict[str, Any]) -> str:
+def _change(update: Report) -> str:
     """Samples and digest of counts that were replaced or taken out, before and now."""
     before = update["before"]
     now = update["now"] or {"examples": 0, "sha256": ["none"]}
@@ -193,25 +189,21 @@ def _samples(report: Report) -> Facts:
             "samples"
         )
         facts.append(("  samples distributed", dealt))
-        if simulation["empty_parties"]:
-            facts.append(
-                ("  parties with no samples", f"{simulation['empty_parties']}")
-            )
+        n_empty = simulation["empty_parties"]
+        if n_empty:
+            facts.append(("  parties with no samples", f"{n_empty}"))
     return facts
 
 
 def skew(report: Report) -> Section:
     """Samples of each class at each party."""
-    sizes = {
-        name: row for name, row in (report["class_sizes"] or {}).items() if sum(row)
-    }
+    by_party = report["class_sizes"] or {}
+    sizes = {name: row for name, row in by_party.items() if sum(row)}
     names = report["classes"]
     if not sizes:
         return Section("Classes by party", [])
-    rows = [
-        ("all parties", [*map(sum, zip(*sizes.values(), strict=True))]),
-        *sorted(sizes.items()),
-    ]
+    total = [*map(sum, zip(*sizes.values(), strict=True))]
+    rows = [("all parties", total), *sorted(sizes.items())]
     shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
     parts = [
         sentence("The stronger the colour, the more samples, by row."),
@@ -229,28 +221,26 @@ def skew(report: Report) -> Section:
 
 def model(report: Report) -> Section:
     """Columns, hashes, and what was learned beside the counts."""
-    if report["schema"] is None:
-        facts = []
-    else:
-        facts = _schema(report["schema"])
+    facts: Facts = []
+    if report["schema"] is not None:
+        facts += _schema(report["schema"])
     columns = report["columns"]
     if columns is not None:
         made = f"from histograms of the columns of {columns['examples']} samples"
         facts.append(("scaling", f"{report['scaling']}, {made}"))
-    facts += (
-        []
-        if report["selection"] is None
-        else _selected(report["selection"], report["members"])
-    )
+    if report["selection"] is not None:
+        facts += _selected(report["selection"], report["members"])
     gram = report["gram"]
     if gram:
-        none = "none: too few parties replied, or the regression failed"
-        text = f"{gram['rows']} rows, {gram['examples']} samples, half of the weight"
-        facts.append(("Gram matrix", text if gram["used"] else none))
+        text = "none: too few parties replied, or the regression failed"
+        if gram["used"]:
+            size = f"{gram['rows']} rows, {gram['examples']} samples"
+            text = f"{size}, half of the weight"
+        facts.append(("Gram matrix", text))
     return Section("Model", facts)
 
 
-def _schema(schema: dict[str, Any]) -> Facts:
+def _schema(schema: Report) -> Facts:
     kinds = [column["kind"] for column in schema["columns"]]
     parts = [f"{kinds.count(kind)} {kind}" for kind in tables.KINDS if kind in kinds]
     with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
@@ -267,7 +257,7 @@ def _schema(schema: dict[str, Any]) -> Facts:
     ]
 
 
-def _selected(selection: dict[str, Any], members: list[dict[str, Any]]) -> Facts:
+def _selected(selection: Report, members: list[Report]) -> Facts:
     if not selection["accuracies"]:
         return [("selection", "none: too few parties with samples replied")]
     best = [f"{max(accuracies):.4f}" for accuracies in selection["accuracies"]]
@@ -297,23 +287,22 @@ def _selected(selection: dict[str, Any], members: list[dict[str, Any]]) -> Facts
 def equality(report: Report) -> Section:
     """Digests, and the comparison with the pooled data."""
     sha = report["sha256"]
+    facts: Facts = []
     if "model" in sha:
-        facts = [("SHA-256 of the model", sha["model"])]
-    else:
-        facts = []
+        facts.append(("SHA-256 of the model", sha["model"]))
     facts.append(("SHA-256 of the counts", sha["federated"]))
     if "pooled" in sha:
         facts.append(("  trained on pooled data", sha["pooled"]))
-        for name in [name for name in EQUALITIES if name in sha]:
-            unknown = "some samples were left out"
-            if name == "equal":
-                unknown = f"{len(report['missing'])} missing"
-            facts.append(
-                (
-                    EQUALITIES[name],
-                    {True: "yes", False: "NO", None: f"n/a, {unknown}"}[sha[name]],
-                )
-            )
+    for name in [name for name in EQUALITIES if name in sha]:
+        reason = "some samples were left out"
+        if name == "equal":
+            reason = f"{len(report['missing'])} missing"
+        answer = f"n/a, {reason}"
+        if sha[name] is True:
+            answer = "yes"
+        elif sha[name] is False:
+            answer = "NO"
+        facts.append((EQUALITIES[name], answer))
     if report["privacy"] and report.get("simulation"):
         facts.append((EQUALITIES["equal"], "n/a, noisy"))
     return Section("Equality", facts)
@@ -323,47 +312,28 @@ def equality(report: Report) -> Section:
 
 
 def traffic(report: Report) -> Section:
-    """Bytes by phase, seconds, and the figures that left the parties; equal ones of a
-    phase are one row.
-    """
+    """Bytes by phase, seconds, and the figures that left the parties."""
     by_phase = report["traffic"]
     seconds = (report.get("run") or {}).get("seconds")
-    rows = list[tuple[Any, ...]]()
-    total = {
-        way: sum(bytes_of[way] for bytes_of in by_phase.values())
-        for way in ("up", "down")
-    }
-    steps = {
-        f"  {_STEPS.get(name, name)}": bytes_of for name, bytes_of in by_phase.items()
-    }
-    facts = [
-        (name, f"{in_bytes(bytes_of['up'])} up, {in_bytes(bytes_of['down'])} down")
-        for name, bytes_of in {"bytes per party": total, **steps}.items()
+    facts: Facts = []
+    if by_phase:
+        total = {
+            way: sum(bytes_of[way] for bytes_of in by_phase.values())
+            for way in ("up", "down")
+        }
+        facts.append(("bytes per party", _both_ways(total)))
+    for name, bytes_of in by_phase.items():
+        facts.append((f"  {_STEPS.get(name, name)}", _both_ways(bytes_of)))
+    if by_phase and seconds is not None:
+        facts.append(("seconds", f"{seconds:.1f}"))
+    rows = [
+        row
+        for phase, sent in report["messages"].items()
+        for row in _figures(phase, sent)
     ]
-    facts += [] if seconds is None else [("seconds", f"{seconds:.1f}")]
-    for phase, sent in report["messages"].items():
-        fields: dict[tuple[str, str], list[list[float]]] = {}
-        for field in sent["fields"]:
-            shape = " \N{MULTIPLICATION SIGN} ".join(
-                map(figure, (field["shape"] or [])[:8])
-            )
-            fields.setdefault((field["name"], shape), []).append(field["bytes"] or [])
-        kind = KINDS.get(sent["kind"], sent["kind"])
-        for (name, shape), sizes in (fields or {(NONE, NONE): [[]]}).items():
-            in_all = (
-                " / ".join(
-                    in_bytes(sum(column)) for column in zip(*sizes, strict=False)
-                )
-                or NONE
-            )
-            if len(sizes) > 1:
-                named = f"{len(sizes)} times {name}"
-            else:
-                named = name
-            rows.append(
-                (phase, kind, named, shape or "varies", in_all, sent["parties"])
-            )
-    said = (
+    if not rows:
+        return Section("What left the sites", facts)
+    introduction = (
         "Every message of a party, by phase. Samples themselves stay at the "
         "parties; figures about them leave."
     )
@@ -375,65 +345,89 @@ def traffic(report: Report) -> Section:
         "bytes: least / mean / most",
         "parties",
     )
-    if rows:
-        parts = [sentence(said), *bounded("Messages", columns, rows, "messages")]
-    else:
-        parts = []
-    return Section("What left the sites", facts if by_phase else [], parts)
+    parts = [sentence(introduction), *bounded("Messages", columns, rows, "messages")]
+    return Section("What left the sites", facts, parts)
+
+
+def _both_ways(bytes_of: dict[str, float]) -> str:
+    return f"{in_bytes(bytes_of['up'])} up, {in_bytes(bytes_of['down'])} down"
+
+
+def _figures(phase: str, sent: Report) -> list[Sequence[object]]:
+    """Figures of the messages of a phase; those of one name and shape are one row."""
+    kind = KINDS.get(sent["kind"], sent["kind"])
+    sizes_of: dict[tuple[str, str], list[list[float]]] = {}
+    for field in sent["fields"]:
+        shape = " \N{MULTIPLICATION SIGN} ".join(
+            map(figure, (field["shape"] or [])[:8])
+        )
+        sizes = sizes_of.setdefault((field["name"], shape or "varies"), [])
+        sizes.append(field["bytes"] or [])
+    if not sizes_of:
+        return [(phase, kind, NONE, NONE, NONE, sent["parties"])]
+    rows = list[Sequence[object]]()
+    for (name, shape), sizes in sizes_of.items():
+        if len(sizes) > 1:
+            name = f"{len(sizes)} times {name}"
+        columns = zip(*sizes, strict=False)
+        in_all = " / ".join(in_bytes(sum(column)) for column in columns)
+        rows.append((phase, kind, name, shape, in_all or NONE, sent["parties"]))
+    return rows
 
 
 def privacy(report: Report) -> Section:
     """The guarantee in plain words, or that there is none."""
-    private = report["privacy"]
-    if private:
-        said = guarantee(report)
-        bound = "NONE: seeded noise, for simulations"
-        if private["epsilon"] is not None:
-            bound = (
-                f"epsilon {shown_bound(private['epsilon'])}, delta "
-                f"{shown_bound(private['delta'])}"
-            )
-            said.append(
-                "Whether one record is among a party's samples changes the "
-                "probability of what is seen by a factor of "
-                "at most e to the power of epsilon, but for a probability of delta."
-            )
-        facts = [
-            (
-                "privacy",
-                f"{bound}; noise of standard deviation {private['noise_sd']:.4g} at "
-                "each party",
-            )
-        ]
-        if report["evaluation"]:
-            facts.append(
-                ("  not covered", "the confusion matrices behind the figures above")
-            )
-        return Section("Privacy", facts, [*map(sentence, said)])
-    said = [
-        "Secure sums without noise: a server that keeps to the protocol sees sums "
-        "over the parties alone, and another "
-        "one can break the masks."
-        if report["settings"].get("secure") is True
-        else "There is no privacy guarantee: exact figures left the parties without "
-        "noise, for the server to see.",
+    if report["privacy"]:
+        return _noise(report)
+    first = (
+        "There is no privacy guarantee: exact figures left the parties without noise, "
+        "for the server to see."
+    )
+    if report["settings"].get("secure") is True:
+        first = (
+            "Secure sums without noise: a server that keeps to the protocol sees sums "
+            "over the parties alone, and another one can break the masks."
+        )
+    sentences = [
+        first,
         "Counts of few samples say much about them: who is alone in a class discloses "
         "the hash of the sample. A sum of "
         "hashes is not anonymous: whoever has the model can test whether a given "
         "sample fits it.",
     ]
     if report["columns"]:
-        said.append(
+        sentences.append(
             "Histograms of the columns disclose every k-th value of each column, by "
             "class; k is min-examples."
         )
     if report["gram"]:
-        said.append(
+        sentences.append(
             "The Gram matrix of few samples discloses as much as the samples "
             "themselves."
         )
-    said.append("The setting epsilon adds noise, with a guarantee.")
-    return Section("Privacy", [], [*map(sentence, said)])
+    sentences.append("The setting epsilon adds noise, with a guarantee.")
+    return Section("Privacy", [], [*map(sentence, sentences)])
+
+
+def _noise(report: Report) -> Section:
+    """The guarantee of noisy counts."""
+    private = report["privacy"]
+    sentences = guarantee(report)
+    bound = "NONE: seeded noise, for simulations"
+    if private["epsilon"] is not None:
+        epsilon = shown_bound(private["epsilon"])
+        bound = f"epsilon {epsilon}, delta {shown_bound(private['delta'])}"
+        sentences.append(
+            "Whether one record is among a party's samples changes the "
+            "probability of what is seen by a factor of "
+            "at most e to the power of epsilon, but for a probability of delta."
+        )
+    noise = f"noise of standard deviation {private['noise_sd']:.4g} at each party"
+    facts = [("privacy", f"{bound}; {noise}")]
+    if report["evaluation"]:
+        behind = "the confusion matrices behind the figures above"
+        facts.append(("  not covered", behind))
+    return Section("Privacy", facts, [*map(sentence, sentences)])
 
 
 def guarantee(report: Report) -> list[str]:
@@ -448,26 +442,22 @@ def guarantee(report: Report) -> list[str]:
 
 
 def settings(report: Report) -> Section:
-    """Versions, and the command that runs it again, with the settings that differ from
-    the defaults.
-    """
+    """Versions, and the command that runs it again."""
     defaults = {row.key: row.default for row in RunConfig.rows()}
     own = report["settings"]
-    # which others go on with their federation
-    places = _PLACES[: 2 - (own.get("action", "train") != "train")]
-    given = {
-        key: own[key]
-        for key in own
-        if key in defaults and key not in places and own[key] != defaults[key]
-    }
-    config = " ".join(f"{key}={_typed(value)}" for key, value in given.items())
-    simulation = report.get("simulation")
-    nodes = ""
-    if simulation:
-        nodes = f" --federation-config num-supernodes={simulation['parties']}"
-    command = f"flwr run .{nodes}" + (
-        f" --run-config {shlex.quote(config)}" if config else ""
+    places = {"output-dir"}  # settings of the machine, not of the run
+    if own.get("action", "train") == "train":
+        places.add("federation")  # with which later actions go on
+    changed = [key for key in own if key in defaults and own[key] != defaults[key]]
+    config = " ".join(
+        f"{key}={_typed(own[key])}" for key in changed if key not in places
     )
+    command = "flwr run ."
+    simulation = report.get("simulation")
+    if simulation:
+        command += f" --federation-config num-supernodes={simulation['parties']}"
+    if config:
+        command += f" --run-config {shlex.quote(config)}"
     versions = ", ".join(
         f"{name} {version}" for name, version in report["versions"].items()
     )
@@ -475,17 +465,13 @@ def settings(report: Report) -> Section:
     return Section("Settings", [("versions", versions)], parts)
 
 
-def _typed(value: Any) -> str:
-    """A value in TOML.
+def _typed(setting: object) -> str:
+    """A setting in TOML.
 
     Flower looks for the end of a text at the next quotation mark, so those inside are
     escaped.
     """
-    if isinstance(value, str):
-        parts = value.split('"')
-    else:
-        parts = [value]
-    typed = [json.dumps(part, ensure_ascii=False) for part in parts]
-    if isinstance(value, str):
-        return '"' + "\\u0022".join(part[1:-1] for part in typed) + '"'
-    return typed[0]
+    if not isinstance(setting, str):
+        return json.dumps(setting, ensure_ascii=False)
+    quoted = [json.dumps(text, ensure_ascii=False) for text in setting.split('"')]
+    return '"' + "\\u0022".join(text[1:-1] for text in quoted) + '"'
