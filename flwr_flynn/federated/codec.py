@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn._files import npy_header
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import check_packed, unpack_signed
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
@@ -42,8 +42,6 @@ from flwr_flynn.model.gram import (
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
-
-Array = npt.NDArray[Any]
 
 _MOST_DIMENSIONS = 4
 # standard deviations that no noise goes beyond: Laplace noise does so with probability

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import (
     pack,
@@ -30,8 +31,6 @@ from flwr_flynn.federated.compression import (
 )
 from flwr_flynn.federated.permissions import Content
 from flwr_flynn.model.model_file import narrowed
-
-Array = npt.NDArray[Any]
 
 COUNTS = "counts"
 NUMBERS = "numbers"

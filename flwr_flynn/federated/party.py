@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.permissions import Disclosure, SentArray, n_bytes
@@ -41,7 +42,6 @@ from flwr_flynn.federated.protocol import (
     SECONDS,
     SECURE,
     Answer,
-    Array,
     Config,
     Scalar,
 )

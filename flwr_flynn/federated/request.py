@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn import __version__
+from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import (
@@ -42,7 +43,6 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     VERSION,
     Answer,
-    Array,
     Config,
     Reply,
     Scalar,

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
@@ -37,7 +38,6 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     TRAIN,
-    Array,
     Config,
     Reply,
     Scalar,

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
@@ -61,7 +62,7 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> Self:
         return cls(announced_run(config, party))
 
@@ -91,13 +92,13 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         # the release alone.
         return [field if run.bound is None else replace(field, most=sizes.total)]
 
-    def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
+    def parts(self, statistic: CountsOfSpecs) -> list[Array]:
         parts = [counts.array for counts in statistic.parts]
         if self.run.mechanism is None or self.bound is None:
             return parts
         return [np.clip(part, -self.bound, self.bound) for part in parts]
 
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
+    def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
         if self.run.mechanism is None:
             return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
         return CountsOfSpecs(
@@ -302,7 +303,7 @@ class UpdateRequest(CountsRequest):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> Self:
         found = super().from_config(config, arrays, party)
         if not found.run.is_plain:
@@ -330,7 +331,7 @@ class UpdateRequest(CountsRequest):
         party.warn_of_few(changed.tolist())
         return CountsOfSpecs(then.parts + now.parts), first.n_examples
 
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
+    def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
         n = len(self.run.specs)
         then = super().of_parts(parts[:n], n_parties)
         now = super().of_parts(parts[n:], n_parties)

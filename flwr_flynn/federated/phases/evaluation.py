@@ -25,6 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
@@ -106,9 +107,7 @@ def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
     ]
 
 
-def _results(
-    shared: codec.Array, own: codec.Array, scores: Sequence[codec.Array]
-) -> Tables:
+def _results(shared: Array, own: Array, scores: Sequence[Array]) -> Tables:
     """Both confusion matrices, the number of parties with a second one, 0 or 1, and
     histograms and sums.
 
@@ -127,8 +126,8 @@ def _results(
 
 
 def by_group(
-    tables: Sequence[codec.Array], rows: Sequence[Any]
-) -> list[tuple[codec.Array, codec.Array, Any]]:
+    tables: Sequence[Array], rows: Sequence[Any]
+) -> list[tuple[Array, Array, Any]]:
     """Histograms and sums of all samples, and then of each subgroup, as views, each
     with the entry of `rows`.
     """
@@ -262,7 +261,7 @@ class EvaluationRequest(RunRequest[Tables]):
             **codec.gram_entries(self.run, self.model.gram),
         }
 
-    def arrays(self) -> list[codec.Array]:
+    def arrays(self) -> list[Array]:
         if self.model.gram is None:
             packed = []
         else:
@@ -271,7 +270,7 @@ class EvaluationRequest(RunRequest[Tables]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> EvaluationRequest:
         tries = config.boolean("tries")
         run = announced_run(config, party)
@@ -410,13 +409,13 @@ class EvaluationRequest(RunRequest[Tables]):
             table[:], sums[:] = above_floor(table, sums, least)
         return _results(matrices[0], matrices[1], tables), int(matrices[0].sum())
 
-    def parts(self, statistic: Tables) -> list[codec.Array]:
+    def parts(self, statistic: Tables) -> list[Array]:
         shared, own, n_own, *scores = statistic.tables
         if self.is_summed:
             return [shared, *scores]
         return [shared, own * (n_own > 0), *scores]
 
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         shared, own, *scores = (
             parts
             if not self.is_summed
@@ -471,7 +470,7 @@ class EvaluationRequest(RunRequest[Tables]):
         return of_party(statistic, n_before)
 
     def read(
-        self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None
+        self, arrays: Sequence[Array], reply: Reply, member: Member | None
     ) -> Tables | None:
         # What nobody asked for is not looked at.
         if not self.tries or reply.announced == 0:

@@ -18,13 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import candidate_scorings

@@ -14,11 +14,12 @@ from operator import attrgetter
 
 import numpy as np
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member, missing_text, require_samples
 from flwr_flynn.federated.sample_access import SampleAccess
