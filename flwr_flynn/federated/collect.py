@@ -127,24 +127,23 @@ def _add(
 
     An error refuses it, and leaves the batch as it is.
     """
-    cid, name, proof = sender
-    member = counted.member(cid, name or None, proof)
+    cid = sender.cid
+    member = counted.member(cid, sender.name or None, sender.proof)
     if reply.fault:
         raise PayloadError(reply.fault)
     statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
     if statistic is None:
         return
-    digests = request.digests(statistic)
-    _check_new(batch, roster, reply, name, digests, member)
+    party = _member(request, roster, reply, sender, statistic)
+    _check_new(batch, roster, party, member)
     if request.load(batch.total) + request.load(statistic) > request.capacity:
         raise PayloadError("the sum has no room for it")
     index = request.match(statistic, sender, set(batch.taken_out.values()))
-    party = _member(request, roster, reply, sender, statistic, digests)
     arrivals = batch.arrivals + Arrivals.of(request.contents, reply)
     result = request.party_result(statistic, len(batch.parts))
     batch.total = request.add(batch.total, statistic)
-    if name and digests:
-        batch.known[name, digests] = cid
+    if party.name and party.sha256:
+        batch.known[party.name, party.sha256] = cid
     if member is not None and cid not in counted:
         batch.answered[member.node, member.name] = cid
     if index is not None:
@@ -158,12 +157,7 @@ def _add(
 
 
 def _member(
-    request: Request[S],
-    roster: Roster,
-    reply: Reply,
-    sender: Sender,
-    statistic: S,
-    digests: tuple[str, ...],
+    request: Request[S], roster: Roster, reply: Reply, sender: Sender, statistic: S
 ) -> Member:
     """The member that a party becomes by its reply."""
     sizes = request.sizes(statistic)
@@ -178,7 +172,7 @@ def _member(
         sender.cid,
         roster.identify(sender.cid),
         per_class,
-        digests,
+        request.digests(statistic),
         bytes=reply.n_bytes,
         seconds=seconds,
         proof=sender.proof,
@@ -187,18 +181,12 @@ def _member(
 
 
 def _check_new(
-    batch: Batch[Any],
-    roster: Roster,
-    reply: Reply,
-    name: str,
-    digests: tuple[str, ...],
-    member: Member | None,
+    batch: Batch[Any], roster: Roster, party: Member, member: Member | None
 ) -> None:
     """Refuse a party that is in the sum, or in the batch, under another node id."""
-    known = None
-    if name and digests:
-        known = batch.known.get((name, digests))
-    twin = roster.twin(reply.cid, name, digests) or known
+    twin = roster.twin(party.node, party.name, party.sha256)
+    if twin is None:
+        twin = batch.known.get((party.name, party.sha256))
     if twin is not None:
         raise PayloadError(f"the same name and counts as node {twin}, which is counted")
     if member is None:

@@ -239,17 +239,14 @@ class RunOptions:
             integer("gram", self.gram, least=0, most=MOST_ROWS)
         one_of("purpose", self.purpose, PURPOSES)
         given_scoring(self.rule, self.decay)
-        is_new = self.purpose == "train"
-        if is_new and self.federation is not None:
+        expected = "a Federation"
+        if self.purpose == "train":
+            expected = "none"
+        is_new = self.federation is None
+        if is_new != (self.purpose == "train"):
             raise ConfigError(
                 "federation",
-                "none with purpose = train",
-                type(self.federation).__name__,
-            )
-        if not is_new and self.federation is None:
-            raise ConfigError(
-                "federation",
-                f"a Federation with purpose = {self.purpose}",
+                f"{expected} with purpose = {self.purpose}",
                 type(self.federation).__name__,
             )
         if self.phases is not None:

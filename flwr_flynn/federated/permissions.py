@@ -184,7 +184,7 @@ class Disclosure:
     examples: int  # number of samples that goes along
     arrays: tuple[SentArray, ...]
     entries: Mapping[str, int]  # bytes of the other entries, keys included, by name
-    bytes: int  # of all of it
+    bytes: int  # size of arrays and entries together
     sha256: str | None
     """SHA-256 of the arrays' bytes, one array after the other; None without arrays, and
     in a secure sum."""
@@ -205,7 +205,7 @@ class Arrivals:
     """
 
     parties: int = 0
-    bytes: int = 0  # of arrays and entries
+    bytes: int = 0  # size of arrays and entries
     contents: Sequence[Content] = ()
     sizes: tuple[tuple[int, int, int], ...] = ()
     """Bytes of each array: the lowest, total and highest."""
@@ -273,7 +273,7 @@ class Traffic:
     replied: int = 0
     down: int = 0
     up: int = 0
-    kind: str = ""  # of disclosure
+    kind: str = ""  # kind of disclosure
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def ask(self, n_parties: int, tensors: Iterable[bytes], config: Entries) -> None:

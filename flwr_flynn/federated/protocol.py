@@ -189,12 +189,14 @@ class Reply:
 class Answer:
     """A party's answer before it travels."""
 
-    arrays: list[Array] = field(default_factory=list)  # the statistic
-    # samples in it, or a constant where the number would tell something
+    arrays: list[Array] = field(default_factory=list)
+    """The statistic as it travels."""
     n_examples: int = 0
-    # further entries, such as ``accuracy``
+    """Samples in it, or a constant where the number would tell something."""
     metrics: dict[str, Scalar] = field(default_factory=dict)
-    statistic: Any = None  # behind the arrays, for the party's own record
+    """Further entries, such as ``accuracy``."""
+    statistic: Any = None
+    """The statistic that the arrays are of, for the party's own record."""
 
 
 def merged(users: Entries, ours: Entries) -> dict[str, Any]:

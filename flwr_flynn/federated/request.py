@@ -54,7 +54,7 @@ ENTRY_BYTES = 64
 """Bytes of memory that an entry of the vector of a secure sum takes at a party, with
 its masks."""
 
-_PACKED_BYTES = 24  # that an integer of an answer in clear takes while it is packed
+_PACKED_BYTES = 24  # memory of an integer of an answer in clear while it is packed
 
 
 SENTENCES = {

@@ -82,7 +82,7 @@ class Sender(NamedTuple):
     """A party that replied."""
 
     cid: str  # its node id
-    name: str  # as it gave it
+    name: str  # the name that it gave
     proof: str = ""  # SHA-256 of its proof of membership, or ""
 
     @classmethod

@@ -73,7 +73,7 @@ class Ask:
     cids: list[str]
     tensors: list[bytes]
     config: dict[str, Scalar]
-    roster: Roster  # that of the phase
+    roster: Roster  # roster of the phase
     start: Any  # the total before any answer
 
 
@@ -82,10 +82,10 @@ class ExchangeResult:
     """Outcome of one exchange."""
 
     phase: Phase
-    batch: Batch[Any]  # with nobody in it where the answers were set aside
+    batch: Batch[Any]  # nobody is in it where the answers were set aside
     missing: dict[str, str]  # reasons of parties that gave no usable answer, by name
-    names: dict[str, str]  # of parties in reports, by cid
-    figures: Mapping[str, Any]  # of the user's function
+    names: dict[str, str]  # names of parties in reports, by cid
+    figures: Mapping[str, Any]  # those of the user's function
 
 
 class Run:
@@ -107,7 +107,7 @@ class Run:
         # Both are by the names of the phases.
         self.rosters = {"counts": Roster(before, options.identify)}
         self.traffic: dict[str, Traffic] = {}
-        self.asked: Ask | None = None  # until it is complete
+        self.asked: Ask | None = None  # the last request, until it is complete
         self._asked_cids: frozenset[str] = frozenset()
         # Reasons of parties that the last request leaves out, by cid.
         self._unasked: dict[str, str] = {}
@@ -161,9 +161,7 @@ class Run:
         """The first phase that is not done; None at the end."""
         done = self.state.results.keys()
         for phase in self.phases:
-            if phase.name not in done:
-                return phase
-            if phase.is_counting and not self.is_enough:
+            if phase.name not in done or (phase.is_counting and not self.is_enough):
                 return phase
         return None
 
@@ -185,7 +183,7 @@ class Run:
         self,
         channel: str,
         present: Sequence[str],
-        user_config: Callable[[], Mapping[str, Any]] | None = None,
+        user_config: Callable[[], Mapping[str, Any]] = dict,
     ) -> Ask | None:
         """The request that is due on a channel, and the parties that get it.
 
@@ -205,10 +203,7 @@ class Run:
         request = phase.request(self.state, Context(self.options, self.counted))
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         self._check_request(phase, request)
-        users: Mapping[str, Any] = {}
-        if user_config is not None:
-            users = user_config()
-        config = merged(users, ours)
+        config = merged(user_config(), ours)
         roster = self._roster(phase)
         if phase.channel == TRAIN:
             roster.ask(cids)

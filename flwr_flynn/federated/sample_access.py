@@ -132,10 +132,10 @@ class SampleAccess:
             import_module("flwr_flynn.model.classifier")
         self.mask = mask
         self._source = load
-        self._reader: RowReader | None = None  # of a private party
-        self._samples: Samples | None = None  # as the request asks for them
-        self._names: Features = ()  # of the features that a request announced
-        self._admitted = NOTHING  # what the request that is being answered discloses
+        self._reader: RowReader | None = None  # rows of a private party
+        self._samples: Samples | None = None  # samples as the request asks for them
+        self._names: Features = ()  # names of features that the request announced
+        self._admitted = NOTHING  # kind of disclosure that the request was admitted for
         self._touched = False  # True if samples were looked at for it
 
     def reason(self, what: str, error: Exception) -> str:
@@ -145,17 +145,11 @@ class SampleAccess:
         Where exact figures stay at home, an error after a look at samples gives no
         reason: one sample may decide it.
         """
-        hides = (
-            self.options.budget is not None
-            or self.options.secure
-            or self._admitted == SECURE
-        )
+        is_private = self.options.budget is not None or self.options.secure
+        hides = is_private or self._admitted == SECURE
         if isinstance(error, FlyNNError):
-            log.warning(
-                "FlyNN: %s refused: %s",
-                what,
-                "; ".join([str(error), *getattr(error, "__notes__", ())]),
-            )
+            texts = [str(error), *getattr(error, "__notes__", ())]
+            log.warning("FlyNN: %s refused: %s", what, "; ".join(texts))
             if hides and self._touched:
                 return f"{what} failed at this party"
             return str(error)

@@ -1,5 +1,4 @@
-"""FlyNN over Flower's Message API: the strategy for `strategy.start(grid, ...)`, the
-client for `@app.train()`.
+"""FlyNN over Flower's Message API: a strategy, and the answers of a party.
 
 In a ServerApp's main function::
 
@@ -65,6 +64,7 @@ from flwr_flynn.flower.records import (
 )
 from flwr_flynn.flower.strategy import BaseStrategy
 
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 AggregationFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _DEFAULT = "default"
@@ -153,20 +153,15 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFn | None = None,
         **later: Any,
     ) -> Result:
-        """Run the federation; keywords of later versions of Flower, such as
-        `should_stop`, go to its own method.
+        """Run the federation.
 
         Without `num_rounds` there are as many rounds as the run takes, and more where
-        some go into counting once more.
+        some go into counting once more. Keywords of later versions of Flower, such as
+        `should_stop`, go to its own method.
         """
-
-        def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            if evaluate_fn is None or not self.run.is_specified:
-                return None
-            return evaluate_fn(server_round, self.arrays)
 
         batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time))
         if self.run.is_specified:
@@ -177,10 +172,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             rounds = self.num_rounds
         else:
             rounds = integer("num_rounds", num_rounds)
-        evaluation_fn = None
-        if evaluate_fn is not None:
-            evaluation_fn = evaluate
-        rest = (timeout, train_config, evaluate_config, evaluation_fn)
+        on_counts = self._on_counts(evaluate_fn)
+        rest = (timeout, train_config, evaluate_config, on_counts)
         if self.run.due is None:
             log(
                 WARNING,
@@ -199,6 +192,18 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         else:
             result.arrays = ArrayRecord()
         return result
+
+    def _on_counts(self, evaluate_fn: EvaluateFn | None) -> EvaluateFn | None:
+        """The user's function, called with the summed counts once there is a spec."""
+        if evaluate_fn is None:
+            return None
+
+        def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
+            if not self.run.is_specified:
+                return None
+            return evaluate_fn(server_round, self.arrays)
+
+        return evaluate
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -306,7 +311,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         The run receives each reply at once, so that memory does not grow with them
         unless the user's function needs it.
         """
-        contents: dict[int, RecordDict] = {}  # by the metrics of the reply
+        contents: dict[int, RecordDict] = {}  # by the id of the reply's metrics
         failures = Failures()
         asked = {str(request.dst_node_id) for request in self._sent}
         addressees = dict[str, str]()

@@ -1,5 +1,4 @@
-"""Conversion of Flower's records and results to arrays as bytes, numbers, and other
-entries, and back.
+"""Conversion of Flower's records and results to arrays, numbers and entries, and back.
 
 A request has a ConfigRecord "config", and an ArrayRecord "arrays" where it sends
 counts. A reply has "arrays"; a MetricRecord "metrics" of numbers, with the

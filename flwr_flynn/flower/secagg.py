@@ -1,5 +1,6 @@
-"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors,
-and no single vector.
+"""Exact integer sums through Flower's SecAgg+.
+
+The server sees the sum of all vectors, and no single vector.
 
 Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and
 weights. With a weight of 1 for all and a quantisation step of exactly 1, integers of at
@@ -173,9 +174,6 @@ def check_setup(configs: Parameters) -> None:
 
     Few parties are fewer than the least number, and than half of those that share.
     """
-    expected = "SecAgg+ with integers, a float to clip at and a weight of 1"
-    if configs.get(Key.MAX_WEIGHT) != 1.0:
-        raise PayloadError("secure sum", expected, "others")
     numbers = [
         configs.get(Key.SAMPLE_NUMBER),
         configs.get(Key.SHARE_NUMBER),
@@ -184,8 +182,14 @@ def check_setup(configs: Parameters) -> None:
         configs.get(Key.MOD_RANGE),
     ]
     clip = configs.get(Key.CLIPPING_RANGE)
-    if type(clip) is not float or any(type(number) is not int for number in numbers):
-        raise PayloadError("secure sum", expected, "others")
+    are_integers = all(type(number) is int for number in numbers)
+    weight = configs.get(Key.MAX_WEIGHT)
+    if not are_integers or type(clip) is not float or weight != 1.0:
+        raise PayloadError(
+            "secure sum",
+            "SecAgg+ with integers, a float to clip at and a weight of 1",
+            "others",
+        )
     parties, shares, threshold, target, modulus = cast(list[int], numbers)
     if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
         expected = (
@@ -496,19 +500,19 @@ def _stage(request: Message) -> tuple[str, set[int]]:
 
 def _pieces(name: str, pieces: object) -> list[bytes]:
     """A list of byte strings; a `PayloadError` names the first one that is too long."""
-    expected = f"at most {_LONGEST} bytes for each party"
-    if not isinstance(pieces, list):
-        raise PayloadError(name, expected, _size(pieces))
-    for piece in pieces:
-        if not isinstance(piece, bytes) or len(piece) > _LONGEST:
-            raise PayloadError(name, expected, _size(piece))
-    return pieces
-
-
-def _size(piece: object) -> str:
-    if isinstance(piece, bytes):
-        return f"{len(piece)} bytes"
-    return type(piece).__name__
+    wrong: list[object] = [pieces]
+    if isinstance(pieces, list):
+        wrong = [
+            piece
+            for piece in pieces
+            if not isinstance(piece, bytes) or len(piece) > _LONGEST
+        ]
+        if not wrong:
+            return pieces
+    got = type(wrong[0]).__name__
+    if isinstance(wrong[0], bytes):
+        got = f"{len(wrong[0])} bytes"
+    raise PayloadError(name, f"at most {_LONGEST} bytes for each party", got)
 
 
 @cache

@@ -1,5 +1,4 @@
-"""The strategy for Flower's `Strategy` API, and the server logic that both strategies
-share.
+"""The strategy for Flower's `Strategy` API, and the logic that both strategies share.
 
 In a ServerApp's main function::
 
@@ -311,7 +310,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.on_evaluate_config_fn = on_evaluate_config_fn
         self.fit_metrics_aggregation_fn = fit_metrics_aggregation_fn
         self.evaluate_metrics_aggregation_fn = evaluate_metrics_aggregation_fn
-        self._clients: dict[str, ClientProxy] = {}  # those that this round asks, by cid
+        self._clients: dict[str, ClientProxy] = {}  # present in this round, by cid
 
     # ---- Flower's calls, in the order in which they come
 

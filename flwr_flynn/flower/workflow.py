@@ -121,23 +121,15 @@ class _ReadableGrid:
         if is_train and self._is_secure:
             return True  # `flower.secagg` checks it
         if not reply.has_error():
-            fault = _fault(reply, is_train)
-            if not fault:
+            try:
+                if is_train:
+                    compat.recorddict_to_fitres(reply.content, keep_input=True)
+                else:
+                    compat.recorddict_to_evaluateres(reply.content)
                 return True
-            reason = f"its reply cannot be read ({fault})"
+            except Exception as error:  # noqa: BLE001 - a malformed reply may raise anything
+                reason = f"its reply cannot be read ({type(error).__name__})"
         self._strategy.note_failure(
             str(request.metadata.dst_node_id), f"failed: {reason}"
         )
         return False
-
-
-def _fault(reply: Message, is_train: bool) -> str:
-    """The type of the error that Flower would meet in a reply; "" for none."""
-    try:
-        if is_train:
-            compat.recorddict_to_fitres(reply.content, keep_input=True)
-        else:
-            compat.recorddict_to_evaluateres(reply.content)
-    except Exception as error:  # noqa: BLE001 - a malformed reply may raise anything
-        return type(error).__name__
-    return ""

@@ -60,9 +60,9 @@ from flwr_flynn.tables.schema import Schema
 
 _BINS_CONTENT = "samples in bins of the columns"
 _CONTENT = "histograms of the columns, and the samples of each class"
-_MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
-_CELL_BYTES = 64  # that a cell takes while it is made, roughly
-_SUM_BYTES = 96  # that a cell of the sum takes while relevance follows from it, roughly
+_MOST_CELLS = 2**24  # cells of one party: they take 128 MiB a column of numbers
+_CELL_BYTES = 64  # memory of a cell while it is made, roughly
+_SUM_BYTES = 96  # memory of a cell of the sum while relevance follows, roughly
 
 USUAL_BINS: int = 2 ** (MANTISSA_BITS + 6)
 """Bins of a column with values of both signs within 32 powers of two."""
@@ -76,7 +76,8 @@ class ColumnsRequest(Request[ColumnHistograms]):
     n_features: int
     classes: Sequence[Label]
     feature_names: Sequence[str] | Schema | None = None
-    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+    max_examples: int | None = None
+    """Samples of a party, at most; by default a 1024th of the capacity."""
 
     phase = "columns"
     sentence = (
@@ -217,7 +218,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
 
     @property
     def largest(self) -> int:
-        return 2**63 - 1  # of gaps, which do not add
+        return 2**63 - 1  # that of gaps, which do not add
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     They have noise in a run that has a mechanism.
     """
 
-    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+    max_examples: int | None = None
+    """Samples of a party, at most; by default a 1024th of the capacity."""
     totals: CountsOfSpecs | None = None
     """Sum of the saved run; the server's alone."""
     roster: Roster = field(default_factory=Roster)

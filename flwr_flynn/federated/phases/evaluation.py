@@ -1,5 +1,4 @@
-"""Phase "evaluation": the model goes to the parties, which keep it and try it on
-samples they held out.
+"""Phase "evaluation": parties get the model, keep it, and try it on held-out samples.
 
 An answer has the confusion matrix, histograms of the predicted probabilities, and sums
 of scores, see `model.metrics`; with a `group` the latter for the samples of each of its
@@ -80,7 +79,7 @@ _CONTENT = (
     "held-out samples"
 )
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
-_LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
+_LARGEST = 2**50  # a party's sum of scores; 1024 of them add up within int64
 _MOST_SHOWN = 1000  # parties whose own figures are kept
 
 Figures = dict[str, Any]
@@ -252,10 +251,10 @@ def _by_level(
 class EvaluationRequest(RunRequest[Tables]):
     """Distribute the model, and ask for results on held-out samples."""
 
-    run: RunSpec  # with the specs of the model's members
+    run: RunSpec  # it has the specs of the model's members alone
     model: Model
     n_releases: int = 0  # noises in the counts
-    tries: bool = True  # else parties only keep the model
+    tries: bool = True  # False: parties only keep the model
     group: str = ""  # a column of the schema
 
     phase = "evaluation"
@@ -361,11 +360,9 @@ class EvaluationRequest(RunRequest[Tables]):
         except Exception as error:  # noqa: BLE001
             # Its text may hold anything; `Party.reason` tells the kind alone.
             shown: Exception = error
-            field = getattr(error, "field", None)
-            is_ours = isinstance(error, DataError | PayloadError)
-            if is_ours and field in ("X", "y", "n_features"):
-                text = f"X_test, y_test: {error}"
-                shown = DataError("X_test, y_test", text=text)
+            fields = ("X", "y", "n_features")
+            if isinstance(error, DataError | PayloadError) and error.field in fields:
+                shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}")
             return Answer(metrics={REFUSED: party.reason("the evaluation", shown)})
         if not n_examples:
             return Answer()
@@ -419,7 +416,9 @@ class EvaluationRequest(RunRequest[Tables]):
         shared, own, n_own, *scores = statistic.tables
         if self.is_summed:
             return [shared, *scores]
-        return [shared, own * (n_own > 0), *scores]
+        if not n_own.any():
+            own = np.zeros_like(own)
+        return [shared, own, *scores]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         if self.is_summed:

@@ -55,8 +55,8 @@ _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 class GramRequest(RunRequest[GramMatrix]):
     """Ask for the Gram matrix."""
 
-    run: RunSpec  # with the hashes of the Gram matrix
-    weights: tuple[int, ...]  # of the classes
+    run: RunSpec  # its specs are the hashes of the Gram matrix
+    weights: tuple[int, ...]  # one for each class
 
     phase = "gram"
     sentence = (

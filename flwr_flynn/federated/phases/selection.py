@@ -1,5 +1,6 @@
-"""Phase "selection": the members of the committee, their scorings and weights, by the
-parties' leave-one-out.
+"""Phase "selection": members of the committee, by the parties' leave-one-out.
+
+Their scorings and weights are selected as well.
 
 Every counted party gets the sums of the counts and the candidates. Its answer has, for
 each candidate and class, the number of its training samples that the model trained
@@ -46,7 +47,7 @@ from flwr_flynn.model.selection import (
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"
-_CANDIDATE_CHARS = 64  # of one in JSON
+_CANDIDATE_CHARS = 64  # characters of a candidate in JSON
 MAX_SAMPLE_LOSS = int(MAX_LOSS / LOSS_UNIT)
 """The largest log-loss of a sample, in units of `LOSS_UNIT`."""
 
