@@ -43,7 +43,7 @@ class Batch(Generic[S]):
     taken_out: dict[str, int] = field(default_factory=dict)
     """In a withdrawal: indices of the senders in the saved run."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Reasons."""
+    """Reasons why replies are refused."""
     repeated: list[str] = field(default_factory=list)
     """Senders of ignored replies: they are in the sum already."""
     names: dict[str, str] = field(default_factory=dict)

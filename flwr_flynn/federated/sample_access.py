@@ -509,10 +509,10 @@ class SampleAccess:
         The positions of columns may differ between parties.
         """
         names = self._names
-        has_names = bool(names)
+        run_has_names = bool(names)
         if isinstance(names, Schema):
-            has_names = names.is_named
-        if is_named and not has_names:
+            run_has_names = names.is_named
+        if is_named and not run_has_names:
             expected = (
                 "names, as the columns here have them; or learn_schema "
                 "(run-config schema: learn)"
