@@ -41,7 +41,7 @@ class Batch(Generic[S]):
     members: dict[str, Member] = field(default_factory=dict)
     """Senders of the replies that passed."""
     taken_out: dict[str, int] = field(default_factory=dict)
-    """In a withdrawal: indices of the senders in the saved run."""
+    """Indices in the saved run of senders whose counts are taken out."""
     refused: dict[str, str] = field(default_factory=dict)
     """Reasons why replies are refused."""
     repeated: list[str] = field(default_factory=list)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
@@ -21,10 +21,6 @@ from flwr_flynn.model.metrics import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
-
-if TYPE_CHECKING:
-    from flwr_flynn.federated.phase import Phase
-    from flwr_flynn.federated.run import Run
 
 PURPOSES = ("train", "join", "withdraw", "update", "evaluate", "resume")
 """Make a new federation; or start from a saved one to add parties, take them out,
@@ -192,8 +188,8 @@ class RunOptions:
     group_column: str = ""
     gram: int | None = None
     class_weight: str | None = None
-    phases: Sequence[Phase] | None = None
-    on_phase: Callable[[Run], object] | None = None
+    phases: Sequence[Any] | None = None
+    on_phase: Callable[[Any], object] | None = None
     run_spec: RunSpec = field(init=False)
 
     def __post_init__(self) -> None:
@@ -252,7 +248,7 @@ class RunOptions:
         if self.phases is not None:
             self._check_phases(self.phases)
 
-    def _check_phases(self, phases: Sequence[Phase]) -> None:
+    def _check_phases(self, phases: Sequence[Any]) -> None:
         """Refuse a plan of one's own without different names, or without a counting."""
         names = [phase.name for phase in phases]
         if len(set(names)) < len(names):

@@ -104,11 +104,24 @@ class FlyNNClient(NumPyClient):
         load: RowReader | Callable[[Features], Samples | RowReader] | None = None,
         **options: Any,
     ) -> None:
-        samples = Samples(X, y, X_test, y_test)
-        _check_source(samples, load)
+        given = [array is not None for array in (X, y)]
+        tests = [array is not None for array in (X_test, y_test)]
+        if load is not None and any(given + tests):
+            raise ConfigError(
+                "load", "none of X, y, X_test and y_test beside it", "both"
+            )
+        if load is None and not all(given):
+            got = "neither"
+            if any(given):
+                got = "one of them"
+            raise ConfigError("X, y", "both, or load", got)
+        if any(tests) and not all(tests):
+            raise ConfigError("X_test, y_test", "both or neither", "one of them")
         checked = PartyOptions(**options)
         self.name = checked.name
-        self.party = Party(load or samples, checked, secagg.require_mask)
+        self.party = Party(
+            load or Samples(X, y, X_test, y_test), checked, secagg.require_mask
+        )
 
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]
@@ -136,24 +149,6 @@ class FlyNNClient(NumPyClient):
         Flower's own wrapper does not.
         """
         return _Wire(self)
-
-
-def _check_source(samples: Samples, load: object) -> None:
-    """Refuse both samples and a function that loads them, and halves of samples."""
-    gaps = [samples.X is None, samples.y is None]
-    test_gaps = [samples.X_test is None, samples.y_test is None]
-    if load is not None:
-        if not all(gaps + test_gaps):
-            raise ConfigError(
-                "load", "none of X, y, X_test and y_test beside it", "both"
-            )
-        return
-    if all(gaps):
-        raise ConfigError("X, y", "both, or load", "neither")
-    if any(gaps):
-        raise ConfigError("X, y", "both, or load", "one of them")
-    if any(test_gaps) and not all(test_gaps):
-        raise ConfigError("X_test, y_test", "both or neither", "one of them")
 
 
 @cache

@@ -70,10 +70,10 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         f"{options.min_parties} counted"
     )
     yield INFO, f"parties: {waits}"
-    evaluating = "none"
     if options.is_evaluated:
-        evaluating = "all"
-    yield INFO, f"evaluation by the parties: {evaluating}"
+        yield INFO, "evaluation by the parties: all"
+    else:
+        yield INFO, "evaluation by the parties: none"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
         if options.is_evaluated:
@@ -109,9 +109,11 @@ def result_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
     if isinstance(outcome, LearnedSchema):
         yield from _schema_lines(run, phase.name, outcome)
     if isinstance(outcome, Columns):
-        reason = outcome.fallback_reason
-        if reason:
-            yield WARNING, f"{phase.name}: COLUMNS NOT SCALED: {reason}"
+        if outcome.fallback_reason:
+            yield (
+                WARNING,
+                f"{phase.name}: COLUMNS NOT SCALED: {outcome.fallback_reason}",
+            )
         # The hashes follow from the columns.
         for line in hash_lines(run.state.run_spec):
             yield INFO, line
@@ -137,8 +139,11 @@ def _party_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
         samples = hidden
         if member.examples is not None:
             samples = f"{member.examples} samples"
-        text = f"{samples}, {member.bytes} bytes{seconds}, {done}"
-        yield INFO, f"{exchange.phase.name}: {exchange.names[cid]}: {text}"
+        yield (
+            INFO,
+            f"{exchange.phase.name}: {exchange.names[cid]}: {samples}, "
+            f"{member.bytes} bytes{seconds}, {done}",
+        )
 
 
 def _schema_lines(run: Run, phase: str, learned: LearnedSchema) -> Iterator[Line]:
@@ -169,24 +174,21 @@ def _difference_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
             parties = listed(
                 [exchange.names.get(cid, f"node {cid}") for cid in sorted(cids)]
             )
-            text = (
-                f"in only one of the sums {name} and {exchange.phase.name}: the "
-                "difference discloses their figures"
+            yield (
+                WARNING,
+                f"{exchange.phase.name}: {parties}: in only one of the sums {name} and "
+                f"{exchange.phase.name}: the difference discloses their figures",
             )
-            yield WARNING, f"{exchange.phase.name}: {parties}: {text}"
             return
 
 
 def _namesake_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
     for name, cids in run.counted.namesakes().items():
         if exchange.batch.members.keys() & set(cids):
-            parties = (
-                f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes "
-                f"{', '.join(cids)})"
-            )
             yield (
                 WARNING,
-                f"{parties}: if a node restarted under a new id, its samples are "
+                f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes "
+                f"{', '.join(cids)}): if a node restarted under a new id, its samples are "
                 "counted twice",
             )
 

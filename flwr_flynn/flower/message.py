@@ -164,15 +164,15 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         """
 
         batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time))
+        arrays = ArrayRecord()
         if self.run.is_specified:
             arrays = self.arrays
-        else:
-            arrays = ArrayRecord()
-        if num_rounds is None:
-            rounds = self.num_rounds
-        else:
+        rounds = self.num_rounds
+        if num_rounds is not None:
             rounds = integer("num_rounds", num_rounds)
-        on_counts = self._on_counts(evaluate_fn)
+        on_counts = None
+        if evaluate_fn is not None:
+            on_counts = partial(self._evaluated, evaluate_fn)
         rest = (timeout, train_config, evaluate_config, on_counts)
         if self.run.due is None:
             log(
@@ -187,23 +187,18 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if self.run.due is not None:
             log(WARNING, "FlyNN: phase %s is not done", self.run.due.name)
         # Flower's arrays are the sums for all specs.
+        result.arrays = ArrayRecord()
         if self.run.is_specified and self.run.is_enough:
             result.arrays = self.arrays
-        else:
-            result.arrays = ArrayRecord()
         return result
 
-    def _on_counts(self, evaluate_fn: EvaluateFn | None) -> EvaluateFn | None:
-        """The user's function, called with the summed counts once there is a spec."""
-        if evaluate_fn is None:
+    def _evaluated(
+        self, evaluate_fn: EvaluateFn, server_round: int, _: ArrayRecord
+    ) -> MetricRecord | None:
+        """Result of the user's function of the summed counts, once there is a spec."""
+        if not self.run.is_specified:
             return None
-
-        def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            if not self.run.is_specified:
-                return None
-            return evaluate_fn(server_round, self.arrays)
-
-        return evaluate
+        return evaluate_fn(server_round, self.arrays)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -287,9 +282,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         if ask is None:
             return []
         # A channel has the name of Flower's message type.
-        if self.action == _DEFAULT:
-            kind = channel
-        else:
+        kind = channel
+        if self.action != _DEFAULT:
             kind = f"{channel}.{self.action}"
         # One content for all, as in FedAvg: a grid sends equal content once.
         content = records.request(ask.tensors, ask.config)
@@ -413,23 +407,18 @@ def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Mess
     except PayloadError as error:
         # Only clients of this package can record a refusal.
         declined = getattr(client, "declined", None)
-        if declined is None:
-            refusal = {REFUSED: str(error)}
-        else:
+        refusal = {REFUSED: str(error)}
+        if declined is not None:
             refusal = declined(error, config, channel)
         return Message(answer_content([], 0, refusal), reply_to=message)
     if channel == TRAIN:
         fitted = client.fit(FitIns(parameters, config))
-        return Message(
-            answer_content(
-                fitted.parameters.tensors, fitted.num_examples, fitted.metrics
-            ),
-            reply_to=message,
-        )
-    evaluated = client.evaluate(EvaluateIns(parameters, config))
-    return Message(
-        answer_content([], evaluated.num_examples, evaluated.metrics), reply_to=message
-    )
+        tensors = fitted.parameters.tensors
+        reply = answer_content(tensors, fitted.num_examples, fitted.metrics)
+    else:
+        evaluated = client.evaluate(EvaluateIns(parameters, config))
+        reply = answer_content([], evaluated.num_examples, evaluated.metrics)
+    return Message(reply, reply_to=message)
 
 
 def _content(message: Message) -> RecordDict:

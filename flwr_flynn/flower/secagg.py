@@ -20,7 +20,7 @@ and then spoil the sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -48,10 +48,9 @@ from flwr.server.workflow.secure_aggregation.secaggplus_workflow import Workflow
 from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_key_pairs
 
-from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.protocol import REFUSED, Entries
 from flwr_flynn.federated.roster import NO_REPLY
 from flwr_flynn.federated.run_spec import (
     LARGEST_BOUND,
@@ -75,10 +74,6 @@ _masked: ContextVar[tuple[int, int] | None] = ContextVar("flynn_masked", default
 """Clipping bound and threshold of SecAgg+, while a party counts for a secure sum."""
 
 # ---- at a party
-
-
-Parameters = Mapping[str, object]
-"""Entries of a message of SecAgg+, as they arrived."""
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -121,11 +116,11 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
         )
 
 
-def _check_unmasking(configs: Parameters) -> None:
+def _check_unmasking(configs: Entries) -> None:
     """Refuse to tell two keys of a party, with which the server could open its counts."""
-    nodes: list[object] = []
+    nodes: list[int] = []
     for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST):
-        nodes += cast(list[object], configs.get(name, []))
+        nodes += configs.get(name, [])
     if len(set(nodes)) < len(nodes):
         raise PayloadError(
             "secure sum",
@@ -169,18 +164,19 @@ def masking(bound: int, threshold: int) -> Iterator[None]:
         _masked.reset(token)
 
 
-def check_setup(configs: Parameters) -> None:
+def check_setup(configs: Entries) -> None:
     """Refuse a server's parameters that few parties could open, or of no exact sum.
 
     Few parties are fewer than the least number, and than half of those that share.
     """
-    numbers = [
-        configs.get(Key.SAMPLE_NUMBER),
-        configs.get(Key.SHARE_NUMBER),
-        configs.get(Key.THRESHOLD),
-        configs.get(Key.TARGET_RANGE),
-        configs.get(Key.MOD_RANGE),
-    ]
+    names = (
+        Key.SAMPLE_NUMBER,
+        Key.SHARE_NUMBER,
+        Key.THRESHOLD,
+        Key.TARGET_RANGE,
+        Key.MOD_RANGE,
+    )
+    numbers: list[Any] = [configs.get(name) for name in names]
     clip = configs.get(Key.CLIPPING_RANGE)
     are_integers = all(type(number) is int for number in numbers)
     weight = configs.get(Key.MAX_WEIGHT)
@@ -190,7 +186,7 @@ def check_setup(configs: Parameters) -> None:
             "SecAgg+ with integers, a float to clip at and a weight of 1",
             "others",
         )
-    parties, shares, threshold, target, modulus = cast(list[int], numbers)
+    parties, shares, threshold, target, modulus = numbers
     if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
         expected = (
             f"at least {LEAST_PARTIES} parties and shares, and a threshold "
@@ -201,8 +197,7 @@ def check_setup(configs: Parameters) -> None:
         )
     bound = target // 2
     is_power = bound == bound_for(min(max(bound, 1), LARGEST_BOUND))
-    has_step_1 = clip == bound and target == 2 * bound
-    if modulus != MODULUS or not has_step_1 or not is_power:
+    if modulus != MODULUS or clip != bound or target != 2 * bound or not is_power:
         got = f"clipping at {clip}, a target of {target} and modulus {modulus}"
         raise PayloadError(
             "secure sum",
@@ -263,14 +258,11 @@ def _without_lost(state: WorkflowState) -> bool:
 
 
 def _are_enough(state: WorkflowState) -> bool:
-    few = len(state.active_node_ids) < max(LEAST_PARTIES, state.threshold)
-    if few:
-        log(
-            ERROR,
-            "FlyNN: too few parties for a secure sum, %s",
-            len(state.active_node_ids),
-        )
-    return not few
+    n_parties = len(state.active_node_ids)
+    if n_parties >= max(LEAST_PARTIES, state.threshold):
+        return True
+    log(ERROR, "FlyNN: too few parties for a secure sum, %s", n_parties)
+    return False
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
@@ -296,11 +288,9 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
         if own != bound:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
-
-        def shape() -> tuple[int, ...]:
-            return (strategy.run.asked.request.n_entries,)
-
-        replies = Replies(grid, shape, strategy.note_failure)
+        replies = Replies(
+            grid, lambda: (strategy.run.asked.request.n_entries,), strategy.note_failure
+        )
         try:
             protocol(cast(Grid, replies), context)
         except ConfigError:
@@ -395,8 +385,7 @@ class Replies:
         record = reply.content.config_records[RECORD_KEY_CONFIGS]
         check_reply(stage, about, record, self._shape())
         if stage == Stage.SETUP:
-            pair = (record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2])
-            own = set(cast(tuple[bytes, bytes], pair))
+            own: Any = {record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2]}
             # Parties refuse all keys if two of them are equal.
             if len(own) < 2 or keys & own:
                 raise PayloadError(
@@ -410,7 +399,7 @@ class Replies:
 
 
 def check_reply(
-    stage: str, about: set[int], record: Parameters, shape: tuple[int, ...]
+    stage: str, about: set[int], record: Entries, shape: tuple[int, ...]
 ) -> None:
     """Refuse a reply to a stage of SecAgg+ that Flower's server cannot use."""
     if stage == Stage.SETUP:
@@ -419,11 +408,9 @@ def check_reply(
     elif stage == Stage.COLLECT_MASKED_VECTORS:
         _check_masked(record.get(Key.MASKED_PARAMETERS), shape)
     elif stage == Stage.SHARE_KEYS:
-        _check_nodes(Key.DESTINATION_LIST, record, about)
-        _pieces_of_all(Key.CIPHERTEXT_LIST, record, about)
+        _pieces_by_node(Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST, about, record)
     else:
-        _check_nodes(Key.NODE_ID_LIST, record, about)
-        shares = _pieces_of_all(Key.SHARE_LIST, record, about)
+        shares = _pieces_by_node(Key.NODE_ID_LIST, Key.SHARE_LIST, about, record)
         if any(len(share) < 20 or len(share) % 16 != 4 for share in shares):
             raise PayloadError(
                 Key.SHARE_LIST,
@@ -448,9 +435,9 @@ def _check_key(name: str, key: object) -> None:
 def _check_masked(masked: object, shape: tuple[int, ...]) -> None:
     """Refuse masked parameters other than a weight and counts, below the modulus."""
     name = Key.MASKED_PARAMETERS
-    arrays: list[Array] = []
-    if isinstance(masked, list):
-        arrays = codec.read_tensors(masked)
+    if not isinstance(masked, list):
+        masked = []
+    arrays = codec.read_tensors(masked)
     forms = [(array.dtype.str, array.shape) for array in arrays]
     if forms != [("<i8", (1,)), ("<i8", shape)]:
         got = ", ".join(f"{dtype} {dimensions}" for dtype, dimensions in forms)
@@ -461,23 +448,22 @@ def _check_masked(masked: object, shape: tuple[int, ...]) -> None:
         raise PayloadError(name, "integers from 0 below 2**32", "an entry outside")
 
 
-def _check_nodes(name: str, record: Parameters, about: set[int]) -> None:
-    """Refuse a list that does not name once each node that was asked about."""
-    nodes = record.get(name)
-    got = type(nodes).__name__
-    if isinstance(nodes, list):
-        are_integers = all(type(node) is int for node in nodes)
-        if are_integers and len(nodes) == len(about) and set(nodes) == about:
-            return
+def _pieces_by_node(
+    nodes_name: str, pieces_name: str, about: set[int], record: Entries
+) -> list[bytes]:
+    """The pieces of a reply, one for each node that was asked about, named once."""
+    nodes = record.get(nodes_name)
+    expected = f"each of the {len(about)} parties asked about once"
+    if not isinstance(nodes, list):
+        raise PayloadError(nodes_name, expected, type(nodes).__name__)
+    are_integers = all(type(node) is int for node in nodes)
+    if not are_integers or sorted(nodes) != sorted(about):
         got = f"{len(nodes)} entries of other parties"
-    raise PayloadError(name, f"each of the {len(about)} parties asked about once", got)
-
-
-def _pieces_of_all(name: str, record: Parameters, about: set[int]) -> list[bytes]:
-    """The pieces of a list that has one for each node that was asked about."""
-    pieces = _pieces(name, record.get(name))
+        raise PayloadError(nodes_name, expected, got)
+    pieces = _pieces(pieces_name, record.get(pieces_name))
     if len(pieces) != len(about):
-        raise PayloadError(name, f"{len(about)}, one for each party", len(pieces))
+        expected = f"{len(about)}, one for each party"
+        raise PayloadError(pieces_name, expected, len(pieces))
     return pieces
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Collection, Sequence
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from flwr.common import (
     EvaluateIns,
@@ -122,7 +122,7 @@ class BaseStrategy(ABC):
 
         None before the selection, or without one.
         """
-        return cast("Selection | None", self.run.state.results.get("selection"))
+        return self.run.state.results.get("selection")
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
@@ -130,10 +130,10 @@ class BaseStrategy(ABC):
 
         None before the evaluation.
         """
-        result = self.run.state.results.get("evaluation")
-        if result is None:
+        evaluation: Evaluation | None = self.run.state.results.get("evaluation")
+        if evaluation is None:
             return None
-        return cast(Evaluation, result).figures
+        return evaluation.figures
 
     @property
     def secure_bound(self) -> int | None:
@@ -243,10 +243,11 @@ class BaseStrategy(ABC):
             for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")
         }
         if summary["parties"]:  # unknown in a secure sum
+            worst = summary["worst_party"]
             metrics["accuracy_std"] = summary["accuracy_std"]
-            metrics["worst_accuracy"] = summary["worst_party"]["accuracy"]
+            metrics["worst_accuracy"] = worst["accuracy"]
             metrics["best_accuracy"] = summary["best_party"]["accuracy"]
-            metrics["worst_party"] = summary["worst_party"]["name"]
+            metrics["worst_party"] = worst["name"]
         prior = summary["class_prior"]
         if prior:
             metrics["class_prior_accuracy"] = prior["accuracy"]

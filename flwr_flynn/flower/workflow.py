@@ -63,8 +63,9 @@ def run_rounds(
     readable = _ReadableGrid(grid, strategy, timeout, is_secure=counting is not None)
     workflow = DefaultWorkflow(fit_workflow=counting, evaluate_workflow=evaluate)
     for _ in range(2):  # once more for rounds that went into counting once more
-        config = ServerConfig(num_rounds=num_rounds)
-        legacy = LegacyContext(context, config=config, strategy=strategy)
+        legacy = LegacyContext(
+            context, config=ServerConfig(num_rounds=num_rounds), strategy=strategy
+        )
         workflow(cast(Grid, readable), legacy)
         num_rounds = strategy.run.rounds_left
         if errors or not num_rounds:
