@@ -50,24 +50,21 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
     for _ in range(run.num_rounds):
         for channel in (TRAIN, EVALUATE):
             ask = run.ask(channel, cids)
-            if ask is not None:
-                arrays = codec.read_tensors(ask.tensors)
-                for cid in ask.cids:
-                    run.receive(
-                        [
-                            reply_of(
-                                cid,
-                                parties[int(cid)].answer(ask.config, arrays, channel),
-                            )
-                        ]
-                    )
-                taken = run.complete([], Failures())
-                if taken is not None and taken.missing and options.purpose == "train":
-                    warnings.warn(
-                        f"phase {taken.phase.name}: no answer of "
-                        f"{missing_text(taken.missing)}",
-                        stacklevel=2,
-                    )
+            if ask is None:
+                continue
+            arrays = codec.read_tensors(ask.tensors)
+            for cid in ask.cids:
+                answer = parties[int(cid)].answer(ask.config, arrays, channel)
+                run.receive([reply_of(cid, answer)])
+            exchange = run.complete([], Failures())
+            if exchange is None or options.purpose != "train":
+                continue
+            if exchange.missing:
+                missing = missing_text(exchange.missing)
+                warnings.warn(
+                    f"phase {exchange.phase.name}: no answer of {missing}",
+                    stacklevel=2,
+                )
     return run
 
 

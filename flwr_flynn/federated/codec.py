@@ -1,5 +1,4 @@
-"""Class counts and parts of a model on the wire, as config entries and as the arrays
-that Flower carries.
+"""Class counts and parts of a model on the wire, as config entries and as arrays.
 
 Nothing is assumed of an array that arrives. Sizes, types and shapes are checked before
 anything is allocated, and a message is used whole or refused with a `PayloadError`.
@@ -13,12 +12,11 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn._files import npy_header
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import check_packed, unpack_signed
 from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
@@ -43,12 +41,10 @@ from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
 
-Array = npt.NDArray[Any]
-
 _MOST_DIMENSIONS = 4
-# standard deviations that no noise goes beyond: Laplace noise does so with probability
-# exp(-56)
 _TAIL = 40
+"""Standard deviations that no noise goes beyond: Laplace noise does so with probability
+exp(-56)."""
 _SIGNED = ("|i1", "<i2", "<i4", "<i8")
 
 
@@ -56,22 +52,22 @@ def counts_fields(
     hashers: Sequence[FlyHash], n_classes: int, n_examples: int | None = None
 ) -> list[Field]:
     """Layout of the exact counts of samples, up to so many, by several hashes."""
-    most = [
-        capacity(hasher) if n_examples is None else min(n_examples, capacity(hasher))
-        for hasher in hashers
-    ]
-    pairs = zip(hashers, most, strict=True)
-    return [
-        Field("counts", (n_classes, h.hash_dim), each, fingerprint=h.fingerprint)
-        for h, each in pairs
-    ]
+    fields = []
+    for hasher in hashers:
+        most = capacity(hasher)
+        if n_examples is not None:
+            most = min(most, n_examples)
+        shape = (n_classes, hasher.hash_dim)
+        fields.append(Field("counts", shape, most, fingerprint=hasher.fingerprint))
+    return fields
 
 
 def counts_of(
     parts: Sequence[Array], hashers: Sequence[FlyHash]
 ) -> tuple[ClassCounts, ...]:
-    """Counts of the same samples by several hashes; a `PayloadError` if no samples make
-    them.
+    """Counts of the same samples by several hashes.
+
+    A `PayloadError` if no samples make them.
     """
     pairs = zip(parts, hashers, strict=True)
     with refusing("counts"):
@@ -79,8 +75,8 @@ def counts_of(
             ClassCounts(part, hash_nnz=h.hash_nnz, spec_fingerprint=h.fingerprint)
             for part, h in pairs
         ]
-    for other in counts[1:]:
-        if not np.array_equal(other.n_per_class, counts[0].n_per_class):
+    for block in counts[1:]:
+        if not np.array_equal(block.n_per_class, counts[0].n_per_class):
             raise PayloadError(
                 "counts",
                 "the same samples of each class in all blocks",
@@ -90,66 +86,70 @@ def counts_of(
 
 
 def encode(*counts: ClassCounts) -> list[Array]:
-    """Counts as a message of one block each; sums of noisy counts in the narrowest
-    signed type that holds them.
+    """Counts as a message of one block each.
+
+    Sums of noisy counts have the narrowest signed type that holds them.
     """
+    form = COUNTS
     if counts[0].noise:
         form = PLAIN
-    else:
-        form = COUNTS
     fields = [
         Field(
             "counts",
-            each.array.shape,
+            block.array.shape,
             0,
             form,
             types=_SIGNED,
-            fingerprint=each.spec_fingerprint,
+            fingerprint=block.spec_fingerprint,
         )
-        for each in counts
+        for block in counts
     ]
-    return to_arrays(fields, [each.array for each in counts])
+    return to_arrays(fields, [block.array for block in counts])
 
 
 def decode_all(
     arrays: Sequence[Array], hashers: Sequence[FlyHash], n_classes: int
 ) -> tuple[ClassCounts, ...]:
-    """The exact counts of the same samples by several hashes; a `PayloadError` for
-    counts that no samples make.
+    """The exact counts of the same samples by several hashes.
+
+    A `PayloadError` for counts that no samples make.
     """
     return counts_of(of_arrays(arrays, counts_fields(hashers, n_classes)), hashers)
 
 
 def capacity(hasher: FlyHash) -> int:
-    """The number of samples up to which the sum of any row of counts is certain to stay
-    within int64.
-    """
+    """The number of samples up to which the sum of any row of counts is within int64."""
     return (2**63 - 1) // int(hasher.hash_dim)
 
 
 def noisy_capacity(hasher: FlyHash) -> int:
-    """The size up to which an entry of noisy counts may grow in a sum, see
-    `ClassCounts`.
+    """The size up to which an entry of a sum of noisy counts may grow.
+
+    See `ClassCounts`.
     """
     return capacity(hasher) // 2
 
 
 def release_field(hasher: FlyHash, mechanism: Mechanism, most: int) -> Field:
-    """Layout of the noisy counts of one party without the noise, entries up to `most`,
-    and what the noise adds.
+    """Layout of the noisy counts of one party.
+
+    Without the noise, entries are at most `most`.
     """
-    # By the noise alone, which is public: what the counts are must not show in the
-    # number of bytes.
-    types = ("<i4" if _TAIL * mechanism.noise_sd < 2**30 else "<i8",)
-    most = min(noisy_capacity(hasher), most + math.ceil(_TAIL * mechanism.noise_sd))
+    largest_noise = _TAIL * mechanism.noise_sd
+    # The type follows from the noise alone, which is public: the number of bytes must
+    # not show what the counts are.
+    if largest_noise < 2**30:
+        dtype = "<i4"
+    else:
+        dtype = "<i8"
     return Field(
         "counts",
         (mechanism.n_classes, hasher.hash_dim),
-        most,
+        min(noisy_capacity(hasher), most + math.ceil(largest_noise)),
         PLAIN,
-        True,
-        types,
-        hasher.fingerprint,
+        is_signed=True,
+        types=(dtype,),
+        fingerprint=hasher.fingerprint,
     )
 
 
@@ -166,8 +166,9 @@ def decode_total(
 def released(
     array: Array, hasher: FlyHash, mechanism: Mechanism, n_releases: int
 ) -> ClassCounts:
-    """Noisy counts with this array, of so many releases; a `PayloadError` if there are
-    none such.
+    """Noisy counts with this array, of so many releases.
+
+    A `PayloadError` if there are none such.
     """
     with refusing("counts"):
         return mechanism.received(array, hasher.fingerprint, n_releases)
@@ -189,53 +190,51 @@ def read_tensors(tensors: Sequence[bytes]) -> list[Array]:
     `numpy.load` would allocate whatever a header declares.
     """
     arrays = []
-    for name, tensor in (
-        (f"array {i}", tensor) for i, tensor in enumerate(tensors, start=1)
-    ):
+    for number, tensor in enumerate(tensors, start=1):
+        name = f"array {number}"
         if not isinstance(tensor, bytes):
             raise PayloadError(name, "the bytes of numpy.save", type(tensor).__name__)
-        stream = io.BytesIO(tensor)  # of the same bytes, not of a copy
+        stream = io.BytesIO(tensor)  # it shares the bytes, without a copy
         header = npy_header(stream, name, PayloadError, r"[<|](?:[iu][1248]|f[248])")
         if len(header.shape) > _MOST_DIMENSIONS:
             raise PayloadError(
                 name, f"at most {_MOST_DIMENSIONS} dimensions", len(header.shape)
             )
         start = stream.tell()
-        if header.n_bytes != len(tensor) - start:
+        n_bytes = len(tensor) - start
+        if header.n_bytes != n_bytes:
             raise PayloadError(
-                name,
-                f"{header.n_bytes} bytes as its header declares",
-                len(tensor) - start,
+                name, f"{header.n_bytes} bytes as its header declares", n_bytes
             )
         arrays.append(header.array(tensor, start))
     return arrays
 
 
 def join(tensors: Sequence[bytes]) -> bytes:
-    """Tensors as one value: Flower's evaluate channel carries no arrays back, but
-    bytes.
+    """Tensors as one value.
+
+    Flower's evaluate channel carries no arrays back, but bytes.
     """
     return b"".join(struct.pack("<Q", len(tensor)) + tensor for tensor in tensors)
 
 
-def split(joined: Any) -> list[bytes]:
+def split(joined: object) -> list[bytes]:
     """The tensors in a value that `join` made."""
     if not isinstance(joined, bytes):
         raise PayloadError("statistic", "bytes", type(joined).__name__)
     tensors = []
     start = 0
     while start < len(joined):
-        if len(joined) < start + 8:
-            raise PayloadError(
-                "statistic", "8 bytes with the size of a tensor", len(joined) - start
-            )
+        n_left = len(joined) - start
+        if n_left < 8:
+            raise PayloadError("statistic", "8 bytes with the size of a tensor", n_left)
         (size,) = struct.unpack_from("<Q", joined, start)
-        if size > len(joined) - start - 8:
-            raise PayloadError(
-                "statistic", f"{size} bytes of a tensor", len(joined) - start - 8
-            )
-        tensors.append(joined[start + 8 : start + 8 + size])
-        start += 8 + size
+        start += 8
+        n_left -= 8
+        if size > n_left:
+            raise PayloadError("statistic", f"{size} bytes of a tensor", n_left)
+        tensors.append(joined[start : start + size])
+        start += size
     return tensors
 
 
@@ -245,8 +244,9 @@ def split(joined: Any) -> list[bytes]:
 def announced_members(
     config: Config, run: RunSpec, counts: Sequence[ClassCounts]
 ) -> tuple[ModelMember, ...]:
-    """Members with the scorings and weights that a server announced, of the specs of a
-    run and these counts.
+    """Members of a model with the scorings and weights that a server announced.
+
+    They have the specs of the run and these counts.
     """
     lists = config.json("scorings", 200 * len(run.specs))
     if not isinstance(lists, list) or not all(
@@ -261,23 +261,16 @@ def announced_members(
         raise PayloadError(
             key("scorings"), f"{len(run.specs)}, each with a temperature", len(lists)
         )
+    rows = zip(run.specs, counts, lists, strict=True)
     with refusing(key("scorings")):
-        scorings = [ScoringRule(*values[:3]) for values in lists]
         return tuple(
-            map(
-                ModelMember,
-                run.specs,
-                counts,
-                scorings,
-                [values[3] for values in lists],
-            )
+            ModelMember(spec, block, ScoringRule(rule, decay, temperature), weight)
+            for spec, block, (rule, decay, temperature, weight) in rows
         )
 
 
 def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
-    """Config entries of scores from the Gram matrix, without their weights; none
-    without them.
-    """
+    """Config entries of scores from the Gram matrix, without their weights."""
     if gram is None:
         return {}
     prints = " ".join(flynn_hash(spec).fingerprint for spec in gram.specs)
@@ -291,8 +284,9 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
 def announced_gram(
     config: Config, run: RunSpec, arrays: Sequence[Array], party: SampleAccess
 ) -> GramScoring:
-    """Scores from the Gram matrix in a message that may come from anybody, with their
-    weights as the one array.
+    """Scores from the Gram matrix in a message that may come from anybody.
+
+    Their weights are its one array.
     """
     bias = config.integers("gram", run.n_classes, -LARGEST_BIAS, LARGEST_BIAS)
     with refusing(key("gram")):
@@ -300,16 +294,12 @@ def announced_gram(
             announced_specs(config, "gram_specs", MOST_SPECS, run.specs)
         )
         n_rows = sum(spec.hash_dim for spec in specs)
-        needed = (
-            sum(memory_needed(spec, run.n_classes) for spec in specs)
-            + 64 * n_rows * run.n_classes
-        )
+        needed = 64 * n_rows * run.n_classes
+        needed += sum(memory_needed(spec, run.n_classes) for spec in specs)
         party.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
         check_fingerprints(
             config, "gram_fingerprints", [flynn_hash(spec) for spec in specs]
         )
         check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
-        weights = unpack_signed(
-            arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT
-        ).astype(np.int32)
-        return GramScoring(specs, weights, np.array(bias, np.int64))
+        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT)
+        return GramScoring(specs, weights.astype(np.int32), np.array(bias, np.int64))

@@ -1,5 +1,6 @@
-"""Replies of one phase, checked one by one and added up; nothing is changed until the
-batch is accepted.
+"""Replies of one phase, checked one by one and added up.
+
+Nothing of the run is changed until the batch is accepted.
 
 A reply in clear is used whole or refused with a reason, and costs its sender alone: the
 others are added all the same. Of a secure sum SecAgg+ gives the server one copy of the
@@ -28,33 +29,40 @@ class Batch(Generic[S]):
     All dicts are by cid.
     """
 
-    total: S  # with the replies that passed
-    # cids by name and digests
+    total: S
+    """The sum before, with the replies that passed."""
     known: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
-    # by node and name of members of a saved run
+    """Cids by the name of a sender and the digests of its counts."""
     answered: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Cids by node and name of the members of a saved run that replied."""
     passed: dict[str, Reply] = field(default_factory=dict)
-    # what is kept of each, in phases that report on parties
     parts: dict[str, Any] = field(default_factory=dict)
-    members: dict[str, Member] = field(default_factory=dict)  # their senders
-    # in a withdrawal: their indices in the saved run
+    """Results of the parties, in phases that report on parties."""
+    members: dict[str, Member] = field(default_factory=dict)
+    """Senders of the replies that passed."""
     taken_out: dict[str, int] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)  # reasons
-    # senders of ignored replies: they are in the sum already
+    """Indices in the saved run of senders whose counts are taken out."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Reasons why replies are refused."""
     repeated: list[str] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # as the senders gave them
-    # the first of each sender, whatever came of it
+    """Senders of ignored replies: they are in the sum already."""
+    names: dict[str, str] = field(default_factory=dict)
+    """Names that the senders gave themselves."""
     replies: dict[str, Reply] = field(default_factory=dict)
-    arrivals: Arrivals = field(default_factory=Arrivals)  # of those that passed
+    """The first reply of each sender, whatever came of it."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    """Messages that passed."""
 
     def without(self, start: S, reason: str) -> Batch[S]:
         """The batch with nobody in it; those that passed are refused for `reason`."""
-        refused = dict.fromkeys(self.passed, reason) | self.refused
-        kept = {
-            name: getattr(self, name)
-            for name in ("repeated", "names", "replies", "arrivals")
-        }
-        return Batch(start, refused=refused, **kept)
+        return Batch(
+            start,
+            refused=dict.fromkeys(self.passed, reason) | self.refused,
+            repeated=self.repeated,
+            names=self.names,
+            replies=self.replies,
+            arrivals=self.arrivals,
+        )
 
 
 def collect(
@@ -64,8 +72,9 @@ def collect(
     counted: Roster,
     replies: Sequence[Reply],
 ) -> None:
-    """Add replies to a batch; `roster` is that of the phase, and `counted` that of the
-    counts.
+    """Add replies to a batch.
+
+    `roster` is that of the phase, and `counted` that of the counts.
     """
     if request.bound is None:
         _add_each(request, batch, roster, counted, replies)
@@ -94,19 +103,16 @@ def _add_each(
         if name:
             batch.names[cid] = name
         if REFUSED in reply.metrics:
-            batch.refused[cid] = (
-                f"declined: {clean(reply.metrics[REFUSED], 200) or 'no reason given'}"
-            )
+            reason = clean(reply.metrics[REFUSED], 200) or "no reason given"
+            batch.refused[cid] = f"declined: {reason}"
             continue
         try:
             _add(request, batch, roster, counted, reply, sender)
+        except FlyNNError as error:
+            batch.refused[cid] = f"refused: {error}"
         except Exception as error:  # noqa: BLE001
             # Whatever it is, it must not cost the others their count.
-            if isinstance(error, FlyNNError):
-                reason = str(error)
-            else:
-                reason = f"unreadable ({type(error).__name__})"
-            batch.refused[cid] = f"refused: {reason}"
+            batch.refused[cid] = f"refused: unreadable ({type(error).__name__})"
 
 
 def _add(
@@ -117,74 +123,76 @@ def _add(
     reply: Reply,
     sender: Sender,
 ) -> None:
-    """Add a reply to a batch, unless it has no samples; an error refuses it, and leaves
-    the batch as it is.
+    """Add a reply to a batch, unless it has no samples.
+
+    An error refuses it, and leaves the batch as it is.
     """
-    cid, name, proof = sender
-    member = counted.member(cid, name or None, proof)
+    cid = sender.cid
+    member = counted.member(cid, sender.name or None, sender.proof)
     if reply.fault:
         raise PayloadError(reply.fault)
     statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
     if statistic is None:
         return
-    digests = request.digests(statistic)
-    _check_new(batch, roster, reply, name, digests, member)
+    party = _member(request, roster, reply, sender, statistic)
+    _check_new(batch, roster, party, member)
     if request.load(batch.total) + request.load(statistic) > request.capacity:
         raise PayloadError("the sum has no room for it")
     index = request.match(statistic, sender, set(batch.taken_out.values()))
-    sizes = request.sizes(statistic)
-    change = request.change(statistic)
-    seconds = reply.metrics.get(SECONDS)
-    party = Member(
-        *(
-            name,
-            cid,
-            roster.identify(cid),
-            None if sizes is None else tuple(sizes.tolist()),
-            digests,
-        ),
-        bytes=reply.n_bytes,
-        seconds=seconds
-        if isinstance(seconds, float) and 0 <= seconds < math.inf
-        else None,
-        proof=proof,
-        change=change,
-    )
     arrivals = batch.arrivals + Arrivals.of(request.contents, reply)
     result = request.party_result(statistic, len(batch.parts))
     batch.total = request.add(batch.total, statistic)
-    if name and digests:
-        batch.known[name, digests] = cid
+    if party.name and party.sha256:
+        batch.known[party.name, party.sha256] = cid
     if member is not None and cid not in counted:
         batch.answered[member.node, member.name] = cid
     if index is not None:
         batch.taken_out[cid] = index
     batch.refused.pop(cid, None)
-    batch.passed[cid], batch.members[cid] = reply, party
+    batch.passed[cid] = reply
+    batch.members[cid] = party
     batch.arrivals = arrivals
     if result is not None:
         batch.parts[cid] = result
 
 
+def _member(
+    request: Request[S], roster: Roster, reply: Reply, sender: Sender, statistic: S
+) -> Member:
+    """The member that a party becomes by its reply."""
+    sizes = request.sizes(statistic)
+    per_class = None
+    if sizes is not None:
+        per_class = tuple(sizes.tolist())
+    seconds = reply.metrics.get(SECONDS)
+    if not isinstance(seconds, float) or not 0 <= seconds < math.inf:
+        seconds = None
+    return Member(
+        sender.name,
+        sender.cid,
+        roster.identify(sender.cid),
+        per_class,
+        request.digests(statistic),
+        bytes=reply.n_bytes,
+        seconds=seconds,
+        proof=sender.proof,
+        change=request.change(statistic),
+    )
+
+
 def _check_new(
-    batch: Batch[Any],
-    roster: Roster,
-    reply: Reply,
-    name: str,
-    digests: tuple[str, ...],
-    member: Member | None,
+    batch: Batch[Any], roster: Roster, party: Member, member: Member | None
 ) -> None:
     """Refuse a party that is in the sum, or in the batch, under another node id."""
-    known = None
-    if name and digests:
-        known = batch.known.get((name, digests))
-    twin = roster.twin(reply.cid, name, digests) or known
+    twin = roster.twin(party.node, party.name, party.sha256)
+    if twin is None:
+        twin = batch.known.get((party.name, party.sha256))
     if twin is not None:
         raise PayloadError(f"the same name and counts as node {twin}, which is counted")
-    if (
-        member is not None
-        and (first := batch.answered.get((member.node, member.name))) is not None
-    ):
+    if member is None:
+        return
+    first = batch.answered.get((member.node, member.name))
+    if first is not None:
         raise PayloadError(f"the same member as node {first}, which replied")
 
 
@@ -213,7 +221,8 @@ def _add_sum(
         return
     for cid, reply in first.items():
         _, name, proof = Sender.of(reply)
-        batch.names |= {cid: name} if name else {}
+        if name:
+            batch.names[cid] = name
         batch.passed[cid] = reply
         batch.arrivals += Arrivals.of(request.contents, reply)
         batch.members[cid] = Member(

@@ -1,5 +1,6 @@
-"""A matrix of counts in few bytes: the gaps between entries that are not zero, and the
-entries, each deflated.
+"""A matrix of counts in few bytes.
+
+They are the gaps between entries that are not zero, and the entries, each deflated.
 
 A party's counts are mostly zeros, and the rest mostly small. The bytes of packed
 counts, an (L, m) matrix:
@@ -22,11 +23,11 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import CountsError, PayloadError
 
 _VERSION = 1
@@ -37,11 +38,10 @@ _GAP_WIDTHS = (1, 2, 4)
 _ENTRY_WIDTHS = (1, 2, 4, 8)
 _LARGEST_SIZE = 2**31  # entries: positions are summed up in int64
 
-Numbers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
-def pack(counts: npt.NDArray[Any]) -> Bytes:
+def pack(counts: Array) -> Bytes:
     """Counts as bytes."""
     if counts.size >= _LARGEST_SIZE:
         raise CountsError("counts", "fewer than 2**31 entries", counts.size)
@@ -73,25 +73,25 @@ def sealed(raw: bytes) -> bytes:
     return header + _CHECKSUM.pack(zlib.crc32(body, zlib.crc32(header))) + body
 
 
-def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
-    """The (L, m) counts in bytes that may come from anybody, entries up to `largest`
-    and below 2**63.
+def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Integers:
+    """The (L, m) counts in bytes that may come from anybody.
+
+    Entries are at most `largest`, and below 2**63.
 
     Whatever the bytes say, no more is allocated than a few times the expected matrix.
     """
     raw = packed.tobytes()
     size = math.prod(shape)
     if len(raw) < _START or raw[0] != _VERSION:
-        raise PayloadError(
-            "counts",
-            f"packed counts of version {_VERSION}",
-            f"version {raw[0]}" if raw else "no bytes",
-        )
+        got = "no bytes"
+        if raw:
+            got = f"version {raw[0]}"
+        raise PayloadError("counts", f"packed counts of version {_VERSION}", got)
     if raw != sealed(raw):
         raise PayloadError("counts", "bytes of their checksum", "damaged bytes")
-    _, gap_width, width, *found, n = _HEADER.unpack_from(raw)
-    if tuple(found) != shape:
-        raise PayloadError("counts", f"shape {shape}", tuple(found))
+    _, gap_width, width, n_rows, n_columns, n = _HEADER.unpack_from(raw)
+    if (n_rows, n_columns) != shape:
+        raise PayloadError("counts", f"shape {shape}", (n_rows, n_columns))
     if n > size or size >= _LARGEST_SIZE:
         raise PayloadError("counts", f"at most {size} entries", n)
     if gap_width not in (0, *_GAP_WIDTHS) or width not in _ENTRY_WIDTHS:
@@ -107,15 +107,23 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     if rest:
         raise PayloadError("counts", "nothing behind the entries", f"{len(rest)} bytes")
     largest = min(largest, 2**63 - 1)
-    # beside gaps, entries are written less 1
-    if int(entries.max(initial=0)) > largest - bool(gap_width and n):
+    largest_written = largest
+    if gap_width and n:
+        largest_written -= 1  # beside gaps, entries are written less 1
+    if int(entries.max(initial=0)) > largest_written:
         raise PayloadError("counts", f"entries of at most {largest}", "a larger entry")
     if not gap_width:
         return entries.astype(np.int64).reshape(shape)
+    return _placed(gaps, entries, shape)
+
+
+def _placed(gaps: Array, entries: Array, shape: tuple[int, int]) -> Integers:
+    """Counts with entries, each written less 1, behind gaps of zeros."""
+    size = math.prod(shape)
     if int(gaps.max(initial=0)) >= size:
         raise PayloadError("counts", f"gaps below {size}", "a larger gap")
     indices = np.cumsum(gaps.astype(np.int64) + 1) - 1
-    if n and int(indices[-1]) >= size:
+    if len(indices) and int(indices[-1]) >= size:
         raise PayloadError(
             "counts", f"entries within {shape[0]} rows of {shape[1]}", "an index beyond"
         )
@@ -124,33 +132,34 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
     return counts.reshape(shape)
 
 
-def pack_signed(table: npt.NDArray[Any]) -> Bytes:
-    """A table of integers of both signs as bytes: 0, -1, 1, -2 and so on become counts
-    0, 1, 2, 3.
+def pack_signed(table: Array) -> Bytes:
+    """A table of integers of both signs as bytes.
+
+    0, -1, 1, -2 and so on become counts 0, 1, 2, 3.
     """
     wide = table.astype(np.int64)
     return pack((wide << 1) ^ (wide >> 63))
 
 
-def unpack_signed(packed: Bytes, shape: tuple[int, int], largest: int) -> Numbers:
-    """The table in bytes that may come from anybody, entries of magnitude up to
-    `largest`, below 2**62.
+def unpack_signed(packed: Bytes, shape: tuple[int, int], largest: int) -> Integers:
+    """The table in bytes that may come from anybody.
+
+    Entries have a magnitude of at most `largest`, which is below 2**62.
     """
-    found = unpack(packed, shape, 2 * largest)
-    return (found >> 1) ^ -(found & 1)
+    counts = unpack(packed, shape, 2 * largest)
+    return (counts >> 1) ^ -(counts & 1)
 
 
-def pack_numbers(numbers: npt.NDArray[Any]) -> Bytes:
-    """Integers from 0 to below 2**63 as bytes: their number and their width in bytes,
-    then deflated byte planes.
+def pack_numbers(numbers: Array) -> Bytes:
+    """Integers from 0 to below 2**63 as bytes.
+
+    The bytes are their number, their width, and then deflated byte planes.
     """
     width, body = _written(numbers.astype(np.uint64))
     return np.frombuffer(struct.pack("<QB", len(numbers), width) + body, np.uint8)
 
 
-def check_packed(
-    arrays: Sequence[npt.NDArray[Any]], n: int, field: str, expected: str
-) -> None:
+def check_packed(arrays: Sequence[Array], n: int, field: str, expected: str) -> None:
     """Raise a `PayloadError` unless a message has `n` arrays of packed numbers."""
     if len(arrays) != n or any(
         array.dtype.str != "|u1" or array.ndim != 1 for array in arrays
@@ -158,9 +167,10 @@ def check_packed(
         raise PayloadError(field, expected, f"{len(arrays)} arrays")
 
 
-def unpack_numbers(packed: Bytes, most: int, largest: int) -> Numbers:
-    """The integers in bytes that may come from anybody: at most `most` of them, up to
-    `largest` each.
+def unpack_numbers(packed: Bytes, most: int, largest: int) -> Integers:
+    """The integers in bytes that may come from anybody.
+
+    They are at most `most`, each at most `largest`.
     """
     raw = packed.tobytes()
     if len(raw) < 9:
@@ -178,7 +188,7 @@ def unpack_numbers(packed: Bytes, most: int, largest: int) -> Numbers:
     return numbers.astype(np.int64)
 
 
-def _written(numbers: npt.NDArray[Any]) -> tuple[int, bytes]:
+def _written(numbers: Array) -> tuple[int, bytes]:
     """Numbers from 0 as deflated byte planes, behind their width."""
     largest = int(numbers.max(initial=0))
     width = next(width for width in _ENTRY_WIDTHS if largest < 2 ** (8 * width))
@@ -195,13 +205,13 @@ def _deflated(plane: bytes) -> bytes:
     return min(written, key=len)
 
 
-def _read(raw: bytes, n: int, width: int, what: str) -> tuple[npt.NDArray[Any], bytes]:
+def _read(raw: bytes, n: int, width: int, what: str) -> tuple[Array, bytes]:
     """n numbers that `_written` wrote, and the bytes behind them."""
     planes = []
     for _ in range(width):
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            # no more is expanded, however much there is
+            # No more is expanded, however much there is.
             plane = inflater.decompress(raw, n + 1)
         except zlib.error:
             plane = b""

@@ -1,5 +1,4 @@
-"""The layout of an answer: every array of integers that a request asks for, declared
-once.
+"""The layout of an answer: its arrays of integers, each declared once.
 
 From a layout follow the arrays of a message and the checks of one that arrives, sizes
 before anything is unpacked; the vector of a secure sum; and the length of both.
@@ -14,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.compression import (
     pack,
@@ -31,8 +30,6 @@ from flwr_flynn.federated.compression import (
 from flwr_flynn.federated.permissions import Content
 from flwr_flynn.model.model_file import narrowed
 
-Array = npt.NDArray[Any]
-
 COUNTS = "counts"
 NUMBERS = "numbers"
 PLAIN = "plain"
@@ -44,11 +41,9 @@ _FINGERPRINT_BYTES = 32
 
 
 class Sizes(NamedTuple):
-    """Upper bounds of the sample counts: per class, (L,) or one number for all classes,
-    and in total.
-    """
+    """Upper bounds of the sample counts."""
 
-    per_class: npt.NDArray[np.int64] | int
+    per_class: Integers | int  # (L,), or one number for all classes
     total: int
 
 
@@ -79,7 +74,7 @@ class Field:
 
     name: str
     shape: tuple[int, ...]
-    most: int | npt.NDArray[np.int64]
+    most: int | Integers
     form: str = COUNTS
     is_signed: bool = False
     types: tuple[str, ...] = ("<i8",)
@@ -100,23 +95,24 @@ class Field:
 
     def capped(self, most: int) -> Field:
         """The field with integers up to `most` alone."""
-        return replace(
-            self,
-            most=min(self.most, most)
-            if isinstance(self.most, int)
-            else np.minimum(self.most, most),
-        )
+        if isinstance(self.most, int):
+            return replace(self, most=min(self.most, most))
+        return replace(self, most=np.minimum(self.most, most))
 
     def check(self, part: Array, n_parties: int = 1, name: str = "") -> None:
-        """Raise a `PayloadError` of the field `name` unless these integers are those of
-        so many parties.
+        """Raise a `PayloadError` unless these integers can be those of so many parties.
+
+        The error has the field `name`, by default the field's own.
         """
         most = n_parties * self.most
-        if (part < (-most if self.is_signed else 0)).any() or (part > most).any():
-            largest = n_parties * self.largest
+        largest = n_parties * self.largest
+        if self.is_signed:
+            is_low = part < -most
+            least = -largest
+        else:
+            is_low = part < 0
             least = 0
-            if self.is_signed:
-                least = -largest
+        if is_low.any() or (part > most).any():
             raise PayloadError(
                 name or self.name,
                 f"entries from {least} to {largest}",
@@ -137,8 +133,9 @@ class Field:
         return np.clip(part, -limit, limit).astype(self.types[0])
 
     def unpacked(self, array: Array) -> Array:
-        """The integers in an array whose form was checked; a `PayloadError` unless they
-        are within their bounds.
+        """The integers in an array whose form was checked.
+
+        A `PayloadError` unless they are within their bounds.
         """
         if self.form == NUMBERS:
             part = unpack_numbers(array, self.size, self.largest)
@@ -148,10 +145,11 @@ class Field:
             if len(part) != self.size:
                 raise PayloadError(self.name, f"{self.size} integers", len(part))
         elif self.form == COUNTS:
-            a, b = self.shape
-            part = (unpack_signed if self.is_signed else unpack)(
-                array, (a, b), self.largest
-            )
+            n_rows, n_columns = self.shape
+            unpacking = unpack
+            if self.is_signed:
+                unpacking = unpack_signed
+            part = unpacking(array, (n_rows, n_columns), self.largest)
         else:
             part = array.astype(np.int64)
         part = part.reshape(self.shape)
@@ -160,10 +158,11 @@ class Field:
 
 
 def _check_typed(
-    array: Any, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None
+    array: object, name: str, types: tuple[str, ...], shape: tuple[int, ...] | None
 ) -> None:
-    """Raise a `PayloadError` unless an array has one of these types and this shape;
-    None stands for one dimension.
+    """Raise a `PayloadError` unless an array has one of these types and this shape.
+
+    None stands for the shapes of one dimension.
     """
     if not isinstance(array, np.ndarray):
         raise PayloadError(name, "an array", type(array).__name__)
@@ -180,12 +179,15 @@ def _check_typed(
 
 def contents(fields: Sequence[Field]) -> list[Content]:
     """Content of each array of a message."""
-    found = []
+    announced = []
     for field in fields:
         if field.fingerprint:
-            found.append(Content(("fingerprint",), (_FINGERPRINT_BYTES,)))
-        found.append(Content((field.name,), None if field.is_open else field.shape))
-    return found
+            announced.append(Content(("fingerprint",), (_FINGERPRINT_BYTES,)))
+        shape: tuple[int, ...] | None = field.shape
+        if field.is_open:
+            shape = None
+        announced.append(Content((field.name,), shape))
+    return announced
 
 
 def to_arrays(fields: Sequence[Field], parts: Sequence[Array]) -> list[Array]:
@@ -199,18 +201,12 @@ def to_arrays(fields: Sequence[Field], parts: Sequence[Array]) -> list[Array]:
 
 
 def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
-    """The integers of each field in a message that may come from anybody; a
-    `PayloadError` if anything is wrong.
+    """The integers of each field in a message that may come from anybody.
 
-    All arrays are looked at before one of them is unpacked.
+    A `PayloadError` if anything is wrong. All arrays are looked at before one of them
+    is unpacked.
     """
-    names = [content.fields[0] for content in contents(fields)]
-    if not isinstance(arrays, Sequence) or len(arrays) != len(names):
-        got = type(arrays).__name__
-        if isinstance(arrays, Sequence):
-            got = f"{len(arrays)} arrays"
-        expected = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-        raise PayloadError("message", f"{len(names)} arrays ({expected})", got)
+    _check_number(arrays, [content.fields[0] for content in contents(fields)])
     rest = iter(arrays)
     packed = []
     for field in fields:
@@ -224,23 +220,33 @@ def of_arrays(arrays: Sequence[Array], fields: Sequence[Field]) -> list[Array]:
                 )
         array = next(rest)
         if field.form == PLAIN:
-            form: tuple[tuple[str, ...], tuple[int, ...] | None] = (
-                field.types,
-                field.shape,
-            )
+            _check_typed(array, field.name, field.types, field.shape)
         else:
-            form = (("|u1",), None)
-        _check_typed(array, field.name, *form)
+            _check_typed(array, field.name, ("|u1",), None)
         packed.append(array)
     return [field.unpacked(array) for field, array in zip(fields, packed, strict=True)]
+
+
+def _check_number(arrays: object, names: Sequence[str]) -> None:
+    """Raise a `PayloadError` unless a message has an array for each of these names."""
+    got = type(arrays).__name__
+    if isinstance(arrays, Sequence):
+        if len(arrays) == len(names):
+            return
+        got = f"{len(arrays)} arrays"
+    expected = ", ".join(names[:4])
+    if len(names) > 4:
+        expected += ", ..."
+    raise PayloadError("message", f"{len(names)} arrays ({expected})", got)
 
 
 # -------- secure sums
 
 
 def largest_sum(bound: int) -> int:
-    """The largest magnitude at a party of integers whose sums are within int64, however
-    many parties there are.
+    """The largest magnitude at a party of integers whose sums are within int64.
+
+    It holds for any number of parties.
     """
     return bound << 31
 
@@ -256,35 +262,33 @@ def n_entries(fields: Sequence[Field], bound: int) -> int:
     return sum(_n_digits(field.largest, bound) * field.size for field in fields)
 
 
-def to_vector(
-    fields: Sequence[Field], parts: Sequence[Array], bound: int
-) -> npt.NDArray[np.int64]:
-    """A party's integers as one vector of integers of magnitude up to `bound`, a power
-    of two.
+def to_vector(fields: Sequence[Field], parts: Sequence[Array], bound: int) -> Integers:
+    """A party's integers as one vector for a secure sum.
+
+    Its entries have a magnitude of at most `bound`, a power of two.
     """
     bits = bound.bit_length() - 1
     digits = [np.zeros(0, np.int64)]
     for field, part in zip(fields, parts, strict=True):
         assert part.shape == field.shape
         sizes = np.abs(part)
-        # SecAgg+ would clip it; the integer itself is data
+        # SecAgg+ would clip a larger integer, which is data and not in the message.
         if (sizes > field.most).any():
             expected = f"counts of at most {bound} (run-config max-examples)"
             raise PayloadError("secure sum", expected, "a larger count")
         n = _n_digits(field.largest, bound)
         negative = part.ravel() < 0
         flat = sizes.ravel()
-        for k in range(n):
-            if n == 1:
-                digit = flat
-            else:
-                digit = (flat >> bits * k) & (bound - 1)
+        for index in range(n):
+            digit = flat
+            if n > 1:
+                digit = (flat >> bits * index) & (bound - 1)
             digits.append(np.where(negative, -digit, digit).astype(np.int64))
     return np.concatenate(digits)
 
 
 def of_vector(
-    fields: Sequence[Field], total: npt.NDArray[np.int64], bound: int, n_parties: int
+    fields: Sequence[Field], total: Integers, bound: int, n_parties: int
 ) -> list[Array]:
     """The sums of the parties' integers from the sum of their vectors."""
     bits = bound.bit_length() - 1
@@ -293,7 +297,7 @@ def of_vector(
         n = _n_digits(field.largest, bound)
         digits: Array = total[: n * field.size].reshape(n, *field.shape)
         total = total[n * field.size :]
-        if bits * (n - 1) > 30:  # hostile ones may leave int64
+        if bits * (n - 1) > 30:  # hostile digits may leave int64
             digits = digits.astype(object)
         part = digits[-1]
         for digit in digits[-2::-1]:

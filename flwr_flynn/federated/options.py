@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.protocol import Entries
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
 from flwr_flynn.federated.samples import Label, subgroup_names
@@ -34,8 +35,9 @@ def conflicts(
     *, gram: int | None, is_thorough: bool, is_evaluated: bool, is_noisy: bool, is_secure: bool,
     learns_columns: bool, learns_schema: bool,
 ) -> Iterator[tuple[str, bool, str]]:  # fmt: skip
-    """Decisions that exclude each other: the run setting, True where it conflicts, and
-    the value that is expected.
+    """Decisions that exclude each other.
+
+    They are the run setting, True where it conflicts, and the value that is expected.
 
     `gram` is a number of rows, 0 for no Gram matrix, or None where the effort decides.
     Without `is_evaluated` parties do not evaluate a new model.
@@ -70,7 +72,7 @@ _OPTIONS = {"scaling": "spec", "effort": "spec", "schema": "learn_schema"}
 """Options that stand for settings of other names."""
 
 
-def options_of(given: Mapping[str, Any]) -> RunOptions:
+def options_of(given: Entries) -> RunOptions:
     """Options by their names; a `ConfigError` about a name that is none, or is missing."""
     options = signature(RunOptions)
     try:
@@ -205,8 +207,8 @@ class RunOptions:
         object.__setattr__(self, "run_spec", self._run_spec())
         self._refuse(self._conflicts())
 
-    def _refuse(self, found: Iterator[tuple[str, bool, str]]) -> None:
-        for name, is_violated, expected in found:
+    def _refuse(self, decisions: Iterator[tuple[str, bool, str]]) -> None:
+        for name, is_violated, expected in decisions:
             if is_violated:
                 option = _OPTIONS.get(name, name)
                 raise ConfigError(option, expected, getattr(self, option))
@@ -217,9 +219,10 @@ class RunOptions:
         if self.max_examples_per_party is not None:
             integer("max_examples_per_party", self.max_examples_per_party)
         if self.fraction_evaluate is None:
-            object.__setattr__(
-                self, "fraction_evaluate", 1.0 if self.mechanism is None else 0.0
-            )
+            usual = 0.0
+            if self.mechanism is None:
+                usual = 1.0
+            object.__setattr__(self, "fraction_evaluate", usual)
         if number("fraction_evaluate", self.fraction_evaluate) not in (0, 1):
             raise ConfigError(
                 "fraction_evaluate",
@@ -232,29 +235,31 @@ class RunOptions:
             integer("gram", self.gram, least=0, most=MOST_ROWS)
         one_of("purpose", self.purpose, PURPOSES)
         given_scoring(self.rule, self.decay)
-        if (self.federation is None) != (self.purpose == "train"):
-            what = "a Federation"
-            if self.purpose == "train":
-                what = "none"
+        expected = "a Federation"
+        if self.purpose == "train":
+            expected = "none"
+        is_new = self.federation is None
+        if is_new != (self.purpose == "train"):
             raise ConfigError(
                 "federation",
-                f"{what} with purpose = {self.purpose}",
+                f"{expected} with purpose = {self.purpose}",
                 type(self.federation).__name__,
             )
         if self.phases is not None:
-            names = [phase.name for phase in self.phases]
-            if len(set(names)) < len(names):
-                raise ConfigError("phases", "different names", ", ".join(names))
-            if self.federation is None and not any(
-                phase.is_counting for phase in self.phases
-            ):
-                raise ConfigError(
-                    "phases", "one that counts", ", ".join(names) or "none"
-                )
+            self._check_phases(self.phases)
+
+    def _check_phases(self, phases: Sequence[Any]) -> None:
+        """Refuse a plan of one's own without different names, or without a counting."""
+        names = [phase.name for phase in phases]
+        if len(set(names)) < len(names):
+            raise ConfigError("phases", "different names", ", ".join(names))
+        if self.federation is None and not any(phase.is_counting for phase in phases):
+            raise ConfigError("phases", "one that counts", ", ".join(names) or "none")
 
     def _conflicts(self) -> Iterator[tuple[str, bool, str]]:
-        """Further options that exclude each other, as in `conflicts`; these need the
-        run's spec.
+        """Further options that exclude each other, as in `conflicts`.
+
+        These need the run's spec.
         """
         run = self.run_spec
         purpose = self.purpose
@@ -263,15 +268,10 @@ class RunOptions:
             "taken out of them"
         )
         yield "mechanism", purpose == "update" and run.mechanism is not None, expected
-        schema = self.feature_names
-        column = self.group_column
-        is_found = (
-            not column or self.learn_schema or bool(subgroup_names(schema, column))
-        )
-        yield "group_column", not is_found, "a category of the run's schema, or none"
-        n_scores = (
-            2 * self.run_spec.n_classes * N_LEVELS * len(subgroup_names(schema, column))
-        )
+        groups = subgroup_names(self.feature_names, self.group_column)
+        is_unknown = bool(self.group_column) and not self.learn_schema and not groups
+        yield "group_column", is_unknown, "a category of the run's schema, or none"
+        n_scores = 2 * self.run_spec.n_classes * N_LEVELS * len(groups)
         yield (
             "group_column",
             n_scores > _MOST_SCORES,
@@ -291,13 +291,12 @@ class RunOptions:
 
     def _run_spec(self) -> RunSpec:
         spec = self.spec
+        specs: Any = spec
         if isinstance(spec, HashPlan):
-            specs: Any = placeholder_specs(spec)
-        else:
-            specs = spec
-        weight: str | None = "balanced"
-        if self.rule != "novelty":
-            weight = self.class_weight
+            specs = placeholder_specs(spec)
+        weight = self.class_weight
+        if self.rule == "novelty":
+            weight = "balanced"
         run = RunSpec(
             specs,
             self.classes,
@@ -313,29 +312,30 @@ class RunOptions:
         if run.is_secure and self.purpose != "evaluate":
             integer("min_parties", self.min_parties, least=LEAST_PARTIES)
         if self.federation is not None:
-            if self.plan is not None or run != self.federation.run_spec:
-                raise ConfigError(
-                    "spec, classes, mechanism, class_weight",
-                    "those of the federation",
-                    "different ones",
-                )
-            if (
-                len(run.specs) > 1
-                and not self.federation.is_selected
-                and self.purpose != "resume"
-            ):
-                raise ConfigError(
-                    "purpose",
-                    "resume for a run that stopped before its selection",
-                    self.purpose,
-                )
-            if run.is_secure and self.purpose != "evaluate":
-                expected = (
-                    "evaluate for a federation made by a secure sum, which "
-                    "shows nobody's counts"
-                )
-                raise ConfigError("purpose", expected, self.purpose)
+            self._check_federation(self.federation, run)
         return run
+
+    def _check_federation(self, federation: Federation, run: RunSpec) -> None:
+        """Refuse a saved run of other settings, or one that cannot serve the purpose."""
+        if self.plan is not None or run != federation.run_spec:
+            raise ConfigError(
+                "spec, classes, mechanism, class_weight",
+                "those of the federation",
+                "different ones",
+            )
+        is_open = len(run.specs) > 1 and not federation.is_selected
+        if is_open and self.purpose != "resume":
+            raise ConfigError(
+                "purpose",
+                "resume for a run that stopped before its selection",
+                self.purpose,
+            )
+        if run.is_secure and self.purpose != "evaluate":
+            expected = (
+                "evaluate for a federation made by a secure sum, which "
+                "shows nobody's counts"
+            )
+            raise ConfigError("purpose", expected, self.purpose)
 
     @property
     def plan(self) -> HashPlan | None:
@@ -347,16 +347,14 @@ class RunOptions:
     @property
     def has_gram(self) -> bool:
         """True if the model gets a Gram matrix."""
-        is_possible = self.plan is not None or (
-            self.is_evaluated and self.purpose != "evaluate"
-        )
-        return bool(self.gram) or (self.is_thorough and is_possible)
+        if self.gram:
+            return True
+        makes_model = self.is_evaluated and self.purpose != "evaluate"
+        return self.is_thorough and (self.plan is not None or makes_model)
 
     @property
     def is_thorough(self) -> bool:
-        """True if the Gram matrix follows from the effort, of a plan or of the saved
-        run.
-        """
+        """True if the Gram matrix follows from the effort of a plan or a saved run."""
         if self.gram is not None:
             return False
         if self.federation is not None:

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.permissions import Disclosure, SentArray, n_bytes
@@ -41,8 +42,8 @@ from flwr_flynn.federated.protocol import (
     SECONDS,
     SECURE,
     Answer,
-    Array,
     Config,
+    Entries,
     Scalar,
 )
 from flwr_flynn.federated.request import Request, request_of
@@ -54,12 +55,12 @@ from flwr_flynn.federated.samples import Samples as Samples
 class Party(SampleAccess):
     """A party's samples and its answers; `SampleAccess` has the parameters."""
 
-    # the time, where samples are loaded for an answer before it is asked for
     since: float | None = None
+    """The time, where samples are loaded for an answer before it is asked for."""
 
     def answer(
         self,
-        entries: Mapping[str, Any],
+        entries: Entries,
         arrays: Sequence[Array] = (),
         channel: str | None = None,
     ) -> Answer:
@@ -77,10 +78,9 @@ class Party(SampleAccess):
                 config = Config(entries)
                 kind = request_of(entries)
                 what = f"phase {kind.phase}"
-                if channel not in (None, expected := kind.channel):
-                    raise PayloadError(
-                        "channel", f"{expected} for phase {kind.phase}", channel
-                    )
+                if channel is not None and channel != kind.channel:
+                    expected = f"{kind.channel} for phase {kind.phase}"
+                    raise PayloadError("channel", expected, channel)
                 names = announced_names(config) or ()
                 if names != self._names:
                     self._samples = None  # loaded, or encoded, by other names
@@ -99,7 +99,7 @@ class Party(SampleAccess):
                 answer.metrics[SECONDS] = time.monotonic() - start
             return self._recorded(answer, entries, channel, request)
 
-    def decline(self, reason: str, entries: Mapping[str, Any], channel: str) -> Answer:
+    def decline(self, reason: str, entries: Entries, channel: str) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""
         with self._fixed_time():
             return self._recorded(Answer(metrics={REFUSED: reason}), entries, channel)
@@ -107,12 +107,13 @@ class Party(SampleAccess):
     def _recorded(
         self,
         answer: Answer,
-        entries: Mapping[str, Any],
+        entries: Entries,
         channel: str | None,
         request: Request[Any] | None = None,
     ) -> Answer:
-        """The answer with the party's name, if it has one; a refusal where `on_answer`
-        fails to record it.
+        """The answer with the party's name, if it has one.
+
+        It is a refusal where `on_answer` fails to record the answer.
         """
         name = self.options.name
         record = self.options.on_answer
@@ -135,7 +136,9 @@ class Party(SampleAccess):
             refusal: dict[str, Scalar] = {
                 REFUSED: "the record of what leaves this party cannot be written"
             }
-            return Answer(metrics=refusal if name is None else {**refusal, PARTY: name})
+            if name is not None:
+                refusal[PARTY] = name
+            return Answer(metrics=refusal)
         return answer
 
     @contextmanager
@@ -159,49 +162,58 @@ class Party(SampleAccess):
 
 def _disclosure(
     answer: Answer,
-    entries: Mapping[str, Any],
+    entries: Entries,
     channel: str | None,
     request: Request[Any] | None,
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
-    # others tell nothing
-    told = None
-    if answer.arrays:
-        told = request
-    if told is None or answer.statistic is None:
-        contents = []
-    else:
-        contents = told.contents
-    names = [content.fields for content in contents] or [("",)] * len(answer.arrays)
-    tensors = codec.write_tensors(answer.arrays)
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor)
-    rows = zip(names, answer.arrays, tensors, strict=True)
-    arrays = tuple(
-        SentArray(fields, array.shape, array.dtype.name, len(tensor))
-        for fields, array, tensor in rows
-    )
-    others = {name: n_bytes({name: value}) for name, value in answer.metrics.items()}
-    if told is None:
-        kind = NOTHING
-    else:
-        kind = told.discloses
+    kind = NOTHING
+    change = None
+    names: list[tuple[str, ...]] = []
+    # An answer without arrays tells nothing.
+    if answer.arrays and request is not None:
+        kind = request.discloses
+        if answer.statistic is not None:
+            names = [content.fields for content in request.contents]
+            change = request.change(answer.statistic)
+    arrays, digest = _sent_arrays(answer.arrays, names)
+    if kind == SECURE:
+        digest = None  # masks come on top of the arrays
+    if channel is None and request is not None:
+        channel = request.channel
+    refused = None
+    if REFUSED in answer.metrics:
+        refused = clean(answer.metrics[REFUSED], 1000)
+    sizes = {name: n_bytes({name: figure}) for name, figure in answer.metrics.items()}
     return Disclosure(
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         phase=clean(entries.get(PHASE), 64),
-        channel=channel or ("" if request is None else request.channel),
+        channel=channel or "",
         kind=kind,
-        refused=clean(answer.metrics[REFUSED], 1000)
-        if REFUSED in answer.metrics
-        else None,
+        refused=refused,
         examples=answer.n_examples,
         arrays=arrays,
-        entries=others,
-        bytes=sum(each.bytes for each in arrays) + sum(others.values()),
-        # masks come on top
-        sha256=digest.hexdigest() if arrays and kind != SECURE else None,
-        change=None
-        if told is None or answer.statistic is None
-        else told.change(answer.statistic),
+        entries=sizes,
+        bytes=sum(array.bytes for array in arrays) + sum(sizes.values()),
+        sha256=digest,
+        change=change,
     )
+
+
+def _sent_arrays(
+    arrays: Sequence[Array], names: Sequence[tuple[str, ...]]
+) -> tuple[tuple[SentArray, ...], str | None]:
+    """Arrays with the names of their fields, and the SHA-256 of all of their bytes.
+
+    It is None without arrays.
+    """
+    if not arrays:
+        return (), None
+    sent = []
+    digest = hashlib.sha256()
+    unnamed = [("",)] * len(arrays)
+    tensors = codec.write_tensors(arrays)
+    for fields, array, tensor in zip(names or unnamed, arrays, tensors, strict=True):
+        digest.update(tensor)
+        sent.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
+    return tuple(sent), digest.hexdigest()

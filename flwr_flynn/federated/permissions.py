@@ -1,5 +1,6 @@
-"""Permissions of a party: what its options let leave; and the record of each message
-that leaves or arrives.
+"""Permissions of a party, and the record of each message that leaves or arrives.
+
+The options of a party say what may leave it.
 
 A party makes a `Disclosure` of every answer, refusals included, before it leaves, and
 hands it to its option `on_answer`. It has exact figures about the party and stays
@@ -15,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, PrivacyError
-from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Reply
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    NOISY,
+    NOTHING,
+    RESULTS,
+    SECURE,
+    Entries,
+    Reply,
+)
 from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.privacy.ledger import Budget
 
@@ -115,9 +124,7 @@ class PartyOptions:
         number("response_seconds", self.response_seconds, least=0)
 
     def admit(self, discloses: str, phase: str, is_withdrawal: bool) -> None:
-        """Raise unless the options allow what the answer to a request of a phase
-        discloses.
-        """
+        """Raise unless the options allow what an answer in a phase discloses."""
         if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
             raise ConfigError(
                 "discloses", "a kind of disclosure that this party knows", discloses
@@ -149,9 +156,10 @@ class PartyOptions:
 class Content:
     """The integers that an array of a message carries."""
 
-    fields: tuple[str, ...]  # names, as in the layout of the request
-    # of the integers; None where it depends on the samples
+    fields: tuple[str, ...]
+    """Names, as in the layout of the request."""
     shape: tuple[int, ...] | None
+    """The shape of the integers; None where it depends on the samples."""
 
 
 @dataclass(frozen=True)
@@ -176,11 +184,13 @@ class Disclosure:
     examples: int  # number of samples that goes along
     arrays: tuple[SentArray, ...]
     entries: Mapping[str, int]  # bytes of the other entries, keys included, by name
-    bytes: int  # of all of it
-    # of the arrays' bytes, one after the other; None without any, and in a secure sum
+    bytes: int  # size of arrays and entries together
     sha256: str | None
-    # of an update or a withdrawal in clear, see `Request.change`
-    change: Mapping[str, Any] | None = None
+    """SHA-256 of the arrays' bytes, one array after the other; None without arrays, and
+    in a secure sum."""
+    change: Entries | None = None
+    """Counts of before and now, of an update or a withdrawal in clear, see
+    `Request.change`."""
 
     def to_json(self, **more: Any) -> str:
         """The record as one line, with `more` in it."""
@@ -189,36 +199,42 @@ class Disclosure:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Messages of some parties, all with the same content, in memory that does not grow
-    with them.
+    """Messages of some parties, all with the same content.
+
+    The memory does not grow with them.
     """
 
     parties: int = 0
-    bytes: int = 0  # of arrays and entries
+    bytes: int = 0  # size of arrays and entries
     contents: Sequence[Content] = ()
-    # bytes of each array: the lowest, total and highest
     sizes: tuple[tuple[int, int, int], ...] = ()
+    """Bytes of each array: the lowest, total and highest."""
 
     @classmethod
     def of(cls, contents: Sequence[Content], reply: Reply) -> Arrivals:
         """The message of one party."""
-        sizes = tuple((len(each),) * 3 for each in reply.tensors)
+        lengths = [len(tensor) for tensor in reply.tensors]
+        sizes = tuple((length, length, length) for length in lengths)
         return cls(1, reply.n_bytes + n_bytes(reply.metrics), contents, sizes)
 
     def __add__(self, other: Arrivals) -> Arrivals:
-        if not (self.parties and other.parties):
-            if self.parties:
-                return self
+        if not other.parties:
+            return self
+        if not self.parties:
             return other
         pairs = zip(self.sizes, other.sizes, strict=True)
-        sizes = tuple((min(a[0], b[0]), a[1] + b[1], max(a[2], b[2])) for a, b in pairs)
+        sizes = tuple(
+            (min(low, other_low), total + other_total, max(high, other_high))
+            for (low, total, high), (other_low, other_total, other_high) in pairs
+        )
         return Arrivals(
             self.parties + other.parties, self.bytes + other.bytes, self.contents, sizes
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Parties; and for each array the names of its fields, shape and bytes (lowest,
-        mean, highest).
+    def to_dict(self) -> dict[str, object]:
+        """Parties, and the fields, shape and bytes of each array.
+
+        Bytes are the lowest, the mean and the highest number.
         """
         fields = []
         for content, (low, total, high) in zip(self.contents, self.sizes, strict=True):
@@ -232,33 +248,35 @@ class Arrivals:
         return {"parties": self.parties, "fields": fields}
 
 
-def n_bytes(entries: Mapping[str, Any]) -> int:
+def n_bytes(entries: Entries) -> int:
     """Size of config or metrics entries: keys and texts as they are, 8 for a number."""
-    values = [
-        value.encode(errors="replace") if isinstance(value, str) else value
-        for value in entries.values()
-    ]
-    return sum(map(len, map(str, entries))) + sum(
-        len(each) if isinstance(each, bytes) else 8 for each in values
-    )
+    size = 0
+    for name, value in entries.items():
+        size += len(str(name))
+        if isinstance(value, str):
+            size += len(value.encode(errors="replace"))
+        elif isinstance(value, bytes):
+            size += len(value)
+        else:
+            size += 8
+    return size
 
 
 @dataclass
 class Traffic:
-    """Bytes of one phase's requests and replies, arrays and entries, over all parties
-    and rounds of a run.
+    """Bytes of one phase's requests and replies over all parties and rounds of a run.
+
+    They are those of arrays and entries.
     """
 
     asked: int = 0
     replied: int = 0
     down: int = 0
     up: int = 0
-    kind: str = ""  # of disclosure
+    kind: str = ""  # kind of disclosure
     arrivals: Arrivals = field(default_factory=Arrivals)
 
-    def ask(
-        self, n_parties: int, tensors: Iterable[bytes], config: Mapping[str, Any]
-    ) -> None:
+    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Entries) -> None:
         """Note that so many parties get this."""
         self.asked += n_parties
         self.down += n_parties * (sum(map(len, tensors)) + n_bytes(config))

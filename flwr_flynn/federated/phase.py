@@ -1,5 +1,6 @@
-"""A phase of a run, the state that phases lead to, and the model and the federation
-file that a state makes.
+"""A phase of a run, the state that phases lead to, and what a state makes.
+
+It makes the model and the federation file.
 
 A phase is a name, a request that follows from the state, and a fold that puts the total
 of the answers into the state.
@@ -27,14 +28,15 @@ from flwr_flynn.model.scoring import ScoringRule, given_scoring
 
 @dataclass(frozen=True)
 class RunState:
-    """Results of the phases of a run so far, and reasons of parties without an answer,
-    by the names of the phases.
+    """Results of the phases of a run so far, and parties without an answer.
+
+    Both are by the names of the phases.
     """
 
     run_spec: RunSpec
     results: Mapping[str, Any] = field(default_factory=dict)
-    # the reasons by name of the party
     missing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Reasons, by the names of the parties."""
 
     def absent(self, *phases: str) -> dict[str, str]:
         """Reasons of parties without an answer in some phases, by name."""
@@ -44,7 +46,7 @@ class RunState:
             for name, reason in self.missing.get(phase, {}).items()
         }
 
-    def with_result(self, name: str, result: Any) -> RunState:
+    def with_result(self, name: str, result: object) -> RunState:
         """The state with the result of a phase."""
         return replace(self, results={**self.results, name: result})
 
@@ -66,16 +68,19 @@ class Context:
     """Facts besides the state that a request or a fold may use."""
 
     options: RunOptions
-    counted: Roster  # of the counts
-    # in a fold: reasons of parties without an answer, by name
+    counted: Roster
+    """Roster of the counts."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    # in a fold: names of parties in reports, by cid
+    """In a fold: reasons of parties without an answer, by name."""
     names: Mapping[str, str] = field(default_factory=dict)
-    request: Any = None  # in a fold: the request that was answered
+    """In a fold: names of parties in reports, by cid."""
+    request: Any = None
+    """In a fold: the request that was answered."""
 
     def unanswered_by(self, passed: Iterable[str]) -> dict[str, str]:
-        """In a fold: reasons of counted parties without an answer, by name; `passed`
-        are the cids of the others.
+        """In a fold: reasons of counted parties without an answer, by name.
+
+        `passed` are the cids of the parties with an answer.
         """
         answered = {self.counted.member(cid) for cid in passed}
         silent = [member for member in self.counted.members if member not in answered]
@@ -138,8 +143,9 @@ class Phase:
     applies: Callable[[RunOptions], bool] = lambda _options: True
 
     def resumed_at(self, names: Collection[str]) -> str:
-        """Name of the phase at which a run that lacks this one begins anew; `names` are
-        those of its plan.
+        """Name of the phase at which a run that lacks this one begins anew.
+
+        `names` are those of its plan.
         """
         return next((name for name in self.resumes_at if name in names), self.name)
 
@@ -157,16 +163,16 @@ def restart_of(plan: Sequence[Phase], due: Phase) -> Phase:
 
 
 def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
-    """Indices, among the run's specs, of the model's members; the first where nothing
-    is selected, or not yet.
+    """Indices, among the run's specs, of the model's members.
+
+    It is the first where nothing is selected, or not yet.
     """
     selection = state.results.get("selection")
-    n_specs = len(state.run_spec.specs)
-    if selection is None:
-        if options.has_members:
-            return tuple(range(n_specs))
-        return (0,)
-    return tuple(selection.specs)
+    if selection is not None:
+        return tuple(selection.specs)
+    if options.has_members:
+        return tuple(range(len(state.run_spec.specs)))
+    return (0,)
 
 
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
@@ -185,10 +191,10 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
         scorings = selection.scorings
         weights = tuple(choice.weight for choice in selection.choices)
     elif saved is not None and totals is saved.totals and is_chosen:
-        # for these very counts
+        # The saved run chose them for these very counts.
         chosen = [saved.shared.members[index] for index in indices]
-        scorings = [each.scoring for each in chosen]
-        weights = [each.weight for each in chosen]
+        scorings = [member.scoring for member in chosen]
+        weights = [member.weight for member in chosen]
     else:
         given = given_scoring(options.rule, options.decay)
         scorings = [
@@ -196,21 +202,22 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
             for counts in parts
         ]
         if saved is not None and saved.is_selected:
-            weights = [each.weight for each in saved.shared.members]
+            weights = [member.weight for member in saved.shared.members]
     specs = [state.run_spec.specs[index] for index in indices]
     if len(specs) == 1:
         weights = (1.0,)
-    members = tuple(map(ModelMember, specs, parts, scorings, weights))
-    # As the parties get it.
+    members = map(ModelMember, specs, parts, scorings, weights)
+    # Parties get scorings with the temperature.
     return tuple(
-        replace(each, scoring=replace(each.scoring, temperature=each.temperature))
-        for each in members
+        replace(member, scoring=replace(member.scoring, temperature=member.temperature))
+        for member in members
     )
 
 
 def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
-    """Scores from the Gram matrix, if there are any: of this run, or of the saved one
-    whose counts it has.
+    """Scores from the Gram matrix, if there are any.
+
+    They are those of this run, or of the saved one whose counts it has.
     """
     result = state.results.get("gram")
     saved = options.federation
@@ -236,12 +243,17 @@ def model_of(state: RunState, options: RunOptions) -> Model:
 def model_of_members(
     run: RunSpec, members: Sequence[ModelMember], gram: GramScoring | None = None
 ) -> Model:
-    """The model of some members, with the classes, the privacy guarantee and the class
-    weight of a run.
+    """The model of some members, with the facts of a run.
+
+    They are the classes, the names, the privacy guarantee and the class weight.
     """
-    facts = np.array(run.classes), run.feature_names, run.guarantee
     return Model(
-        tuple(members), *facts, counted_prior(members[0].counts, run.class_weight), gram
+        tuple(members),
+        np.array(run.classes),
+        run.feature_names,
+        run.guarantee,
+        counted_prior(members[0].counts, run.class_weight),
+        gram,
     )
 
 

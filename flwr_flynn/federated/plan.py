@@ -1,5 +1,6 @@
-"""The phases that a run can have, one module each, and the plan of a run: which of them
-follow from its options.
+"""The plan of a run: the phases that follow from its options.
+
+Each phase is a module of `phases`.
 
 Importing this package makes their requests known to a party.
 
@@ -44,11 +45,10 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     """The phases of a run with these options, in order."""
     if options.phases is not None:
         every = [*options.phases]
+        plan = every
     else:
         every = _every(options)
-    plan = [
-        phase for phase in every if options.phases is not None or phase.applies(options)
-    ]
+        plan = [phase for phase in every if phase.applies(options)]
     if options.purpose == "evaluate":
         plan = [phase for phase in plan if phase is evaluation.EVALUATION]
     if options.purpose == "resume" and options.federation is not None:
@@ -57,8 +57,9 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 
 def _every(options: RunOptions) -> list[Phase]:
-    """All phases that a run of this kind can have, in order; their `applies` tells
-    which of them this one has.
+    """All phases that a run of this kind can have, in order.
+
+    By their `applies` a run has some of them.
     """
     return [
         table_schema.SCHEMA,
@@ -72,8 +73,9 @@ def _every(options: RunOptions) -> list[Phase]:
 
 
 def _rest(every: Sequence[Phase], plan: Sequence[Phase], stopped: str) -> list[Phase]:
-    """The phases of a plan from the one where a run stopped, or from the next that
-    there is; "": a finished run.
+    """The phases of a plan from the one where a run stopped, or from the next one.
+
+    It is "" for a finished run.
     """
     if not stopped:
         return []

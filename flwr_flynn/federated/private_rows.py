@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
@@ -21,9 +21,9 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError, with_names
 from flwr_flynn.federated.samples import Codes, Features, Label, Samples, check_width
 from flwr_flynn.hashing.batching import batches
@@ -45,21 +45,23 @@ INPUT_BYTES = 8
 their numbers and inputs."""
 
 _MOST_ROWS = 2**14
-# characters of a label that can be a number; longer ones are texts
 _LONGEST_NUMBER = 400
+"""Characters of a label that can be a number; longer ones are texts."""
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 T = TypeVar("T")
-Fitting = tuple[Any, Codes, npt.NDArray[Any]]
+Codebook = dict[float | str | None, int]
+Fitting = tuple[Array, Codes, Array]
 """Numbers of some rows that fit, their class codes, and values of a function of the
 numbers."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some rows that nobody has looked at; `read` gives the values and labels of a
-    slice of them, and may raise.
+    """Some rows that nobody has looked at.
+
+    `read` gives the values and labels of a slice of them, and may raise.
     """
 
     n: int
@@ -81,9 +83,10 @@ class RowReader(ABC):
     error of its constructor.
     """
 
-    # of the features; None for an array, whose columns are found by position
     names: Sequence[str] | None
-    width: int  # number of the features
+    """Names of the features; None for an array, whose columns are known by position."""
+    width: int
+    """Number of the features."""
 
     @abstractmethod
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -91,14 +94,16 @@ class RowReader(ABC):
 
 
 class GivenRows(RowReader):
-    """Samples in memory; a `DataError` unless they have the form of samples, which no
-    single one decides.
+    """Samples in memory.
+
+    A `DataError` unless they have the form of samples, which no single one decides.
     """
 
     def __init__(self, samples: Samples) -> None:
         check_form(samples.X, samples.y)
         X, X_test = samples.tables()
-        self._pairs = [(X, samples.y), (X_test, samples.y_test)]
+        self._training = (X, samples.y)
+        self._held_out = (X_test, samples.y_test)
         self.width = X.shape[1]
         if is_frame(X):
             self.names = names_of(X)
@@ -109,7 +114,9 @@ class GivenRows(RowReader):
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
         """The training rows, or those that are held out, at most so many at a time."""
-        X, y = self._pairs[held_out]
+        X, y = self._training
+        if held_out:
+            X, y = self._held_out
         if X is None or y is None:
             return
         check_form(X, y)
@@ -119,8 +126,8 @@ class GivenRows(RowReader):
             yield Block(rows.stop - rows.start, partial(_read, X, y, rows.start))
 
 
-def _read(X: Any, y: Any, start: int, part: slice) -> tuple[Any, Any]:
-    rows = slice(start + part.start, start + part.stop)
+def _read(X: Any, y: Any, start: int, rows: slice) -> tuple[Any, Any]:
+    rows = slice(start + rows.start, start + rows.stop)
     return _sliced(X, rows), _sliced(y, rows)
 
 
@@ -135,8 +142,9 @@ def _sliced(values: Any, rows: slice) -> Any:
 
 
 def check_form(X: Any, y: Any) -> None:
-    """Refuse samples and labels by their dimensions and number, which no single sample
-    decides.
+    """Refuse samples and labels by their dimensions and number.
+
+    No single sample decides these.
     """
     if len(getattr(X, "shape", ())) != 2:
         raise DataError(
@@ -151,78 +159,76 @@ def check_form(X: Any, y: Any) -> None:
 
 
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
-    """Refuse rows without the columns that a run asks for; nothing is said of the
-    others.
+    """Refuse rows without the columns that a run asks for.
+
+    Nothing is said of other columns.
     """
-    schema = None
-    if isinstance(features, Schema):
-        schema = features
-    known = rows.names
+    names: Sequence[str]
     if isinstance(features, Schema):
         names = features.names
+        beside = names  # a column may be read from others with these
+        n_columns = len(names)
+        is_named = features.is_named
     else:
         names = features
-    if len(set(names)) < len(names):
+        beside = ()
+        n_columns = n_features
+        is_named = True
+    n_different = len(set(names))
+    if n_different < len(names):
         raise DataError(
             "features",
             "features of different names",
-            f"{len(names) - len(set(names))} named again",
+            f"{len(names) - n_different} named again",
         )
-    # with which columns may be read from others
-    if schema is not None:
-        beside = names
-    else:
-        beside = ()
-    if schema is not None and schema.is_named and known is None:
+    known = rows.names
+    if known is None and is_named and isinstance(features, Schema):
         raise DataError(
             "X",
             "a table with the names of its columns",
             f"{rows.width} columns without names",
         )
-    if known is None or not names or (schema is not None and not schema.is_named):
-        check_width(rows.width, n_features if schema is None else len(names))
-    elif None in by_name(
-        known,
-        [
-            as_name(name)
-            for name in names
-            if name in known or not is_beside(name, beside)
-        ],
-    ):
-        raise with_names(
-            DataError("columns", "the features of the run", "not all"), known, most=20
-        )
+    if known is None or not names or not is_named:
+        check_width(rows.width, n_columns)
+        return
+    needed = [
+        as_name(name) for name in names if name in known or not is_beside(name, beside)
+    ]
+    if None in by_name(known, needed):
+        error = DataError("columns", "the features of the run", "not all")
+        raise with_names(error, known, most=20)
 
 
 def rows_at_a_time(widths: Sequence[int], memory: int) -> int:
-    """Rows of so many values that are in memory at a time; at least 1, and a fourth of
-    the memory at most.
+    """Rows of so many values that are in memory at a time.
+
+    They are at least 1, and take a fourth of the memory at most.
     """
     return max(1, min(_MOST_ROWS, memory // (4 * VALUE_BYTES * max(*widths, 1))))
 
 
 def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T | Dropped]:
-    """A function of the values and labels of a block: of all of its rows, or of parts
-    where some row makes it fail.
+    """A function of the values and labels of a block.
 
-    A row that fails by itself is dropped.
+    It is of all rows of the block, or of parts where some row makes it fail. A row that
+    fails by itself is dropped.
     """
-    parts = [slice(0, block.n)]
-    while parts:
-        part = parts.pop()
+    pending = [slice(0, block.n)]
+    while pending:
+        rows = pending.pop()
         try:
-            found = of(*block.read(part))
+            figures = of(*block.read(rows))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001
             # Whatever it is, a panic of polars, too, it must not tell the row.
-            if part.stop - part.start > 1:
-                middle = (part.start + part.stop) // 2
-                parts += [slice(middle, part.stop), slice(part.start, middle)]
+            if rows.stop - rows.start > 1:
+                middle = (rows.start + rows.stop) // 2
+                pending += [slice(middle, rows.stop), slice(rows.start, middle)]
             else:
                 yield Dropped(type(error).__name__)
             continue
-        yield found
+        yield figures
 
 
 def fitting(
@@ -233,54 +239,67 @@ def fitting(
     memory: int = 2**30,
     *,
     held_out: bool = False,
-    of: Callable[[Any], npt.NDArray[Any]],
+    of: Callable[[Array], Array],
 ) -> Iterator[tuple[int, list[Fitting]]]:
-    """Numbers, class codes, and a function `of` numbers, of the rows that all hashes
-    can hash, behind the rows read.
+    """Rows that all hashes can hash, behind the number of rows that were read.
 
-    The function has zeros in the place of the rows that do not fit, so that its time
-    does not tell if there are any. Rows in which it raises are dropped, too.
+    They are numbers, class codes, and a function `of` numbers. The function has zeros
+    in the place of the rows that do not fit, so that its time does not tell if there
+    are any. Rows in which it raises are dropped, too.
     """
     book = check_classes(classes)
-    widths = [rows.width, len(classes)]
-    for hasher in hashers:
-        widths += [
-            hasher.n_features,
-            hasher.hash_nnz,
-            inputs_of(hasher.spec) if hasher.spec else 2 * hasher.n_features,
-        ]
 
     def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
-        numbers, good = as_numbers(X, features)
+        numbers, fits = as_numbers(X, features)
         check_width(numbers.shape[1], hashers[0].n_features)
         codes = _codes(book, y)
-        keep = good & (codes >= 0)
-        numbers = _without(numbers, ~keep)
+        fits = fits & (codes >= 0)
+        numbers = _without(numbers, ~fits)
         for hasher in hashers:
-            keep &= hasher.fits(numbers)
-        values = of(_without(numbers, ~keep))
-        return len(codes), (numbers[keep], codes[keep], values[keep])
+            fits &= hasher.fits(numbers)
+        values = of(_without(numbers, ~fits))
+        return len(codes), (numbers[fits], codes[fits], values[fits])
 
-    for block in rows.blocks(rows_at_a_time(widths, memory), held_out):
-        parts = [*each_part(block, chosen)]
-        fitting = [part for part in parts if not isinstance(part, Dropped)]
-        dropped = {part.kind for part in parts if isinstance(part, Dropped)}
-        if dropped:
+    n_rows = rows_at_a_time([len(classes), *_widths(rows, hashers)], memory)
+    for block in rows.blocks(n_rows, held_out):
+        n_read = 0
+        chunks: list[Fitting] = []
+        errors: set[str] = set()
+        for chunk in each_part(block, chosen):
+            if isinstance(chunk, Dropped):
+                n_read += 1
+                errors.add(chunk.kind)
+            else:
+                n_chunk, fitting_rows = chunk
+                n_read += n_chunk
+                chunks.append(fitting_rows)
+        if errors:
             log.warning(
-                "FlyNN: reading a sample failed with %s", ", ".join(sorted(dropped))
+                "FlyNN: reading a sample failed with %s", ", ".join(sorted(errors))
             )
-        yield (
-            sum(n for n, _ in fitting) + len(parts) - len(fitting),
-            [found for _, found in fitting],
-        )
+        yield n_read, chunks
+
+
+def _widths(rows: RowReader, hashers: Sequence[FlyHash]) -> list[int]:
+    """Numbers of the values that a row has while it is read and hashed."""
+    widths = [rows.width]
+    for hasher in hashers:
+        widths += [hasher.n_features, hasher.hash_nnz]
+        if hasher.spec:
+            widths.append(inputs_of(hasher.spec))
+        else:
+            widths.append(2 * hasher.n_features)
+    return widths
 
 
 def inputs_of(spec: HashSpec) -> int:
     """Numbers of a row that the lifting matrix takes, with those of the other sign."""
-    return spec.n_inputs * (2 if spec.signed else 1)
+    if spec.signed:
+        return 2 * spec.n_inputs
+    return spec.n_inputs
 
 
-def _without(numbers: Any, rows: npt.NDArray[np.bool_]) -> Any:
+def _without(numbers: Array, rows: Mask) -> Array:
     """The numbers with zeros in some rows."""
     return np.where(rows[:, None], np.zeros((), numbers.dtype), numbers)
 
@@ -288,12 +307,8 @@ def _without(numbers: Any, rows: npt.NDArray[np.bool_]) -> Any:
 # -------- values
 
 
-def as_numbers(
-    X: Any, features: Features
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """Some rows as numbers, each by itself, and a mask of those that are samples of
-    these features.
-    """
+def as_numbers(X: Any, features: Features) -> tuple[Array, Mask]:
+    """Some rows as numbers, each by itself, and a mask of samples of these features."""
     if isinstance(features, Schema):
         return encode_rows(features, X)
     known, columns = raw_columns(X)
@@ -309,9 +324,10 @@ def as_numbers(
 # -------- labels
 
 
-def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
-    """The class code of every label as `meaning` gives it; all must be different
-    whatever container they come in.
+def check_classes(classes: Sequence[Label]) -> Codebook:
+    """The class code of every label as `meaning` gives it.
+
+    All must be different, whatever container they come in.
     """
     book = {meaning(label): code for code, label in enumerate(classes)}
     if len(book) < len(classes) or None in book:
@@ -323,38 +339,38 @@ def check_classes(classes: Sequence[Label]) -> dict[Any, int]:
     return book
 
 
-def _codes(book: dict[Any, int], y: Any) -> Codes:
+def _codes(book: Codebook, y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
 
-    def code_of(label: Any) -> int:
+    def code_of(label: object) -> int:
         return book.get(meaning(label), -1)
 
-    known = cache(code_of)  # of types whose equal values mean the same
+    code_of_equal = cache(code_of)
 
-    def code(label: Any) -> int:
+    def code(label: Hashable) -> int:
+        # Equal values of these types mean the same.
         if type(label) in (str, int, bool, float):
-            return known(label)
+            return code_of_equal(label)
         return code_of(label)
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]
-    return np.fromiter(
-        map(code, y.tolist() if hasattr(y, "tolist") else y), np.int64, len(y)
-    )
+    labels = y
+    if hasattr(y, "tolist"):
+        labels = y.tolist()
+    return np.fromiter(map(code, labels), np.int64, len(y))
 
 
-def meaning(label: Any) -> float | str | None:
-    """The number or the text that a label means, in whatever form (1.0 for True and
-    "1"); None for others.
+def meaning(label: object) -> float | str | None:
+    """The number or the text that a label means, in whatever form.
+
+    1.0 for True and "1"; None for what means neither.
     """
     try:
-        if isinstance(label, bytes | str):
-            text = (
-                label.decode("ascii") if isinstance(label, bytes) else str(label)
-            ).rstrip("\0")
-            if text in ("True", "False"):
-                return _real({"True": 1, "False": 0}[text])
-            return _printed(text)
+        if isinstance(label, bytes):
+            return _read_text(label.decode("ascii"))
+        if isinstance(label, str):
+            return _read_text(str(label))
         if isinstance(label, bool | int | float | complex | np.generic):
             return _real(label)
         if is_gap(label) or isinstance(label, date | time | timedelta):
@@ -364,20 +380,31 @@ def meaning(label: Any) -> float | str | None:
         return None
 
 
+def _read_text(text: str) -> float | str | None:
+    text = text.rstrip("\0")
+    if text == "True":
+        return 1.0
+    if text == "False":
+        return 0.0
+    return _printed(text)
+
+
 def _real(number: Any) -> float | None:
     value = complex(number)
-    # -0.0 + 0.0 is 0.0
-    if value.imag == 0 and value == value:
-        return value.real + 0.0
-    return None
+    if value.imag != 0 or value != value:
+        return None
+    return value.real + 0.0  # 0.0 for -0.0
 
 
 def _printed(text: str) -> float | str | None:
-    """The number that Python or NumPy prints as this text, None for one that is not
-    real; the text else.
+    """The number that Python or NumPy prints as this text, or the text itself.
+
+    None for a number that is not real.
     """
-    kinds: tuple[Callable[[str], Any], ...] = (int, float, complex)
-    for kind in kinds if len(text) <= _LONGEST_NUMBER else ():
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    kinds: tuple[Callable[[str], complex], ...] = (int, float, complex)
+    for kind in kinds:
         with suppress(ValueError):
             value = kind(text)
             if str(value) == text:

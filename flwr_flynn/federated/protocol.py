@@ -17,8 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy.typing as npt
-
+from flwr_flynn._types import Array
 from flwr_flynn.errors import (
     ConfigError,
     CountsError,
@@ -28,15 +27,17 @@ from flwr_flynn.errors import (
     SpecError,
 )
 
-Array = npt.NDArray[Any]
 Scalar = bool | int | float | str | bytes
+Entries = Mapping[str, Any]
+"""Config or metrics entries, of any type as long as they are not checked."""
 
 PREFIX = "flynn-"
 
 
 def key(name: str) -> str:
-    """The config or metrics key of a field: ``key("n_classes")`` is
-    ``"flynn-n-classes"``.
+    """The config or metrics key of a field.
+
+    ``key("n_classes")`` is ``"flynn-n-classes"``.
     """
     return PREFIX + name.replace("_", "-")
 
@@ -83,11 +84,12 @@ tells nothing."""
 
 
 class Config:
-    """Fields of a request as they arrived; each read checks type and size, or raises a
-    `PayloadError`.
+    """Fields of a request as they arrived.
+
+    Each read checks type and size, or raises a `PayloadError`.
     """
 
-    def __init__(self, entries: Mapping[str, Any]) -> None:
+    def __init__(self, entries: Entries) -> None:
         self.entries = entries
 
     def __contains__(self, name: str) -> bool:
@@ -96,12 +98,10 @@ class Config:
     def text(self, name: str, longest: int) -> str:
         """A string of at most `longest` characters."""
         value = self.entries.get(key(name))
+        if value is None:
+            raise PayloadError(key(name), "a string", "nothing")
         if not isinstance(value, str):
-            raise PayloadError(
-                key(name),
-                "a string",
-                "nothing" if value is None else type(value).__name__,
-            )
+            raise PayloadError(key(name), "a string", type(value).__name__)
         if len(value) > longest:
             raise PayloadError(key(name), f"at most {longest} characters", len(value))
         return value
@@ -137,8 +137,9 @@ class Config:
 
 @contextmanager
 def refusing(field: str | None = None) -> Iterator[None]:
-    """Make a `PayloadError` of an error of the block about a value that arrived; of its
-    own field by default.
+    """Make a `PayloadError` of an error of the block, which is about what arrived.
+
+    It has the field of that error by default.
     """
     try:
         yield
@@ -150,7 +151,7 @@ def refusing(field: str | None = None) -> Iterator[None]:
         raise PayloadError(name, error.expected, error.got, text=text) from None
 
 
-def _integer(field: str, value: Any, least: int, most: int) -> int:
+def _integer(field: str, value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         if type(value) is int:
             got = str(value)[:40]
@@ -170,7 +171,7 @@ class Reply:
     cid: str  # the sender's node id
     tensors: Sequence[bytes]  # arrays as `numpy.save` writes them
     n_examples: int
-    metrics: Mapping[str, Any]
+    metrics: Entries
     fault: str = ""  # the reason to refuse it, if its form alone is wrong
     content: Any = None  # what it came in, where a function of the user asks for that
 
@@ -189,15 +190,17 @@ class Reply:
 class Answer:
     """A party's answer before it travels."""
 
-    arrays: list[Array] = field(default_factory=list)  # the statistic
-    # samples in it, or a constant where the number would tell something
+    arrays: list[Array] = field(default_factory=list)
+    """The statistic as it travels."""
     n_examples: int = 0
-    # further entries, such as ``accuracy``
+    """Samples in it, or a constant where the number would tell something."""
     metrics: dict[str, Scalar] = field(default_factory=dict)
-    statistic: Any = None  # behind the arrays, for the party's own record
+    """Further entries, such as ``accuracy``."""
+    statistic: Any = None
+    """The statistic that the arrays are of, for the party's own record."""
 
 
-def merged(users: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+def merged(users: Entries, ours: Entries) -> dict[str, Any]:
     """Our config entries beside the user's, none of which may begin as ours do."""
     reserved = sorted(str(name) for name in users if str(name).startswith(PREFIX))
     if reserved:

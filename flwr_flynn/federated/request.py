@@ -1,5 +1,4 @@
-"""Requests: the announcement of a phase, its answer at a party, and its check at the
-server.
+"""Requests: announcements of phases, answers at a party, and checks at the server.
 
 A new phase takes one module: a `Request` decorated with `register`, by whose phase name
 parties find it, and a `Phase`.
@@ -9,14 +8,14 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from flwr_flynn import __version__
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.layout import (
@@ -42,8 +41,8 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     VERSION,
     Answer,
-    Array,
     Config,
+    Entries,
     Reply,
     Scalar,
 )
@@ -55,7 +54,7 @@ ENTRY_BYTES = 64
 """Bytes of memory that an entry of the vector of a secure sum takes at a party, with
 its masks."""
 
-_PACKED_BYTES = 24  # that an integer of an answer in clear takes while it is packed
+_PACKED_BYTES = 24  # memory of an integer of an answer in clear while it is packed
 
 
 SENTENCES = {
@@ -72,12 +71,14 @@ SENTENCES = {
 """A sentence about a message, for a data-protection officer, by its kind of disclosure.
 """
 
-S = TypeVar("S")  # a statistic: a value of the party's samples that adds, exactly
+S = TypeVar("S")
+"""A statistic: a value of the party's samples that adds, exactly."""
 
 
 class Request(ABC, Generic[S]):
-    """Announcement of one phase: a request for integers, in clear or, with a `bound`,
-    in a secure sum.
+    """Announcement of one phase: a request for integers.
+
+    They are asked for in clear or, with a `bound`, in a secure sum.
 
     `fields` declares the integers. Their packing, their checks, the vector of a secure
     sum, its length and its memory follow from that; `check` has the rules that are
@@ -88,12 +89,12 @@ class Request(ABC, Generic[S]):
     phase: ClassVar[str]  # its name, on the wire as well
     sentence: ClassVar[str] = SENTENCES[EXACT]  # about an answer of exact figures
     channel: ClassVar[str] = TRAIN
-    # True if only parties that leave the federation answer
     is_withdrawal: ClassVar[bool] = False
-    # True if only parties whose samples have changed answer
+    """True if only parties that leave the federation answer."""
     is_update: ClassVar[bool] = False
-    # True if the server keeps who answered, by the `MEMBER` proof as well
+    """True if only parties whose samples have changed answer."""
     proves: ClassVar[bool] = False
+    """True if the server keeps who answered, by the `MEMBER` proof as well."""
 
     @abstractmethod
     def to_config(self) -> dict[str, Scalar]:
@@ -104,8 +105,9 @@ class Request(ABC, Generic[S]):
     def from_config(
         cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> Request[S]:
-        """The request that a server announced; a `PayloadError` if it is malformed or
-        beyond the party's limits.
+        """The request that a server announced.
+
+        A `PayloadError` if it is malformed, or beyond the party's limits.
         """
 
     @abstractmethod
@@ -122,8 +124,9 @@ class Request(ABC, Generic[S]):
 
     @abstractmethod
     def of_parts(self, parts: list[Array], n_parties: int) -> S:
-        """The statistic with these integers, within their bounds, of so many parties;
-        an error if there is none.
+        """The statistic with these integers, within their bounds, of so many parties.
+
+        An error if there is none.
         """
 
     def arrays(self) -> list[Array]:
@@ -131,14 +134,13 @@ class Request(ABC, Generic[S]):
         return []
 
     def check(self, statistic: S, sizes: Sizes) -> None:
-        """Raise a `PayloadError` unless an answer in clear is about samples of these
-        sizes.
-        """
+        """Raise a `PayloadError` unless an answer in clear has samples of these sizes."""
         return
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        """Samples that an answer in clear is about, checked: by default all that are
-        counted of the sender.
+        """The checked sizes of the samples that an answer in clear is about.
+
+        By default these are all samples that are counted of the sender.
         """
         if member is None or member.sizes is None:
             raise PayloadError(
@@ -147,7 +149,8 @@ class Request(ABC, Generic[S]):
                 "one that is not counted",
             )
         sizes = np.array(member.sizes, np.int64)
-        if reply.announced != (n_counted := sum(sizes.tolist())):
+        n_counted = sum(sizes.tolist())
+        if reply.announced != n_counted:
             raise PayloadError(
                 self.phase, f"{n_counted} examples as counted", reply.announced
             )
@@ -166,8 +169,9 @@ class Request(ABC, Generic[S]):
         return SECURE
 
     def admit(self, options: PartyOptions) -> None:
-        """Raise unless a party with these options gives an answer, which is asked once,
-        before any sample.
+        """Raise unless a party with these options gives an answer.
+
+        It is called once, before any sample is looked at.
         """
         if self.discloses == SECURE and self.bound is None:
             raise PayloadError(
@@ -177,8 +181,9 @@ class Request(ABC, Generic[S]):
 
     @property
     def layout(self) -> list[Field]:
-        """The integers of an answer, with their bounds at one party in a secure sum; in
-        clear the bounds are 0.
+        """The integers of an answer, with their bounds at one party in a secure sum.
+
+        In clear the bounds are 0.
         """
         bound = self.bound or 0
         return [
@@ -202,9 +207,8 @@ class Request(ABC, Generic[S]):
     @property
     def zero(self) -> S:
         """The statistic of no samples."""
-        return self.of_parts(
-            [np.zeros(field.shape, np.int64) for field in self.layout], 0
-        )
+        zeros: list[Array] = [np.zeros(field.shape, np.int64) for field in self.layout]
+        return self.of_parts(zeros, 0)
 
     @property
     def start(self) -> S:
@@ -229,7 +233,7 @@ class Request(ABC, Generic[S]):
                 _PACKED_BYTES * n_integers, f"an answer of {n_integers} integers"
             )
         statistic, n_examples = self.measured(party)
-        # in every phase, so that none has them in its sum
+        # Checked in every phase, so that no phase has them in its sum.
         if self.bound is not None and n_examples > self.bound:
             raise PayloadError(
                 "secure sum",
@@ -240,45 +244,38 @@ class Request(ABC, Generic[S]):
 
     def answer(self, statistic: S, n_examples: int) -> Answer:
         """The answer with a statistic, of so many samples."""
+        parts = self.parts(statistic)
         if self.bound is None:
-            return Answer(
-                to_arrays(self.layout, self.parts(statistic)),
-                n_examples,
-                statistic=statistic,
-            )
-        vector = to_vector(self.layout, self.parts(statistic), self.bound)
+            arrays = to_arrays(self.layout, parts)
+            return Answer(arrays, n_examples, statistic=statistic)
+        vector = to_vector(self.layout, parts, self.bound)
         return Answer([vector], NOISY_EXAMPLES, statistic=statistic)
 
     @property
     def contents(self) -> list[Content]:
         """Content of each array of an answer."""
-        if self.bound is not None:
-            return [
-                Content(
-                    tuple(dict.fromkeys(field.name for field in self.layout)),
-                    (self.n_entries,),
-                )
-            ]
-        return contents(self.layout)
+        if self.bound is None:
+            return contents(self.layout)
+        names = dict.fromkeys(field.name for field in self.layout)
+        return [Content(tuple(names), (self.n_entries,))]
 
     def read(
         self, arrays: Sequence[Array], reply: Reply, member: Member | None
     ) -> S | None:
-        """The statistic in a reply; None without samples, a `PayloadError` if anything
-        of the reply is wrong.
+        """The statistic in a reply; None without samples.
+
+        A `PayloadError` if anything of the reply is wrong.
 
         `member` is the sender as the run knows it, with its class sizes; None if its
         counts are not in the sum.
         """
         sizes = self.sizes_of(reply, member)
-        parts = of_arrays(
-            arrays, [field.capped(self.largest) for field in self.fields(sizes)]
-        )
-        statistic = self.of_parts(parts, 1)
+        fields = [field.capped(self.largest) for field in self.fields(sizes)]
+        statistic = self.of_parts(of_arrays(arrays, fields), 1)
         self.check(statistic, sizes)
         return statistic
 
-    def sizes(self, statistic: S) -> npt.NDArray[np.int64] | None:
+    def sizes(self, statistic: S) -> Integers | None:
         """(L,) samples of each class in a statistic; None where they are hidden."""
         return None
 
@@ -295,29 +292,28 @@ class Request(ABC, Generic[S]):
         return 2**63 - 1
 
     def digests(self, statistic: S) -> tuple[str, ...]:
-        """SHA-256 of the parts of a statistic, by which a party that replies under two
-        node ids is noticed.
+        """SHA-256 of the parts of a statistic.
+
+        By them a party that replies under two node ids is noticed.
         """
         return ()
 
-    def change(self, statistic: S) -> dict[str, Any] | None:
-        """Samples and SHA-256 of counts that an answer in clear replaces or takes out:
-        "before", and "now" or None.
+    def change(self, statistic: S) -> Entries | None:
+        """Samples and SHA-256 of counts that an answer in clear replaces or takes out.
+
+        They are those of "before", and of "now" or None.
         """
         return None
 
-    def party_result(self, statistic: S, n_before: int) -> Any:
-        """The part of a statistic that is kept of its party, after those of so many
-        others; None for nothing.
-        """
+    def party_result(self, statistic: S, n_before: int) -> object:
+        """Result of a party in reports, after those of so many others; None without."""
         return None
 
-    def match(self, statistic: S, sender: Sender, taken: set[int]) -> int | None:
-        """The index of the member of the saved run that a reply takes out of the sum;
-        None where it adds.
+    def match(self, statistic: S, sender: Sender, gone: set[int]) -> int | None:
+        """Index of the member of the saved run that a reply takes out of the sum.
 
-        `taken` are the indices that other replies of the batch take out. A
-        `PayloadError` refuses the sender.
+        None where the reply adds. `gone` are the indices that other replies of the
+        batch take out. A `PayloadError` refuses the sender.
         """
         return None
 
@@ -336,24 +332,20 @@ class Request(ABC, Generic[S]):
         arrays = codec.read_tensors(replies[0].tensors)
         shape = (self.n_entries,)
         if len(arrays) != 1 or arrays[0].dtype.str != "<f8" or arrays[0].shape != shape:
-            got = (
-                ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays)
-                or "none"
-            )
-            raise PayloadError("secure sum", f"one float64 array of shape {shape}", got)
+            got = ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays)
+            expected = f"one float64 array of shape {shape}"
+            raise PayloadError("secure sum", expected, got or "none")
         exact = arrays[0] * n
         total = np.rint(exact)
-        if not (np.abs(total) <= n * bound).all() or not np.allclose(
-            exact, total, 0, 1e-3
-        ):
+        is_bounded = (np.abs(total) <= n * bound).all()
+        if not is_bounded or not np.allclose(exact, total, 0, 1e-3):
             raise PayloadError(
                 "secure sum",
                 f"integers of at most {n} x {bound}",
                 "values that are not",
             )
-        return self.of_parts(
-            of_vector(self.layout, total.astype(np.int64), bound, n), n
-        )
+        parts = of_vector(self.layout, total.astype(np.int64), bound, n)
+        return self.of_parts(parts, n)
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,22 +363,25 @@ class RunRequest(Request[S]):
 
 
 def announced_run(config: Config, party: SampleAccess) -> RunSpec:
-    """The run that a server announced, if the party has the memory for it and draws its
-    rows.
+    """The run that a server announced, if the party can hash by it.
+
+    It needs the memory, and rows of its hashes with the announced fingerprints.
     """
     run = RunSpec.from_config(config)
     party.check_run(run, config)
     return run
 
 
-R = TypeVar("R", bound=type[Request[Any]])
+AnyRequest = type[Request[Any]]
+R = TypeVar("R", bound=AnyRequest)
 
-_REQUESTS: dict[str, type[Request[Any]]] = {}
+_REQUESTS: dict[str, AnyRequest] = {}
 
 
 def register(request: R) -> R:
-    """Make a request known to the parties of this process; a `ConfigError` if its phase
-    name is another request's.
+    """Make a request known to the parties of this process.
+
+    A `ConfigError` if its phase has the name of another request's.
     """
     known = _REQUESTS.setdefault(request.phase, request)
     if known is not request and known.__qualname__ != request.__qualname__:
@@ -398,8 +393,9 @@ def register(request: R) -> R:
 
 
 def sentence_of(phase: str, kind: str) -> str:
-    """A message in a sentence: by its phase where its figures are exact, else by its
-    kind of disclosure.
+    """A sentence about a message.
+
+    It goes by the phase where the figures are exact, else by the kind of disclosure.
     """
     request = _REQUESTS.get(phase)
     if kind == EXACT and request is not None:
@@ -407,22 +403,25 @@ def sentence_of(phase: str, kind: str) -> str:
     return SENTENCES.get(kind, SENTENCES[EXACT])
 
 
-def request_of(entries: Mapping[str, Any]) -> type[Request[Any]]:
+def request_of(entries: Entries) -> AnyRequest:
     """The class of request that config entries from a server announce."""
     config = Config(entries)
-    if (
-        "version" in config
-        and (server := config.text("version", 40)).split(".")[:2]
-        != __version__.split(".")[:2]
-    ):
-        both = f"this party runs flwr-flynn {__version__}, the server {server!r}"
-        raise PayloadError(
-            VERSION,
-            __version__,
-            server,
-            text=f"version: {both}; the minor version must be the same",
-        )
+    if "version" in config:
+        _check_version(config.text("version", 40))
     name = config.text("phase", 64)
     if name not in _REQUESTS:
         raise PayloadError(PHASE, f"one of {', '.join(sorted(_REQUESTS))}", name)
     return _REQUESTS[name]
+
+
+def _check_version(server: str) -> None:
+    """Refuse the requests of a server of another minor version."""
+    if server.split(".")[:2] == __version__.split(".")[:2]:
+        return
+    both = f"this party runs flwr-flynn {__version__}, the server {server!r}"
+    raise PayloadError(
+        VERSION,
+        __version__,
+        server,
+        text=f"version: {both}; the minor version must be the same",
+    )

@@ -1,5 +1,6 @@
-"""The roster of a run: parties that were asked, counted or are missing, and the names
-by which messages call them.
+"""The roster of a run: parties that were asked, counted or are missing.
+
+It also has the names by which messages call them.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError, clean
-from flwr_flynn.federated.protocol import MEMBER, PARTY, Reply
+from flwr_flynn.federated.protocol import MEMBER, PARTY, Entries, Reply
 
 NO_REPLY = "no reply"
 _LONGEST_PROOF = 256  # characters
@@ -64,7 +65,7 @@ class Member:
     bytes: int = 0
     seconds: float | None = None
     proof: str = ""
-    change: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    change: Entries | None = field(default=None, compare=False, repr=False)
 
     @property
     def examples(self) -> int | None:
@@ -78,13 +79,11 @@ class Member:
 
 
 class Sender(NamedTuple):
-    """A party that replied: its node id, the name that it gave, and the SHA-256 of its
-    proof of membership, or "".
-    """
+    """A party that replied."""
 
-    cid: str
-    name: str
-    proof: str = ""
+    cid: str  # its node id
+    name: str  # the name that it gave
+    proof: str = ""  # SHA-256 of its proof of membership, or ""
 
     @classmethod
     def of(cls, reply: Reply) -> Sender:
@@ -97,8 +96,9 @@ class Sender(NamedTuple):
 
 
 class Roster:
-    """Parties of a run: asked, counted and missing; `before` are the members of the
-    saved run it starts from.
+    """Parties of a run: asked, counted and missing.
+
+    `before` are the members of the saved run that it starts from.
     """
 
     def __init__(
@@ -106,27 +106,26 @@ class Roster:
     ) -> None:
         self.before = tuple(before)
         self.identify = identify
+        # By cid:
         self._counted: dict[str, Member] = {}
-        # by cid: index in `before` of a member that was taken out
-        self._gone: dict[str, int] = {}
-        # likewise of one whose counts were replaced
-        self._replaced: dict[str, int] = {}
+        self._gone: dict[str, int] = {}  # indices in `before` of members taken out
+        self._replaced: dict[str, int] = {}  # and of members with new counts
         self._reasons: dict[str, str] = {}
-        self._names: dict[str, str] = {}  # as the parties gave them, by cid
-        # node ids by name and SHA-256 of the counts
+        self._names: dict[str, str] = {}  # as the parties gave them
+        # Node ids by name and SHA-256 of the counts.
         self._twins: dict[tuple[str, tuple[str, ...]], str] = {}
-        # indices in `before`, by node, key and name
+        # Indices in `before` by the name and the text of a field of the member.
         self._indices: dict[tuple[str, str], list[int]] = {}
         for index, member in enumerate(self.before):
-            for kind in ("node", "key", "name", "proof"):
-                self._indices.setdefault((kind, getattr(member, kind)), []).append(
-                    index
-                )
+            for name in ("node", "key", "name", "proof"):
+                same = self._indices.setdefault((name, getattr(member, name)), [])
+                same.append(index)
 
     @property
     def counted(self) -> list[Member]:
-        """Parties that this run counted or took out, in that order, by the names in
-        messages.
+        """Parties that this run counted or took out, by the names in messages.
+
+        They come in the order of their replies.
         """
         names = self.names()
         return [
@@ -136,11 +135,8 @@ class Roster:
     @property
     def staying(self) -> set[int]:
         """Indices in `before` of the members whose counts of then are in the sum."""
-        return (
-            set(range(len(self.before)))
-            - set(self._gone.values())
-            - set(self._replaced.values())
-        )
+        out = {*self._gone.values(), *self._replaced.values()}
+        return set(range(len(self.before))) - out
 
     @property
     def members(self) -> list[Member]:
@@ -159,58 +155,61 @@ class Roster:
     def member(
         self, cid: str, name: str | None = None, proof: str = ""
     ) -> Member | None:
-        """The member of a node: counted by this run, or the only one of `before` that
-        it can be, see `find`.
+        """The member of a node.
+
+        It was counted by this run, or is the only one of `before` that the node can be,
+        see `find`.
         """
+        if cid in self._gone:
+            return None
         if cid in self._counted:
-            if cid in self._gone:
-                return None
             return self._counted[cid]
         # Nodes that are not registered have another id and key after every start: then
         # the name alone is left.
-        found = [
-            index for index in self.find(cid, name, proof) if index in self.staying
-        ]
-        if len(found) == 1:
-            return self.before[found[0]]
+        indices = self.find(cid, name, proof)
+        if indices:
+            staying = self.staying
+            indices = [index for index in indices if index in staying]
+        if len(indices) == 1:
+            return self.before[indices[0]]
         return None
 
     def find(self, cid: str, name: str | None = None, proof: str = "") -> list[int]:
-        """Indices in `before` of members that a node is; without any, of those with its
-        name, which anybody can give.
+        """Indices in `before` of the members that a node is for certain.
 
-        The name is by default the one that the node gave before.
+        Without any they are those of members with its name, which anybody can give. The
+        name is by default the one that the node gave before.
         """
         if name is None:
             name = self._names.get(cid, "")
-        return self.proven(cid, proof) or (
-            self._indices.get(("name", name), []) if name else []
-        )
+        indices = self.proven(cid, proof)
+        if not indices and name:
+            return self._indices.get(("name", name), [])
+        return indices
 
     def proven(self, cid: str, proof: str) -> list[int]:
-        """Indices in `before` of the members that a node is for certain: by its id, its
-        key, or the SHA-256 `proof`.
+        """Indices in `before` of the members that a node is for certain.
+
+        It is so by its id, its key, or the SHA-256 `proof`.
         """
-        known = (("node", cid), ("key", self.identify(cid)), ("proof", proof))
-        return sorted(
-            {
-                index
-                for kind, value in known
-                if value
-                for index in self._indices.get((kind, value), ())
-            }
-        )
+        indices: set[int] = set()
+        marks = {"node": cid, "key": self.identify(cid), "proof": proof}
+        for name, mark in marks.items():
+            if mark:
+                indices.update(self._indices.get((name, mark), ()))
+        return sorted(indices)
 
     def twin(self, cid: str, name: str, sha256: tuple[str, ...]) -> str | None:
-        """The node id of a counted party with this name and these counts: a node that
-        restarted under a new id.
+        """The node id of a counted party with this name and these counts.
+
+        It is that of a node which restarted under a new id.
         """
-        other = None
-        if name and sha256:
-            other = self._twins.get((name, sha256))
-        if other == cid:
+        if not name or not sha256:
             return None
-        return other
+        twin = self._twins.get((name, sha256))
+        if twin == cid:
+            return None
+        return twin
 
     def ask(self, cids: Iterable[str]) -> None:
         """Note that these parties are asked.
@@ -231,17 +230,19 @@ class Roster:
     def count(
         self, member: Member, taken_out: int | None = None, stays: bool = False
     ) -> None:
-        """Note that a party is counted; or that the member of `before` with index
-        `taken_out` was taken out.
+        """Note that a party is counted.
 
-        If it `stays`, its new counts are in the sum instead.
+        With `taken_out` the member of `before` with this index was taken out. If it
+        `stays`, its new counts are in the sum instead.
         """
         self._counted[member.node] = member
         if member.name and member.sha256:
             self._twins.setdefault((member.name, member.sha256), member.node)
         self._reasons.pop(member.node, None)
-        if taken_out is not None:
-            (self._replaced if stays else self._gone)[member.node] = taken_out
+        if taken_out is not None and stays:
+            self._replaced[member.node] = taken_out
+        elif taken_out is not None:
+            self._gone[member.node] = taken_out
         self.introduce({member.node: member.name})
 
     def introduce(self, names: dict[str, str]) -> None:
@@ -255,28 +256,27 @@ class Roster:
         return {names[cid]: reason for cid, reason in self._reasons.items()}
 
     def require(self, min_parties: int, hint: str = "") -> None:
-        """Raise an `AggregationError` that names who is missing and why, unless
-        `min_parties` are counted.
+        """Raise an `AggregationError` unless `min_parties` are counted.
+
+        It names who is missing, and why.
         """
         if len(self._counted) >= min_parties:
             return
         missing = self.missing
-        who = (
-            missing_text(missing)
-            or "nobody else was asked; too few parties were connected"
-        )
+        names = missing_text(missing)
+        if not names:
+            names = "nobody else was asked; too few parties were connected"
         text = (
             f"{len(self._counted)} of at least {min_parties} parties "
-            f"counted{hint}; missing: {who}"
+            f"counted{hint}; missing: {names}"
         )
         raise AggregationError(text, len(self._counted), min_parties, missing)
 
     def names(self, others: Iterable[str] = ()) -> dict[str, str]:
-        """Names of parties in messages, by cid: of those that were asked or counted,
-        and of `others`.
+        """Names in messages, by cid, of parties that were asked or counted.
 
-        All are different: the cid follows a name that two parties have, and one that
-        looks as if a cid followed it.
+        Those of `others` are among them, too. All are different: the cid follows a name
+        that two parties have, and one that looks as if a cid followed it.
         """
         cids = dict.fromkeys([*self._counted, *self._reasons, *self._names, *others])
         given = {
@@ -285,16 +285,17 @@ class Roster:
         }
         times = Counter(given.values())
         unclear = {name for name, n in times.items() if n > 1 or "(node " in name}
-        return {
-            cid: f"{name} (node {cid})" if name in unclear else name
-            for cid, name in given.items()
-        }
+        clear = dict(given)
+        for cid, name in given.items():
+            if name in unclear:
+                clear[cid] = f"{name} (node {cid})"
+        return clear
 
     def _name_before(self, cid: str) -> str:
         """The name that a node has in the saved run, by its id or key; "" without."""
-        found = self.find(cid, "")
-        if len(found) == 1:
-            return self.before[found[0]].name
+        indices = self.find(cid, "")
+        if len(indices) == 1:
+            return self.before[indices[0]].name
         return ""
 
     def namesakes(self) -> dict[str, list[str]]:
@@ -316,9 +317,7 @@ def require_samples(n_examples: int, n_parties: int, min_parties: int) -> None:
 
 
 def missing_text(missing: Mapping[str, str]) -> str:
-    """Names of at most 20 missing parties with the reasons, and the number of the
-    others.
-    """
+    """Names of at most 20 missing parties with the reasons, and the number of others."""
     return listed([f"{name} ({reason})" for name, reason in missing.items()], 20)
 
 
@@ -331,7 +330,7 @@ class Failures:
 
     def reasons(self, unanswered: Sequence[str]) -> dict[str, str]:
         """Reasons why parties that were asked did not reply, by cid."""
-        # The sender of a failure without a name is certain only where a single party is
+        # The sender of a failure without a name is only certain where a single party is
         # missing.
         texts = self.unnamed
         reason = NO_REPLY

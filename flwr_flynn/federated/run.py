@@ -1,5 +1,6 @@
-"""A run at the server, without any transport: the steps from phase to phase, and the
-parties in the counts.
+"""A run at the server, without any transport.
+
+It has the steps from phase to phase, and the parties in the counts.
 
 Both strategies drive a `Run`: they carry what `Run.ask` returns to the parties, and
 hand the replies to `Run.complete`. Counts that a party sent stay in the sum; every
@@ -73,7 +74,7 @@ class Ask:
     cids: list[str]
     tensors: list[bytes]
     config: dict[str, Scalar]
-    roster: Roster  # of the phase
+    roster: Roster  # roster of the phase
     start: Any  # the total before any answer
 
 
@@ -82,10 +83,10 @@ class ExchangeResult:
     """Outcome of one exchange."""
 
     phase: Phase
-    batch: Batch[Any]  # with nobody in it where the answers were set aside
+    batch: Batch[Any]  # nobody is in it where the answers were set aside
     missing: dict[str, str]  # reasons of parties that gave no usable answer, by name
-    names: dict[str, str]  # of parties in reports, by cid
-    figures: Mapping[str, Any]  # of the user's function
+    names: dict[str, str]  # names of parties in reports, by cid
+    figures: Mapping[str, Any]  # those of the user's function
 
 
 class Run:
@@ -101,31 +102,32 @@ class Run:
             self.counting is None or self.needed <= 0
         ):
             self.state = self.state.with_result("counts", options.federation.totals)
-        if options.federation is None:
-            before: Sequence[Member] = ()
-        else:
+        before: Sequence[Member] = ()
+        if options.federation is not None:
             before = options.federation.members
-        # by the names of the phases
+        # Both are by the names of the phases.
         self.rosters = {"counts": Roster(before, options.identify)}
-        self.traffic: dict[str, Traffic] = {}  # likewise
-        self.asked: Ask | None = None  # until it is complete
+        self.traffic: dict[str, Traffic] = {}
+        self.asked: Ask | None = None  # the last request, until it is complete
         self._asked_cids: frozenset[str] = frozenset()
-        # reasons, of parties that the last request leaves out
+        # Reasons of parties that the last request leaves out, by cid.
         self._unasked: dict[str, str] = {}
         self._batch = Batch[Any](None)
         self._model: tuple[RunState, FlyNNClassifier] | None = None
 
     @property
     def num_rounds(self) -> int:
-        """Flower rounds, each a train and then an evaluate step, that the plan takes if
-        all parties are there.
+        """Flower rounds that the plan takes if all parties are there.
+
+        A round is a train step and then an evaluate step.
         """
         return rounds_of(self.phases)
 
     @property
     def rounds_left(self) -> int:
-        """Flower rounds that are missing where some went into counting once more; 0
-        until enough are counted.
+        """Flower rounds that are missing where some went into counting once more.
+
+        0 until enough are counted.
         """
         if self.due is None or not self.is_enough:
             return 0
@@ -159,12 +161,10 @@ class Run:
     def due(self) -> Phase | None:
         """The first phase that is not done; None at the end."""
         done = self.state.results.keys()
-        left = (
-            each
-            for each in self.phases
-            if each.name not in done or (each.is_counting and not self.is_enough)
-        )
-        return next(left, None)
+        for phase in self.phases:
+            if phase.name not in done or (phase.is_counting and not self.is_enough):
+                return phase
+        return None
 
     @property
     def restart(self) -> Phase | None:
@@ -187,63 +187,67 @@ class Run:
         self,
         channel: str,
         present: Sequence[str],
-        user_config: Callable[[], Mapping[str, Any]] | None = None,
+        user_config: Callable[[], Mapping[str, Any]] = dict,
     ) -> Ask | None:
-        """The request that is due on a channel, and the parties that get it; None
-        without either.
+        """The request that is due on a channel, and the parties that get it.
+
+        None without either.
 
         `user_config`, called only if somebody is asked, returns the user's config
         entries, without keys of this package.
         """
-        self.asked, self._unasked, phase = None, {}, self.phase(channel)
-        if phase is None or not (cids := self._audience(phase, list(present))):
+        self.asked = None
+        self._unasked = {}
+        phase = self.phase(channel)
+        if phase is None:
+            return None
+        cids = self._audience(phase, list(present))
+        if not cids:
             return None
         request = phase.request(self.state, Context(self.options, self.counted))
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
-        if request.channel != phase.channel:
-            expected = (
-                f"{request.channel} for phase {phase.name}, as its request has it"
-            )
-            raise ConfigError("channel", expected, phase.channel)
-        if (
-            request.bound is None
-            and self.state.run_spec.is_secure
-            and phase.channel == TRAIN
-        ):
-            raise ConfigError(
-                "phases", "phases of secure sums alone on the train channel", phase.name
-            )
-        config = merged({} if user_config is None else user_config(), ours)
+        self._check_request(phase, request)
+        config = merged(user_config(), ours)
         roster = self._roster(phase)
         if phase.channel == TRAIN:
             roster.ask(cids)
         tensors = codec.write_tensors(request.arrays())
-        self.traffic.setdefault(phase.name, Traffic(kind=request.discloses)).ask(
-            len(cids), tensors, config
-        )
-        counts = None
+        traffic = self.traffic.setdefault(phase.name, Traffic(kind=request.discloses))
+        traffic.ask(len(cids), tensors, config)
+        start = None
         if phase.is_counting:
-            counts = self.state.results.get(phase.name)
-        if counts is None:
+            start = self.state.results.get(phase.name)
+        if start is None:
             start = request.start
-        else:
-            start = counts
         self.asked = Ask(phase, request, cids, tensors, config, roster, start)
         self._asked_cids = frozenset(cids)
         self._batch = Batch(start)
         return self.asked
 
-    def receive(self, replies: Sequence[Reply]) -> None:
-        """Check some replies to the last request and add up those that pass, for a
-        later `complete`.
+    def _check_request(self, phase: Phase, request: Request[Any]) -> None:
+        """Refuse a request of another channel, or in clear beside secure sums."""
+        if request.channel != phase.channel:
+            expected = (
+                f"{request.channel} for phase {phase.name}, as its request has it"
+            )
+            raise ConfigError("channel", expected, phase.channel)
+        is_secure = self.state.run_spec.is_secure and phase.channel == TRAIN
+        if is_secure and request.bound is None:
+            raise ConfigError(
+                "phases", "phases of secure sums alone on the train channel", phase.name
+            )
 
-        Their arrays are let go of, so that memory does not grow with the replies.
+    def receive(self, replies: Sequence[Reply]) -> None:
+        """Check some replies to the last request, and add up those that pass.
+
+        `complete` goes on with them later. Their arrays are let go of, so that memory
+        does not grow with the replies. Replies of parties that were not asked are
+        ignored.
         """
         ask = self.asked
         if ask is None:
             return
         batch = self._batch
-        # others are ignored
         replies = [reply for reply in replies if reply.cid in self._asked_cids]
         collect(ask.request, batch, ask.roster, self.counted, replies)
         for cid, reply in first_of_each(replies).items():
@@ -261,69 +265,71 @@ class Run:
         failures: Failures,
         figures: Figures | None = None,
     ) -> ExchangeResult | None:
-        """Check replies to the last request, add up those that pass, and go on; None if
-        nobody was asked.
+        """Check replies to the last request, add up those that pass, and go on.
 
-        `replies` are those that `receive` has not had; `figures` is called with those
-        that passed, before anything is changed.
+        None if nobody was asked. `replies` are those that `receive` has not had;
+        `figures` is called with those that passed, before anything is changed.
         """
         ask = self.asked
         if ask is None:
             return None
         is_first = not self._batch.replies
         self.receive(replies)
-        batch = self._batch
-        phase = ask.phase
-        roster = ask.roster
-        failed = failures.reasons([cid for cid in ask.cids if cid not in batch.replies])
-        is_asked = phase.audience == COUNTED or (
-            phase.audience == PRESENT and self.options.is_evaluated
-        )
-        needed = 0
-        if is_asked:
-            needed = self.options.min_parties
-        n_answered = len(batch.replies.keys() - batch.refused.keys())
-        if n_answered < needed:
-            batch = batch.without(
-                ask.start,
-                f"set aside: {n_answered} of at least {needed} parties replied",
-            )
+        unanswered = [cid for cid in ask.cids if cid not in self._batch.replies]
+        failed = failures.reasons(unanswered)
+        batch = self._usable(ask)
+        user_figures: Mapping[str, Any] = {}
         try:
             if figures is not None and batch.passed:
-                found = dict(figures(list(batch.passed.values())))
-            else:
-                found = {}
+                user_figures = dict(figures(list(batch.passed.values())))
         except BaseException:  # the replies may come again
             if is_first:
                 self._batch = Batch(ask.start)
             raise
-        self.traffic[phase.name].add(batch.arrivals)
         reasons = {**self._unasked, **failed, **batch.refused}
-        for each in (roster, self.counted):
-            each.introduce(batch.names)
-        for cid, reason in reasons.items():
-            roster.fail(cid, reason)
-        for cid, member in batch.members.items():
-            roster.count(member, batch.taken_out.get(cid), ask.request.is_update)
+        self._note_parties(ask, batch, reasons)
         names = self.counted.names([*ask.cids, *batch.replies, *self._unasked])
         missing = {names[cid]: clean(reason, 200) for cid, reason in reasons.items()}
-        # the counts: the model stands without these answers
-        is_behind = phase.audience in (COUNTED, PRESENT)
-        if is_behind or batch.passed or not phase.is_counting:
-            self._fold(
-                phase,
-                batch,
-                Context(self.options, self.counted, missing, names, ask.request),
-            )
+        # The model stands without answers to a phase behind the counts.
+        is_behind = ask.phase.audience in (COUNTED, PRESENT)
+        if is_behind or batch.passed or not ask.phase.is_counting:
+            context = Context(self.options, self.counted, missing, names, ask.request)
+            self._fold(ask.phase, batch, context)
         self.asked = None
         if self.options.on_phase is not None:
             self.options.on_phase(self)
-        return ExchangeResult(phase, batch, missing, names, found)
+        return ExchangeResult(ask.phase, batch, missing, names, user_figures)
+
+    def _usable(self, ask: Ask) -> Batch[Any]:
+        """The batch; with nobody in it where too few answered a phase that needs them."""
+        batch = self._batch
+        is_evaluation = ask.phase.audience == PRESENT and self.options.is_evaluated
+        if ask.phase.audience != COUNTED and not is_evaluation:
+            return batch
+        needed = self.options.min_parties
+        n_answered = len(batch.replies.keys() - batch.refused.keys())
+        if n_answered >= needed:
+            return batch
+        return batch.without(
+            ask.start,
+            f"set aside: {n_answered} of at least {needed} parties replied",
+        )
+
+    def _note_parties(
+        self, ask: Ask, batch: Batch[Any], reasons: Mapping[str, str]
+    ) -> None:
+        """Note in the rosters who answered, who is counted, and why the others are not."""
+        self.traffic[ask.phase.name].add(batch.arrivals)
+        ask.roster.introduce(batch.names)
+        self.counted.introduce(batch.names)
+        for cid, reason in reasons.items():
+            ask.roster.fail(cid, reason)
+        for cid, member in batch.members.items():
+            index = batch.taken_out.get(cid)
+            ask.roster.count(member, index, stays=ask.request.is_update)
 
     def _roster(self, phase: Phase) -> Roster:
-        """The roster of a phase; another one for every exchange of the evaluate
-        channel.
-        """
+        """The roster of a phase; a new one for every exchange on the evaluate channel."""
         if phase.is_counting:
             return self.counted
         if phase.channel == TRAIN:
@@ -337,15 +343,12 @@ class Run:
             if phase.audience == NEW:
                 cids = [cid for cid in cids if not self.counted.find(cid)]
             return self._enough_for_secure(phase, cids)
-        if phase.audience == COUNTED:
-            if self.counting is None:
-                # by its reply a party of the saved run is known, whatever its node id
-                # is now
-                return present
-            return self._enough_for_secure(
-                phase, [cid for cid in present if self.counted.member(cid) is not None]
-            )
-        return present
+        # In a run without a counting a party of the saved run is known by its reply,
+        # whatever its node id is now.
+        if phase.audience != COUNTED or self.counting is None:
+            return present
+        cids = [cid for cid in present if self.counted.member(cid) is not None]
+        return self._enough_for_secure(phase, cids)
 
     def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         """Put the total of a phase into the state, and who gave no answer."""
@@ -361,16 +364,14 @@ class Run:
         if bound is None or phase.channel != TRAIN:
             return cids
         index = self.phases.index(phase)
-        earlier = None
-        if index and not phase.is_counting:
-            earlier = self.rosters.get(self.phases[index - 1].name)
-        # a party in one of two such sums would be their difference
-        if earlier and phase.audience != COUNTED:
-            reason = (
-                f"not asked, as it is not in the sum of {self.phases[index - 1].name}"
-            )
-            self._unasked = {cid: reason for cid in cids if cid not in earlier}
-            cids = [cid for cid in cids if cid in earlier]
+        if index and not phase.is_counting and phase.audience != COUNTED:
+            before = self.phases[index - 1].name
+            earlier = self.rosters.get(before)
+            # A party in one of two such sums would be their difference.
+            if earlier:
+                reason = f"not asked, as it is not in the sum of {before}"
+                self._unasked = {cid: reason for cid in cids if cid not in earlier}
+                cids = [cid for cid in cids if cid in earlier]
         if len(cids) < LEAST_PARTIES:
             for cid in cids:
                 self._roster(phase).fail(
@@ -383,33 +384,31 @@ class Run:
     @property
     def is_specified(self) -> bool:
         """True if no phase is left that derives the specs."""
-        if self.counting:
-            before = self.phases[: self.phases.index(self.counting)]
-        else:
-            before = ()
+        if self.counting is None:
+            return True
+        before = self.phases[: self.phases.index(self.counting)]
         return all(
             phase.name in self.state.results for phase in before if phase.derives_specs
         )
 
     def require_specs(self) -> None:
         """Raise an `AggregationError` while the specs wait for the columns."""
-        if not self.is_specified:
-            due = ""
-            if self.due is not None:
-                due = self.due.name
-            if due in self.rosters:
-                missing = self.rosters[due].missing
-            else:
-                missing = {}
-            who = (
-                missing_text(missing)
-                or "nobody was asked; too few parties were connected"
-            )
-            text = (
-                f"no party was asked to count{self._hint}, phase {due} is not "
-                f"done; missing: {who}"
-            )
-            raise AggregationError(text, 0, self.options.min_parties, missing)
+        if self.is_specified:
+            return
+        due = ""
+        if self.due is not None:
+            due = self.due.name
+        missing: dict[str, str] = {}
+        if due in self.rosters:
+            missing = self.rosters[due].missing
+        names = missing_text(missing)
+        if not names:
+            names = "nobody was asked; too few parties were connected"
+        text = (
+            f"no party was asked to count{self._hint}, phase {due} is not "
+            f"done; missing: {names}"
+        )
+        raise AggregationError(text, 0, self.options.min_parties, missing)
 
     @property
     def totals(self) -> CountsOfSpecs:
@@ -418,47 +417,42 @@ class Run:
         counting = self.counting
         totals = self.state.results.get("counts")
         if totals is None and counting is not None:
-            totals = counting.request(
-                self.state, Context(self.options, self.counted)
-            ).start
+            context = Context(self.options, self.counted)
+            totals = counting.request(self.state, context).start
         return cast(CountsOfSpecs, totals)
 
     @property
     def counts(self) -> ClassCounts:
-        """The sum for the first member of the model; for the first spec until members
-        are selected.
+        """The sum for the first member of the model.
+
+        It is the sum for the first spec until members are selected.
         """
         return self.totals.parts[member_indices(self.state, self.options)[0]]
 
     @property
     def model(self) -> FlyNNClassifier:
-        """The classifier of the selected counts; an `AggregationError` while fewer than
-        `min_parties` are counted.
+        """The classifier of the selected counts.
+
+        An `AggregationError` while fewer than `min_parties` are counted.
         """
         from flwr_flynn.model.classifier import FlyNNClassifier
 
         self.require_specs()
         if self.counting is not None:
             self.counted.require(self.needed, self._hint)
-            if (
-                self.options.purpose in ("train", "resume")
-                and self.state.run_spec.mechanism is None
-            ):
+            is_exact = self.state.run_spec.mechanism is None
+            if is_exact and self.options.purpose in ("train", "resume"):
                 require_samples(
                     self.counts.n_examples, len(self.counted), self.options.min_parties
                 )
         if self._model is None or self._model[0] is not self.state:
-            self._model = (
-                self.state,
-                FlyNNClassifier.from_model(model_of(self.state, self.options)),
-            )
+            model = model_of(self.state, self.options)
+            self._model = (self.state, FlyNNClassifier.from_model(model))
         return self._model[1]
 
     @property
     def _hint(self) -> str:
-        """A reason that parties of a secure sum do not give, as it would tell their
-        size.
-        """
+        """A reason that parties of a secure sum do not give: it would tell their size."""
         bound = self.state.run_spec.bound
         mechanism = self.state.run_spec.mechanism
         if bound is None or mechanism:
@@ -468,13 +462,10 @@ class Run:
     def federation(self, run: str) -> Federation:
         """The run, by this name, as a file for a later run to start from."""
         self.require_specs()
-        if (
-            self.counting is None
-            and (before := self.options.federation)
-            and self.options.purpose == "evaluate"
-        ):
-            return before
-        # of no samples before it
+        saved = self.options.federation
+        is_evaluation = self.counting is None and self.options.purpose == "evaluate"
+        if is_evaluation and saved is not None:
+            return saved
         state = self.state.with_result("counts", self.totals)
         name = ""
         due = self.due
@@ -495,6 +486,7 @@ def rounds_of(phases: Sequence[Phase]) -> int:
     rounds = 0
     last = EVALUATE
     for phase in phases:
-        rounds += phase.channel == TRAIN or last == EVALUATE
+        if phase.channel == TRAIN or last == EVALUATE:
+            rounds += 1
         last = phase.channel
     return rounds

@@ -1,6 +1,4 @@
-"""Hashes, classes and kind of counts that the server announces and every party counts
-by.
-"""
+"""The announcement of a run: hashes, classes and the kind of counts."""
 
 from __future__ import annotations
 
@@ -10,11 +8,11 @@ import logging
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
 import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers
 from flwr_flynn._validation import one_of
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.protocol import Config, key, refusing
@@ -49,9 +47,10 @@ MAX_CHARS = 2**24
 second of parsing at most."""
 
 
-def check_bound(bound: Any) -> None:
+def check_bound(bound: object) -> None:
     """Raise a `ConfigError` unless `bound` can be the bound of a secure sum."""
-    if type(bound) is not int or not 2 <= bound <= LARGEST_BOUND or bound & (bound - 1):
+    is_small = type(bound) is int and 2 <= bound <= LARGEST_BOUND
+    if not is_small or cast(int, bound).bit_count() != 1:
         raise ConfigError(
             "bound", f"a power of two from 2 to {LARGEST_BOUND}", str(bound)[:40]
         )
@@ -67,8 +66,9 @@ def bound_for(most: int) -> int:
 
 
 def check_room(n_parties: int, bound: int) -> None:
-    """Raise a `ConfigError` if the sum of so many parties, of counts up to `bound`,
-    could wrap around.
+    """Raise a `ConfigError` if the sum of so many parties could wrap around.
+
+    Their counts are at most `bound`.
     """
     if n_parties > room(bound):
         raise ConfigError(
@@ -79,8 +79,9 @@ def check_room(n_parties: int, bound: int) -> None:
 
 
 def room(bound: int) -> int:
-    """Parties that a sum has room for: at the modulus itself all weights together would
-    be 0.
+    """Parties that a sum has room for.
+
+    The modulus itself is too many: all weights together would be 0.
     """
     return (MODULUS - 1) // (2 * bound)
 
@@ -98,12 +99,13 @@ class RunSpec:
     "balanced".
     """
 
-    # or one; several of the same `n_features`, without a mechanism, are to be selected
-    # from
     specs: Sequence[HashSpec]
-    classes: Sequence[Label]  # all different; class l is row l of the counts
-    # for the spec's `hash_nnz` and for as many classes
+    """One spec; or several of the same `n_features` to select from, without a
+    mechanism."""
+    classes: Sequence[Label]
+    """Labels, all different; class l is row l of the counts."""
     mechanism: Mechanism | None = None
+    """For the spec's `hash_nnz` and for as many classes."""
     bound: int | None = None
     feature_names: Sequence[str] | Schema | None = None
     class_weight: str | None = None
@@ -112,22 +114,16 @@ class RunSpec:
         object.__setattr__(self, "specs", _checked_specs(self.specs))
         object.__setattr__(self, "classes", checked_classes(self.classes))
         if self.feature_names is not None:
-            object.__setattr__(
-                self,
-                "feature_names",
-                checked_names(self.feature_names, self.spec.n_features),
-            )
-        one_of(
-            "class_weight",
-            "balanced" if self.class_weight is None else self.class_weight,
-            ("balanced",),
-        )
+            names = checked_names(self.feature_names, self.spec.n_features)
+            object.__setattr__(self, "feature_names", names)
+        if self.class_weight is not None:
+            one_of("class_weight", self.class_weight, ("balanced",))
         if self.bound is not None:
             check_bound(self.bound)
         self._check_mechanism()
 
     def _check_mechanism(self) -> None:
-        mechanism: Any = self.mechanism
+        mechanism: object = self.mechanism
         if mechanism is None:
             return
         if not isinstance(mechanism, Mechanism):
@@ -136,7 +132,7 @@ class RunSpec:
                 "a Mechanism of flwr_flynn.privacy",
                 type(mechanism).__name__,
             )
-        # in clear a share of the noise would not protect
+        # In clear a share of the noise would not protect.
         if mechanism.is_share != self.is_secure:
             expected = "one without n_honest"
             if self.is_secure:
@@ -146,14 +142,12 @@ class RunSpec:
             )
         if len(self.specs) > 1:
             raise ConfigError("spec", "one with a mechanism", len(self.specs))
-        for name, needed in (
-            ("hash_nnz", self.spec.hash_nnz),
-            ("n_classes", self.n_classes),
-        ):
-            if getattr(mechanism, name) != needed:
-                raise ConfigError(
-                    "mechanism", f"{name} {needed}", getattr(mechanism, name)
-                )
+        needed = self.spec.hash_nnz
+        if mechanism.hash_nnz != needed:
+            raise ConfigError("mechanism", f"hash_nnz {needed}", mechanism.hash_nnz)
+        needed = self.n_classes
+        if mechanism.n_classes != needed:
+            raise ConfigError("mechanism", f"n_classes {needed}", mechanism.n_classes)
 
     @property
     def n_classes(self) -> int:
@@ -196,15 +190,14 @@ class RunSpec:
         """The hash of `spec`, drawn once in a process."""
         return flynn_hash(self.spec)
 
-    def complete(
-        self, X: Any, codes: npt.NDArray[np.int64]
-    ) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Samples and codes of their labels, without samples that have gaps where the
-        hashes take none.
+    def complete(self, X: Array, codes: Integers) -> tuple[Array, Integers]:
+        """Samples and codes of their labels, without samples that have gaps.
+
+        All are left where the hashes take gaps, and in a run without a schema.
         """
-        if not isinstance(self.feature_names, Schema) or all(
-            hasher.takes_gaps for hasher in self.hashers
-        ):
+        if not isinstance(self.feature_names, Schema):
+            return X, codes
+        if all(hasher.takes_gaps for hasher in self.hashers):
             return X, codes
         fits = self.feature_names.complete(X)
         if not fits.all():
@@ -230,12 +223,9 @@ class RunSpec:
             key("specs"): deflated_specs(self.specs),
             key("classes"): json.dumps(self.classes),
             key("mode"): self.mode,
-            **(
-                {}
-                if self.class_weight is None
-                else {key("class_weight"): self.class_weight}
-            ),
         }
+        if self.class_weight is not None:
+            config[key("class_weight")] = self.class_weight
         if self.feature_names is not None:
             config[key("feature_names")] = names_to_json(self.feature_names)
         if self.mechanism is not None:
@@ -248,18 +238,14 @@ class RunSpec:
         return config
 
     def digest(self) -> str:
-        """SHA-256 of classes and names of features: with others, the same samples make
-        other counts.
+        """SHA-256 of classes and names of features.
+
+        With others, the same samples make other counts.
         """
-        if isinstance(self.feature_names, Schema):
-            names: Any = self.feature_names.to_dict()
-        else:
-            names = self.feature_names
-        if names is None:
-            named: object = self.classes
-        else:
-            named = [self.classes, names]
-        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
+        terms: object = self.classes
+        if self.feature_names is not None:
+            terms = [self.classes, _jsonable(self.feature_names)]
+        return hashlib.sha256(json.dumps(terms).encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
@@ -289,14 +275,15 @@ class RunSpec:
         check_fingerprints(config, "fingerprints", self.hashers)
         return self.hashers
 
-    def codes(self, y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def codes(self, y: npt.ArrayLike) -> Integers:
         """The class code, 0 to L - 1, of every label, see `samples.codes_of`."""
         return codes_of(self.classes, y)
 
 
 def check_fingerprints(config: Config, name: str, hashers: Sequence[FlyHash]) -> None:
-    """Refuse rows unless the server drew the same for each hash, by the fingerprints
-    that it announced.
+    """Refuse rows unless the server drew the same for each hash.
+
+    It announced their fingerprints.
     """
     announced = config.text(name, 65 * len(hashers) - 1).split(" ")
     if len(announced) != len(hashers):
@@ -313,8 +300,9 @@ def check_fingerprints(config: Config, name: str, hashers: Sequence[FlyHash]) ->
 
 
 def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) -> bytes:
-    """Specs as a config entry, which refer to those that the party `known` already for
-    vectors that these have, too.
+    """Specs as a config entry.
+
+    They refer to the specs `known` at the party for vectors that these have, too.
     """
     values = _referring([spec.to_dict() for spec in (*known, *specs)])
     return zlib.compress(json.dumps(values[len(known) :]).encode(), 9)
@@ -323,30 +311,31 @@ def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) ->
 def announced_specs(
     config: Config, name: str, most: int, known: Sequence[HashSpec] = ()
 ) -> tuple[HashSpec, ...]:
-    """The specs of a config entry of `deflated_specs`, which may come from anybody; at
-    most so many.
+    """The specs of a config entry of `deflated_specs`, at most so many.
+
+    The entry may come from anybody.
     """
     specs = _inflated(config, name)
-    if not isinstance(specs, list) or not 1 <= len(specs) <= most:
-        if isinstance(specs, list):
-            got: int | str = len(specs)
-        else:
-            got = type(specs).__name__
-        raise PayloadError(key(name), f"a list of 1 to {most} specs", got)
+    expected = f"a list of 1 to {most} specs"
+    if not isinstance(specs, list):
+        raise PayloadError(key(name), expected, type(specs).__name__)
+    if not 1 <= len(specs) <= most:
+        raise PayloadError(key(name), expected, len(specs))
     values = _referred([*(spec.to_dict() for spec in known), *specs])
     return tuple(HashSpec.from_dict(spec) for spec in values[len(known) :])
 
 
-def _inflated(config: Config, name: str) -> Any:
-    """The JSON value in deflated specs, which may come from anybody: no more is
-    expanded than a text of that size.
+def _inflated(config: Config, name: str) -> object:
+    """The JSON value in deflated specs, which may come from anybody.
+
+    No more is expanded than a text of that size.
     """
     raw = config.entries.get(key(name))
     expected = f"a deflated text of at most {MAX_CHARS} characters"
+    if raw is None:
+        raise PayloadError(key(name), expected, "nothing")
     if not isinstance(raw, bytes):
-        raise PayloadError(
-            key(name), expected, "nothing" if raw is None else type(raw).__name__
-        )
+        raise PayloadError(key(name), expected, type(raw).__name__)
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(raw, MAX_CHARS + 1)
@@ -359,64 +348,83 @@ def _inflated(config: Config, name: str) -> Any:
         ) from None
 
 
-# which specs of a run often share
 _VECTORS = ("center", "scale", "edges", "row_weights")
+"""Fields that specs of a run often share."""
+
+Values = dict[str, Any]
+"""A spec as JSON has it."""
 
 
-def _referring(specs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Specs with {"as": i} in the place of a vector that spec i, an earlier one, has as
-    well.
-    """
-    out: list[dict[str, Any]] = []
-    for spec in specs:
+def _referring(specs: list[Values]) -> list[Values]:
+    """Specs with {"as": i} in the place of a vector that an earlier spec i has, too."""
+    shorter_specs: list[Values] = []
+    for number, spec in enumerate(specs):
         shorter = dict(spec)
         for name in _VECTORS:
+            vector = spec.get(name)
+            if not vector:
+                continue
             same = [
-                i
-                for i, other in enumerate(specs[: len(out)])
-                if spec.get(name) and other.get(name) == spec[name]
+                index
+                for index, earlier in enumerate(specs[:number])
+                if earlier.get(name) == vector
             ]
             if same:
                 shorter[name] = {"as": same[0]}
-        out.append(shorter)
-    return out
+        shorter_specs.append(shorter)
+    return shorter_specs
 
 
-def _referred(specs: list[Any]) -> list[Any]:
-    """Specs with the vectors that `_referring` left out; anything else is left for
-    `HashSpec.from_dict` to refuse.
+def _referred(specs: list[object]) -> list[Values]:
+    """Specs with the vectors that `_referring` left out.
 
-    They have no more numbers than a text of `MAX_CHARS` without references can have.
+    Anything else is left for `HashSpec.from_dict` to refuse. They have no more numbers
+    than a text of `MAX_CHARS` without references can have.
     """
-    out: list[Any] = []
+    whole: list[Values] = []
+    most = MAX_CHARS // 2
     n_numbers = 0
     for spec in specs:
-        if isinstance(spec, dict):
-            spec = dict(spec)
-            for name in _VECTORS:
-                value = spec.get(name)
-                index = None
-                if isinstance(value, dict):
-                    index = value.get("as")
-                if (
-                    type(index) is int
-                    and 0 <= index < len(out)
-                    and isinstance(out[index], dict)
-                ):
-                    spec[name] = out[index].get(name)
-                    if isinstance(spec[name], list):
-                        rows = spec[name]
-                    else:
-                        rows = []
-                    n_numbers += sum(
-                        len(row) if isinstance(row, list) else 1 for row in rows
-                    )
-                    if n_numbers > MAX_CHARS // 2:
-                        raise PayloadError(
-                            key("specs"), f"at most {MAX_CHARS // 2} numbers", n_numbers
-                        )
-        out.append(spec)
-    return out
+        if not isinstance(spec, dict):
+            whole.append(spec)  # type: ignore[arg-type]
+            continue
+        spec = dict(spec)
+        for name in _VECTORS:
+            earlier = _earlier(spec.get(name), whole)
+            if earlier is None:
+                continue
+            spec[name] = earlier.get(name)
+            n_numbers += _n_numbers(spec[name])
+            if n_numbers > most:
+                raise PayloadError(key("specs"), f"at most {most} numbers", n_numbers)
+        whole.append(spec)
+    return whole
+
+
+def _earlier(reference: object, specs: Sequence[object]) -> Values | None:
+    """The spec that {"as": i} stands for; None for anything else."""
+    if not isinstance(reference, dict):
+        return None
+    index = reference.get("as")
+    if type(index) is not int or not 0 <= index < len(specs):
+        return None
+    spec = specs[index]
+    if isinstance(spec, dict):
+        return spec
+    return None
+
+
+def _n_numbers(vector: object) -> int:
+    """Numbers of a vector, or of a table of some rows."""
+    if not isinstance(vector, list):
+        return 0
+    n_numbers = 0
+    for row in vector:
+        if isinstance(row, list):
+            n_numbers += len(row)
+        else:
+            n_numbers += 1
+    return n_numbers
 
 
 def announced_bound(config: Config) -> int:
@@ -429,12 +437,19 @@ def announced_bound(config: Config) -> int:
 
 def names_to_json(names: Sequence[str] | Schema) -> str:
     """Names of features, or a schema, as a config entry."""
-    return json.dumps(names.to_dict() if isinstance(names, Schema) else names)
+    return json.dumps(_jsonable(names))
+
+
+def _jsonable(names: Sequence[str] | Schema) -> object:
+    if isinstance(names, Schema):
+        return names.to_dict()
+    return names
 
 
 def announced_names(config: Config) -> Features | None:
-    """Names of features in the order of hashing, or a schema, as a server announced
-    them; None without any.
+    """Names of features in the order of hashing, or a schema, as a server announced.
+
+    None without any.
     """
     if "feature_names" not in config:
         return None
@@ -449,7 +464,7 @@ def announced_names(config: Config) -> Features | None:
     return tuple(names)
 
 
-def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
+def _checked_specs(specs: object) -> tuple[HashSpec, ...]:
     if isinstance(specs, HashSpec):
         return (specs,)
     if isinstance(specs, FlyHash):
@@ -463,14 +478,10 @@ def _checked_specs(specs: Any) -> tuple[HashSpec, ...]:
     for spec in specs:
         if not isinstance(spec, HashSpec):
             raise ConfigError("spec", "only HashSpecs", f"a {type(spec).__name__}")
-    if len(set(specs)) < len(specs):
-        raise ConfigError(
-            "spec", "different specs", f"{len(specs) - len(set(specs))} duplicates"
-        )
-    if len({spec.n_features for spec in specs}) > 1:
-        raise ConfigError(
-            "spec",
-            "specs of the same n_features",
-            sorted({spec.n_features for spec in specs}),
-        )
+    n_same = len(specs) - len(set(specs))
+    if n_same:
+        raise ConfigError("spec", "different specs", f"{n_same} duplicates")
+    widths = {spec.n_features for spec in specs}
+    if len(widths) > 1:
+        raise ConfigError("spec", "specs of the same n_features", sorted(widths))
     return tuple(specs)

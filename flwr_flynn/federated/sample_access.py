@@ -1,5 +1,6 @@
-"""Access of a request to a party's samples, which checks each time what the request was
-admitted for.
+"""Access of a request to a party's samples.
+
+It checks each time what the request was admitted for.
 
 Samples are reached through `SampleAccess.labelled`, `inputs`, `summary`, `release` and
 `tried` alone, and by `keep` for the party's own copy of the model. No text of an error
@@ -19,8 +20,8 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import (
     ConfigError,
     DataError,
@@ -64,17 +65,18 @@ from flwr_flynn.tables.schema import Schema
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
-# class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12
-# samples
 _SCORES = 2**20
+"""Class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12
+samples."""
 
 Load = Callable[[Features], Samples | RowReader]
 CodesOf = Callable[[Any], Codes]
 
 
 def progress(total: int = 0) -> Callable[[int], None]:
-    """A function that takes numbers of samples just hashed, and logs their sum on this
-    machine, every ten seconds.
+    """A function that takes numbers of samples just hashed.
+
+    It logs their sum on this machine, every ten seconds.
     """
     done = 0
     last = time.monotonic()
@@ -126,34 +128,28 @@ class SampleAccess:
     ) -> None:
         self.options = options or PartyOptions()
         if self.options.response_seconds and self.options.on_model is not None:
-            # here and not in the time that an answer takes
+            # Imported here, and not in the time that an answer takes.
             import_module("flwr_flynn.model.classifier")
         self.mask = mask
         self._source = load
-        self._reader: RowReader | None = None  # of a private party
-        self._samples: Samples | None = None  # as the request asks for them
-        self._names: Features = ()  # of the features that a request announced
-        self._admitted = NOTHING  # what the request that is being answered discloses
-        self._touched = False  # whether samples were looked at for it
+        self._reader: RowReader | None = None  # rows of a private party
+        self._samples: Samples | None = None  # samples as the request asks for them
+        self._names: Features = ()  # names of features that the request announced
+        self._admitted = NOTHING  # kind of disclosure that the request was admitted for
+        self._touched = False  # True if samples were looked at for it
 
     def reason(self, what: str, error: Exception) -> str:
-        """The reason that the server gets: the text of our own errors, which hold no
-        data; of others the kind.
+        """The reason that the server gets.
 
+        It is the text of our own errors, which hold no data, and the kind of others.
         Where exact figures stay at home, an error after a look at samples gives no
         reason: one sample may decide it.
         """
-        hides = (
-            self.options.budget is not None
-            or self.options.secure
-            or self._admitted == SECURE
-        )
+        is_private = self.options.budget is not None or self.options.secure
+        hides = is_private or self._admitted == SECURE
         if isinstance(error, FlyNNError):
-            log.warning(
-                "FlyNN: %s refused: %s",
-                what,
-                "; ".join([str(error), *getattr(error, "__notes__", ())]),
-            )
+            texts = [str(error), *getattr(error, "__notes__", ())]
+            log.warning("FlyNN: %s refused: %s", what, "; ".join(texts))
             if hides and self._touched:
                 return f"{what} failed at this party"
             return str(error)
@@ -163,13 +159,9 @@ class SampleAccess:
         return f"failed with {type(error).__name__}"
 
     def check_run(self, run: RunSpec, config: Config) -> None:
-        """Raise unless the party has the memory for such a run, and draws the same rows
-        as the server.
-        """
-        confusions = 32 * run.n_classes**2  # two matrices, and their message
-        needed = (
-            sum(memory_needed(spec, run.n_classes) for spec in run.specs) + confusions
-        )
+        """Raise unless the party has the memory for a run, and draws the same rows."""
+        needed = 32 * run.n_classes**2  # two confusion matrices, and their message
+        needed += sum(memory_needed(spec, run.n_classes) for spec in run.specs)
         inputs = max(map(inputs_of, run.specs))
         needed += LEAST_ROWS * (ROW_BYTES * run.spec.n_features + INPUT_BYTES * inputs)
         several = ""
@@ -183,26 +175,26 @@ class SampleAccess:
         run.agree_on_rows(config)
 
     def check_memory(self, needed: int, what: str, is_public: bool = True) -> None:
-        """Raise a `PayloadError` unless the party allows so many bytes; `is_public`
-        where the request decides them.
+        """Raise a `PayloadError` unless the party allows so many bytes.
+
+        The number is public where the request decides it.
         """
-        if needed > self.options.memory_limit:
-            most = f"{self.options.memory_limit / 2**20:.1f}"
-            got = f"{needed / 2**20:.1f}"
-            text = f"memory: {what} need about {got} MiB, this party allows {most}"
-            if is_public:
-                raise PayloadError(
-                    "memory", f"at most {most} MiB", f"{got} MiB", text=text
-                )
-            raise with_rows(
-                PayloadError("memory", f"at most {most} MiB for {what}", "more"), text
-            )
+        if needed <= self.options.memory_limit:
+            return
+        most = f"{self.options.memory_limit / 2**20:.1f}"
+        got = f"{needed / 2**20:.1f}"
+        text = f"memory: {what} need about {got} MiB, this party allows {most}"
+        if is_public:
+            raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
+        error = PayloadError("memory", f"at most {most} MiB for {what}", "more")
+        raise with_rows(error, text)
 
     def labelled(
         self, codes_of: CodesOf, n_features: int, before: bool = False
-    ) -> tuple[Any, Codes]:
-        """Training samples, in a form that can be sliced, and the codes of their
-        labels; or those `before`.
+    ) -> tuple[Array, Codes]:
+        """Training samples in a form that can be sliced, and the codes of their labels.
+
+        They are the samples of now, or those `before` their change.
         """
         if self._admitted not in (EXACT, SECURE) or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
@@ -215,22 +207,19 @@ class SampleAccess:
                 "have changed"
             )
             raise ConfigError("node-config previous-path", expected, "none")
-        return self._labelled(
-            self._prepared(self.options.previous), codes_of, n_features
-        )
+        previous = self._prepared(self.options.previous)
+        return self._labelled(previous, codes_of, n_features)
 
     def _labelled(
         self, samples: Samples, codes_of: CodesOf, n_features: int
-    ) -> tuple[Any, Codes]:
-        return labelled(
-            samples, codes_of, n_features, with_gaps=isinstance(self._names, Schema)
-        )
+    ) -> tuple[Array, Codes]:
+        with_gaps = isinstance(self._names, Schema)
+        return labelled(samples, codes_of, n_features, with_gaps=with_gaps)
 
-    def _complete(self, run: RunSpec, samples: Samples) -> tuple[Any, Codes]:
-        """Samples without those that the run's hashes do not take, and the codes of
-        their labels.
-        """
-        return run.complete(*self._labelled(samples, run.codes, run.spec.n_features))
+    def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
+        """Samples that the run's hashes take, and the codes of their labels."""
+        X, codes = self._labelled(samples, run.codes, run.spec.n_features)
+        return run.complete(X, codes)
 
     def summary(self) -> TableSummary:
         """Summary of the raw columns of the training samples, above the floor."""
@@ -242,18 +231,17 @@ class SampleAccess:
             return X.told(least)
         return TableSummary.of(X, least)
 
-    def inputs(
-        self, run: RunSpec, before: bool = False
-    ) -> tuple[Any, npt.NDArray[np.int64]]:
-        """Training samples, of now or `before` their change, and the codes of their
-        labels.
+    def inputs(self, run: RunSpec, before: bool = False) -> tuple[Array, Codes]:
+        """Training samples that the run's hashes take, and the codes of their labels.
+
+        They are the samples of now, or those `before` their change.
         """
-        X, codes = run.complete(*self.labelled(run.codes, run.spec.n_features, before))
-        for name in (
-            elsewhere(run.specs, self._names, X)
-            if isinstance(self._names, Schema)
-            else ()
-        ):
+        X, codes = self.labelled(run.codes, run.spec.n_features, before)
+        X, codes = run.complete(X, codes)
+        far_columns: list[str] = []
+        if isinstance(self._names, Schema):
+            far_columns = elsewhere(run.specs, self._names, X)
+        for name in far_columns:
             log.warning(
                 "FlyNN: column %r: no value is near those of other parties; is the "
                 "unit the same?",
@@ -262,8 +250,7 @@ class SampleAccess:
         return X, codes
 
     def warn_of_few(self, changed: Sequence[int]) -> None:
-        """Warn if the difference of counts tells of so few samples of a class, gone and
-        come, that it shows them.
+        """Warn if the difference of counts is of so few samples that it shows them.
 
         `changed` are samples of each class that do not cancel out in the difference: at
         least as many have changed.
@@ -305,8 +292,9 @@ class SampleAccess:
     def _before_release(
         self, run: RunSpec, recall: bool = False
     ) -> tuple[Budget, Mechanism, str]:
-        """Ledger, mechanism and digest of the terms for a noisy answer, once all that
-        needs no sample is checked.
+        """Ledger, mechanism and digest of the terms for a noisy answer.
+
+        All that needs no sample is checked before.
         """
         budget = self.options.budget
         mechanism = run.mechanism
@@ -326,19 +314,19 @@ class SampleAccess:
         if self._admitted == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
-        # no two parties draw the same noise
         if isinstance(mechanism, SimulatedRelease):
-            seed = hashlib.sha256(
-                f"{mechanism.seed} {self.options.name} {digest}".encode()
-            ).digest()
+            # No two parties draw the same noise.
+            text = f"{mechanism.seed} {self.options.name} {digest}"
+            seed = hashlib.sha256(text.encode()).digest()
             mechanism = SimulatedRelease(
                 mechanism.mechanism, int.from_bytes(seed[:8], "big")
             )
         return budget, mechanism, digest
 
     def _prepare(self, run: RunSpec) -> None:
-        """Refuse a request that no row can be hashed for, before any is looked at: by
-        its columns, and by zeros.
+        """Refuse a request that no row can be hashed for.
+
+        It is tried by the columns, and by zeros, before any row is looked at.
         """
         self._check_named(self._rows().names is not None)
         check_columns(self._rows(), self._names, run.spec.n_features)
@@ -352,12 +340,11 @@ class SampleAccess:
         n_rows = 0
         n_fitting = 0
         hashed = progress()
-        for n, parts in self._parts(
-            run, partial(hasher.active, n_jobs=self.options.n_jobs)
-        ):
+        active_bits = partial(hasher.active, n_jobs=self.options.n_jobs)
+        for n, chunks in self._chunks(run, active_bits):
             n_rows += n
             hashed(n)
-            for _, codes, active in parts:
+            for _, codes, active in chunks:
                 n_fitting += len(codes)
                 add_counts(array, codes, active)
         if n_rows > n_fitting:
@@ -370,14 +357,15 @@ class SampleAccess:
             array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint
         )
 
-    def _parts(
+    def _chunks(
         self,
         run: RunSpec,
-        of: Callable[[Any], npt.NDArray[Any]],
+        of: Callable[[Array], Array],
         held_out: bool = False,
     ) -> Iterator[tuple[int, list[Fitting]]]:
-        """A function of the private rows that fit, see `fitting`; any failure is one of
-        the machine.
+        """A function of the private rows that fit, see `fitting`.
+
+        Any failure is one of the machine.
         """
         self._touched = True
         try:
@@ -396,22 +384,21 @@ class SampleAccess:
             raise DataError("counting failed at this party") from None
 
     def _rows(self) -> RowReader:
-        """The rows of a private party, loaded whatever is asked for, with the columns
-        that the request asks for.
+        """The rows of a private party, loaded whatever is asked for.
+
+        They have the columns that the request asks for.
         """
         if self._reader is None:
-            # until the load succeeds, any row may be why it does not
+            # Until the load succeeds, any row may be why it does not.
             before = self._touched
             self._touched = True
             try:
-                if callable(self._source):
-                    loaded: Any = self._source(())
-                else:
-                    loaded = self._source
-                if isinstance(loaded, RowReader):
-                    self._reader = loaded
-                else:
-                    self._reader = GivenRows(loaded)
+                loaded: Samples | RowReader | Load = self._source
+                if callable(loaded):
+                    loaded = loaded(())
+                if not isinstance(loaded, RowReader):
+                    loaded = GivenRows(loaded)
+                self._reader = loaded
             except FlyNNError:
                 raise
             except Exception as error:
@@ -423,9 +410,9 @@ class SampleAccess:
     def tried(
         self, run: RunSpec, model: Model
     ) -> tuple[Model, bool, Iterator[Fitting]]:
-        """The model to try, True if it differs by the class prior, and held-out
-        samples, some at a time: numbers, class codes, and the model's shared scores.
+        """The model to try, True if it differs by the class prior, and held-out samples.
 
+        These come some at a time: numbers, class codes, and the model's shared scores.
         The model has the party's class prior. Where exact counts do not leave the party
         in clear, nothing of its own training samples is in it. Of results in a secure
         sum nobody sees the party's own: they need no consent, but with a budget, whose
@@ -433,9 +420,8 @@ class SampleAccess:
         """
         options = self.options
         in_clear = self._admitted != SECURE
-        if (
-            options.budget is not None or (options.secure and in_clear)
-        ) and not options.evaluates:
+        needs_consent = options.budget is not None or (options.secure and in_clear)
+        if needs_consent and not options.evaluates:
             text = (
                 "policy evaluate off: results on its own samples do not leave this "
                 "party"
@@ -444,30 +430,27 @@ class SampleAccess:
         if self._admitted not in (RESULTS, SECURE):
             raise PrivacyError("samples", RESULTS, self._admitted)
         is_open = not options.secure and options.budget is None and in_clear
+        mine = model
         if is_open:
             mine = self._personalized(run, model)
-        else:
-            mine = model
-        own = options.class_prior and is_open and run.is_plain
+        has_own = options.class_prior and is_open and run.is_plain
         scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
         if options.budget is None:
-            return mine, own, self._tried(run, scores)
+            return mine, has_own, self._tried(run, scores)
         self._prepare(run)
+        chunks_of_blocks = self._chunks(run, scores, held_out=True)
         return (
             mine,
-            own,
-            (
-                part
-                for _, parts in self._parts(run, scores, held_out=True)
-                for part in parts
-            ),
+            has_own,
+            (chunk for _, chunks in chunks_of_blocks for chunk in chunks),
         )
 
     def _tried(
-        self, run: RunSpec, scores: Callable[[Any], npt.NDArray[Any]]
+        self, run: RunSpec, scores: Callable[[Array], Array]
     ) -> Iterator[Fitting]:
-        """Held-out samples of a party without a budget, refused as a whole if one does
-        not fit.
+        """Held-out samples of a party without a budget.
+
+        They are refused as a whole if one does not fit.
         """
         samples = self._held()
         if samples.X_test is None or samples.y_test is None:
@@ -478,47 +461,35 @@ class SampleAccess:
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's class frequencies, if it has samples."""
-        if (
-            self.options.budget is not None
-            or run.mechanism is not None
-            or not self.options.class_prior
-        ):
+        is_private = self.options.budget is not None or run.mechanism is not None
+        if is_private or not self.options.class_prior:
             return model
+        text = "FlyNN: the model is used without what is the party's own in it"
         try:
             _, codes = self._complete(run, self._held())
             if len(codes):
                 return replace(model, prior=own_prior(model, codes))
-            return model
+        except FlyNNError:
+            log.warning(text)  # the error is in the log by its refusal
         except Exception as error:
-            # ours are in the log by their refusal
-            if isinstance(error, FlyNNError):
-                cause = None
-            else:
-                cause = error
-            log.warning(
-                "FlyNN: the model is used without what is the party's own in it",
-                exc_info=cause,
-            )
-            return model
+            log.warning(text, exc_info=error)
+        return model
 
     def keep(self, run: RunSpec, model: Model) -> str:
-        """Give the model, personalized, to `on_model`, and return "" or the reason why
-        that failed.
-        """
+        """Give the model, personalized, to `on_model`; "" or a reason why that failed."""
         on_model = self.options.on_model
         if on_model is None:
             return ""
         try:
             from flwr_flynn.model.classifier import FlyNNClassifier
 
-            on_model(
-                FlyNNClassifier.from_model(
-                    self._personalized(run, model), class_weight=run.class_weight
-                )
-            )
+            own = self._personalized(run, model)
+            classifier = FlyNNClassifier.from_model(own, class_weight=run.class_weight)
+            on_model(classifier)
         except Exception as error:
             log.error("FlyNN: on_model failed", exc_info=error)
-            # Of an OSError what the system calls it: the rest of its text names a file.
+            # The reason has the system's name of an OSError: the rest of its text names
+            # a file.
             cause = ""
             if isinstance(error, OSError) and error.errno:
                 cause = f": {os.strerror(error.errno)}"
@@ -533,32 +504,34 @@ class SampleAccess:
         return self._samples
 
     def _check_named(self, is_named: bool) -> None:
-        """Refuse a run without names for columns that have some: their positions may
-        differ between parties.
+        """Refuse a run without names for columns that have some.
+
+        The positions of columns may differ between parties.
         """
         names = self._names
-        if is_named and not (names.is_named if isinstance(names, Schema) else names):
+        run_has_names = bool(names)
+        if isinstance(names, Schema):
+            run_has_names = names.is_named
+        if is_named and not run_has_names:
             expected = (
                 "names, as the columns here have them; or learn_schema "
                 "(run-config schema: learn)"
             )
             raise DataError("feature_names", expected, "none")
 
-    def _prepared(self, source: Any) -> Samples:
+    def _prepared(self, source: object) -> Samples:
         """Samples as the request asks for them."""
         samples = self._loaded(source)
         self._check_named(bool(samples.names) or has_names(samples.X))
-        return prepared(
-            samples, self._names, isinstance(source, Samples), self.check_memory
-        )
+        is_given = isinstance(source, Samples)
+        return prepared(samples, self._names, is_given, self.check_memory)
 
-    def _loaded(self, source: Any) -> Samples:
+    def _loaded(self, source: object) -> Samples:
         """Samples as they were given, or loaded by the names of the request."""
         self._touched = True
+        samples = source
         if callable(source):
             samples = source(self._names)
-        else:
-            samples = source
         if not isinstance(samples, Samples):
             raise ConfigError(
                 "load", "Samples at a party without a budget", type(samples).__name__

@@ -1,5 +1,4 @@
-"""Samples and labels of a party: as the numbers that a run asks for, and looked up in
-its list of classes.
+"""Samples and labels of a party, as the numbers and class codes that a run asks for.
 
 Where exact figures leave the party, samples are refused as a whole if one does not fit.
 Where counts are private, rows are read one by one, see `private_rows`.
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from flwr_flynn._types import Array, Floats, Integers
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.tables.column_encoding import Column
@@ -31,13 +31,14 @@ PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 """An integer as Python prints it, within int64: not `01`, `1_0` or `1.0`."""
 
 
-Codes = npt.NDArray[np.int64]
+Codes = Integers
+"""Class codes, 0 to L - 1."""
 
 
 # -------- labels and names
 
 
-def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
     """The class code, 0 to L - 1, of every label."""
     labels = np.asarray(y)
     if labels.ndim != 1:
@@ -53,9 +54,9 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
         ) from None
     unknown = int((codes < 0).sum())
     if unknown:
-        kind = (
-            f"{len(classes)} {'strings' if isinstance(classes[0], str) else 'integers'}"
-        )
+        kind = f"{len(classes)} integers"
+        if isinstance(classes[0], str):
+            kind = f"{len(classes)} strings"
         text = (
             f"y: some labels are not in the class list ({kind}; y has dtype "
             f"{labels.dtype})"
@@ -65,9 +66,9 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> npt.NDArray[np.int64
     return codes
 
 
-def codebook(classes: Sequence[Label]) -> dict[Any, int]:
+def codebook(classes: Sequence[Label]) -> dict[Label, int]:
     """The code of every form in which a label of the class list may come."""
-    code_of: dict[Any, int] = {}
+    code_of: dict[Label, int] = {}
     for code, label in enumerate(classes):
         if isinstance(label, int):
             code_of |= {label: code, str(label): code, f"{label}.0": code}
@@ -78,18 +79,14 @@ def codebook(classes: Sequence[Label]) -> dict[Any, int]:
     return code_of
 
 
-def checked_classes(classes: Any) -> tuple[Label, ...]:
+def checked_classes(classes: object) -> tuple[Label, ...]:
     """A class list as a tuple of different strings or different integers."""
-    if isinstance(classes, str | bytes | Mapping | Set) or not isinstance(
-        classes, Iterable
-    ):
+    is_unordered = isinstance(classes, str | bytes | Mapping | Set)
+    if is_unordered or not isinstance(classes, Iterable):
         raise ConfigError(
             "classes", "a list of strings or integers", type(classes).__name__
         )
-    # item() makes Python's values of NumPy's scalars.
-    labels = [
-        label.item() if isinstance(label, np.generic) else label for label in classes
-    ]
+    labels = [_plain(label) for label in classes]
     kinds = {type(label) for label in labels}
     if kinds not in ({str}, {int}):
         got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
@@ -105,11 +102,20 @@ def checked_classes(classes: Any) -> tuple[Label, ...]:
     # NumPy drops a trailing NUL, which would make two labels one.
     if kinds == {str} and any("\0" in label for label in labels):
         raise ConfigError("classes", "labels without NUL", "one with NUL")
-    if kinds == {str} and (longest := max(map(len, labels))) > 1024:
-        raise ConfigError(
-            "classes", "labels of at most 1024 characters", f"one of {longest}"
-        )
+    if kinds == {str}:
+        longest = max(map(len, labels))
+        if longest > 1024:
+            raise ConfigError(
+                "classes", "labels of at most 1024 characters", f"one of {longest}"
+            )
     return tuple(labels)
+
+
+def _plain(label: Any) -> Any:
+    """Python's value of a scalar of NumPy, or the value itself."""
+    if isinstance(label, np.generic):
+        return label.item()
+    return label
 
 
 Features = tuple[str, ...] | Schema
@@ -117,9 +123,10 @@ Features = tuple[str, ...] | Schema
 become numbers."""
 
 
-def checked_names(names: Any, n_features: int) -> Features:
-    """Names as a tuple of `n_features` strings, or a schema of as many numbers; a
-    `ConfigError` for anything else.
+def checked_names(names: object, n_features: int) -> Features:
+    """Names as a tuple of `n_features` strings, or a schema of as many numbers.
+
+    A `ConfigError` for anything else.
     """
     if isinstance(names, Schema):
         if names.width != n_features:
@@ -133,15 +140,15 @@ def checked_names(names: Any, n_features: int) -> Features:
         raise ConfigError(
             "feature_names", f"{n_features} strings", type(names).__name__
         )
-    # str() makes Python's strings of NumPy's.
-    checked = tuple(str(name) if isinstance(name, str) else name for name in names)
-    if len(checked) != n_features or not all(isinstance(name, str) for name in checked):
+    given = tuple(names)
+    if len(given) != n_features or not all(isinstance(name, str) for name in given):
         raise ConfigError(
             "feature_names",
             f"{n_features} strings (n_features)",
-            f"{len(checked)} entries",
+            f"{len(given)} entries",
         )
-    return checked
+    # str() makes Python's strings of NumPy's.
+    return tuple(str(name) for name in given)
 
 
 # -------- samples as a whole
@@ -155,17 +162,18 @@ class Samples:
     y: Any  # (n,) labels
     X_test: Any = None  # held-out samples for the evaluation
     y_test: Any = None
-    # of the columns of arrays that were read from a file with names
     names: Sequence[str] | None = None
+    """Names of the columns of arrays that were read from a file with names."""
 
     def tables(self) -> list[Any]:
         """The samples and those held out, as they are or, with `names`, as tables."""
+        tables = [self.X, self.X_test]
         if self.names is None or not isinstance(self.X, np.ndarray):
-            return [self.X, self.X_test]
-        return [
-            None if X is None else Table(self.names, [*X.T.astype(np.float64)])
-            for X in (self.X, self.X_test)
-        ]
+            return tables
+        for index, X in enumerate(tables):
+            if X is not None:
+                tables[index] = Table(self.names, [*X.T.astype(np.float64)])
+        return tables
 
 
 def labelled(
@@ -174,12 +182,13 @@ def labelled(
     n_features: int,
     *,
     with_gaps: bool = False,
-) -> tuple[Any, Codes]:
-    """Samples in a form that can be sliced, and the codes of their labels; refused as a
-    whole if one does not fit.
+) -> tuple[Array, Codes]:
+    """Samples in a form that can be sliced, and the codes of their labels.
+
+    They are refused as a whole if one does not fit.
     """
     if sp.issparse(samples.X):
-        X: Any = samples.X.tocsr()
+        X = samples.X.tocsr()
     else:
         X = np.asarray(samples.X)
     if X.ndim != 2:
@@ -189,18 +198,19 @@ def labelled(
     if len(codes) != X.shape[0]:
         error = DataError("y", "one label for every sample", "more or fewer")
         raise with_rows(error, f"{len(codes)} of {X.shape[0]}")
+    numbers = X
     if sp.issparse(X):
-        values = X.data
-    else:
-        values = X
-    if (
-        not with_gaps
-        and values.dtype.kind == "f"
-        and np.isnan(np.sum(values))
-        and np.isnan(values).any()
-    ):
+        numbers = X.data
+    if not with_gaps and _has_gaps(numbers):
         raise DataError("X", "no gaps in a run without a schema", "NaN")
     return X, codes
+
+
+def _has_gaps(numbers: Array) -> bool:
+    """True if a number is NaN; their sum, which is one then, is faster to look at."""
+    if numbers.dtype.kind != "f" or not np.isnan(np.sum(numbers)):
+        return False
+    return bool(np.isnan(numbers).any())
 
 
 def check_width(n_columns: int, n_features: int) -> None:
@@ -213,7 +223,8 @@ def check_width(n_columns: int, n_features: int) -> None:
         )
 
 
-_MANY = 10  # values that are no matter of chance
+_MANY = 10
+"""Values of a column whose place is no matter of chance, at least."""
 
 
 def prepared(
@@ -222,8 +233,9 @@ def prepared(
     is_given: bool,
     check_memory: Callable[[int, str, bool], None],
 ) -> Samples:
-    """Samples as a run asks for them; those that were loaded by a schema may be numbers
-    already.
+    """Samples as a run asks for them.
+
+    Samples that were loaded by a schema may be numbers already.
     """
     is_table = isinstance(samples.X, Table) or is_frame(samples.X)
     if isinstance(features, Schema):
@@ -233,16 +245,16 @@ def prepared(
         check_memory(16 * n * features.width, f"{features.width} numbers a row", False)
     elif not (is_table or samples.names):
         return samples
-    X, X_test = (
-        None if X is None else _as_numbers(X, features) for X in samples.tables()
-    )
+    X, X_test = samples.tables()
+    if X is not None:
+        X = _as_numbers(X, features)
+    if X_test is not None:
+        X_test = _as_numbers(X_test, features)
     return Samples(X, samples.y, X_test, samples.y_test)
 
 
-def _as_numbers(X: Any, features: Features) -> npt.NDArray[Any]:
-    """The rows of a table as numbers; the log has what is remarkable about those of a
-    schema.
-    """
+def _as_numbers(X: object, features: Features) -> Array:
+    """The rows of a table as numbers; the log has the remarks of a schema."""
     table = Table.of(X)
     if not isinstance(features, Schema):
         return as_plain(table, features)
@@ -252,26 +264,27 @@ def _as_numbers(X: Any, features: Features) -> npt.NDArray[Any]:
     return numbers
 
 
-def has_names(X: Any) -> bool:
-    """True for a table, its summary, or what `Table.of` takes, whose columns have
-    names.
+def has_names(X: object) -> bool:
+    """True if the columns of a table have names.
+
+    It is a table, its summary, or what `Table.of` takes.
     """
     if is_frame(X):
         return names_of(X) is not None
     return bool(getattr(X, "is_named", False))
 
 
-def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
-    """The columns of these names, or all, as numbers without gaps, for a run without a
-    schema.
+def as_plain(table: Table, names: Sequence[str]) -> Floats:
+    """The columns of these names, or all, as numbers without gaps.
+
+    They are for a run without a schema.
     """
     indices: Sequence[int] = range(len(table.names))
     if names and table.is_named:
         indices = places("columns", table.names, names, "the features of the run")
     columns = []
-    for index, name in zip(
-        indices, names or table.names, strict=len(indices) == len(names)
-    ):
+    # Columns without names are known by their position.
+    for index, name in zip(indices, names or table.names, strict=False):
         column = table.columns[index]
         if column.dtype.kind != "f":
             raise DataError(
@@ -291,43 +304,37 @@ def as_plain(table: Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
     return np.empty((len(table), 0))
 
 
-def elsewhere(
-    specs: Sequence[HashSpec], schema: Schema, X: npt.NDArray[np.float64]
-) -> list[str]:
-    """Names of the columns whose values, numbers or dates, are all far from those of
-    the others: another unit?
+def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: Floats) -> list[str]:
+    """Names of the columns whose values are all far from those of others.
 
-    Between them and the edges beyond is a gap of three times the range of these edges,
-    at least a quarter of all.
+    The values, numbers or dates, may have another unit. Between them and the edges
+    beyond is a gap of three times the range of these edges, at least a quarter of all.
     """
     edges = next(
         (np.array(spec.edges) for spec in specs if spec.edges is not None), None
     )
-    found = []
-    index = 0
+    names: list[str] = []
     if edges is None:
-        return []
+        return names
+    index = 0
     for column in schema.columns:
-        if (
-            column.kind != "category"
-            and len(values := X[~np.isnan(X[:, index]), index]) >= _MANY
-        ):
-            low = values.min()
-            high = values.max()
-            row = edges[index]
-            below = row[row < low]
-            above = row[row > high]
-            is_far = (
-                len(below) >= len(row) // 4
-                and low - below[-1] > 3 * (below[-1] - below[0]) > 0
-            )
-            is_far |= (
-                len(above) >= len(row) // 4
-                and above[0] - high > 3 * (above[-1] - above[0]) > 0
-            )
-            found += [column.name] if is_far else []
+        if column.kind != "category":
+            numbers = X[~np.isnan(X[:, index]), index]
+            if len(numbers) >= _MANY and _are_far(numbers, edges[index]):
+                names.append(column.name)
         index += column.width
-    return found
+    return names
+
+
+def _are_far(numbers: Floats, edges: Floats) -> bool:
+    low = numbers.min()
+    high = numbers.max()
+    few = len(edges) // 4
+    below = edges[edges < low]
+    if len(below) >= few and low - below[-1] > 3 * (below[-1] - below[0]) > 0:
+        return True
+    above = edges[edges > high]
+    return bool(len(above) >= few and above[0] - high > 3 * (above[-1] - above[0]) > 0)
 
 
 # -------- subgroups
@@ -337,36 +344,38 @@ MISSING = "(missing)"
 """Names of the subgroups of no level."""
 
 
-def subgroup_names(features: Any, column: str) -> tuple[str, ...]:
+def subgroup_names(features: object, column: str) -> tuple[str, ...]:
     """Names of the subgroups by a column; () where it is no category of a schema."""
-    found = _found(features, column)
-    if found is None:
+    placed = _category(features, column)
+    if placed is None:
         return ()
-    return (*found[0].levels, OTHER, MISSING)
+    category, _ = placed
+    return (*category.levels, OTHER, MISSING)
 
 
-def subgroup_codes(features: Any, column: str, X: Any) -> npt.NDArray[np.int64]:
-    """Index of each sample among `subgroup_names`, (n,) int64, from the numbers of the
-    rows.
-    """
-    found = _found(features, column)
-    assert found is not None  # else there are no names
-    category, first = found
+def subgroup_codes(features: object, column: str, X: Array) -> Codes:
+    """Index of each sample among `subgroup_names`, (n,), from the numbers of the rows."""
+    placed = _category(features, column)
+    assert placed is not None  # else there are no names
+    category, first = placed
     n_levels = len(category.levels)
     numbers = np.asarray(X[:, first : first + category.width])
+    codes = np.full(len(numbers), n_levels, np.int64)
     is_level = numbers[:, :n_levels] > 0
-    codes = np.where(
-        is_level.any(axis=1), is_level.argmax(axis=1) if n_levels else 0, n_levels
-    )
+    if n_levels:
+        has_level = is_level.any(axis=1)
+        codes[has_level] = is_level.argmax(axis=1)[has_level]
     if category.gaps:
         codes[numbers[:, -1] > 0] = n_levels + 1
-    return codes.astype(np.int64, copy=False)
+    return codes
 
 
-def _found(features: Any, name: str) -> tuple[Column, int] | None:
+def _category(features: object, name: str) -> tuple[Column, int] | None:
     """The category of this name, and the index of its first number."""
+    if not isinstance(features, Schema):
+        return None
     first = 0
-    for column in features.columns if isinstance(features, Schema) else ():
+    for column in features.columns:
         if column.name == name:
             if column.kind == "category":
                 return (column, first)

@@ -6,7 +6,7 @@ server without its sender.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from logging import INFO
@@ -33,12 +33,12 @@ from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec, plan
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.private_rows import RowReader
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries
 from flwr_flynn.federated.samples import Features
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.records import metrics_of
 
-# importing the plan makes the requests of its phases known
+# The import of the plan makes the requests of its phases known.
 __all__ = ["FlyNNClient", "plan"]
 
 _OK = Status(Code.OK, "Success")
@@ -104,19 +104,18 @@ class FlyNNClient(NumPyClient):
         load: RowReader | Callable[[Features], Samples | RowReader] | None = None,
         **options: Any,
     ) -> None:
-        if load is not None and any(
-            each is not None for each in (X, y, X_test, y_test)
-        ):
+        given = [array is not None for array in (X, y)]
+        tests = [array is not None for array in (X_test, y_test)]
+        if load is not None and any(given + tests):
             raise ConfigError(
                 "load", "none of X, y, X_test and y_test beside it", "both"
             )
-        if load is None and (X is None or y is None):
-            raise ConfigError(
-                "X, y",
-                "both, or load",
-                "neither" if X is None and y is None else "one of them",
-            )
-        if (X_test is None) != (y_test is None):
+        if load is None and not all(given):
+            got = "neither"
+            if any(given):
+                got = "one of them"
+            raise ConfigError("X, y", "both, or load", got)
+        if any(tests) and not all(tests):
             raise ConfigError("X_test, y_test", "both or neither", "one of them")
         checked = PartyOptions(**options)
         self.name = checked.name
@@ -145,16 +144,18 @@ class FlyNNClient(NumPyClient):
         return loss, answer.n_examples, metrics_of(answer)
 
     def to_client(self) -> Client:
-        """Client for Flower, which checks the sizes that a server declares, unlike
-        Flower's own wrapper.
+        """Client for Flower that checks the sizes that a server declares.
+
+        Flower's own wrapper does not.
         """
         return _Wire(self)
 
 
 @cache
 def _log_package() -> None:
-    """Log version and folder of the package once in a process: an app may bring a
-    version of its own.
+    """Log version and folder of the package once in a process.
+
+    An app may bring a version of its own.
     """
     folder = Path(__file__).resolve().parents[1]
     log(
@@ -167,41 +168,32 @@ def _log_package() -> None:
 
 
 class _Wire(Client):
-    """A client as Flower wraps it, but with `codec.read_tensors` for arrays from the
-    server.
-    """
+    """A client as Flower wraps it, with `codec.read_tensors` for arrays that arrive."""
 
     def __init__(self, client: FlyNNClient) -> None:
         self.client = client
 
     def declined(
-        self, error: FlyNNError, config: Mapping[str, Any], channel: str
+        self, error: FlyNNError, config: Entries, channel: str
     ) -> dict[str, Scalar]:
         """The refusal of a malformed request, recorded."""
         party = self.client.party
-        return party.decline(
-            party.reason("the request", error), config, channel
-        ).metrics
+        reason = party.reason("the request", error)
+        return party.decline(reason, config, channel).metrics
 
     def fit(self, ins: FitIns) -> FitRes:
-        arrays, n_examples, metrics = self._called(self.client.fit, ins, TRAIN, [])
-        return FitRes(_OK, ndarrays_to_parameters(arrays), n_examples, metrics)
-
-    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        return EvaluateRes(_OK, *self._called(self.client.evaluate, ins, EVALUATE, 0.0))
-
-    def _called(
-        self,
-        answer: Callable[..., Any],
-        ins: FitIns | EvaluateIns,
-        channel: str,
-        empty: Any,
-    ) -> Any:
-        """Reply of the client's method, or a refusal with `empty` in the place of
-        arrays or loss.
-        """
         try:
             arrays = codec.read_tensors(ins.parameters.tensors)
         except PayloadError as error:
-            return empty, 0, self.declined(error, ins.config, channel)
-        return answer(arrays, ins.config)
+            refusal = self.declined(error, ins.config, TRAIN)
+            return FitRes(_OK, ndarrays_to_parameters([]), 0, refusal)
+        fitted, n_examples, metrics = self.client.fit(arrays, ins.config)
+        return FitRes(_OK, ndarrays_to_parameters(fitted), n_examples, metrics)
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        try:
+            arrays = codec.read_tensors(ins.parameters.tensors)
+        except PayloadError as error:
+            return EvaluateRes(_OK, 0.0, 0, self.declined(error, ins.config, EVALUATE))
+        loss, n_examples, metrics = self.client.evaluate(arrays, ins.config)
+        return EvaluateRes(_OK, loss, n_examples, metrics)

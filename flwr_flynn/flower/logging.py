@@ -1,5 +1,4 @@
-"""Log lines of a run: its plan at the start, one line for every party, one for every
-phase.
+"""Log lines of a run: its plan, and one line for every party and every phase.
 
 The only facts about the data in a line are numbers of samples and accuracies; with
 noisy counts there are none. `federated.roster` cleans names and reasons of parties.
@@ -7,7 +6,7 @@ noisy counts there are none. `federated.roster` cleans names and reasons of part
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from logging import INFO, WARNING
 from typing import Any
 
@@ -39,11 +38,13 @@ def hash_lines(run: RunSpec) -> list[str]:
     """One line for each spec."""
     lines = []
     for spec, hasher in zip(run.specs, run.hashers, strict=True):
+        entries = "0/1"
+        if spec.signed:
+            entries = "+1/-1"
         lines.append(
             f"hash: {spec.n_features} features, {spec.n_inputs} inputs -> "
-            f"{spec.hash_dim} rows of {spec.row_nnz} "
-            f"{'+1/-1' if spec.signed else '0/1'} entries, {spec.hash_nnz} winners, "
-            f"seed {spec.seed}; "
+            f"{spec.hash_dim} rows of {spec.row_nnz} {entries} entries, "
+            f"{spec.hash_nnz} winners, seed {spec.seed}; "
             f"fingerprint {hasher.fingerprint[:16]}"
         )
     return lines
@@ -53,11 +54,8 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
     """The plan of a run, before a party is asked."""
     options = run.options
     spec = run.state.run_spec
-    yield (
-        INFO,
-        f"phases: {', '.join(phase.name for phase in run.phases)}; rounds: "
-        f"{run.num_rounds}",
-    )
+    names = ", ".join(phase.name for phase in run.phases)
+    yield INFO, f"phases: {names}; rounds: {run.num_rounds}"
     if options.plan is not None:
         yield INFO, f"hash: from the parties' columns, scaling {options.plan.scaling}"
     else:
@@ -72,10 +70,10 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         f"{options.min_parties} counted"
     )
     yield INFO, f"parties: {waits}"
-    yield (
-        INFO,
-        f"evaluation by the parties: {'all' if options.is_evaluated else 'none'}",
-    )
+    if options.is_evaluated:
+        yield INFO, "evaluation by the parties: all"
+    else:
+        yield INFO, "evaluation by the parties: none"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
         if options.is_evaluated:
@@ -86,139 +84,152 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
             )
 
 
-def result_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
-    """The results of one exchange: a line for every party that is counted, those that
-    are missing, and the phase.
+def result_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
+    """The results of one exchange.
+
+    They are a line for every party that is counted, those that are missing, and the
+    phase.
     """
-    phase = result.phase
-    batch = result.batch
-    names = result.names
+    phase = exchange.phase
     if phase.audience in (ALL, NEW):
-        done = (
-            ("updated" if run.options.purpose == "update" else "withdrawn")
-            if batch.taken_out
-            else "accepted"
-        )
-        hidden = "noisy counts"
-        if run.state.run_spec.mechanism is None:
-            hidden = "number of samples hidden"
-        for cid, member in batch.members.items():
-            seconds = ""
-            if member.seconds is not None:
-                seconds = f", {member.seconds:.2f} s"
-            if member.examples is None:
-                samples = hidden
-            else:
-                samples = f"{member.examples} samples"
-            yield (
-                INFO,
-                f"{phase.name}: {names[cid]}: {samples}, {member.bytes} "
-                f"bytes{seconds}, {done}",
-            )
-    for cid in batch.repeated:
-        yield WARNING, f"{phase.name}: {names[cid]}: replied again, ignored"
-    if result.missing:
-        yield WARNING, f"{phase.name}: missing: {missing_text(result.missing)}"
+        yield from _party_lines(run, exchange)
+    for cid in exchange.batch.repeated:
+        yield WARNING, f"{phase.name}: {exchange.names[cid]}: replied again, ignored"
+    if exchange.missing:
+        yield WARNING, f"{phase.name}: missing: {missing_text(exchange.missing)}"
     if phase.is_counting:
-        yield from _namesake_lines(run, result)
+        yield from _namesake_lines(run, exchange)
     if run.state.run_spec.is_secure and phase.channel == TRAIN:
-        yield from _difference_lines(run, result)
+        yield from _difference_lines(run, exchange)
     following = ""
     if run.due is not None:
         following = f"; next: {run.due.name}"
-    yield INFO, f"{phase.name}: {_outcome(run, result)}{following}"
-    found = run.state.results.get(phase.name)
-    if isinstance(found, LearnedSchema) and found.left_out:
-        named = listed(
-            [f"{name[:60]!r} ({reason})" for name, reason in found.left_out.items()]
-        )
-        yield WARNING, f"{phase.name}: columns are left out: {named}"
-    column = ""
-    if isinstance(found, LearnedSchema):
-        column = run.options.group_column
-    if column and not subgroup_names(run.state.run_spec.feature_names, column):
-        yield (
-            WARNING,
-            f"{phase.name}: no category {column[:60]!r} was learned, so there are no "
-            "figures by its levels",
-        )
-    if isinstance(found, Columns):  # from which the hashes follow
-        if found.fallback_reason:
-            yield WARNING, f"{phase.name}: COLUMNS NOT SCALED: {found.fallback_reason}"
+    yield INFO, f"{phase.name}: {_outcome(run, exchange)}{following}"
+    outcome = run.state.results.get(phase.name)
+    if isinstance(outcome, LearnedSchema):
+        yield from _schema_lines(run, phase.name, outcome)
+    if isinstance(outcome, Columns):
+        if outcome.fallback_reason:
+            yield (
+                WARNING,
+                f"{phase.name}: COLUMNS NOT SCALED: {outcome.fallback_reason}",
+            )
+        # The hashes follow from the columns.
         for line in hash_lines(run.state.run_spec):
             yield INFO, line
-    if isinstance(found, Evaluation):
-        for name, reason in found.unkept.items():
+    if isinstance(outcome, Evaluation):
+        for name, reason in outcome.unkept.items():
             yield WARNING, f"evaluation: {name}: could not save the model: {reason}"
 
 
-def _difference_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
-    """Warning where two secure sums differ in few parties: the difference discloses
-    their figures.
+def _party_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
+    """A line for each party that is counted."""
+    done = "accepted"
+    if exchange.batch.taken_out:
+        done = "withdrawn"
+        if run.options.purpose == "update":
+            done = "updated"
+    hidden = "noisy counts"
+    if run.state.run_spec.mechanism is None:
+        hidden = "number of samples hidden"
+    for cid, member in exchange.batch.members.items():
+        seconds = ""
+        if member.seconds is not None:
+            seconds = f", {member.seconds:.2f} s"
+        samples = hidden
+        if member.examples is not None:
+            samples = f"{member.examples} samples"
+        yield (
+            INFO,
+            f"{exchange.phase.name}: {exchange.names[cid]}: {samples}, "
+            f"{member.bytes} bytes{seconds}, {done}",
+        )
+
+
+def _schema_lines(run: Run, phase: str, learned: LearnedSchema) -> Iterator[Line]:
+    """Warnings of columns that are left out, and of subgroups without levels."""
+    if learned.left_out:
+        columns = listed(
+            [f"{name[:60]!r} ({reason})" for name, reason in learned.left_out.items()]
+        )
+        yield WARNING, f"{phase}: columns are left out: {columns}"
+    column = run.options.group_column
+    if column and not subgroup_names(run.state.run_spec.feature_names, column):
+        yield (
+            WARNING,
+            f"{phase}: no category {column[:60]!r} was learned, so there are no "
+            "figures by its levels",
+        )
+
+
+def _difference_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
+    """Warning where two secure sums differ in few parties.
+
+    The difference discloses their figures.
     """
+    passed = exchange.batch.passed
     for name, roster in run.rosters.items():
-        others = {member.node for member in roster.counted} ^ result.batch.passed.keys()
-        if len(roster) and result.batch.passed and 0 < len(others) < LEAST_PARTIES:
+        cids = {member.node for member in roster.counted} ^ passed.keys()
+        if len(roster) and passed and 0 < len(cids) < LEAST_PARTIES:
             parties = listed(
-                [result.names.get(cid, f"node {cid}") for cid in sorted(others)]
-            )
-            text = (
-                f"in only one of the sums {name} and {result.phase.name}: the "
-                "difference discloses their figures"
-            )
-            yield WARNING, f"{result.phase.name}: {parties}: {text}"
-            return
-
-
-def _namesake_lines(run: Run, result: ExchangeResult) -> Iterator[Line]:
-    for name, cids in run.counted.namesakes().items():
-        if result.batch.members.keys() & set(cids):
-            parties = (
-                f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes "
-                f"{', '.join(cids)})"
+                [exchange.names.get(cid, f"node {cid}") for cid in sorted(cids)]
             )
             yield (
                 WARNING,
-                f"{parties}: if a node restarted under a new id, its samples are "
+                f"{exchange.phase.name}: {parties}: in only one of the sums {name} and "
+                f"{exchange.phase.name}: the difference discloses their figures",
+            )
+            return
+
+
+def _namesake_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
+    for name, cids in run.counted.namesakes().items():
+        if exchange.batch.members.keys() & set(cids):
+            yield (
+                WARNING,
+                f"{len(cids)} COUNTED PARTIES GIVE THE SAME NAME, {name} (nodes "
+                f"{', '.join(cids)}): if a node restarted under a new id, its samples are "
                 "counted twice",
             )
 
 
-def _outcome(run: Run, result: ExchangeResult) -> str:
-    answers = (
-        f"{len(result.batch.passed)} of "
-        f"{len(result.batch.passed) + len(result.missing)} parties"
-    )
-    found = run.state.results.get(result.phase.name)
-    if result.phase.is_counting:
-        if run.is_enough:
-            enough = ""
-        else:
+def _outcome(run: Run, exchange: ExchangeResult) -> str:
+    n_passed = len(exchange.batch.passed)
+    answers = f"{n_passed} of {n_passed + len(exchange.missing)} parties"
+    outcome = run.state.results.get(exchange.phase.name)
+    if exchange.phase.is_counting:
+        enough = ""
+        if not run.is_enough:
             enough = f"; at least {run.options.min_parties} are needed"
         return f"{answers}, {len(run.counted)} in all{enough}"
-    if isinstance(found, LearnedSchema):
+    if isinstance(outcome, LearnedSchema):
         return f"{run.state.run_spec.spec.n_features} numbers a row ({answers})"
-    if isinstance(found, Selection):
-        compared = "not compared"
-        if found.accuracy is not None:
-            compared = f"best leave-one-out {found.accuracy:.4f}"
-        chosen = ", ".join(
-            f"{choice.spec + 1} ({choice.weight:.2f})" for choice in found.choices
-        )
-        members = ""
-        if len(found.candidates) > 1:
-            members = f"candidates {chosen} of {len(found.candidates)}, "
-        return f"{members}decay {found.scorings[0].decay:.4g} ({compared}, {answers})"
-    if isinstance(found, Evaluation) and found.figures is not None:
-        figures: dict[str, Any] = found.figures
-        worst = figures["worst_party"]
-        shown = (
-            f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples"
-        )
-        if worst is None:
-            return f"{shown} ({answers})"
-        return (
-            f"{shown} of {len(figures['parties'])} parties, "
-            f"{worst['accuracy']:.4f} at {worst['name']}, the worst"
-        )
+    if isinstance(outcome, Selection):
+        return _selection_text(outcome, answers)
+    if isinstance(outcome, Evaluation) and outcome.figures is not None:
+        return _evaluation_text(outcome.figures, answers)
     return answers
+
+
+def _selection_text(selection: Selection, answers: str) -> str:
+    compared = "not compared"
+    if selection.accuracy is not None:
+        compared = f"best leave-one-out {selection.accuracy:.4f}"
+    chosen = ", ".join(
+        f"{choice.spec + 1} ({choice.weight:.2f})" for choice in selection.choices
+    )
+    members = ""
+    if len(selection.candidates) > 1:
+        members = f"candidates {chosen} of {len(selection.candidates)}, "
+    return f"{members}decay {selection.scorings[0].decay:.4g} ({compared}, {answers})"
+
+
+def _evaluation_text(figures: Mapping[str, Any], answers: str) -> str:
+    shown = f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples"
+    worst = figures["worst_party"]
+    if worst is None:
+        return f"{shown} ({answers})"
+    return (
+        f"{shown} of {len(figures['parties'])} parties, "
+        f"{worst['accuracy']:.4f} at {worst['name']}, the worst"
+    )

@@ -1,5 +1,4 @@
-"""FlyNN over Flower's Message API: the strategy for `strategy.start(grid, ...)`, the
-client for `@app.train()`.
+"""FlyNN over Flower's Message API: a strategy, and the answers of a party.
 
 In a ServerApp's main function::
 
@@ -27,7 +26,7 @@ the same ClientApp.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING
@@ -50,7 +49,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Reply
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Entries, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
 from flwr_flynn.flower import records
@@ -66,6 +65,7 @@ from flwr_flynn.flower.records import (
 )
 from flwr_flynn.flower.strategy import BaseStrategy
 
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 AggregationFn = Callable[[list[RecordDict], str], MetricRecord]
 
 _DEFAULT = "default"
@@ -136,7 +136,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.action = action
         self.nodes_at_a_time = integer("nodes_at_a_time", nodes_at_a_time)
-        # of the latest requests; the grid gives them their ids
+        # Metadata of the latest requests, to which the grid gives their ids.
         self._sent: list[Metadata] = []
 
     @property
@@ -154,36 +154,27 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         timeout: float = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        evaluate_fn: EvaluateFn | None = None,
         **later: Any,
     ) -> Result:
-        """Run the federation; keywords of later versions of Flower, such as
-        `should_stop`, go to its own method.
+        """Run the federation.
 
         Without `num_rounds` there are as many rounds as the run takes, and more where
-        some go into counting once more.
+        some go into counting once more. Keywords of later versions of Flower, such as
+        `should_stop`, go to its own method.
         """
 
-        def evaluate(server_round: int, _: ArrayRecord) -> MetricRecord | None:
-            if evaluate_fn is not None and self.run.is_specified:
-                return evaluate_fn(server_round, self.arrays)
-            return None
-
         batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time))
+        arrays = ArrayRecord()
         if self.run.is_specified:
             arrays = self.arrays
-        else:
-            arrays = ArrayRecord()
-        if num_rounds is None:
-            rounds = self.num_rounds
-        else:
+        rounds = self.num_rounds
+        if num_rounds is not None:
             rounds = integer("num_rounds", num_rounds)
-        rest = (
-            timeout,
-            train_config,
-            evaluate_config,
-            None if evaluate_fn is None else evaluate,
-        )
+        on_counts = None
+        if evaluate_fn is not None:
+            on_counts = partial(self._evaluated, evaluate_fn)
+        rest = (timeout, train_config, evaluate_config, on_counts)
         if self.run.due is None:
             log(
                 WARNING,
@@ -191,18 +182,24 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                 "strategy of its own",
             )
         result = super().start(batched, arrays, rounds, *rest, **later)
-        if num_rounds is None and self.run.rounds_left:
-            result = super().start(
-                batched, self.arrays, self.run.rounds_left, *rest, **later
-            )
+        rounds = self.run.rounds_left
+        if num_rounds is None and rounds:
+            result = super().start(batched, self.arrays, rounds, *rest, **later)
         if self.run.due is not None:
             log(WARNING, "FlyNN: phase %s is not done", self.run.due.name)
         # Flower's arrays are the sums for all specs.
+        result.arrays = ArrayRecord()
         if self.run.is_specified and self.run.is_enough:
             result.arrays = self.arrays
-        else:
-            result.arrays = ArrayRecord()
         return result
+
+    def _evaluated(
+        self, evaluate_fn: EvaluateFn, server_round: int, _: ArrayRecord
+    ) -> MetricRecord | None:
+        """Result of the user's function of the summed counts, once there is a spec."""
+        if not self.run.is_specified:
+            return None
+        return evaluate_fn(server_round, self.arrays)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -216,9 +213,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, and add the valid ones."""
-        tensors, metrics = self._add_train(
-            *self._received(replies, reply_of, self.train_metrics_aggr_fn)
+        failures, figures = self._received(
+            replies, reply_of, self.train_metrics_aggr_fn
         )
+        tensors, metrics = self._add_train([], failures, figures)
         if tensors is None:
             return (None, None)
         return (record(tensors), MetricRecord(metrics))
@@ -235,53 +233,58 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Add the confusion matrices."""
-        received = self._received(
+        failures, figures = self._received(
             replies, evaluation_reply_of, self.evaluate_metrics_aggr_fn
         )
-        metrics = self._add_evaluate(*received)
+        metrics = self._add_evaluate([], failures, figures)
         if metrics is None:
             return None
         return MetricRecord(
-            {name: each for name, each in metrics.items() if not isinstance(each, str)}
+            {
+                name: figure
+                for name, figure in metrics.items()
+                if not isinstance(figure, str)
+            }
         )
 
     # ---- messages
 
     def _wait_for(self, grid: Grid) -> list[str]:
-        """Present parties, once they and the counted parties that left number
-        `min_available_nodes`.
+        """Present parties, once there are `min_available_nodes`.
+
+        Counted parties that left add to their number.
         """
         end = time.monotonic() + self.wait_timeout
-        found = -1
-        while (
-            len(present := _present(grid)) + self._left(present) < self._min_available
-            and self._is_waiting
-        ):
-            if len(present) != found:
-                found = len(present)
+        n_logged = -1
+        while True:
+            present = _present(grid)
+            n_nodes = len(present) + self._left(present)
+            if n_nodes >= self._min_available or not self._is_waiting:
+                return present
+            if len(present) != n_logged:
+                n_logged = len(present)
                 log(
                     INFO,
                     "FlyNN: waiting for nodes: %s are there, of %s",
-                    found,
+                    n_logged,
                     self._min_available,
                 )
             rest = end - time.monotonic()
             if rest <= 0:
-                self._warn_of_few(len(present) + self._left(present))
-                break
+                self._warn_of_few(n_nodes)
+                return present
             time.sleep(min(rest, 1))
-        return present
 
     def _messages(
-        self, channel: str, present: list[str], user_config: Mapping[str, Any]
+        self, channel: str, present: list[str], user_config: Entries
     ) -> list[Message]:
-        self._sent, ask = [], self.run.ask(channel, present, lambda: user_config)
+        self._sent = []
+        ask = self.run.ask(channel, present, lambda: user_config)
         if ask is None:
             return []
         # A channel has the name of Flower's message type.
-        if self.action == _DEFAULT:
-            kind = channel
-        else:
+        kind = channel
+        if self.action != _DEFAULT:
             kind = f"{channel}.{self.action}"
         # One content for all, as in FedAvg: a grid sends equal content once.
         content = records.request(ask.tensors, ask.config)
@@ -289,7 +292,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             Message(content, dst_node_id=int(cid), message_type=kind)
             for cid in ask.cids
         ]
-        self._sent = [each.metadata for each in messages]
+        self._sent = [message.metadata for message in messages]
         return messages
 
     def _received(
@@ -297,36 +300,31 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         messages: Iterable[Message],
         read: Callable[[str, RecordDict], Reply],
         aggregation_fn: AggregationFn | None,
-    ) -> tuple[list[Reply], Failures, Figures | None]:
-        """Replies that the run has not received yet, which are none, failures, and the
-        user's function of replies.
+    ) -> tuple[Failures, Figures | None]:
+        """Failures, and the user's function of replies that the run has received.
 
         The run receives each reply at once, so that memory does not grow with them
         unless the user's function needs it.
         """
         failures = Failures()
-        asked = {str(one.dst_node_id) for one in self._sent}
-        requests = dict[str, str]()
-        for each in messages:
-            # of the next batch, which is sent now
-            replied = each.metadata.reply_to_message_id
-            if replied not in requests:
-                requests = {
-                    one.message_id: str(one.dst_node_id)
-                    for one in self._sent
-                    if one.message_id
-                }
-            sender = str(each.metadata.src_node_id)
-            addressee = requests.get(replied)
-            if each.has_error():
+        asked = {str(request.dst_node_id) for request in self._sent}
+        addressees = dict[str, str]()
+        for message in messages:
+            request_id = message.metadata.reply_to_message_id
+            # The requests of a batch have ids only since it was sent.
+            if request_id not in addressees:
+                addressees = self._addressees()
+            sender = str(message.metadata.src_node_id)
+            addressee = addressees.get(request_id)
+            if message.has_error():
                 # Errors that the SuperLink makes for a lost party name the request, and
                 # not the party.
                 cid = addressee or sender
                 if cid in asked:
-                    failures.named[cid] = f"failed: {each.error.reason}"
+                    failures.named[cid] = f"failed: {message.error.reason}"
                 else:
-                    failures.unnamed.append(str(each.error.reason))
-            elif sender not in asked or (requests and addressee != sender):
+                    failures.unnamed.append(str(message.error.reason))
+            elif sender not in asked or (addressees and addressee != sender):
                 # A party answers for itself alone, and only the present request.
                 log(
                     WARNING,
@@ -334,19 +332,22 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                     sender,
                 )
             else:
-                if each.has_content():
-                    content = each.content
-                else:
-                    content = RecordDict()
+                content = _content(message)
                 reply = read(sender, content)
                 if aggregation_fn is not None:
                     reply = replace(reply, content=content)
                 self.run.receive([reply])
-        return (
-            [],
-            failures,
-            None if aggregation_fn is None else partial(_figures, aggregation_fn),
-        )
+        if aggregation_fn is None:
+            return failures, None
+        return failures, partial(_figures, aggregation_fn)
+
+    def _addressees(self) -> dict[str, str]:
+        """Node ids by the ids of the requests that were sent to them."""
+        return {
+            request.message_id: str(request.dst_node_id)
+            for request in self._sent
+            if request.message_id
+        }
 
 
 def _figures(aggregation_fn: AggregationFn, valid: list[Reply]) -> MetricRecord:
@@ -354,8 +355,9 @@ def _figures(aggregation_fn: AggregationFn, valid: list[Reply]) -> MetricRecord:
 
 
 class _BatchedGrid:
-    """A grid that asks some nodes at a time, and yields their replies before it asks
-    the next.
+    """A grid that asks some nodes at a time.
+
+    It yields their replies before it asks the next.
     """
 
     def __init__(self, grid: Grid, size: int) -> None:
@@ -369,7 +371,7 @@ class _BatchedGrid:
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         messages = list(messages)
-        # with no messages it is asked, too, as Flower does
+        # As Flower does, it is asked with no messages, too.
         for first in range(0, max(len(messages), 1), self._size):
             yield from self._grid.send_and_receive(
                 messages[first : first + self._size], timeout=timeout
@@ -377,8 +379,9 @@ class _BatchedGrid:
 
 
 def train(message: Message, party: FlyNNClient | Client) -> Message:
-    """Answer a message to `@app.train()`: a party's statistic for the phase that asks,
-    such as its counts.
+    """Answer a message to `@app.train()`.
+
+    The answer is the party's statistic for the phase that asks, such as its counts.
     """
     return _answer(message, party, TRAIN)
 
@@ -389,10 +392,7 @@ def evaluate(message: Message, party: FlyNNClient | Client) -> Message:
 
 
 def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Message:
-    if message.has_content():
-        content = message.content
-    else:
-        content = RecordDict()
+    content = _content(message)
     if isinstance(party, FlyNNClient):
         client = party.to_client()
     else:
@@ -401,24 +401,26 @@ def _answer(message: Message, party: FlyNNClient | Client, channel: str) -> Mess
     try:
         parameters = Parameters(tensors_of(content), NUMPY)
     except PayloadError as error:
-        declined = getattr(client, "declined", None)  # of a client of this package
-        if declined is None:
-            refusal = {REFUSED: str(error)}
-        else:
+        # Only clients of this package can record a refusal.
+        declined = getattr(client, "declined", None)
+        refusal = {REFUSED: str(error)}
+        if declined is not None:
             refusal = declined(error, config, channel)
         return Message(answer_content([], 0, refusal), reply_to=message)
     if channel == TRAIN:
         fitted = client.fit(FitIns(parameters, config))
-        return Message(
-            answer_content(
-                fitted.parameters.tensors, fitted.num_examples, fitted.metrics
-            ),
-            reply_to=message,
-        )
-    evaluated = client.evaluate(EvaluateIns(parameters, config))
-    return Message(
-        answer_content([], evaluated.num_examples, evaluated.metrics), reply_to=message
-    )
+        tensors = fitted.parameters.tensors
+        reply = answer_content(tensors, fitted.num_examples, fitted.metrics)
+    else:
+        evaluated = client.evaluate(EvaluateIns(parameters, config))
+        reply = answer_content([], evaluated.num_examples, evaluated.metrics)
+    return Message(reply, reply_to=message)
+
+
+def _content(message: Message) -> RecordDict:
+    if message.has_content():
+        return message.content
+    return RecordDict()
 
 
 def evaluation_reply_of(cid: str, content: RecordDict) -> Reply:

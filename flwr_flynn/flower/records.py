@@ -1,5 +1,4 @@
-"""Conversion of Flower's records and results to arrays as bytes, numbers, and other
-entries, and back.
+"""Conversion of Flower's records and results to arrays, numbers and entries, and back.
 
 A request has a ConfigRecord "config", and an ArrayRecord "arrays" where it sends
 counts. A reply has "arrays"; a MetricRecord "metrics" of numbers, with the
@@ -9,7 +8,7 @@ Further records of a message are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -17,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import STATISTIC, Answer, Reply
+from flwr_flynn.federated.protocol import STATISTIC, Answer, Entries, Reply, Scalar
 
 # Names that moved between versions of Flower, see docs/reference/versions.md.
 try:
@@ -33,7 +32,7 @@ NEWEST_TESTED = (1, 42)
 """The newest minor version that `python -m tests.flower_versions` ran."""
 
 
-def is_simulated(grid: Any) -> bool:
+def is_simulated(grid: object) -> bool:
     """True for the grid of a simulation."""
     try:
         from flwr.superlink.grid import InMemoryGrid
@@ -60,7 +59,7 @@ EXAMPLES = "num-examples"
 NUMPY = "numpy.ndarray"
 
 
-def request(tensors: Sequence[bytes], config: Mapping[str, Any]) -> RecordDict:
+def request(tensors: Sequence[bytes], config: Entries) -> RecordDict:
     """Content of a message to a party."""
     content = RecordDict({CONFIG: ConfigRecord(dict(config))})
     if tensors:
@@ -69,7 +68,7 @@ def request(tensors: Sequence[bytes], config: Mapping[str, Any]) -> RecordDict:
 
 
 def answer_content(
-    tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]
+    tensors: Sequence[bytes], n_examples: int, metrics: Entries
 ) -> RecordDict:
     """Content of a party's reply."""
     numbers = {
@@ -83,19 +82,18 @@ def answer_content(
 
 
 def config_of(content: RecordDict) -> dict[str, Any]:
-    """The entries of a request, or the entries of a reply that are no numbers; {}
-    without such a record.
+    """The entries of a request, or those of a reply that are no numbers.
+
+    Without such a record there are none.
     """
-    found = content.get(CONFIG)
-    if isinstance(found, ConfigRecord):
-        return dict(found)
+    config = content.get(CONFIG)
+    if isinstance(config, ConfigRecord):
+        return dict(config)
     return {}
 
 
-def reply_of_evaluation(cid: str, n_examples: int, metrics: Mapping[str, Any]) -> Reply:
-    """A party's reply on the evaluate channel, with a fault if its statistic is
-    malformed.
-    """
+def reply_of_evaluation(cid: str, n_examples: int, metrics: Entries) -> Reply:
+    """A party's reply on the evaluate channel; a malformed statistic is a fault."""
     others = {name: value for name, value in metrics.items() if name != STATISTIC}
     if STATISTIC not in metrics:
         return Reply(cid, (), n_examples, others)
@@ -105,7 +103,7 @@ def reply_of_evaluation(cid: str, n_examples: int, metrics: Mapping[str, Any]) -
         return Reply(cid, (), n_examples, others, fault=str(error))
 
 
-def metrics_of(answer: Answer) -> dict[str, Any]:
+def metrics_of(answer: Answer) -> dict[str, Scalar]:
     """Metrics of an answer on the evaluate channel, which carry its statistic."""
     if not answer.arrays:
         return dict(answer.metrics)
@@ -114,12 +112,11 @@ def metrics_of(answer: Answer) -> dict[str, Any]:
 
 def reply_of(cid: str, content: RecordDict) -> Reply:
     """A party's reply, with a fault if its arrays do not match their description."""
-    found = content.get(METRICS)
-    if isinstance(found, MetricRecord):
-        metrics: dict[str, Any] = dict(found)
-    else:
-        metrics = {}
-    n_examples: Any = metrics.pop(EXAMPLES, None)
+    numbers = content.get(METRICS)
+    metrics: dict[str, Any] = {}
+    if isinstance(numbers, MetricRecord):
+        metrics |= numbers
+    n_examples = metrics.pop(EXAMPLES, None)
     metrics |= config_of(content)
     try:
         return Reply(cid, tensors_of(content), n_examples, metrics)
@@ -129,14 +126,15 @@ def reply_of(cid: str, content: RecordDict) -> Reply:
 
 def tensors_of(content: RecordDict) -> list[bytes]:
     """The arrays of a message as bytes; [] without arrays."""
-    found = content.get(ARRAYS)
-    if not isinstance(found, ArrayRecord):
+    by_index = content.get(ARRAYS)
+    if not isinstance(by_index, ArrayRecord):
         return []
-    if set(found) != {str(index) for index in range(len(found))}:
+    keys = [str(index) for index in range(len(by_index))]
+    if set(by_index) != set(keys):
         raise PayloadError(
-            "arrays", "keys 0, 1, ... as strings", f"{len(found)} keys that are not"
+            "arrays", "keys 0, 1, ... as strings", f"{len(keys)} keys that are not"
         )
-    arrays = [found[str(index)] for index in range(len(found))]
+    arrays = [by_index[key] for key in keys]
     # Array.numpy() would allocate the size that a header declares.
     views = codec.read_tensors([array.data for array in arrays])
     for index, (array, view) in enumerate(zip(arrays, views, strict=True)):

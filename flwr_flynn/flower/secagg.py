@@ -1,5 +1,6 @@
-"""Exact integer sums through Flower's SecAgg+: the server sees the sum of all vectors,
-and no single vector.
+"""Exact integer sums through Flower's SecAgg+.
+
+The server sees the sum of all vectors, and no single vector.
 
 Flower's SecAgg+ is made for floating-point updates: it clips, rounds at random and
 weights. With a weight of 1 for all and a quantisation step of exactly 1, integers of at
@@ -19,7 +20,7 @@ and then spoil the sum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -49,7 +50,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, generate_k
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.protocol import REFUSED, Entries
 from flwr_flynn.federated.roster import NO_REPLY
 from flwr_flynn.federated.run_spec import (
     LARGEST_BOUND,
@@ -88,52 +89,48 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
         or RECORD_KEY_CONFIGS not in records
     ):
         return call_next(message, context)
-    configs: dict[str, Any] = dict(records[RECORD_KEY_CONFIGS])
-    if configs.get(Key.STAGE) == Stage.SETUP:
+    configs = records[RECORD_KEY_CONFIGS]
+    stage = configs.get(Key.STAGE)
+    if stage == Stage.SETUP:
         check_setup(configs)
-    elif configs.get(Key.STAGE) == Stage.UNMASK:
-        # With both keys of a party, or several times one, the server could open its
-        # counts.
-        named = [
-            node
-            for key in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST)
-            for node in configs.get(key, [])
-        ]
-        if len(set(named)) < len(named):
-            raise PayloadError(
-                "secure sum",
-                "one key of each party to be asked for",
-                "a party named twice",
-            )
+    elif stage == Stage.UNMASK:
+        _check_unmasking(configs)
 
     def count(request: Message, context: Context) -> Message:
-        # Flower's, since the setup
+        # What Flower keeps of the setup.
         agreed = context.state.config_records[RECORD_KEY_STATE]
-        with masking(
-            cast(int, agreed["target_range"]) // 2, cast(int, agreed["threshold"])
-        ):
+        bound = cast(int, agreed["target_range"]) // 2
+        with masking(bound, cast(int, agreed["threshold"])):
             reply = call_next(request, context)
-        if REFUSED in (
-            metrics := compat.recorddict_to_fitres(
-                reply.content, keep_input=True
-            ).metrics
-        ):
-            raise FlyNNError(str(metrics[REFUSED]))
+        fitted = compat.recorddict_to_fitres(reply.content, keep_input=True)
+        if REFUSED in fitted.metrics:
+            raise FlyNNError(str(fitted.metrics[REFUSED]))
         return reply
 
     try:
         return secaggplus_mod(message, context, count)
     except FlyNNError as error:
-        # as a reply, since Flower would log an exception with its traceback
+        # A reply, since Flower would log an exception with its traceback.
         return Message(
             Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message
         )
 
 
+def _check_unmasking(configs: Entries) -> None:
+    """Refuse to tell two keys of a party, with which the server could open its counts."""
+    nodes: list[int] = []
+    for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST):
+        nodes += configs.get(name, [])
+    if len(set(nodes)) < len(nodes):
+        raise PayloadError(
+            "secure sum",
+            "one key of each party to be asked for",
+            "a party named twice",
+        )
+
+
 def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
-    """Refuse to send counts that would not be masked, or that SecAgg+ was not set up
-    for.
-    """
+    """Refuse to send counts without a mask, or with one that was set up for others."""
     masked = _masked.get()
     if masked is None:
         raise PayloadError(
@@ -159,9 +156,7 @@ def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
 
 @contextmanager
 def masking(bound: int, threshold: int) -> Iterator[None]:
-    """Declare that SecAgg+ masks the counts of the block, with this clipping bound and
-    threshold.
-    """
+    """Declare that SecAgg+ masks the counts of the block, with a bound and a threshold."""
     token = _masked.set((bound, threshold))
     try:
         yield
@@ -169,29 +164,29 @@ def masking(bound: int, threshold: int) -> Iterator[None]:
         _masked.reset(token)
 
 
-def check_setup(configs: dict[str, Any]) -> None:
-    """Refuse a server's parameters unless they give an exact sum of enough parties,
-    which few parties cannot open.
+def check_setup(configs: Entries) -> None:
+    """Refuse a server's parameters that few parties could open, or of no exact sum.
+
+    Few parties are fewer than the least number, and than half of those that share.
     """
-    parties, shares, threshold = (
-        configs.get(key) for key in (Key.SAMPLE_NUMBER, Key.SHARE_NUMBER, Key.THRESHOLD)
+    names = (
+        Key.SAMPLE_NUMBER,
+        Key.SHARE_NUMBER,
+        Key.THRESHOLD,
+        Key.TARGET_RANGE,
+        Key.MOD_RANGE,
     )
-    clip, target, modulus = (
-        configs.get(key)
-        for key in (Key.CLIPPING_RANGE, Key.TARGET_RANGE, Key.MOD_RANGE)
-    )
-    integers = all(
-        type(number) is int for number in (parties, shares, threshold, target, modulus)
-    )
-    if not integers or type(clip) is not float or configs.get(Key.MAX_WEIGHT) != 1.0:
+    numbers: list[Any] = [configs.get(name) for name in names]
+    clip = configs.get(Key.CLIPPING_RANGE)
+    are_integers = all(type(number) is int for number in numbers)
+    weight = configs.get(Key.MAX_WEIGHT)
+    if not are_integers or type(clip) is not float or weight != 1.0:
         raise PayloadError(
             "secure sum",
             "SecAgg+ with integers, a float to clip at and a weight of 1",
             "others",
         )
-    parties, shares, threshold, target = (
-        cast(int, each) for each in (parties, shares, threshold, target)
-    )
+    parties, shares, threshold, target, modulus = numbers
     if parties < LEAST_PARTIES or shares < LEAST_PARTIES or 2 * threshold <= shares:
         expected = (
             f"at least {LEAST_PARTIES} parties and shares, and a threshold "
@@ -201,12 +196,8 @@ def check_setup(configs: dict[str, Any]) -> None:
             "secure sum", expected, f"{parties}, {shares} and {threshold}"
         )
     bound = target // 2
-    if (modulus, clip, target, bound) != (
-        MODULUS,
-        bound,
-        2 * bound,
-        bound_for(min(max(bound, 1), LARGEST_BOUND)),
-    ):
+    is_power = bound == bound_for(min(max(bound, 1), LARGEST_BOUND))
+    if modulus != MODULUS or clip != bound or target != 2 * bound or not is_power:
         got = f"clipping at {clip}, a target of {target} and modulus {modulus}"
         raise PayloadError(
             "secure sum",
@@ -221,8 +212,9 @@ def check_setup(configs: dict[str, Any]) -> None:
 
 
 class _Protocol(SecAggPlusWorkflow):
-    """SecAgg+ that goes on without parties that are lost before they are in the sum,
-    and opens no sum of too few.
+    """SecAgg+ that goes on without lost parties, and opens no sum of too few.
+
+    It does so with parties that are lost before they are in the sum.
     """
 
     done = False
@@ -242,9 +234,8 @@ class _Protocol(SecAggPlusWorkflow):
     ) -> bool:
         # From now on the counts of the others carry the masks of lost parties, which
         # the next stage removes.
-        return super().collect_masked_vectors_stage(
-            grid, context, state
-        ) and _are_enough(state)
+        is_done = super().collect_masked_vectors_stage(grid, context, state)
+        return is_done and _are_enough(state)
 
     def unmask_stage(
         self, grid: Grid, context: LegacyContext, state: WorkflowState
@@ -254,8 +245,9 @@ class _Protocol(SecAggPlusWorkflow):
 
 
 def _without_lost(state: WorkflowState) -> bool:
-    """Go on as if lost parties had never been asked; else Flower asks later for their
-    keys, which nobody has.
+    """Go on as if lost parties had never been asked.
+
+    Else Flower asks later for their keys, which nobody has.
     """
     present = set(state.active_node_ids)
     state.sampled_node_ids = present
@@ -266,14 +258,11 @@ def _without_lost(state: WorkflowState) -> bool:
 
 
 def _are_enough(state: WorkflowState) -> bool:
-    few = len(state.active_node_ids) < max(LEAST_PARTIES, state.threshold)
-    if few:
-        log(
-            ERROR,
-            "FlyNN: too few parties for a secure sum, %s",
-            len(state.active_node_ids),
-        )
-    return not few
+    n_parties = len(state.active_node_ids)
+    if n_parties >= max(LEAST_PARTIES, state.threshold):
+        return True
+    log(ERROR, "FlyNN: too few parties for a secure sum, %s", n_parties)
+    return False
 
 
 def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
@@ -284,22 +273,13 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     the parties that a later sum still asks.
     """
     check_bound(bound)
-    number = type(threshold) is int and threshold >= LEAST_PARTIES
-    if not number and (
-        isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1
-    ):
-        raise ConfigError(
-            "threshold",
-            f"a number of parties, or a share from {LEAST_THRESHOLD} to 1",
-            threshold,
-        )
-    exact: Any = {
-        "max_weight": 1.0,
-        "clipping_range": float(bound),
-        "quantization_range": 2 * bound,
-    }
     protocol = _Protocol(
-        1.0, threshold if number else float(threshold), **exact, timeout=timeout or None
+        1.0,
+        _checked_threshold(threshold),
+        max_weight=1.0,
+        clipping_range=float(bound),
+        quantization_range=2 * bound,
+        timeout=timeout or None,
     )
 
     def fit(grid: Grid, context: Context) -> None:
@@ -327,10 +307,21 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
     return fit
 
 
+def _checked_threshold(threshold: float) -> float:
+    """A number of parties as it is, or a share of them as a float."""
+    if type(threshold) is int and threshold >= LEAST_PARTIES:
+        return threshold
+    if isinstance(threshold, bool) or not LEAST_THRESHOLD <= threshold <= 1:
+        raise ConfigError(
+            "threshold",
+            f"a number of parties, or a share from {LEAST_THRESHOLD} to 1",
+            threshold,
+        )
+    return float(threshold)
+
+
 class Replies:
-    """A grid that returns one valid reply of each party that was asked, and notes the
-    failures of the others.
-    """
+    """A grid that returns one valid reply of each party, and notes other failures."""
 
     def __init__(
         self,
@@ -350,7 +341,7 @@ class Replies:
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """As a grid's, for the requests of one stage."""
+        """Send the requests of one stage, and return the replies that can be used."""
         messages = list(messages)
         # Before they are sent: a receiver in this process may change a message.
         stages = {message.metadata.dst_node_id: _stage(message) for message in messages}
@@ -366,7 +357,8 @@ class Replies:
                 reasons[node] = f"failed: {reply.error.reason or 'no reason given'}"
                 continue
             try:
-                self._check(reply, *stages[node], keys)
+                stage, about = stages[node]
+                self._check(reply, stage, about, keys)
                 usable[node] = reply
             except PayloadError as error:
                 reasons[node] = f"refused: {error}"
@@ -389,14 +381,12 @@ class Replies:
     def _check(
         self, reply: Message, stage: str, about: set[int], keys: set[bytes]
     ) -> None:
-        """`check_reply`, and checks against the public `keys` of other parties, or of
-        other records of the reply.
-        """
+        """Check a reply, also against the public `keys` of parties before."""
         record = reply.content.config_records[RECORD_KEY_CONFIGS]
         check_reply(stage, about, record, self._shape())
         if stage == Stage.SETUP:
             own: Any = {record[Key.PUBLIC_KEY_1], record[Key.PUBLIC_KEY_2]}
-            # parties refuse all keys if two of them are equal
+            # Parties refuse all keys if two of them are equal.
             if len(own) < 2 or keys & own:
                 raise PayloadError(
                     "pk1, pk2",
@@ -409,111 +399,106 @@ class Replies:
 
 
 def check_reply(
-    stage: str, about: set[int], record: Mapping[str, Any], shape: tuple[int, ...]
+    stage: str, about: set[int], record: Entries, shape: tuple[int, ...]
 ) -> None:
     """Refuse a reply to a stage of SecAgg+ that Flower's server cannot use."""
     if stage == Stage.SETUP:
         for name in (Key.PUBLIC_KEY_1, Key.PUBLIC_KEY_2):
-            (key,) = _pieces(name, [record.get(name)])
-            try:
-                # as the other parties do later
-                generate_shared_key(_own_key(), bytes_to_public_key(key))
-            except Exception:  # noqa: BLE001 - of many kinds
-                raise PayloadError(
-                    name,
-                    "a public key of SecAgg+'s curve",
-                    f"{len(key)} bytes that are none",
-                ) from None
+            _check_key(name, record.get(name))
     elif stage == Stage.COLLECT_MASKED_VECTORS:
-        masked: Any = record.get(Key.MASKED_PARAMETERS)
-        if isinstance(masked, list):
-            arrays = codec.read_tensors(masked)
-        else:
-            arrays = []
-        if [(array.dtype.str, array.shape) for array in arrays] != [
-            ("<i8", (1,)),
-            ("<i8", shape),
-        ]:
-            got = (
-                ", ".join(f"{array.dtype.str} {array.shape}" for array in arrays)
-                or "none"
-            )
-            raise PayloadError(
-                Key.MASKED_PARAMETERS,
-                f"a weight and counts of shape {shape}, int64",
-                got,
-            )
-        if any(int(array.min()) < 0 or int(array.max()) >= MODULUS for array in arrays):
-            raise PayloadError(
-                Key.MASKED_PARAMETERS, "integers from 0 below 2**32", "an entry outside"
-            )
+        _check_masked(record.get(Key.MASKED_PARAMETERS), shape)
+    elif stage == Stage.SHARE_KEYS:
+        _pieces_by_node(Key.DESTINATION_LIST, Key.CIPHERTEXT_LIST, about, record)
     else:
-        sharing = stage == Stage.SHARE_KEYS
-        if sharing:
-            name = Key.DESTINATION_LIST
-        else:
-            name = Key.NODE_ID_LIST
-        nodes = record.get(name)
-        whole = (
-            isinstance(nodes, list)
-            and len(nodes) == len(about)
-            and all(type(node) is int for node in nodes)
-        )
-        if not whole or set(cast(list[int], nodes)) != about:
-            if isinstance(nodes, list):
-                got = f"{len(nodes)} entries of other parties"
-            else:
-                got = type(nodes).__name__
+        shares = _pieces_by_node(Key.NODE_ID_LIST, Key.SHARE_LIST, about, record)
+        if any(len(share) < 20 or len(share) % 16 != 4 for share in shares):
             raise PayloadError(
-                name, f"each of the {len(about)} parties asked about once", got
-            )
-        if sharing:
-            name = Key.CIPHERTEXT_LIST
-        else:
-            name = Key.SHARE_LIST
-        pieces = _pieces(name, record.get(name))
-        if len(pieces) != len(about):
-            raise PayloadError(name, f"{len(about)}, one for each party", len(pieces))
-        if not sharing and any(
-            len(piece) < 20 or len(piece) % 16 != 4 for piece in pieces
-        ):
-            raise PayloadError(
-                name,
+                Key.SHARE_LIST,
                 "shares of keys (4 bytes and blocks of 16)",
                 "a piece of another length",
             )
 
 
+def _check_key(name: str, key: object) -> None:
+    """Refuse a public key with which the other parties could make no shared one."""
+    (checked,) = _pieces(name, [key])
+    try:
+        generate_shared_key(_own_key(), bytes_to_public_key(checked))
+    except Exception:  # noqa: BLE001 - of many kinds
+        raise PayloadError(
+            name,
+            "a public key of SecAgg+'s curve",
+            f"{len(checked)} bytes that are none",
+        ) from None
+
+
+def _check_masked(masked: object, shape: tuple[int, ...]) -> None:
+    """Refuse masked parameters other than a weight and counts, below the modulus."""
+    name = Key.MASKED_PARAMETERS
+    if not isinstance(masked, list):
+        masked = []
+    arrays = codec.read_tensors(masked)
+    forms = [(array.dtype.str, array.shape) for array in arrays]
+    if forms != [("<i8", (1,)), ("<i8", shape)]:
+        got = ", ".join(f"{dtype} {dimensions}" for dtype, dimensions in forms)
+        raise PayloadError(
+            name, f"a weight and counts of shape {shape}, int64", got or "none"
+        )
+    if any(int(array.min()) < 0 or int(array.max()) >= MODULUS for array in arrays):
+        raise PayloadError(name, "integers from 0 below 2**32", "an entry outside")
+
+
+def _pieces_by_node(
+    nodes_name: str, pieces_name: str, about: set[int], record: Entries
+) -> list[bytes]:
+    """The pieces of a reply, one for each node that was asked about, named once."""
+    nodes = record.get(nodes_name)
+    expected = f"each of the {len(about)} parties asked about once"
+    if not isinstance(nodes, list):
+        raise PayloadError(nodes_name, expected, type(nodes).__name__)
+    are_integers = all(type(node) is int for node in nodes)
+    if not are_integers or sorted(nodes) != sorted(about):
+        got = f"{len(nodes)} entries of other parties"
+        raise PayloadError(nodes_name, expected, got)
+    pieces = _pieces(pieces_name, record.get(pieces_name))
+    if len(pieces) != len(about):
+        expected = f"{len(about)}, one for each party"
+        raise PayloadError(pieces_name, expected, len(pieces))
+    return pieces
+
+
 def _stage(request: Message) -> tuple[str, set[int]]:
-    """The stage of a request, and the nodes that an answer must name: destinations, or
-    owners of keys.
+    """The stage of a request, and the nodes that an answer must name.
+
+    They are destinations, or owners of keys.
     """
     configs = request.content.config_records[RECORD_KEY_CONFIGS]
     stage = str(configs[Key.STAGE])
     about: set[int] = set()
     if stage == Stage.SHARE_KEYS:
-        about = {int(node) for node in configs if node != Key.STAGE} - {
-            request.metadata.dst_node_id
-        }
+        about = {int(node) for node in configs if node != Key.STAGE}
+        about.discard(request.metadata.dst_node_id)
     elif stage == Stage.UNMASK:
         for name in (Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST):
             about |= set(configs[name])  # type: ignore[arg-type]
     return stage, about
 
 
-def _pieces(name: str, pieces: Any) -> list[bytes]:
-    for each in pieces if isinstance(pieces, list) else [pieces]:
-        if (
-            not isinstance(each, bytes)
-            or len(each) > _LONGEST
-            or not isinstance(pieces, list)
-        ):
-            if isinstance(each, bytes):
-                got = f"{len(each)} bytes"
-            else:
-                got = type(each).__name__
-            raise PayloadError(name, f"at most {_LONGEST} bytes for each party", got)
-    return cast(list[bytes], pieces)
+def _pieces(name: str, pieces: object) -> list[bytes]:
+    """A list of byte strings; a `PayloadError` names the first one that is too long."""
+    wrong: list[object] = [pieces]
+    if isinstance(pieces, list):
+        wrong = [
+            piece
+            for piece in pieces
+            if not isinstance(piece, bytes) or len(piece) > _LONGEST
+        ]
+        if not wrong:
+            return pieces
+    got = type(wrong[0]).__name__
+    if isinstance(wrong[0], bytes):
+        got = f"{len(wrong[0])} bytes"
+    raise PayloadError(name, f"at most {_LONGEST} bytes for each party", got)
 
 
 @cache

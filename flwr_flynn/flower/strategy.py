@@ -1,5 +1,4 @@
-"""The strategy for Flower's `Strategy` API, and the server logic that both strategies
-share.
+"""The strategy for Flower's `Strategy` API, and the logic that both strategies share.
 
 In a ServerApp's main function::
 
@@ -17,9 +16,9 @@ It raises an `AggregationError` if fewer than `min_parties` were counted.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from logging import WARNING
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from flwr.common import (
     EvaluateIns,
@@ -41,7 +40,9 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import options_of
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Reply
+from flwr_flynn.federated.phases.evaluation import Evaluation
+from flwr_flynn.federated.phases.selection import Selection
+from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries, Reply
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
@@ -50,6 +51,8 @@ from flwr_flynn.model.counts import ClassCounts
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
+
+T = TypeVar("T")
 
 ConfigFn = Callable[[int], dict[str, Scalar]]
 EvaluateFn = Callable[
@@ -65,9 +68,7 @@ class BaseStrategy(ABC):
 
     _members: ClassVar[str]  # Flower's word for parties in the names of parameters
 
-    def __init__(
-        self, given: Mapping[str, Any], min_available: int, wait_timeout: float
-    ) -> None:
+    def __init__(self, given: Entries, min_available: int, wait_timeout: float) -> None:
         options = options_of(given)
         self._min_available = integer(f"min_available_{self._members}", min_available)
         self.wait_timeout = number("wait_timeout", wait_timeout, 0, 10**9)
@@ -75,7 +76,7 @@ class BaseStrategy(ABC):
             expected = f"at most min_available_{self._members} = {self._min_available}"
             raise ConfigError("min_parties", expected, options.min_parties)
         self.run = Run(options)
-        # reasons that `note_failure` got about the present request, by cid
+        # Reasons that `note_failure` got about the present request, by cid.
         self._failures: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -99,54 +100,51 @@ class BaseStrategy(ABC):
 
     @property
     def counts(self) -> ClassCounts:
-        """Sum over the parties counted so far, for the selected spec; before the
-        selection, for the first spec.
+        """Sum over the parties counted so far, for the selected spec.
+
+        Before the selection it is the sum for the first spec.
         """
         return self.run.counts
 
     @property
     def parties(self) -> list[Member]:
-        """The parties counted so far, with the numbers of their samples and the size of
-        their reply.
-        """
+        """The parties counted so far, with the sizes of their samples and replies."""
         return self.run.counted.counted
 
     @property
     def missing(self) -> dict[str, str]:
-        """Reasons of the missing parties, which were asked and are not counted, by
-        name.
-        """
+        """Reasons of the parties that were asked and are not counted, by name."""
         return self.run.counted.missing
 
     @property
-    def selection(self) -> Any:
-        """Spec and scoring selected for the present counts; None before the selection,
-        or without one.
+    def selection(self) -> Selection | None:
+        """Spec and scoring selected for the present counts.
+
+        None before the selection, or without one.
         """
         return self.run.state.results.get("selection")
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """`metrics.summary` of the parties' evaluation of the present counts; None
-        before the evaluation.
+        """`metrics.summary` of the parties' evaluation of the present counts.
+
+        None before the evaluation.
         """
-        result = self.run.state.results.get("evaluation")
-        figures: dict[str, Any] | None = None
-        if result is not None:
-            figures = result.figures
-        return figures
+        evaluation: Evaluation | None = self.run.state.results.get("evaluation")
+        if evaluation is None:
+            return None
+        return evaluation.figures
 
     @property
     def secure_bound(self) -> int | None:
-        """Upper bound of every count in a secure sum; None where counts are sent in
-        clear.
-        """
+        """Upper bound of every count in a secure sum; None for counts in clear."""
         return self.run.state.run_spec.bound
 
     @property
     def guarantee(self) -> str | None:
-        """Privacy guarantee of the run, `privacy.Mechanism.guarantee`; None without a
-        mechanism.
+        """Privacy guarantee of the run, see `privacy.Mechanism.guarantee`.
+
+        None without a mechanism.
         """
         return self.run.state.run_spec.guarantee
 
@@ -155,8 +153,9 @@ class BaseStrategy(ABC):
         return self.run.federation(run)
 
     def note_failure(self, cid: str, reason: str) -> None:
-        """Note the reason of a party without an answer to the present request, where no
-        failed reply has one.
+        """Note why a party gave no answer to the present request.
+
+        The reason of a failed reply goes before it.
         """
         self._failures.setdefault(cid, reason)
 
@@ -170,15 +169,14 @@ class BaseStrategy(ABC):
     # ---- exchanges
 
     def _left(self, present: Collection[str]) -> int:
-        """Number of counted parties that are not present any more; nobody waits for
-        them.
-        """
+        """Number of counted parties that left; nobody waits for them."""
         return sum(1 for member in self.parties if member.node not in present)
 
     @property
     def _is_waiting(self) -> bool:
-        """True until enough parties are counted; later rounds ask the parties that are
-        present, without waiting.
+        """True until enough parties are counted.
+
+        Later rounds ask the parties that are present, without waiting.
         """
         return not (len(self.run.counted) and self.run.is_enough)
 
@@ -193,8 +191,9 @@ class BaseStrategy(ABC):
         failures: Failures,
         figures: Figures | None,
     ) -> ExchangeResult | None:
-        """Hand the replies of an exchange to the run, and log its result; None if
-        nobody was asked.
+        """Hand the replies of an exchange to the run, and log its result.
+
+        None if nobody was asked.
         """
         phase = self.run.phase(channel)
         answered = {reply.cid for reply in replies}
@@ -203,8 +202,9 @@ class BaseStrategy(ABC):
         }
         failures = Failures(failures.named | noted, failures.unnamed)
         self._failures = {}
-        wanted = phase is not None and (phase.is_counting or phase.name == "evaluation")
-        result = self.run.complete(replies, failures, figures if wanted else None)
+        if phase is None or not (phase.is_counting or phase.name == "evaluation"):
+            figures = None
+        result = self.run.complete(replies, failures, figures)
         if result is not None:
             log_lines(result_lines(self.run, result))
         return result
@@ -212,8 +212,9 @@ class BaseStrategy(ABC):
     def _add_train(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> tuple[list[bytes] | None, dict[str, Any]]:
-        """Sum and metrics of the counting; (None, {}) after any other phase, and where
-        nothing was added.
+        """Sum and metrics of the counting.
+
+        (None, {}) after any other phase, and where nothing was added.
         """
         result = self._go_on(TRAIN, replies, failures, figures)
         if result is None or not result.phase.is_counting or not result.batch.passed:
@@ -224,32 +225,30 @@ class BaseStrategy(ABC):
             "parties": len(parties),
             "bytes": sum(party.bytes for party in parties),
         }
-        metrics |= {} if counts.noise else {"examples": counts.n_examples}
-        return codec.write_tensors(codec.encode(*self.run.totals.parts)), {
-            **metrics,
-            **result.figures,
-        }
+        if not counts.noise:
+            metrics["examples"] = counts.n_examples
+        totals = codec.encode(*self.run.totals.parts)
+        return codec.write_tensors(totals), metrics | dict(result.figures)
 
     def _add_evaluate(
         self, replies: Sequence[Reply], failures: Failures, figures: Figures | None
     ) -> dict[str, Any] | None:
         """Metrics of the evaluation; None after any other phase, and without figures."""
         result = self._go_on(EVALUATE, replies, failures, figures)
-        found = self.evaluation
-        if result is None or result.phase.name != "evaluation" or found is None:
+        summary = self.evaluation
+        if result is None or result.phase.name != "evaluation" or summary is None:
             return None
         metrics = {
-            name: found[name]
+            name: summary[name]
             for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")
         }
-        if found["parties"]:  # unknown in a secure sum
-            metrics["accuracy_std"] = found["accuracy_std"]
-            metrics |= {
-                f"{which}_accuracy": found[f"{which}_party"]["accuracy"]
-                for which in ("worst", "best")
-            }
-            metrics["worst_party"] = found["worst_party"]["name"]
-        prior = found["class_prior"]
+        if summary["parties"]:  # unknown in a secure sum
+            worst = summary["worst_party"]
+            metrics["accuracy_std"] = summary["accuracy_std"]
+            metrics["worst_accuracy"] = worst["accuracy"]
+            metrics["best_accuracy"] = summary["best_party"]["accuracy"]
+            metrics["worst_party"] = worst["name"]
+        prior = summary["class_prior"]
         if prior:
             metrics["class_prior_accuracy"] = prior["accuracy"]
             metrics["class_prior_worst_accuracy"] = prior["worst_party"]["accuracy"]
@@ -312,7 +311,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.on_evaluate_config_fn = on_evaluate_config_fn
         self.fit_metrics_aggregation_fn = fit_metrics_aggregation_fn
         self.evaluate_metrics_aggregation_fn = evaluate_metrics_aggregation_fn
-        self._clients: dict[str, ClientProxy] = {}  # those that are there in this round
+        self._clients: dict[str, ClientProxy] = {}  # present in this round, by cid
 
     # ---- Flower's calls, in the order in which they come
 
@@ -358,12 +357,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
             Reply(client.cid, res.parameters.tensors, res.num_examples, res.metrics)
             for client, res in results
         ]
-        tensors, metrics = self._add_train(
-            replies, _failures(failures), _figures(self.fit_metrics_aggregation_fn)
-        )
-        return None if tensors is None else Parameters(
-            tensors, "numpy.ndarray"
-        ), metrics
+        figures = _figures(self.fit_metrics_aggregation_fn)
+        tensors, metrics = self._add_train(replies, _failures(failures), figures)
+        if tensors is None:
+            return (None, metrics)
+        return (Parameters(tensors, "numpy.ndarray"), metrics)
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
@@ -395,17 +393,18 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         return (1 - metrics["accuracy"], metrics)
 
     def _instructions(
-        self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], Any]
-    ) -> list[Any]:
+        self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], T]
+    ) -> list[tuple[ClientProxy, T]]:
         if ask is None:
             return []
-        # Each gets its own config: a client in this process may change it.
+        # Each party gets a config of its own: a client in this process may change it.
         sent = Parameters(ask.tensors, "numpy.ndarray")
         return [(self._clients[cid], kind(sent, dict(ask.config))) for cid in ask.cids]
 
     def _wait_for(self, client_manager: ClientManager) -> dict[str, ClientProxy]:
-        """Present parties, once they and the counted parties that left number
-        `min_available_clients`.
+        """Present parties, once there are `min_available_clients`.
+
+        Counted parties that left add to their number.
         """
         left = self._left(_present(client_manager))
         if self._is_waiting and not client_manager.wait_for(
@@ -434,13 +433,15 @@ def _figures(aggregation_fn: MetricsAggregationFn | None) -> Figures | None:
     )
 
 
-def _failures(failures: Sequence[Any]) -> Failures:
-    named = {
-        each[0].cid: f"failed: {each[1].status.message}"
-        for each in failures
-        if isinstance(each, tuple)
-    }
-    # without a sender
-    return Failures(
-        named, [str(each) for each in failures if isinstance(each, BaseException)]
-    )
+def _failures(
+    failures: Sequence[tuple[ClientProxy, FitRes | EvaluateRes] | BaseException],
+) -> Failures:
+    """Failed replies by their sender, and errors, which have none."""
+    texts = Failures()
+    for failure in failures:
+        if isinstance(failure, BaseException):
+            texts.unnamed.append(str(failure))
+        else:
+            client, reply = failure
+            texts.named[client.cid] = f"failed: {reply.status.message}"
+    return texts

@@ -1,5 +1,6 @@
-"""Rounds of a strategy through Flower's workflows, in which a malformed reply costs its
-sender alone.
+"""Rounds of a strategy through Flower's workflows.
+
+A malformed reply costs its sender alone.
 
 Flower's own workflows have no timeout. In them an exception while one reply is read
 ends the run of all parties, and the error of a party loses its sender.
@@ -56,21 +57,16 @@ def run_rounds(
             log(ERROR, "FlyNN: the evaluation failed", exc_info=error)
             errors.append(type(error).__name__)
 
-    counting = {}
+    counting = None
     if secure_threshold is not None and strategy.secure_bound is not None:
-        counting = {
-            "fit_workflow": secure_workflow(
-                strategy.secure_bound, secure_threshold, timeout
-            )
-        }
-    readable = cast(
-        Grid, _ReadableGrid(grid, strategy, timeout, is_secure=bool(counting))
-    )
+        counting = secure_workflow(strategy.secure_bound, secure_threshold, timeout)
+    readable = _ReadableGrid(grid, strategy, timeout, is_secure=counting is not None)
+    workflow = DefaultWorkflow(fit_workflow=counting, evaluate_workflow=evaluate)
     for _ in range(2):  # once more for rounds that went into counting once more
         legacy = LegacyContext(
             context, config=ServerConfig(num_rounds=num_rounds), strategy=strategy
         )
-        DefaultWorkflow(**counting, evaluate_workflow=evaluate)(readable, legacy)
+        workflow(cast(Grid, readable), legacy)
         num_rounds = strategy.run.rounds_left
         if errors or not num_rounds:
             break
@@ -78,8 +74,9 @@ def run_rounds(
 
 
 class _ReadableGrid:
-    """A grid that returns the replies which Flower's workflow can read, and notes the
-    failures of the others.
+    """A grid that returns the replies which Flower's workflow can read.
+
+    It notes the failures of the others.
     """
 
     def __init__(
@@ -97,9 +94,9 @@ class _ReadableGrid:
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         messages = list(messages)
-        replies = self._grid.send_and_receive(
-            messages, timeout=self._timeout if timeout is None else timeout
-        )
+        if timeout is None:
+            timeout = self._timeout
+        replies = self._grid.send_and_receive(messages, timeout=timeout)
         by_node = {message.metadata.dst_node_id: message for message in messages}
         by_id = {
             message.metadata.message_id: message

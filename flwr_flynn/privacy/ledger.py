@@ -216,7 +216,7 @@ class Budget(LedgerFolder):
     def _received(self, entry: Entry, mechanism: Mechanism) -> ClassCounts:
         array = self._stored(entry)
         try:
-            return mechanism.received(array, entry["request"]["spec"])
+            return mechanism.received(array, str(entry["request"]["spec"]))
         except FlyNNError:
             raise self._lost() from None
 

@@ -45,7 +45,7 @@ _FIELDS = {"request", *_COST, "file", "sha256"}
 class Entry(TypedDict):
     """One release of a ledger: its request, its cost, and the file of its counts."""
 
-    request: Mapping[str, Any]
+    request: Mapping[str, object]
     epsilon: float
     delta: float
     rho: float | None

@@ -1,5 +1,4 @@
-"""Phase "columns": exact histograms of the columns, from which the server derives the
-specs.
+"""Phase "columns": exact histograms of the columns, from which specs follow.
 
 They tell five digits of every value. With `min_examples` above 1 a party tells some
 order statistics of each class alone, whatever a request says, see
@@ -21,14 +20,14 @@ cuts) or by class (L, cuts).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
@@ -37,7 +36,6 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     TRAIN,
-    Array,
     Config,
     Reply,
     Scalar,
@@ -62,9 +60,9 @@ from flwr_flynn.tables.schema import Schema
 
 _BINS_CONTENT = "samples in bins of the columns"
 _CONTENT = "histograms of the columns, and the samples of each class"
-_MOST_CELLS = 2**24  # of one party: they take 128 MiB a column of numbers
-_CELL_BYTES = 64  # that a cell takes while it is made, roughly
-_SUM_BYTES = 96  # that a cell of the sum takes while relevance follows from it, roughly
+_MOST_CELLS = 2**24  # cells of one party: they take 128 MiB a column of numbers
+_CELL_BYTES = 64  # memory of a cell while it is made, roughly
+_SUM_BYTES = 96  # memory of a cell of the sum while relevance follows, roughly
 
 USUAL_BINS: int = 2 ** (MANTISSA_BITS + 6)
 """Bins of a column with values of both signs within 32 powers of two."""
@@ -78,7 +76,8 @@ class ColumnsRequest(Request[ColumnHistograms]):
     n_features: int
     classes: Sequence[Label]
     feature_names: Sequence[str] | Schema | None = None
-    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
+    max_examples: int | None = None
+    """Samples of a party, at most; by default a 1024th of the capacity."""
 
     phase = "columns"
     sentence = (
@@ -103,8 +102,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
     def memory_of_sum(
         self, n_examples: int | None, most_bins: int = USUAL_BINS, min_examples: int = 1
     ) -> int:
-        """Bytes that the sum of the parties takes at the server, roughly, for so many
-        samples of all parties.
+        """Bytes that the sum of so many samples takes at the server, roughly.
 
         A bin has at least as many of them as the lowest floor of a party,
         `min_examples`, and the values of a class in a column fall into `most_bins`.
@@ -116,12 +114,13 @@ class ColumnsRequest(Request[ColumnHistograms]):
         )
 
     def to_config(self) -> dict[str, Scalar]:
-        names = self.feature_names
-        return {
+        config: dict[str, Scalar] = {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
-            **({} if names is None else {key("feature_names"): names_to_json(names)}),
         }
+        if self.feature_names is not None:
+            config[key("feature_names")] = names_to_json(self.feature_names)
+        return config
 
     @classmethod
     def from_config(
@@ -144,20 +143,20 @@ class ColumnsRequest(Request[ColumnHistograms]):
             f"histograms of {self.n_features} columns",
             False,
         )
-        found = ColumnHistograms.from_data(
+        histograms = ColumnHistograms.from_data(
             X, codes, len(self.classes), party.options.min_examples
         )
-        if len(found.cells) > _MOST_CELLS:
+        if len(histograms.cells) > _MOST_CELLS:
             raise PayloadError(
                 "histograms",
                 f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
                 "more",
             )
-        return found
+        return histograms
 
     def measured(self, party: SampleAccess) -> tuple[ColumnHistograms, int]:
-        found = self.histograms(party)
-        return found, found.n_examples
+        histograms = self.histograms(party)
+        return histograms, histograms.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.classes)
@@ -210,7 +209,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
                 "histograms", f"{sizes.total} examples as announced", n_examples
             )
 
-    def sizes(self, statistic: ColumnHistograms) -> npt.NDArray[np.int64]:
+    def sizes(self, statistic: ColumnHistograms) -> Integers:
         return statistic.n_per_class
 
     @property
@@ -219,7 +218,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
 
     @property
     def largest(self) -> int:
-        return 2**63 - 1  # of gaps, which do not add
+        return 2**63 - 1  # that of gaps, which do not add
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,9 @@ class Columns:
 
 
 def plan_of(state: RunState, context: Context) -> HashPlan:
-    """The plan of a run that has this phase; of a learned schema for as many features
-    as it has numbers.
+    """The plan of a run that has this phase.
+
+    With a learned schema it is for as many features as the schema has numbers.
     """
     plan = context.options.plan
     if plan is None:
@@ -257,10 +257,8 @@ def request_of(state: RunState, context: Context) -> ColumnsRequest:
 def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
     """The state with the specs that follow from the histograms."""
     specs, trouble = derive_specs(plan_of(state, context), batch.total)
-    state = replace(
-        state,
-        run_spec=replace(state.run_spec, specs=context.options.counted_specs(specs)),
-    )
+    counted = context.options.counted_specs(specs)
+    state = replace(state, run_spec=replace(state.run_spec, specs=counted))
     return state.with_result(COLUMNS.name, Columns(batch.total, trouble))
 
 
@@ -280,15 +278,15 @@ gaps."""
 @register
 @dataclass(frozen=True, eq=False)
 class BinsRequest(Request[Tables]):
-    """Ask for the number of samples, of all classes or of each, in bins of the columns;
-    never in clear.
+    """Ask for the number of samples in bins of the columns, never in clear.
 
-    `cuts` are the first keys of the bins, ascending, each behind the index of its
-    column, see `ColumnHistograms.table`.
+    They are the samples of all classes together, or of each. `cuts` are the first keys
+    of the bins, ascending, each behind the index of its column, see
+    `ColumnHistograms.table`.
     """
 
     columns: ColumnsRequest
-    cuts: npt.NDArray[np.int64]
+    cuts: Integers
     by_class: bool
     bound: int | None = None
 
@@ -310,26 +308,24 @@ class BinsRequest(Request[Tables]):
     ) -> BinsRequest:
         bound = announced_bound(config)
         check_packed(arrays, 1, "bins", "packed gaps")
-        asked = ColumnsRequest.from_config(config, arrays, party)
-        most = asked.n_features * MOST_BINS
-        party.check_memory(32 * most, f"bins of {asked.n_features} columns")
-        gaps = unpack_numbers(arrays[0], most, asked.n_features << KEY_BITS)
+        columns = ColumnsRequest.from_config(config, arrays, party)
+        n_features = columns.n_features
+        most = n_features * MOST_BINS
+        party.check_memory(32 * most, f"bins of {n_features} columns")
+        gaps = unpack_numbers(arrays[0], most, n_features << KEY_BITS)
         cuts = np.concatenate([[0], np.cumsum(gaps + 1)])
-        starts = np.arange(asked.n_features) << KEY_BITS
         # Sums of gaps may wrap around: then cuts do not ascend.
-        if (
-            (np.diff(cuts) <= 0).any()
-            or cuts[-1] >> KEY_BITS >= asked.n_features
-            or not np.isin(starts, cuts).all()
-        ):
+        ascend = (np.diff(cuts) > 0).all() and cuts[-1] >> KEY_BITS < n_features
+        if not ascend or not np.isin(_first_keys(n_features), cuts).all():
             raise PayloadError(
                 "bins", "cuts that ascend, with the lowest key of each column", "others"
             )
-        return cls(asked, cuts, config.boolean("by_class"), bound)
+        return cls(columns, cuts, config.boolean("by_class"), bound)
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        found = self.columns.histograms(party)
-        return Tables((found.table(self.cuts, self.by_class),)), found.n_examples
+        histograms = self.columns.histograms(party)
+        table = histograms.table(self.cuts, self.by_class)
+        return Tables((table,)), histograms.n_examples
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = 1
@@ -338,78 +334,97 @@ class BinsRequest(Request[Tables]):
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        self.found(parts[0])
+        self.histograms_of(parts[0])  # an error if there are none
         return Tables(tuple(parts))
 
-    def found(self, table: npt.NDArray[np.int64]) -> ColumnHistograms:
-        """The histograms with these samples in the bins; a `DataError` if there are
-        none such.
+    def histograms_of(self, table: Integers) -> ColumnHistograms:
+        """The histograms with these samples in the bins.
+
+        A `DataError` if there are none such.
         """
         return ColumnHistograms.of_table(self.columns.n_features, self.cuts, table)
 
 
+def _first_keys(n_features: int) -> Integers:
+    """The lowest key of each column, behind the index of the column."""
+    return np.arange(n_features) << KEY_BITS
+
+
+def _equal_cuts(columns: ColumnsRequest) -> Integers:
+    """Cuts of bins of equal width; gaps, which a schema may have, are a bin."""
+    first_keys = _first_keys(columns.n_features)
+    offsets = (np.arange(SPLITS[0]) << KEY_BITS) // SPLITS[0]
+    cuts = (first_keys[:, None] + offsets).ravel()
+    if isinstance(columns.feature_names, Schema):
+        cuts = np.union1d(cuts, first_keys + FIRST_GAP)
+    return cuts
+
+
 def _ask(state: RunState, context: Context, before: str) -> BinsRequest:
-    """The request for the bins that the phase `before` led to; without one for those of
-    equal width.
+    """The request for the bins that the phase `before` led to.
+
+    Without such a phase the bins have equal widths.
     """
-    asked = request_of(state, context)
+    columns = request_of(state, context)
     if before:
         cuts = state.results[before]
     else:
-        parts = np.arange(SPLITS[0]) << KEY_BITS
-        cuts = (
-            (np.arange(asked.n_features)[:, None] << KEY_BITS) + parts // SPLITS[0]
-        ).ravel()
-        if isinstance(asked.feature_names, Schema):  # else there are no gaps
-            cuts = np.union1d(
-                cuts, (np.arange(asked.n_features) << KEY_BITS) + FIRST_GAP
-            )
-    return BinsRequest(
-        asked, cuts, before == _PARTS[-1][0], context.options.secure_bound
-    )
+        cuts = _equal_cuts(columns)
+    by_class = before == _LAST_SPLIT
+    return BinsRequest(columns, cuts, by_class, context.options.secure_bound)
 
 
 def _split(
     state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int
 ) -> RunState:
     """The state with finer cuts, as the result of the phase of this name."""
-    asked: BinsRequest = context.request
-    found = asked.found(batch.total.tables[0])
-    return state.with_result(
-        name, found.finer(asked.cuts, n_parts) if found.n_examples else asked.cuts
-    )
+    request: BinsRequest = context.request
+    histograms = request.histograms_of(batch.total.tables[0])
+    cuts = request.cuts
+    if histograms.n_examples:
+        cuts = histograms.finer(cuts, n_parts)
+    return state.with_result(name, cuts)
 
 
-def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
-    found = context.request.found(batch.total.tables[0])
-    return fold(state, replace(batch, total=found), context)  # type: ignore[arg-type]
+def _fold(state: RunState, batch: Batch[Any], context: Context) -> RunState:
+    """The state with the specs that follow from the samples of each class in the bins."""
+    request: BinsRequest = context.request
+    histograms = request.histograms_of(batch.total.tables[0])
+    return fold(state, replace(batch, total=histograms), context)
 
 
-_PARTS = [
-    (f"bins {number}", n_parts) for number, n_parts in enumerate((*SPLITS[1:], 1), 1)
-]
-"""Phases that split bins, and the parts that each splits them into."""
+def _bins_phases() -> list[Phase]:
+    """Phases that split bins, and the one that counts the samples of each class."""
+    phases = []
+    before = ""
+    for number, n_parts in enumerate((*SPLITS[1:], 1), 1):
+        name = f"bins {number}"
+        split = partial(_split, name=name, n_parts=n_parts)
+        phases.append(_bins_phase(name, before, split))
+        before = name
+    return [*phases, _bins_phase(COLUMNS.name, before, _fold)]
 
-_SPLITTING = [(name, partial(_split, name=name, n_parts=n)) for name, n in _PARTS]
-_FOLDS: list[tuple[str, Any]] = [*_SPLITTING, (COLUMNS.name, _fold)]
 
-BINS = [
-    replace(
+def _bins_phase(
+    name: str, before: str, fold: Callable[[RunState, Batch[Any], Context], RunState]
+) -> Phase:
+    return replace(
         COLUMNS,
         name=name,
         request=partial(_ask, before=before),
         fold=fold,
         content=_BINS_CONTENT,
     )
-    for (name, fold), before in zip(
-        _FOLDS, ("", *(name for name, _ in _PARTS)), strict=True
-    )
-]
+
+
+_LAST_SPLIT = f"bins {len(SPLITS)}"
+BINS = _bins_phases()
 
 
 def phases_for(options: RunOptions) -> list[Phase]:
-    """The phase of a run in clear, or those of a secure one; none without a plan that
-    derives specs from them.
+    """The phase of a run in clear, or those of a secure one.
+
+    There is none without a plan that derives specs from the columns.
     """
     if options.plan is None:
         return []

@@ -1,5 +1,4 @@
-"""Phase "counts": the class counts of every party, by each of the run's specs, and
-their sum.
+"""Phase "counts": class counts of every party by each of the run's specs.
 
 A new federation starts from zeros. Parties join a saved run by adding to its sum, and
 leave it by sending once more the counts they were counted by: their SHA-256 must be the
@@ -12,18 +11,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
-from flwr_flynn.federated.protocol import NOISY, NOISY_EXAMPLES, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import (
+    NOISY,
+    NOISY_EXAMPLES,
+    TRAIN,
+    Config,
+    Entries,
+    Reply,
+)
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
@@ -41,14 +47,17 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
 @register
 @dataclass(frozen=True)
 class CountsRequest(RunRequest[CountsOfSpecs]):
-    """Ask for class counts by each of a run's specs, with noise in a run that has a
-    mechanism.
+    """Ask for class counts by each of a run's specs.
+
+    They have noise in a run that has a mechanism.
     """
 
-    max_examples: int | None = None  # of a party; a 1024th of the capacity by default
-    # of the saved run, as is the roster; the server's alone
+    max_examples: int | None = None
+    """Samples of a party, at most; by default a 1024th of the capacity."""
     totals: CountsOfSpecs | None = None
+    """Sum of the saved run; the server's alone."""
     roster: Roster = field(default_factory=Roster)
+    """Roster of the counts; the server's alone."""
 
     phase = "counts"
     sentence = (
@@ -56,12 +65,12 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         "shows in the model, unless epsilon."
     )
     proves = True
-    # True if an answer has counts that the server takes out of the sum
     removes: ClassVar[bool] = False
+    """True if an answer has counts that the server takes out of the sum."""
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> Self:
         return cls(announced_run(config, party))
 
@@ -87,28 +96,30 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         if run.mechanism is None:
             return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
         field = codec.release_field(run.hasher, run.mechanism, sizes.total)
+        if run.bound is None:
+            return [field]
         # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on
         # the release alone.
-        return [field if run.bound is None else replace(field, most=sizes.total)]
+        return [replace(field, most=sizes.total)]
 
-    def parts(self, statistic: CountsOfSpecs) -> list[codec.Array]:
+    def parts(self, statistic: CountsOfSpecs) -> list[Array]:
         parts = [counts.array for counts in statistic.parts]
         if self.run.mechanism is None or self.bound is None:
             return parts
         return [np.clip(part, -self.bound, self.bound) for part in parts]
 
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
+    def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
         if self.run.mechanism is None:
             return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
-        return CountsOfSpecs(
-            (codec.released(parts[0], self.run.hasher, self.run.mechanism, n_parties),)
+        counts = codec.released(
+            parts[0], self.run.hasher, self.run.mechanism, n_parties
         )
+        return CountsOfSpecs((counts,))
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
         if self.run.mechanism is not None:
-            return CountsOfSpecs(
-                (party.release(self.run, self.is_withdrawal),)
-            ), NOISY_EXAMPLES
+            release = party.release(self.run, self.is_withdrawal)
+            return CountsOfSpecs((release,)), NOISY_EXAMPLES
         counts = self.counted(party)
         return counts, counts.parts[0].n_examples
 
@@ -140,19 +151,19 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         return Sizes(announced, announced)
 
     def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
-        if (
-            self.run.mechanism is None
-            and (n_examples := self.now(statistic).parts[0].n_examples) != sizes.total
-        ):
+        if self.run.mechanism is not None:
+            return
+        n_examples = self.now(statistic).parts[0].n_examples
+        if n_examples != sizes.total:
             raise PayloadError(
                 "counts", f"{sizes.total} examples as announced", n_examples
             )
 
-    def sizes(self, statistic: CountsOfSpecs) -> npt.NDArray[np.int64] | None:
-        sizes: npt.NDArray[np.int64] | None = None
-        if self.run.is_plain:
-            sizes = self.now(statistic).parts[0].n_per_class
-        return sizes
+    def sizes(self, statistic: CountsOfSpecs) -> Integers | None:
+        if not self.run.is_plain:
+            return None
+        n_per_class: Integers = self.now(statistic).parts[0].n_per_class
+        return n_per_class
 
     def load(self, statistic: CountsOfSpecs) -> int:
         counts = self.now(statistic).parts[0]
@@ -176,9 +187,7 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         return self.now(statistic).sha256
 
     def before(self, statistic: CountsOfSpecs) -> CountsOfSpecs | None:
-        """Counts that the server takes out of the sum, if any: those that the party was
-        counted by.
-        """
+        """Counts that the party was counted by, if the server takes them out."""
         if self.removes:
             return CountsOfSpecs(statistic.parts[: len(self.run.specs)])
         return None
@@ -188,46 +197,40 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         return CountsOfSpecs(statistic.parts[-len(self.run.specs) :])
 
     def match(
-        self, statistic: CountsOfSpecs, sender: Sender, taken: set[int]
+        self, statistic: CountsOfSpecs, sender: Sender, gone: set[int]
     ) -> int | None:
-        members = self.roster.before
         then = self.before(statistic)
         if then is not None:
-            return self._counted_by(then, sender, taken)
-        found = self.roster.find(*sender)
-        if found:
-            name = members[found[0]]
+            return self._counted_by(then, sender, gone)
+        indices = self.roster.find(*sender)
+        if indices:
+            member = self.roster.before[indices[0]]
             raise PayloadError(
                 "member",
                 "a new one",
-                name,
-                text=f"in the federation already, as {name}",
+                member,
+                text=f"in the federation already, as {member}",
             )
         return None
 
-    def _counted_by(self, then: CountsOfSpecs, sender: Sender, taken: set[int]) -> int:
-        """The index of the member of the saved run that was counted by these very
-        counts.
-        """
+    def _counted_by(self, then: CountsOfSpecs, sender: Sender, gone: set[int]) -> int:
+        """Index of the member of the saved run that was counted by these very counts."""
         members = self.roster.before
-        there = self.roster.staying - taken
-        found = [
-            index
-            for index in self.roster.proven(sender.cid, sender.proof)
-            if index in there
-        ]
-        # anybody can give its name
-        if not found and any(index in there for index in self.roster.find(*sender)):
+        staying = self.roster.staying - gone
+        proven = self.roster.proven(sender.cid, sender.proof)
+        indices = [index for index in proven if index in staying]
+        # Anybody can give the name of a member.
+        if not indices and not staying.isdisjoint(self.roster.find(*sender)):
             expected = (
                 "the node that was counted, or the secret of its node setting "
                 "member-path"
             )
             raise PayloadError("member", expected, "its name alone")
-        if not found:
+        if not indices:
             raise PayloadError(
                 "member", "one of the federation", "none", text="not in the federation"
             )
-        if all(not members[index].sha256 for index in found):
+        if all(not members[index].sha256 for index in indices):
             text = (
                 "added by a secure sum, in which nobody's counts are known: it "
                 "cannot be taken out"
@@ -238,59 +241,58 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
                 "added by a secure sum",
                 text=text,
             )
-        for index in found:
+        for index in indices:
             if members[index].sha256 == then.sha256:
                 return index
         got = "counts of another SHA-256; have its data or settings changed?"
         raise PayloadError(
-            "counts", f"those that {members[found[0]]} was counted by", got
+            "counts", f"those that {members[indices[0]]} was counted by", got
         )
 
-    def change(self, statistic: CountsOfSpecs) -> dict[str, Any] | None:
+    def change(self, statistic: CountsOfSpecs) -> Entries | None:
         then = self.before(statistic)
         if then is None or self.bound is not None:
             return None
-        return {
-            "before": _in_short(then),
-            "now": None if self.is_withdrawal else _in_short(self.now(statistic)),
-        }
+        now = None
+        if not self.is_withdrawal:
+            now = _in_short(self.now(statistic))
+        return {"before": _in_short(then), "now": now}
 
     def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
         then = self.before(statistic)
-        if then is None:
-            rest = total
-        else:
-            rest = total - then
+        if then is not None:
+            total = total - then
         if self.is_withdrawal:
-            return rest
-        return rest + self.now(statistic)
+            return total
+        return total + self.now(statistic)
 
 
-def _in_short(counts: CountsOfSpecs) -> dict[str, Any]:
+def _in_short(counts: CountsOfSpecs) -> dict[str, object]:
     """Samples, None with noise, and SHA-256 of counts."""
     first = counts.parts[0]
-    return {
-        "examples": None if first.noise else first.n_examples,
-        "sha256": list(counts.sha256),
-    }
+    n_examples = None
+    if not first.noise:
+        n_examples = first.n_examples
+    return {"examples": n_examples, "sha256": list(counts.sha256)}
 
 
 @register
 @dataclass(frozen=True)
 class WithdrawRequest(CountsRequest):
-    """Ask parties that leave for the counts they were counted by; the server takes them
-    out of the sum.
+    """Ask parties that leave for the counts they were counted by.
+
+    The server takes these out of the sum.
     """
 
     phase = "withdraw"
-    removes = is_withdrawal = True
+    removes = True
+    is_withdrawal = True
 
 
 @register
 @dataclass(frozen=True)
 class UpdateRequest(CountsRequest):
-    """Ask parties whose samples have changed for the counts they were counted by, and
-    for the new ones.
+    """Ask parties whose samples have changed for their counts of before and of now.
 
     The server replaces the former by the latter, if they are those of the saved run by
     their SHA-256: then the sum is that of parties which never had other samples, bit
@@ -298,20 +300,19 @@ class UpdateRequest(CountsRequest):
     """
 
     phase = "update"
-    removes = is_update = True
+    removes = True
+    is_update = True
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> Self:
-        found = super().from_config(config, arrays, party)
-        if not found.run.is_plain:
-            raise PayloadError(
-                "mode",
-                "exact counts in clear, which alone can be updated",
-                found.run.mode,
-            )
-        return found
+        request = super().from_config(config, arrays, party)
+        run = request.run
+        if not run.is_plain:
+            expected = "exact counts in clear, which alone can be updated"
+            raise PayloadError("mode", expected, run.mode)
+        return request
 
     def fields(self, sizes: Sizes) -> list[Field]:
         before = [
@@ -324,13 +325,12 @@ class UpdateRequest(CountsRequest):
         then = self.counted(party, before=True)
         now = self.counted(party)
         first = now.parts[0]
-        changed = -(
-            -np.abs(first.array - then.parts[0].array).sum(axis=1) // first.hash_nnz
-        )
-        party.warn_of_few(changed.tolist())
+        n_bits = np.abs(first.array - then.parts[0].array).sum(axis=1)
+        n_changed = -(-n_bits // first.hash_nnz)  # samples of each class, at least
+        party.warn_of_few(n_changed.tolist())
         return CountsOfSpecs(then.parts + now.parts), first.n_examples
 
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> CountsOfSpecs:
+    def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
         n = len(self.run.specs)
         then = super().of_parts(parts[:n], n_parties)
         now = super().of_parts(parts[n:], n_parties)
@@ -354,13 +354,13 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
 
 
 def phase_for(options: RunOptions) -> Phase:
-    """The counting of a run: added to nothing or to a saved sum, or taken out of one,
-    or replaced in it.
+    """The counting of a run.
+
+    Counts are added to nothing or to a saved sum, taken out of one, or replaced in it.
     """
+    audience = NEW
     if options.purpose in _KINDS:
         audience = ALL
-    else:
-        audience = NEW
     content = "class counts of the active bits of each hash"
     return Phase(
         "counts",

@@ -1,5 +1,4 @@
-"""Phase "evaluation": the model goes to the parties, which keep it and try it on
-samples they held out.
+"""Phase "evaluation": parties get the model, keep it, and try it on held-out samples.
 
 An answer has the confusion matrix, histograms of the predicted probabilities, and sums
 of scores, see `model.metrics`; with a `group` the latter for the samples of each of its
@@ -21,10 +20,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
@@ -59,7 +59,7 @@ from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
-from flwr_flynn.federated.samples import subgroup_codes, subgroup_names
+from flwr_flynn.federated.samples import Label, subgroup_codes, subgroup_names
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import (
@@ -72,164 +72,178 @@ from flwr_flynn.model.metrics import (
 )
 from flwr_flynn.model.model import Model
 
-# of a party; 32768 matrices of so many samples add up within int64
 _MAX_EXAMPLES = 2**48
+"""Samples of a party; 32768 matrices of so many add up within int64."""
 _CONTENT = (
     "confusion matrices, and histograms and sums of the probabilities, of "
     "held-out samples"
 )
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
-_LARGEST = 2**50  # of a sum of scores of a party; 1024 of them add up within int64
+_LARGEST = 2**50  # a party's sum of scores; 1024 of them add up within int64
 _MOST_SHOWN = 1000  # parties whose own figures are kept
+
+Figures = dict[str, Any]
+"""Figures by their names, as JSON can hold them."""
+
+M = TypeVar("M")
 
 
 def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
-    """Histograms and sums over at most `total` samples, and of each of so many
-    subgroups.
+    """Histograms and sums over at most `total` samples, and over so many subgroups.
+
+    There are none of too many classes.
     """
-    bounds = np.array([total] * 2 + [min(total * LARGEST_SUM, _LARGEST)] * 4)
     if n_classes > MOST_CLASSES:
         return []
-    return [
-        field
-        for name, times in (("", 1), (" by group", n_groups))
-        for field in (
-            Field(f"scores{name}", (2 * n_classes * times, N_LEVELS), total),
-            Field(
-                f"sums of scores{name}",
-                (N_SUMS * times,),
-                np.tile(bounds, times),
-                PLAIN,
-            ),
-        )
-        if times
+    bounds = np.array([total] * 2 + [min(total * LARGEST_SUM, _LARGEST)] * 4)
+    shape = (2 * n_classes, N_LEVELS)
+    fields = [
+        Field("scores", shape, total),
+        Field("sums of scores", (N_SUMS,), bounds, PLAIN),
     ]
+    if n_groups:
+        shape = (2 * n_classes * n_groups, N_LEVELS)
+        bounds = np.tile(bounds, n_groups)
+        fields += [
+            Field("scores by group", shape, total),
+            Field("sums of scores by group", bounds.shape, bounds, PLAIN),
+        ]
+    return fields
 
 
-def _results(
-    shared: codec.Array, own: codec.Array, scores: Sequence[codec.Array]
-) -> Tables:
-    """Both confusion matrices, the number of parties with a second one, 0 or 1, and
-    histograms and sums.
+def _results(shared: Array, own: Array, scores: Sequence[Array]) -> Tables:
+    """Both confusion matrices, the number of second ones, and histograms and sums.
 
-    A party whose second matrix is of zeros has no class prior of its own: its copy is
-    the shared model.
+    The number is 0 for a party whose second matrix is of zeros, else 1. Such a party
+    has no class prior of its own: its copy is the shared model.
     """
     has_own = own.any()
-    return Tables(
-        (
-            shared,
-            own if has_own else shared,
-            np.full((1, 1), has_own, np.int64),
-            *scores,
-        )
-    )
+    if not has_own:
+        own = shared
+    return Tables((shared, own, np.full((1, 1), has_own, np.int64), *scores))
 
 
 def by_group(
-    tables: Sequence[codec.Array], rows: Sequence[Any]
-) -> list[tuple[codec.Array, codec.Array, Any]]:
-    """Histograms and sums of all samples, and then of each subgroup, as views, each
-    with the entry of `rows`.
+    tables: Sequence[Array], marks: Sequence[M]
+) -> list[tuple[Array, Array, M]]:
+    """Histograms and sums of all samples, and then of each subgroup, as views.
+
+    Each of them is with its mark, such as a name.
     """
     if not tables:
         return []
-    found = [(tables[0], tables[1], rows[0])]
+    groups = [(tables[0], tables[1], marks[0])]
     if len(tables) > 2:
-        n = len(rows) - 1
-        found += zip(
-            tables[2].reshape(n, *tables[0].shape),
-            tables[3].reshape(n, N_SUMS),
-            rows[1:],
-            strict=True,
-        )
-    return found
+        n_groups = len(marks) - 1
+        histograms = tables[2].reshape(n_groups, *tables[0].shape)
+        sums = tables[3].reshape(n_groups, N_SUMS)
+        groups += zip(histograms, sums, marks[1:], strict=True)
+    return groups
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Results of one evaluation."""
 
-    figures: dict[str, Any] | None  # see `evaluated`; None without any
+    figures: Figures | None  # see `evaluated`; None without any
     unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
 
 
 class Result(NamedTuple):
     """Result of one party."""
 
-    # samples that the model gets right, and those that the party's own copy does
     right: tuple[int, int]
+    """Samples that the model gets right, and those that the party's own copy does."""
     n_examples: int
-    # see `metrics.overall`; None below the floor, and of parties beyond 1000
-    figures: dict[str, Any] | None = None
+    figures: Figures | None = None
+    """See `metrics.overall`; None below the floor, and of parties beyond 1000."""
 
 
 def of_party(statistic: Tables, n_before: int) -> Result:
     """The result of a party, after those of so many others."""
     shared, own, _, *scores = statistic.tables
-    has_figures = n_before < _MOST_SHOWN and scores and scores[1][0]
-    found = None
-    if has_figures:
-        found = figures.overall(scores[0], scores[1])
-    return Result((int(np.trace(shared)), int(np.trace(own))), int(shared.sum()), found)
+    right = (int(np.trace(shared)), int(np.trace(own)))
+    n_examples = int(shared.sum())
+    if n_before < _MOST_SHOWN and _has_sums(scores):
+        return Result(right, n_examples, figures.overall(scores[0], scores[1]))
+    return Result(right, n_examples)
+
+
+def _has_sums(scores: Sequence[Array]) -> bool:
+    """True if the sums of scores are those of some samples."""
+    return bool(scores) and bool(scores[1][0])
 
 
 def evaluated(
     total: Tables,
     parts: Mapping[str, Result],
-    labels: Sequence[Any] = (),
+    labels: Sequence[Label] = (),
     groups: Sequence[str] = (),
     group: str = "",
     least: int = 1,
-) -> dict[str, Any] | None:
-    """Figures from the sum of the answers, and results by party, by name; None without
-    samples.
+) -> Figures | None:
+    """Figures from the sum of the answers, and results by party, by name.
 
-    They are those of `metrics.summary`, under "class_prior" those of the parties' own
-    models, and under "figures" those of `model.metrics`, by party and by subgroup as
-    well, where classes have at least `least` samples.
+    None without samples. They are those of `metrics.summary`, under "class_prior" those
+    of the parties' own models, and under "figures" those of `model.metrics`, by party
+    and by subgroup as well, where classes have at least `least` samples.
     """
     if not total.tables[0].any():
         return None
-
-    def counted(index: int) -> dict[str, Any]:
-        right = {
-            name: (part.right[index], part.n_examples) for name, part in parts.items()
-        }
-        return figures.summary(total.tables[index], right)
-
-    sent = int(total.tables[2].item())
+    n_own = int(total.tables[2].item())
+    class_prior = None
+    if n_own:
+        class_prior = _summary(total, parts, 1) | {"sent": n_own}
+    scores: list[Array] = []
     tables = total.tables[3:]
-    scores = [
-        each
-        for pair in zip(tables[::2], tables[1::2], strict=True)
-        for each in above_floor(*pair, least)
-    ]
-    found = None
-    if scores and scores[1][0]:
-        entries = by_group(scores, ["", *groups])
-        levels = [
-            {"level": name, **figures.overall(table, sums)}
-            for table, sums, name in entries[1:]
-            if sums[0]
-        ]
-        shown = [
-            {"name": name, **part.figures}
-            for name, part in parts.items()
-            if part.figures
-        ]
-        found = {
+    for histograms, sums in zip(tables[::2], tables[1::2], strict=True):
+        scores += above_floor(histograms, sums, least)
+    detailed = None
+    if _has_sums(scores):
+        detailed = {
             "examples": int(scores[1][0]),
             "resolution": figures.resolution(scores[0]),
             "overall": figures.overall(scores[0], scores[1]),
             "classes": figures.by_class(scores[0], labels),
-            "parties": sorted(shown, key=lambda each: (each["accuracy"], each["name"])),
-            "groups": {"column": group, "levels": levels} if group else None,
+            "parties": _by_party(parts),
+            "groups": _by_level(scores, groups, group),
         }
-    return counted(0) | {
-        "class_prior": counted(1) | {"sent": sent} if sent else None,
-        "figures": found,
+    return _summary(total, parts, 0) | {
+        "class_prior": class_prior,
+        "figures": detailed,
     }
+
+
+def _summary(total: Tables, results: Mapping[str, Result], index: int) -> Figures:
+    """Figures of the model (0), or of the parties' own copies (1)."""
+    right = {
+        name: (party.right[index], party.n_examples) for name, party in results.items()
+    }
+    return figures.summary(total.tables[index], right)
+
+
+def _by_party(results: Mapping[str, Result]) -> list[Figures]:
+    """Figures of parties that have some, the least accurate first."""
+    shown = [
+        {"name": name, **party.figures}
+        for name, party in results.items()
+        if party.figures
+    ]
+    return sorted(shown, key=lambda party: (party["accuracy"], party["name"]))
+
+
+def _by_level(
+    scores: Sequence[Array], names: Sequence[str], column: str
+) -> Figures | None:
+    """Figures of the levels of a column that have samples; None without a column."""
+    if not column:
+        return None
+    levels = [
+        {"level": name, **figures.overall(histograms, sums)}
+        for histograms, sums, name in by_group(scores, ["", *names])[1:]
+        if sums[0]
+    ]
+    return {"column": column, "levels": levels}
 
 
 @register
@@ -237,10 +251,10 @@ def evaluated(
 class EvaluationRequest(RunRequest[Tables]):
     """Distribute the model, and ask for results on held-out samples."""
 
-    run: RunSpec  # with the specs of the model's members
+    run: RunSpec  # it has the specs of the model's members alone
     model: Model
     n_releases: int = 0  # noises in the counts
-    tries: bool = True  # else parties only keep the model
+    tries: bool = True  # False: parties only keep the model
     group: str = ""  # a column of the schema
 
     phase = "evaluation"
@@ -248,30 +262,32 @@ class EvaluationRequest(RunRequest[Tables]):
     is_summed: ClassVar[bool] = False  # True if the results are learned in a secure sum
 
     def to_config(self) -> dict[str, Scalar]:
-        rows = [(each.scoring, each.weight) for each in self.model.members]
-        members = [
-            [scoring.rule, scoring.decay, scoring.temperature, weight]
-            for scoring, weight in rows
-        ]
-        return {
+        scorings = []
+        for member in self.model.members:
+            scoring = member.scoring
+            scorings.append(
+                [scoring.rule, scoring.decay, scoring.temperature, member.weight]
+            )
+        config = {
             **super().to_config(),
-            key("scorings"): json.dumps(members),
+            key("scorings"): json.dumps(scorings),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
-            **({key("group"): self.group} if self.group else {}),
-            **codec.gram_entries(self.run, self.model.gram),
         }
+        if self.group:
+            config[key("group")] = self.group
+        return config | codec.gram_entries(self.run, self.model.gram)
 
-    def arrays(self) -> list[codec.Array]:
-        if self.model.gram is None:
-            packed = []
-        else:
-            packed = [pack_signed(self.model.gram.weights)]
-        return codec.encode(*(each.counts for each in self.model.members)) + packed
+    def arrays(self) -> list[Array]:
+        counts = [member.counts for member in self.model.members]
+        arrays = codec.encode(*counts)
+        if self.model.gram is not None:
+            arrays.append(pack_signed(self.model.gram.weights))
+        return arrays
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[codec.Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
     ) -> EvaluationRequest:
         tries = config.boolean("tries")
         run = announced_run(config, party)
@@ -281,28 +297,22 @@ class EvaluationRequest(RunRequest[Tables]):
             group = config.text("group", 200)
         gram = None
         if "gram" in config:
-            arrays, gram = (
-                arrays[:-1],
-                codec.announced_gram(config, run, arrays[-1:], party),
-            )
+            gram = codec.announced_gram(config, run, arrays[-1:], party)
+            arrays = arrays[:-1]
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
-            counts = (
-                codec.decode_total(arrays, run.hasher, run.mechanism, n_releases),
-            )
+            total = codec.decode_total(arrays, run.hasher, run.mechanism, n_releases)
+            counts = (total,)
         with refusing():
-            model = model_of_members(
-                run, codec.announced_members(config, run, counts), gram
-            )
-        found = cls(run, model, n_releases, tries, group)
+            members = codec.announced_members(config, run, counts)
+            model = model_of_members(run, members, gram)
+        request = cls(run, model, n_releases, tries, group)
         if tries:
-            n_integers = sum(
-                field.size
-                for field in score_fields(run.n_classes, len(found.groups), 0)
-            )
+            fields = score_fields(run.n_classes, len(request.groups), 0)
+            n_integers = sum(field.size for field in fields)
             party.check_memory(24 * n_integers, f"results of {n_integers} integers")
-        return found
+        return request
 
     @property
     def bound(self) -> int | None:
@@ -324,14 +334,13 @@ class EvaluationRequest(RunRequest[Tables]):
         return subgroup_names(self.run.feature_names, self.group)
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        # the second is packed: zeros are next to nothing
-        shape = (self.run.n_classes,) * 2
+        n_classes = self.run.n_classes
+        shape = (n_classes, n_classes)
         matrices = [Field("confusion matrix", shape, sizes.total, PLAIN)]
         if not self.is_summed:
+            # It is packed: zeros are next to nothing.
             matrices.append(Field("own confusion matrix", shape, sizes.total))
-        return matrices + score_fields(
-            self.run.n_classes, len(self.groups), sizes.total
-        )
+        return matrices + score_fields(n_classes, len(self.groups), sizes.total)
 
     def compute(self, party: SampleAccess) -> Answer:
         if self.is_summed:
@@ -350,17 +359,10 @@ class EvaluationRequest(RunRequest[Tables]):
             statistic, n_examples = self.measured(party)
         except Exception as error:  # noqa: BLE001
             # Its text may hold anything; `Party.reason` tells the kind alone.
-            is_ours = isinstance(error, DataError | PayloadError) and error.field in (
-                "X",
-                "y",
-                "n_features",
-            )
-            if is_ours:
-                shown: Exception = DataError(
-                    "X_test, y_test", text=f"X_test, y_test: {error}"
-                )
-            else:
-                shown = error
+            shown: Exception = error
+            fields = ("X", "y", "n_features")
+            if isinstance(error, DataError | PayloadError) and error.field in fields:
+                shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}")
             return Answer(metrics={REFUSED: party.reason("the evaluation", shown)})
         if not n_examples:
             return Answer()
@@ -369,16 +371,13 @@ class EvaluationRequest(RunRequest[Tables]):
         return answer
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        """Confusion matrices, the second of zeros without a class prior of its own, and
-        histograms and sums.
+        """Confusion matrices, and histograms and sums.
+
+        The second matrix is of zeros without a class prior of the party's own.
         """
         mine, has_own, batches = party.tried(self.run, self.model)
         n_classes = self.run.n_classes
         names = self.groups
-        if self.is_summed:
-            least = 1
-        else:
-            least = party.options.min_examples
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         tables = [
             np.zeros(field.shape, np.int64)
@@ -388,43 +387,47 @@ class EvaluationRequest(RunRequest[Tables]):
             posterior = self.model.posterior(scores)
             shared = posterior.argmax(axis=1)
             matrices[0] += confusion(true, shared, n_classes)
-            matrices[1] += (
-                confusion(true, mine.posterior(scores).argmax(axis=1), n_classes)
-                if has_own
-                else 0
-            )
+            if has_own:
+                own = mine.posterior(scores).argmax(axis=1)
+                matrices[1] += confusion(true, own, n_classes)
             if tables:
                 probabilities = self.model.probabilities(posterior)
                 groups = [np.ones(len(true), bool)]
                 if names:
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
                     groups += [codes == index for index in range(len(names))]
-                for table, sums, rows in by_group(tables, groups):
-                    parts = figures.scored(
+                for histograms, sums, rows in by_group(tables, groups):
+                    new_histograms, new_sums = figures.scored(
                         probabilities[rows], true[rows], shared[rows]
                     )
-                    table += parts[0]
-                    sums += parts[1]
+                    histograms += new_histograms
+                    sums += new_sums
             del scores, posterior  # those of the next batch take as much memory
-        for table, sums in zip(tables[::2], tables[1::2], strict=True):
-            table[:], sums[:] = above_floor(table, sums, least)
+        least = party.options.min_examples
+        if self.is_summed:
+            least = 1
+        for index in range(0, len(tables), 2):
+            tables[index : index + 2] = above_floor(
+                tables[index], tables[index + 1], least
+            )
         return _results(matrices[0], matrices[1], tables), int(matrices[0].sum())
 
-    def parts(self, statistic: Tables) -> list[codec.Array]:
+    def parts(self, statistic: Tables) -> list[Array]:
         shared, own, n_own, *scores = statistic.tables
         if self.is_summed:
             return [shared, *scores]
-        return [shared, own * (n_own > 0), *scores]
+        if not n_own.any():
+            own = np.zeros_like(own)
+        return [shared, own, *scores]
 
-    def of_parts(self, parts: list[codec.Array], n_parties: int) -> Tables:
-        shared, own, *scores = (
-            parts
-            if not self.is_summed
-            else (parts[0], np.zeros_like(parts[0]), *parts[1:])
-        )
-        if own.any() and not (
-            self.run.is_plain and np.array_equal(shared.sum(axis=1), own.sum(axis=1))
-        ):
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
+        if self.is_summed:
+            shared, *scores = parts
+            own = np.zeros_like(shared)
+        else:
+            shared, own, *scores = parts
+        has_same_sizes = np.array_equal(shared.sum(axis=1), own.sum(axis=1))
+        if own.any() and not (self.run.is_plain and has_same_sizes):
             raise PayloadError(
                 "confusion matrix",
                 "the same samples of each class in both, or one alone",
@@ -446,32 +449,15 @@ class EvaluationRequest(RunRequest[Tables]):
             raise PayloadError(
                 "confusion matrix", f"{sizes.total} examples as announced", total
             )
-        n_per_class = matrix.sum(axis=1)
-        for index, (table, sums, _) in enumerate(
-            by_group(scores, [None] * (1 + len(self.groups)))
-        ):
-            found = table.sum(axis=1).reshape(-1, 2)
-            expected = np.stack([sizes.total - n_per_class, n_per_class], axis=1)
-            is_whole = (found == expected).all(axis=1) | (found == 0).all(axis=1)
-            is_part = (found <= expected).all(axis=1)
-            if not (is_part if index else is_whole).all():
-                raise PayloadError(
-                    "scores", "the samples of the confusion matrix", "others"
-                )
-            if sums[0] == 0:
-                whole = [0, 0]
-            else:
-                whole = [sizes.total, np.trace(matrix)]
-            if sums[1] > sums[0] or (index == 0 and sums[:2].tolist() != whole):
-                raise PayloadError(
-                    "sums of scores", "the samples of the confusion matrix", "others"
-                )
+        marks = [None] * (1 + len(self.groups))
+        for index, (histograms, sums, _) in enumerate(by_group(scores, marks)):
+            _check_scores(histograms, sums, matrix, total, is_all=index == 0)
 
     def party_result(self, statistic: Tables, n_before: int) -> Result:
         return of_party(statistic, n_before)
 
     def read(
-        self, arrays: Sequence[codec.Array], reply: Reply, member: Member | None
+        self, arrays: Sequence[Array], reply: Reply, member: Member | None
     ) -> Tables | None:
         # What nobody asked for is not looked at.
         if not self.tries or reply.announced == 0:
@@ -479,11 +465,40 @@ class EvaluationRequest(RunRequest[Tables]):
         return super().read(arrays, reply, member)
 
 
+def _check_scores(
+    histograms: Array, sums: Array, matrix: Array, total: int, is_all: bool
+) -> None:
+    """Refuse histograms and sums that a confusion matrix does not allow.
+
+    They are those of all samples, or of a subgroup. Those of all are left out where
+    they are of few.
+    """
+    sizes = histograms.sum(axis=1).reshape(-1, 2)
+    n_per_class = matrix.sum(axis=1)
+    most = np.stack([total - n_per_class, n_per_class], axis=1)
+    if is_all:
+        is_possible = (sizes == most).all(axis=1) | (sizes == 0).all(axis=1)
+    else:
+        is_possible = (sizes <= most).all(axis=1)
+    if not is_possible.all():
+        raise PayloadError("scores", "the samples of the confusion matrix", "others")
+    n_examples, n_right = sums[:2].tolist()
+    is_wrong = n_right > n_examples
+    if is_all:
+        known = ((0, 0), (total, int(np.trace(matrix))))
+        is_wrong = (n_examples, n_right) not in known
+    if is_wrong:
+        raise PayloadError(
+            "sums of scores", "the samples of the confusion matrix", "others"
+        )
+
+
 @register
 @dataclass(frozen=True)
 class SecureEvaluationRequest(EvaluationRequest):
-    """Ask for results on held-out samples in a secure sum; without a disclosure floor,
-    as nobody sees a party's own.
+    """Ask for results on held-out samples in a secure sum.
+
+    It has no disclosure floor, as nobody sees a party's own results.
     """
 
     phase = "secure evaluation"
@@ -501,7 +516,10 @@ def _ask(
     if run.is_secure:
         n_releases = len(context.counted.members)  # each added a share of the noise
     tries = kind.is_summed or (options.is_evaluated and not options.sums_results)
-    return kind(run, model, n_releases, tries, options.group_column if tries else "")
+    column = ""
+    if tries:
+        column = options.group_column
+    return kind(run, model, n_releases, tries, column)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -514,22 +532,21 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     summed = state.results.get(SECURE_EVALUATION.name)
     if summed is not None:
         return state.with_result(request.phase, Evaluation(summed.figures, unkept))
-    parts = {context.names[cid]: part for cid, part in batch.parts.items()}
+    by_party = {context.names[cid]: party for cid, party in batch.parts.items()}
     classes = list(request.run.classes)
     least = 1
     if request.is_summed:
         least = _PUBLIC_FLOOR
-    found = evaluated(batch.total, parts, classes, request.groups, request.group, least)
-    return state.with_result(request.phase, Evaluation(found, unkept))
+    summary = evaluated(
+        batch.total, by_party, classes, request.groups, request.group, least
+    )
+    return state.with_result(request.phase, Evaluation(summary, unkept))
 
 
-_asks, _asks_in_secret = (
-    partial(_ask, kind=kind) for kind in (EvaluationRequest, SecureEvaluationRequest)
-)
 EVALUATION = Phase(
     "evaluation",
     EVALUATE,
-    _asks,
+    partial(_ask, kind=EvaluationRequest),
     _fold,
     audience=PRESENT,
     content=_CONTENT,
@@ -539,7 +556,7 @@ SECURE_EVALUATION = replace(
     EVALUATION,
     name="secure evaluation",
     channel=TRAIN,
-    request=_asks_in_secret,
+    request=partial(_ask, kind=SecureEvaluationRequest),
     audience=COUNTED,
     applies=lambda options: options.sums_results,
 )

@@ -17,19 +17,20 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.permissions import PartyOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess, progress
+from flwr_flynn.federated.samples import Codes
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,
@@ -54,8 +55,8 @@ _CAPACITY = (2**63 - 1) // LARGEST_PRODUCT  # samples whose sums are int64
 class GramRequest(RunRequest[GramMatrix]):
     """Ask for the Gram matrix."""
 
-    run: RunSpec  # with the hashes of the Gram matrix
-    weights: tuple[int, ...]  # of the classes
+    run: RunSpec  # its specs are the hashes of the Gram matrix
+    weights: tuple[int, ...]  # one for each class
 
     phase = "gram"
     sentence = (
@@ -90,11 +91,11 @@ class GramRequest(RunRequest[GramMatrix]):
     def admit(self, options: PartyOptions) -> None:
         super().admit(options)
         if self.bound is None and not options.gram:
-            of = (
+            matrix = (
                 f"the Gram matrix of classes of at least {options.min_examples} "
                 "samples in each fold"
             )
-            expected = f"true (FlyNNClient: gram=True) to let {of} leave in clear"
+            expected = f"true (FlyNNClient: gram=True) to let {matrix} leave in clear"
             raise PrivacyError("node-config gram", expected, False)
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
@@ -105,13 +106,15 @@ class GramRequest(RunRequest[GramMatrix]):
             X, codes = self._without_few(X, codes, least)
         specs = self.run.specs
         n_jobs = party.options.n_jobs
-        return GramMatrix.from_data(
+        matrix = GramMatrix.from_data(
             specs, self.weights, X, codes, n_jobs, progress(len(codes))
-        ), n_counted
+        )
+        return matrix, n_counted
 
-    def _without_few(self, X: Any, codes: Array, least: int) -> tuple[Any, Array]:
-        """Samples and class codes without the classes of which a fold has some samples,
-        but fewer than `least`.
+    def _without_few(self, X: Array, codes: Codes, least: int) -> tuple[Array, Codes]:
+        """Samples and class codes without small classes.
+
+        Of these a fold has some samples, but fewer than `least`.
         """
         sizes = fold_sizes(X, codes, self.run.n_classes)
         stays = ~np.any((sizes > 0) & (sizes < least), axis=0)[codes]
@@ -134,8 +137,8 @@ class GramRequest(RunRequest[GramMatrix]):
     def fields(self, sizes: Sizes) -> list[Field]:
         n_rows = self.n_rows
         n_classes = self.run.n_classes
-        # of each fold the upper triangle of the products row by row, and the sums of
-        # the rows by class
+        # The products of a fold are the upper triangle row by row; its sums are those
+        # of the rows by class.
         return [
             Field("class sizes", (N_FOLDS, n_classes), sizes.per_class, PLAIN),
             Field(
@@ -170,8 +173,9 @@ class GramRequest(RunRequest[GramMatrix]):
         return GramMatrix((products, by_class, sizes))
 
     def _is_possible(self, products: Array, sums: Array, sizes: Array) -> bool:
-        """True if samples can have the sums of a fold as far as single products tell:
-        false ones could spoil it all.
+        """True if samples can have the sums of a fold, as far as single products tell.
+
+        False sums could spoil the whole matrix.
         """
         weights = np.array(self.weights)
         if (sums > LEVELS * sizes[:, None]).any():  # else totals may be beyond int64
@@ -179,19 +183,19 @@ class GramRequest(RunRequest[GramMatrix]):
         totals = weights @ sums
         n_weighted = sum((weights * sizes).tolist())
         start = 0
-        for i, total in enumerate(totals.tolist()):
-            row = products[start : start + len(totals) - i]
+        for index, total in enumerate(totals.tolist()):
+            row = products[start : start + len(totals) - index]
             start += len(row)
             square = int(row[0])
             if total > square or total * total > n_weighted * square:
                 return False
-            if (row > LEVELS * np.minimum(total, totals[i:])).any():
+            if (row > LEVELS * np.minimum(total, totals[index:])).any():
                 return False
         return True
 
     def check(self, statistic: GramMatrix, sizes: Sizes) -> None:
-        found = statistic.n_per_class.sum(axis=0)
-        if not ((found == sizes.per_class) | (found == 0)).all():
+        n_per_class = statistic.n_per_class.sum(axis=0)
+        if not ((n_per_class == sizes.per_class) | (n_per_class == 0)).all():
             raise PayloadError(
                 "Gram matrix",
                 "the party's samples of each class as counted, or none",
@@ -203,8 +207,8 @@ class GramRequest(RunRequest[GramMatrix]):
 class GramResult:
     """The scores from the Gram matrix, and its size."""
 
-    # None where no party with samples replied, or sums lack a class
     scoring: GramScoring | None
+    """None where no party with samples replied, or sums lack a class."""
     n_rows: int
     n_examples: int  # fewer than are counted where small classes stay at home
 
@@ -225,16 +229,16 @@ def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunSt
     if not state.results["counts"].parts[0].n_per_class[is_empty].any():
         # Else the scores would speak against a class that they never saw.
         scoring = batch.total.scoring(request.run.specs, request.weights)
-    return state.with_result(
-        GRAM.name, GramResult(scoring, request.n_rows, request.load(batch.total))
-    )
+    result = GramResult(scoring, request.n_rows, request.load(batch.total))
+    return state.with_result(GRAM.name, result)
 
 
-# They depend on candidates that are not selected, too, which are not saved.
 _PRODUCTS = (
     "products of the samples' hashes with each other in two folds, and their "
     "sums by class"
 )
+# A run that stopped here resumes at the selection: the products depend on candidates
+# that are not selected, too, which are not saved.
 GRAM = Phase(
     "gram",
     TRAIN,

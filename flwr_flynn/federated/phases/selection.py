@@ -1,5 +1,6 @@
-"""Phase "selection": the members of the committee, their scorings and weights, by the
-parties' leave-one-out.
+"""Phase "selection": members of the committee, by the parties' leave-one-out.
+
+Their scorings and weights are selected as well.
 
 Every counted party gets the sums of the counts and the candidates. Its answer has, for
 each candidate and class, the number of its training samples that the model trained
@@ -14,16 +15,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import candidate_scorings
@@ -45,7 +46,7 @@ from flwr_flynn.model.selection import (
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"
-_CANDIDATE_CHARS = 64  # of one in JSON
+_CANDIDATE_CHARS = 64  # characters of a candidate in JSON
 MAX_SAMPLE_LOSS = int(MAX_LOSS / LOSS_UNIT)
 """The largest log-loss of a sample, in units of `LOSS_UNIT`."""
 
@@ -67,11 +68,8 @@ class SelectionRequest(RunRequest[Tables]):
     )
 
     def to_config(self) -> dict[str, Scalar]:
-        pairs = [
-            [[scoring.rule, scoring.decay] for scoring in entries]
-            for entries in self.candidates
-        ]
-        return {**super().to_config(), key("candidates"): json.dumps(pairs)}
+        pairs = json.dumps(_pairs(self.candidates))
+        return {**super().to_config(), key("candidates"): pairs}
 
     def arrays(self) -> list[Array]:
         return codec.encode(*self.totals.parts)
@@ -107,7 +105,8 @@ class SelectionRequest(RunRequest[Tables]):
         n_classes = self.run.n_classes
         most = MAX_SAMPLE_LOSS * int(np.broadcast_to(sizes.per_class, n_classes).sum())
         fields = [Field("left out", (1, n_classes), sizes.per_class, NUMBERS)]
-        for n in map(len, self.candidates):
+        for scorings in self.candidates:
+            n = len(scorings)
             fields.append(Field("correct", (n, n_classes), sizes.per_class, NUMBERS))
             fields.append(Field("log-losses", (n, len(TEMPERATURES)), most, NUMBERS))
         return fields
@@ -129,13 +128,14 @@ class Selection:
     """Members that a run selected, and how the candidates compare."""
 
     choices: tuple[Choice, ...]  # the best first
-    # of each; without a temperature where no party with samples replied
     scorings: tuple[ScoringRule, ...]
+    """Scorings of the choices; without a temperature where no party with samples
+    replied."""
     candidates: Candidates
-    # leave-one-out, balanced; () where no party with samples replied
     accuracies: tuple[tuple[float, ...], ...]
+    """Leave-one-out, balanced; () where no party with samples replied."""
     examples: int  # samples that the accuracies are about
-    parties: int  # that replied
+    parties: int  # parties that replied
 
     @property
     def specs(self) -> tuple[int, ...]:
@@ -149,19 +149,29 @@ class Selection:
             return max(map(max, self.accuracies))
         return None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The selection as JSON can hold it."""
-        values = asdict(self)
-        values["choices"] = [
-            [each.spec, each.scoring, each.weight] for each in self.choices
+        choices = [
+            [choice.spec, choice.scoring, choice.weight] for choice in self.choices
         ]
-        values["scorings"] = [
-            [each.rule, each.decay, each.temperature] for each in self.scorings
+        scorings = [
+            [scoring.rule, scoring.decay, scoring.temperature]
+            for scoring in self.scorings
         ]
-        values["candidates"] = [
-            [[each.rule, each.decay] for each in entries] for entries in self.candidates
-        ]
-        return values | {"accuracy": self.accuracy}
+        return asdict(self) | {
+            "choices": choices,
+            "scorings": scorings,
+            "candidates": _pairs(self.candidates),
+            "accuracy": self.accuracy,
+        }
+
+
+def _pairs(candidates: Candidates) -> list[list[list[str | float]]]:
+    """Rule and decay of each scoring of each spec, as JSON can hold them."""
+    return [
+        [[scoring.rule, scoring.decay] for scoring in scorings]
+        for scorings in candidates
+    ]
 
 
 def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Candidates:
@@ -193,16 +203,18 @@ def select(
     choices = choose(correct, n_per_class, max_members)
     scorings = [candidates[choice.spec][choice.scoring] for choice in choices]
     if before and not losses:
-        choices = [Choice(i, 0, member.weight) for i, member in enumerate(before)]
+        choices = [
+            Choice(index, 0, member.weight) for index, member in enumerate(before)
+        ]
         scorings = [member.scoring for member in before]
     accuracies: tuple[tuple[float, ...], ...] = ()
     if losses:
-        found = [
+        temperatures = [
             best_temperature(losses[choice.spec][choice.scoring]) for choice in choices
         ]
         scorings = [
-            replace(scoring, temperature=each)
-            for scoring, each in zip(scorings, found, strict=True)
+            replace(scoring, temperature=temperature)
+            for scoring, temperature in zip(scorings, temperatures, strict=True)
         ]
         accuracies = tuple(
             tuple(mean_recall(row, n_per_class) for row in table) for table in correct
@@ -251,10 +263,9 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     options = context.options
     n_parties = len(batch.passed)
     candidates = context.request.candidates
+    before: Sequence[ModelMember] = ()
     if options.has_members:
         before = members_of(state, options)
-    else:
-        before = ()
     selection = select(candidates, batch.total, n_parties, options.max_members, before)
     return state.with_result("selection", selection)
 

@@ -1,5 +1,6 @@
-"""Phase "schema": kinds, levels and gaps of the parties' columns, from which the server
-derives the schema of the run.
+"""Phase "schema": kinds, levels and gaps of the parties' columns.
+
+The server derives the schema of the run from them.
 
 A party names no level, and tells of no gaps, that fewer of its rows have than its
 floor, `min_examples`. It tells the names and the kinds of all its columns.
@@ -14,11 +15,12 @@ from operator import attrgetter
 
 import numpy as np
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Array, Config, Reply, Scalar, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, refusing
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member, missing_text, require_samples
 from flwr_flynn.federated.sample_access import SampleAccess
@@ -60,7 +62,7 @@ class SchemaRequest(Request[TableSummary]):
 
     def parts(self, statistic: TableSummary) -> list[Array]:
         text = json.dumps(statistic.to_dict()).encode()
-        # of many columns with many levels the most frequent ones
+        # Of many columns with many levels only the most frequent levels are sent.
         if len(text) > MOST_BYTES:
             text = json.dumps(statistic.told(1, LEARNED_LEVELS).to_dict()).encode()
         if len(text) > MOST_BYTES:
@@ -101,11 +103,10 @@ class SchemaRequest(Request[TableSummary]):
         return statistic.n_rows
 
     def party_result(self, statistic: TableSummary, n_before: int) -> frozenset[str]:
-        known = {
-            name: each.n_rows - each.gaps for name, each in statistic.columns.items()
-        }
         return frozenset(
-            form_of(name) for name, n in known.items() if 2 * n >= statistic.n_rows
+            form_of(name)
+            for name, column in statistic.columns.items()
+            if 2 * (column.n_rows - column.gaps) >= statistic.n_rows
         )
 
     @property
@@ -117,9 +118,10 @@ class SchemaRequest(Request[TableSummary]):
 class LearnedSchema:
     """The result of the phase."""
 
-    left_out: dict[str, str]  # reasons of columns that are not in the schema, by name
-    # forms of names of columns that a party has for half of its rows, by cid
+    left_out: dict[str, str]
+    """Reasons of columns that are not in the schema, by name."""
     held: dict[str, frozenset[str]]
+    """Forms of names of columns that a party has for half of its rows, by cid."""
 
 
 def _ask(state: RunState, context: Context) -> SchemaRequest:
@@ -127,12 +129,10 @@ def _ask(state: RunState, context: Context) -> SchemaRequest:
 
 
 def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunState:
-    """The state with the schema, and with placeholders of specs for the numbers of its
-    rows.
-    """
+    """The state with the schema, and with placeholders of specs for its numbers."""
     options = context.options
     n_able = len(batch.passed) + len(context.missing) - len(batch.refused)
-    # whoever has not answered yet may still do so
+    # A party that has not answered yet may still do so.
     if batch.refused and n_able < options.min_parties:
         text = (
             f"{n_able} of {options.min_parties} required parties can go on: "
