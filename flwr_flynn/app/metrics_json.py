@@ -323,16 +323,17 @@ def _pooled_members(
     model: Model, X: Array | Table, codes: Integers
 ) -> list[ModelMember]:
     """The members of a model with the counts of the pooled samples."""
+    numbers: Any = X
     if model.schema is not None:
-        X = model.schema.encode(X)
+        numbers = model.schema.encode(X)
     n_classes = len(model.classes)
-    return [
-        replace(
-            member,
-            counts=ClassCounts.from_data(member.hash, X, codes, n_classes, n_jobs=-1),
+    members = []
+    for member in model.members:
+        counts = ClassCounts.from_data(
+            member.hash, numbers, codes, n_classes, n_jobs=-1
         )
-        for member in model.members
-    ]
+        members.append(replace(member, counts=counts))
+    return members
 
 
 def _leaves_out_samples(strategy: BaseStrategy) -> bool:
