@@ -33,7 +33,7 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.strategy import FedAvg, FedProx
 
-from flwr_flynn.federated.permissions import Traffic
+from flwr_flynn.federated.traffic import Traffic
 from simulations.results import Array
 from simulations.runner import rounds
 from simulations.workers import Workers

@@ -34,12 +34,13 @@ from flwr_flynn import AggregationError, FlyNNClassifier
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import reply_of
+from flwr_flynn.federated.disclosure import n_bytes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.permissions import Arrivals, Traffic, n_bytes
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.traffic import Arrivals, Traffic
 from simulations.workers import Workers, progress, quiet, workers
 
 

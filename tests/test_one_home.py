@@ -27,7 +27,7 @@ CAPABILITIES = {
         "federated/phases/evaluation.py",
     ),
     "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
-    "group-column": (r"group[-_]column|subgroup", "federated/samples.py"),
+    "group-column": (r"group[-_]column|subgroup", "federated/subgroups.py"),
     "honest-parties": (
         r"honest[-_]parties|n_honest|shared_noise",
         "app/run_noise.py privacy/noise_mechanisms.py",

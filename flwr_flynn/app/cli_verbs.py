@@ -36,7 +36,7 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.federation_file import Federation, summary
-from flwr_flynn.federated.samples import codebook
+from flwr_flynn.federated.labels import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, counts_sha256

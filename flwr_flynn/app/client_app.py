@@ -35,7 +35,7 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.errors import ConfigError, FlyNNError
-from flwr_flynn.federated.permissions import Disclosure
+from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient

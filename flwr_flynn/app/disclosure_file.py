@@ -29,7 +29,7 @@ from flwr_flynn.app.report.markup import (
 )
 from flwr_flynn.federated import plan as plan  # makes the requests of its phases known
 from flwr_flynn.federated import request
-from flwr_flynn.federated.permissions import Disclosure
+from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 
 ENDING = ".jsonl"

@@ -14,7 +14,7 @@ from flwr.common.logger import log
 
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.settings_parser import about_settings
-from flwr_flynn.federated.run_spec import LEAST_PARTIES
+from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs

@@ -37,8 +37,8 @@ from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, ColumnsRe
 from flwr_flynn.federated.request import ENTRY_BYTES
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import bound_for, check_room
 from flwr_flynn.federated.samples import Features
+from flwr_flynn.federated.secure_bound import bound_for, check_room
 from flwr_flynn.flower import message
 from flwr_flynn.flower.records import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy

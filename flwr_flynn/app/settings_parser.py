@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from flwr_flynn import _validation
 from flwr_flynn.errors import ConfigError, FlyNNError, SpecError
-from flwr_flynn.federated.samples import PLAIN_INTEGER
+from flwr_flynn.federated.labels import PLAIN_INTEGER
 
 
 @dataclass(frozen=True)

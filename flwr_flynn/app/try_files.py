@@ -45,7 +45,7 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError
-from flwr_flynn.federated.samples import PLAIN_INTEGER
+from flwr_flynn.federated.labels import PLAIN_INTEGER
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.texts import as_name

@@ -18,15 +18,15 @@ import numpy as np
 from flwr_flynn._files import npy_header
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated.compression import check_packed, unpack_signed
-from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
-from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
-from flwr_flynn.federated.run_spec import (
-    RunSpec,
+from flwr_flynn.federated.announced_specs import (
     announced_specs,
     check_fingerprints,
     deflated_specs,
 )
+from flwr_flynn.federated.compression import check_packed, unpack_signed
+from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
+from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.model.counts import ClassCounts, memory_needed

@@ -16,10 +16,10 @@ from typing import Any, Generic
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.permissions import Arrivals
 from flwr_flynn.federated.protocol import REFUSED, SECONDS, Reply
 from flwr_flynn.federated.request import Request, S
 from flwr_flynn.federated.roster import Member, Roster, Sender
+from flwr_flynn.federated.traffic import Arrivals
 
 
 @dataclass

@@ -27,9 +27,9 @@ from filelock import FileLock, Timeout
 
 from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, ModelFileError
+from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import Label
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.model import Model, counted_prior

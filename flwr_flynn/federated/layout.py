@@ -27,7 +27,7 @@ from flwr_flynn.federated.compression import (
     unpack_numbers,
     unpack_signed,
 )
-from flwr_flynn.federated.permissions import Content
+from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.model.model_file import narrowed
 
 COUNTS = "counts"

@@ -10,10 +10,12 @@ from typing import Any
 from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.protocol import Entries
 from flwr_flynn.federated.roster import Identify, unknown
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
-from flwr_flynn.federated.samples import Label, subgroup_names
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.secure_bound import LEAST_PARTIES
+from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS

@@ -30,8 +30,8 @@ from typing import Any
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.permissions import Disclosure, SentArray, n_bytes
-from flwr_flynn.federated.permissions import PartyOptions as PartyOptions
+from flwr_flynn.federated.disclosure import Disclosure, SentArray, n_bytes
+from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,

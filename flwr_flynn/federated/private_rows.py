@@ -25,7 +25,8 @@ import scipy.sparse as sp
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.federated.samples import Codes, Features, Label, Samples, check_width
+from flwr_flynn.federated.labels import Codes, Label
+from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec

@@ -18,6 +18,7 @@ from flwr_flynn import __version__
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.layout import (
     Field,
     Sizes,
@@ -29,7 +30,7 @@ from flwr_flynn.federated.layout import (
     to_arrays,
     to_vector,
 )
-from flwr_flynn.federated.permissions import Content, PartyOptions
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.protocol import (
     EXACT,
     NOISY,

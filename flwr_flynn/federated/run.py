@@ -22,7 +22,6 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect, first_of_each
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.permissions import Traffic
 from flwr_flynn.federated.phase import (
     ALL,
     COUNTED,
@@ -55,7 +54,8 @@ from flwr_flynn.federated.roster import (
     missing_text,
     require_samples,
 )
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, check_room
+from flwr_flynn.federated.secure_bound import LEAST_PARTIES, check_room
+from flwr_flynn.federated.traffic import Traffic
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
 if TYPE_CHECKING:

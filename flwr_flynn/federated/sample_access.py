@@ -30,7 +30,8 @@ from flwr_flynn.errors import (
     PrivacyError,
     with_rows,
 )
-from flwr_flynn.federated.permissions import PartyOptions
+from flwr_flynn.federated.labels import Codes
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.private_rows import (
     INPUT_BYTES,
     LEAST_ROWS,
@@ -46,14 +47,13 @@ from flwr_flynn.federated.private_rows import (
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, Config
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import (
-    Codes,
     Features,
     Samples,
-    elsewhere,
     has_names,
     labelled,
     prepared,
 )
+from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.counts import ClassCounts, memory_needed

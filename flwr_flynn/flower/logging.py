@@ -21,8 +21,9 @@ from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
 from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
-from flwr_flynn.federated.run_spec import LEAST_PARTIES, RunSpec
-from flwr_flynn.federated.samples import subgroup_names
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.secure_bound import LEAST_PARTIES
+from flwr_flynn.federated.subgroups import subgroup_names
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""

@@ -52,7 +52,7 @@ from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED, Entries
 from flwr_flynn.federated.roster import NO_REPLY
-from flwr_flynn.federated.run_spec import (
+from flwr_flynn.federated.secure_bound import (
     LARGEST_BOUND,
     LEAST_PARTIES,
     MODULUS,

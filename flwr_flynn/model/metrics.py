@@ -167,14 +167,14 @@ def above_floor(histograms: Counts, sums: Counts, least: int) -> tuple[Counts, C
     totals = sums.reshape(-1, N_SUMS)
     sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
     is_shown = np.stack(
-        [_shown_subgroups(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1
+        [_shown_groups(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1
     )
     shown_tables = tables * np.repeat(is_shown, 2, axis=1)[:, :, None]
-    shown_totals = totals * _shown_subgroups(totals[:, :1], least)[:, None]
+    shown_totals = totals * _shown_groups(totals[:, :1], least)[:, None]
     return shown_tables.reshape(histograms.shape), shown_totals.reshape(sums.shape)
 
 
-def _shown_subgroups(sizes: Counts, least: int) -> Mask:
+def _shown_groups(sizes: Counts, least: int) -> Mask:
     """Mask of the subgroups whose figures may leave the party, (n,).
 
     `sizes`, (n, 1 or 2), are the samples of each subgroup, by class and rest where

@@ -13,8 +13,8 @@ import pytest
 from flwr_flynn.app.client_app import deployed_client
 from flwr_flynn.app.disclosure_file import KINDS, lines, page, recorder, sentence_of
 from flwr_flynn.app.report.markup import in_bytes
+from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.permissions import Disclosure
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of

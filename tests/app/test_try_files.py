@@ -21,7 +21,7 @@ from flwr_flynn.app import try_files
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.own_file import encoded_share
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.federated.samples import codes_of
+from flwr_flynn.federated.labels import codes_of
 from flwr_flynn.model.model import counts_sha256
 from tests.docs.pages import text_of
 from tests.snapshots import assert_on_record, assert_refused_as_on_record

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.announced_specs import deflated_specs
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.layout import Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.request import Request
-from flwr_flynn.federated.run_spec import RunSpec, deflated_specs
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec

@@ -23,7 +23,7 @@ from flwr_flynn.federated.layout import (
     to_arrays,
     to_vector,
 )
-from flwr_flynn.federated.run_spec import LARGEST_BOUND, room
+from flwr_flynn.federated.secure_bound import LARGEST_BOUND, room
 from tests.raising import raises
 
 # ---- messages

@@ -6,10 +6,11 @@ import sys
 
 import numpy as np
 
+from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.layout import Field
 from flwr_flynn.federated.layout import contents as contents_of
-from flwr_flynn.federated.permissions import Arrivals, Content
 from flwr_flynn.federated.protocol import Reply
+from flwr_flynn.federated.traffic import Arrivals
 
 
 def test_each_field_is_an_array_behind_its_fingerprint() -> None:

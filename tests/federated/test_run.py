@@ -14,13 +14,14 @@ import pytest
 
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.algorithm import party_of
+from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, Samples
-from flwr_flynn.federated.permissions import Arrivals, Content, Traffic
 from flwr_flynn.federated.protocol import EVALUATE, PHASE, REFUSED, TRAIN, Reply, merged
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.traffic import Arrivals, Traffic
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.selection import fit_members
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease

@@ -158,7 +158,7 @@ def test_references_are_no_way_to_have_a_party_expand_a_short_text(
     ).to_config()
     assert len(RunSpec.from_config(Config(config)).specs) == 5
     # that the text keeps to
-    monkeypatch.setattr("flwr_flynn.federated.run_spec.MAX_CHARS", 20_000)
+    monkeypatch.setattr("flwr_flynn.federated.announced_specs.MAX_CHARS", 20_000)
     with raises(PayloadError, field="flynn-specs", got="12800"):
         RunSpec.from_config(Config(config))
 

@@ -16,13 +16,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.labels import checked_classes, codebook, codes_of
 from flwr_flynn.federated.private_rows import check_classes
-from flwr_flynn.federated.samples import (
-    checked_classes,
-    checked_names,
-    codebook,
-    codes_of,
-)
+from flwr_flynn.federated.samples import checked_names
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts

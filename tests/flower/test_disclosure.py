@@ -22,7 +22,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import (
 from flwr_flynn import FlyNNClient, message
 from flwr_flynn.app.client_app import UnreadyClient
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.permissions import Disclosure
+from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import PARTY, REFUSED, SECONDS, STATISTIC
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import records

@@ -29,8 +29,10 @@ import numpy as np
 
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
+from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
+from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
@@ -45,13 +47,12 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import (
-    MAX_CHARS,
     announced_bound,
     announced_names,
     names_to_json,
 )
 from flwr_flynn.federated.sample_access import SampleAccess
-from flwr_flynn.federated.samples import Label, checked_classes, checked_names, codes_of
+from flwr_flynn.federated.samples import checked_names
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms

@@ -29,6 +29,7 @@ from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
+from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -59,7 +60,7 @@ from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
-from flwr_flynn.federated.samples import Label, subgroup_codes, subgroup_names
+from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import (

@@ -23,14 +23,14 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.layout import PLAIN, Field, Sizes
-from flwr_flynn.federated.permissions import PartyOptions
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess, progress
-from flwr_flynn.federated.samples import Codes
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,

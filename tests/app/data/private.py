@@ -9,6 +9,7 @@ import numpy as np
 
 from flwr_flynn.app.data.own_file import private_rows
 from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.private_rows import (
     Dropped,
     GivenRows,
@@ -18,7 +19,7 @@ from flwr_flynn.federated.private_rows import (
     each_part,
     fitting,
 )
-from flwr_flynn.federated.samples import Features, Label, Samples
+from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.schema import Schema

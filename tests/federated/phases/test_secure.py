@@ -17,13 +17,8 @@ from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
 from flwr_flynn.federated.protocol import TRAIN, Reply
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.federated.run import Run
-from flwr_flynn.federated.run_spec import (
-    LARGEST_BOUND,
-    RunSpec,
-    bound_for,
-    check_room,
-    room,
-)
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.secure_bound import LARGEST_BOUND, bound_for, check_room, room
 from tests.fakes import CLASSES, SPEC, counts_of, points
 from tests.raising import raises
 

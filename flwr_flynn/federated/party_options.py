@@ -1,18 +1,10 @@
-"""Permissions of a party, and the record of each message that leaves or arrives.
-
-The options of a party say what may leave it.
-
-A party makes a `Disclosure` of every answer, refusals included, before it leaves, and
-hands it to its option `on_answer`. It has exact figures about the party and stays
-there.
-"""
+"""Options of a party, which say what may leave it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, PrivacyError
@@ -22,14 +14,13 @@ from flwr_flynn.federated.protocol import (
     NOTHING,
     RESULTS,
     SECURE,
-    Entries,
-    Reply,
 )
 from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.privacy.ledger import Budget
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.federated.disclosure import Disclosure
 
 
 @dataclass(frozen=True)
@@ -86,7 +77,7 @@ class PartyOptions:
         Called with the federated `FlyNNClassifier` when it arrived and was tried.
     on_answer : callable, optional
         Called with the `Disclosure` of each answer before it leaves, see
-        `federated.permissions`. If it raises, a refusal without data leaves instead.
+        `federated.disclosure`. If it raises, a refusal without data leaves instead.
     """
 
     name: str | None = None
@@ -150,147 +141,3 @@ class PartyOptions:
                 f"phase {phase}"
             )
             raise PrivacyError("policy max-epsilon", NOISY, discloses, text=text)
-
-
-@dataclass(frozen=True)
-class Content:
-    """The integers that an array of a message carries."""
-
-    fields: tuple[str, ...]
-    """Names, as in the layout of the request."""
-    shape: tuple[int, ...] | None
-    """The shape of the integers; None where it depends on the samples."""
-
-
-@dataclass(frozen=True)
-class SentArray:
-    """An array as it leaves a party."""
-
-    fields: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Disclosure:
-    """One message of a party."""
-
-    time: str  # UTC
-    phase: str  # as the request names it; "" where it is not readable
-    channel: str
-    kind: str  # one of `protocol`'s disclosures
-    refused: str | None  # reason
-    examples: int  # number of samples that goes along
-    arrays: tuple[SentArray, ...]
-    entries: Mapping[str, int]  # bytes of the other entries, keys included, by name
-    bytes: int  # size of arrays and entries together
-    sha256: str | None
-    """SHA-256 of the arrays' bytes, one array after the other; None without arrays, and
-    in a secure sum."""
-    change: Entries | None = None
-    """Counts of before and now, of an update or a withdrawal in clear, see
-    `Request.change`."""
-
-    def to_json(self, **more: Any) -> str:
-        """The record as one line, with `more` in it."""
-        return json.dumps({**more, **asdict(self)}, allow_nan=False)
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """Messages of some parties, all with the same content.
-
-    The memory does not grow with them.
-    """
-
-    parties: int = 0
-    bytes: int = 0  # size of arrays and entries
-    contents: Sequence[Content] = ()
-    sizes: tuple[tuple[int, int, int], ...] = ()
-    """Bytes of each array: the lowest, total and highest."""
-
-    @classmethod
-    def of(cls, contents: Sequence[Content], reply: Reply) -> Arrivals:
-        """The message of one party."""
-        lengths = [len(tensor) for tensor in reply.tensors]
-        sizes = tuple((length, length, length) for length in lengths)
-        return cls(1, reply.n_bytes + n_bytes(reply.metrics), contents, sizes)
-
-    def __add__(self, other: Arrivals) -> Arrivals:
-        if not other.parties:
-            return self
-        if not self.parties:
-            return other
-        pairs = zip(self.sizes, other.sizes, strict=True)
-        sizes = tuple(
-            (min(low, other_low), total + other_total, max(high, other_high))
-            for (low, total, high), (other_low, other_total, other_high) in pairs
-        )
-        return Arrivals(
-            self.parties + other.parties, self.bytes + other.bytes, self.contents, sizes
-        )
-
-    def to_dict(self) -> dict[str, object]:
-        """Parties, and the fields, shape and bytes of each array.
-
-        Bytes are the lowest, the mean and the highest number.
-        """
-        fields = []
-        for content, (low, total, high) in zip(self.contents, self.sizes, strict=True):
-            shape = None
-            if content.shape is not None:
-                shape = list(content.shape)
-            sizes = [low, round(total / self.parties), high]
-            fields.append(
-                {"name": ", ".join(content.fields), "shape": shape, "bytes": sizes}
-            )
-        return {"parties": self.parties, "fields": fields}
-
-
-def n_bytes(entries: Entries) -> int:
-    """Size of config or metrics entries: keys and texts as they are, 8 for a number."""
-    size = 0
-    for name, value in entries.items():
-        size += len(str(name))
-        if isinstance(value, str):
-            size += len(value.encode(errors="replace"))
-        elif isinstance(value, bytes):
-            size += len(value)
-        else:
-            size += 8
-    return size
-
-
-@dataclass
-class Traffic:
-    """Bytes of one phase's requests and replies over all parties and rounds of a run.
-
-    They are those of arrays and entries.
-    """
-
-    asked: int = 0
-    replied: int = 0
-    down: int = 0
-    up: int = 0
-    kind: str = ""  # kind of disclosure
-    arrivals: Arrivals = field(default_factory=Arrivals)
-
-    def ask(self, n_parties: int, tensors: Iterable[bytes], config: Entries) -> None:
-        """Note that so many parties get this."""
-        self.asked += n_parties
-        self.down += n_parties * (sum(map(len, tensors)) + n_bytes(config))
-
-    def add(self, arrivals: Arrivals) -> None:
-        """Add the replies of an exchange."""
-        self.replied += arrivals.parties
-        self.up += arrivals.bytes
-        self.arrivals += arrivals
-
-    @property
-    def per_party(self) -> dict[str, int]:
-        """Bytes up (from a party) and down (to it), on average."""
-        return {
-            "up": round(self.up / max(self.replied, 1)),
-            "down": round(self.down / max(self.asked, 1)),
-        }
