@@ -59,7 +59,7 @@ from flwr_flynn.app.data.datasets import Dataset
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.model.model import log_frequencies
+from flwr_flynn.model.prior import log_frequencies
 from simulations import gradients, runner
 from simulations import noniid_page as page
 from simulations.gradients import (

@@ -32,12 +32,12 @@ from flwr_flynn import __version__, message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.layout import to_arrays
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PHASE, VERSION, Reply, key
+from flwr_flynn.federated.reply_fields import to_arrays
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import records

@@ -25,7 +25,6 @@ from flwr_flynn import ClassCounts, HashSpec
 from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import sealed
-from flwr_flynn.federated.layout import PLAIN, Field, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
@@ -40,6 +39,7 @@ from flwr_flynn.federated.protocol import (
     Reply,
     key,
 )
+from flwr_flynn.federated.reply_fields import PLAIN, Field, to_arrays
 from flwr_flynn.federated.request import Request, request_of
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec

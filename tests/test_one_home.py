@@ -17,7 +17,7 @@ REGISTRY = "federated/plan.py"
 EXCEPTIONS = Path(__file__).with_name("one_home.txt")
 
 CAPABILITIES = {
-    "class-prior": (r"class[-_]prior|ClassPrior|own_prior", "model/model.py"),
+    "class-prior": (r"class[-_]prior|ClassPrior|own_prior", "model/prior.py"),
     "columns": (
         r"ColumnsRequest|ColumnHistograms|phases\.columns|\bCOLUMNS\b|derive_specs|derives_specs",
         "federated/phases/columns.py model/column_histograms.py model/column_cells.py",
@@ -34,7 +34,7 @@ CAPABILITIES = {
     ),
     "schema-learning": (
         r"learn_schema|table_schema|SchemaRequest|TableSummary|LEARNED_LEVELS",
-        "federated/phases/table_schema.py tables/kinds_and_levels.py",
+        "federated/phases/table_schema.py tables/table_summary.py tables/learned_schema.py",
     ),
     "secure-columns": (
         r"secure_columns|BinsRequest|MOST_BINS|\bBINS\b|['\"]bins",

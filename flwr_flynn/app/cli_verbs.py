@@ -25,22 +25,23 @@ from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
     columns_of,
-    counted,
     existing,
     label_of,
     opened,
+    summary_of_file,
 )
 from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated.federation_file import Federation, summary
+from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.labels import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
+from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
@@ -75,7 +76,7 @@ def draft(options: Namespace) -> int:
     reading = Reading(options.label, options.held_out_key, dialect=dialect)
     file = opened(existing(path), reading)
     file.check()
-    schema, left_out = counted(file, least).schema()
+    schema, left_out = schema_of(summary_of_file(file, least))
     labels = [*_labels(file)] or [np.zeros(0, object)]
     classes, _ = coded_labels(np.concatenate(labels), file.name)
     listed_classes = classes
@@ -290,7 +291,7 @@ def show(options: Namespace) -> int:
     if isinstance(extra, dict) and "versions" in extra:
         facts["versions"] = extra["versions"]
     if isinstance(extra, dict) and "members" in extra:
-        facts["parties"] = summary(Federation.load(options.model))
+        facts["parties"] = roster_rows(Federation.load(options.model))
     facts["file sha256"] = hashlib.sha256(Path(options.model).read_bytes()).hexdigest()
     print(json.dumps(facts, indent=1))
     return 0

@@ -19,9 +19,9 @@ from flwr.common.logger import log
 
 from flwr_flynn._files import settle, writing
 from flwr_flynn.app.report.markup import (
-    count,
     in_bytes,
     joined,
+    plural,
     shortened,
     table,
     tag,
@@ -111,14 +111,14 @@ def page(records: list[Record], name: str) -> str:
     latest = records[-_MOST_ROWS:]
     n_bytes = sum(record["bytes"] for record in latest)
     introduction = (
-        f"The latest {count(len(latest), 'message')}, {in_bytes(n_bytes)}. Each is a "
+        f"The latest {plural(len(latest), 'message')}, {in_bytes(n_bytes)}. Each is a "
         f"line of {name}, written before "
         "the message left; earlier ones are in the file alone. File and page have "
         "exact figures about this site: they "
         "stay here."
     )
     sentences = Counter(map(sentence_of, latest)).most_common(8)
-    first = [tag("li", f"{count(n, 'message')}: {text}") for text, n in sentences]
+    first = [tag("li", f"{plural(n, 'message')}: {text}") for text, n in sentences]
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
     rows = [*map(_row, reversed(latest))]
     shown = table("Messages, the latest first", heads, rows)

@@ -55,7 +55,7 @@ class PlanJson(TypedDict):
     sites: list[SiteSetting]
 
 
-def compiled(plan: RunPlan) -> PlanJson:
+def plan_json(plan: RunPlan) -> PlanJson:
     """The content of plan.json."""
     run = plan.strategy.run
     config = plan.config

@@ -21,7 +21,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
-from flwr_flynn.federated.federation_file import Federation, summary
+from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.roster import Member
@@ -42,7 +42,7 @@ _APART = 10  # samples; percentage points
 _MOST_LISTED = 1000  # parties whose class sizes are in the report
 
 
-def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
+def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     """The content of metrics.json; `after` is the federation after the run."""
     config = run_plan.config
     strategy = run_plan.strategy
@@ -66,7 +66,7 @@ def compiled(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "members": [_member(member) for member in members],
         "updates": _updates(run),
         "action": config.action,
-        "federation": summary(after),
+        "federation": roster_rows(after),
         "scaling": _scaling(run_plan, members[0].spec),
         "schema": _schema(run),
         "columns": columns and {"examples": columns.histograms.n_examples},

@@ -67,7 +67,7 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
         saved = files.load(config)
         plan = plan_run(config, grid, saved, files.keeper(config, run_id))
         if config.dry_run:
-            made = dry_run.compiled(plan)
+            made = dry_run.plan_json(plan)
             _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
             print(dry_run.text(made), flush=True)
             return
@@ -145,7 +145,7 @@ def _report(
 
     Results that are unwritten or unequal are an error.
     """
-    made = {**metrics_json.compiled(plan, after), **ending}
+    made = {**metrics_json.run_metrics(plan, after), **ending}
     text = json.dumps(made, indent=2, allow_nan=False) + "\n"
     is_written = _write(unwritten, lambda: _write_text(files.folder / _METRICS, text))
     if not is_written:

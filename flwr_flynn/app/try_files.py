@@ -34,10 +34,10 @@ from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
     columns_of,
-    counted,
     existing,
     full_text,
     opened_own,
+    summary_of_file,
 )
 from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
@@ -46,6 +46,7 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError
 from flwr_flynn.federated.labels import PLAIN_INTEGER
+from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.texts import as_name
@@ -444,8 +445,12 @@ def _compare_columns(
         ]
         if config.n_features or not sound:
             return
-        total = reduce(add, (counted(file, node.min_examples) for file, node in sound))
-        schema, left_out = total.schema(config.names("ignore"), config.names("keep"))
+        total = reduce(
+            add, (summary_of_file(file, node.min_examples) for file, node in sound)
+        )
+        schema, left_out = schema_of(
+            total, config.names("ignore"), config.names("keep")
+        )
         for name, reason in left_out.items():
             print(f"column {name[:60]!r} is left out: {reason}")
         for column in schema.columns:

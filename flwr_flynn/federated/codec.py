@@ -24,8 +24,8 @@ from flwr_flynn.federated.announced_specs import (
     deflated_specs,
 )
 from flwr_flynn.federated.compression import check_packed, unpack_signed
-from flwr_flynn.federated.layout import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
+from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash

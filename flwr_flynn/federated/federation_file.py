@@ -32,7 +32,8 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.model import Model, counted_prior
+from flwr_flynn.model.model import Model
+from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.privacy import mechanism_from_dict
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
 
 
-def summary(federation: Federation) -> list[Mapping[str, Any]]:
+def roster_rows(federation: Federation) -> list[Mapping[str, Any]]:
     """The roster as rows of a table."""
     return [
         {

@@ -22,7 +22,8 @@ from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram import GramScoring
-from flwr_flynn.model.model import Model, ModelMember, counted_prior
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 
 

@@ -19,17 +19,6 @@ from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Content
-from flwr_flynn.federated.layout import (
-    Field,
-    Sizes,
-    contents,
-    largest_sum,
-    n_entries,
-    of_arrays,
-    of_vector,
-    to_arrays,
-    to_vector,
-)
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.protocol import (
     EXACT,
@@ -47,9 +36,22 @@ from flwr_flynn.federated.protocol import (
     Reply,
     Scalar,
 )
+from flwr_flynn.federated.reply_fields import (
+    Field,
+    Sizes,
+    contents,
+    of_arrays,
+    to_arrays,
+)
 from flwr_flynn.federated.roster import Member, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.secure_vector import (
+    largest_sum,
+    n_entries,
+    of_vector,
+    to_vector,
+)
 
 ENTRY_BYTES = 64
 """Bytes of memory that an entry of the vector of a secure sum takes at a party, with

@@ -227,7 +227,7 @@ class Roster:
                 clean(reason, 200, ends=True) or "failed without a reason"
             )
 
-    def count(
+    def enter(
         self, member: Member, taken_out: int | None = None, stays: bool = False
     ) -> None:
         """Note that a party is counted.

@@ -326,7 +326,7 @@ class Run:
             ask.roster.fail(cid, reason)
         for cid, member in batch.members.items():
             index = batch.taken_out.get(cid)
-            ask.roster.count(member, index, stays=ask.request.is_update)
+            ask.roster.enter(member, index, stays=ask.request.is_update)
 
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase; a new one for every exchange on the evaluate channel."""

@@ -137,7 +137,7 @@ class RunSpec:
         """The hash of `spec`, drawn once in a process."""
         return flynn_hash(self.spec)
 
-    def complete(self, X: Array, codes: Integers) -> tuple[Array, Integers]:
+    def without_gaps(self, X: Array, codes: Integers) -> tuple[Array, Integers]:
         """Samples and codes of their labels, without samples that have gaps.
 
         All are left where the hashes take gaps, and in a run without a schema.
@@ -146,7 +146,7 @@ class RunSpec:
             return X, codes
         if all(hasher.takes_gaps for hasher in self.hashers):
             return X, codes
-        fits = self.feature_names.complete(X)
+        fits = self.feature_names.complete_rows(X)
         if not fits.all():
             log.warning(
                 "FlyNN: %s of %s samples have gaps, and are left out",

@@ -57,11 +57,12 @@ from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.model import Model, own_prior
+from flwr_flynn.model.model import Model
+from flwr_flynn.model.prior import own_prior
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
-from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table_summary import TableSummary
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -219,25 +220,25 @@ class SampleAccess:
     def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
         """Samples that the run's hashes take, and the codes of their labels."""
         X, codes = self._labelled(samples, run.codes, run.spec.n_features)
-        return run.complete(X, codes)
+        return run.without_gaps(X, codes)
 
-    def summary(self) -> TableSummary:
+    def table_summary(self) -> TableSummary:
         """Summary of the raw columns of the training samples, above the floor."""
         if self._admitted != EXACT or self.options.budget is not None:
             raise PrivacyError("samples", EXACT, self._admitted)
         X = self._loaded(self._source).tables()[0]
         least = self.options.min_examples
         if isinstance(X, TableSummary):
-            return X.told(least)
+            return X.floored(least)
         return TableSummary.of(X, least)
 
-    def inputs(self, run: RunSpec, before: bool = False) -> tuple[Array, Codes]:
+    def samples_of(self, run: RunSpec, before: bool = False) -> tuple[Array, Codes]:
         """Training samples that the run's hashes take, and the codes of their labels.
 
         They are the samples of now, or those `before` their change.
         """
         X, codes = self.labelled(run.codes, run.spec.n_features, before)
-        X, codes = run.complete(X, codes)
+        X, codes = run.without_gaps(X, codes)
         far_columns: list[str] = []
         if isinstance(self._names, Schema):
             far_columns = elsewhere(run.specs, self._names, X)
@@ -468,7 +469,7 @@ class SampleAccess:
         try:
             _, codes = self._complete(run, self._held())
             if len(codes):
-                return replace(model, prior=own_prior(model, codes))
+                return replace(model, prior=own_prior(model.members[0].counts, codes))
         except FlyNNError:
             log.warning(text)  # the error is in the log by its refusal
         except Exception as error:

@@ -96,7 +96,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     elif stage == Stage.UNMASK:
         _check_unmasking(configs)
 
-    def count(request: Message, context: Context) -> Message:
+    def counting(request: Message, context: Context) -> Message:
         # What Flower keeps of the setup.
         agreed = context.state.config_records[RECORD_KEY_STATE]
         bound = cast(int, agreed["target_range"]) // 2
@@ -108,7 +108,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
         return reply
 
     try:
-        return secaggplus_mod(message, context, count)
+        return secaggplus_mod(message, context, counting)
     except FlyNNError as error:
         # A reply, since Flower would log an exception with its traceback.
         return Message(

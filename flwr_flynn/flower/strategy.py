@@ -126,7 +126,7 @@ class BaseStrategy(ABC):
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """`metrics.summary` of the parties' evaluation of the present counts.
+        """`metrics.evaluation_figures` of the parties' evaluation of the present counts.
 
         None before the evaluation.
         """

@@ -86,7 +86,7 @@ class BatchEncoder:
             self._float_winners(X[~is_integer], columns, rest)
             out[is_integer], out[~is_integer] = part, rest
 
-    def inputs(
+    def encoded(
         self, chunk: Array | sp.csr_array, matrix: sp.csr_array
     ) -> tuple[Array, sp.csr_array]:
         """Centred and scaled samples, (n, k) float32, refused as by `winners`, and the

@@ -312,7 +312,7 @@ class FlyHash:
             chunk = samples[first:last]
             matrix = self._lifting_matrix
             if self._features is None:
-                inputs, matrix = self._encoder.inputs(chunk, matrix)
+                inputs, matrix = self._encoder.encoded(chunk, matrix)
             else:
                 inputs = self._features(dense(chunk, self._gaps))
             grades(inputs, matrix, self.hash_nnz, out[first:last])

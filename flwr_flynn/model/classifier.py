@@ -39,17 +39,12 @@ from flwr_flynn.model.gram import (
     LearnedGram,
     gram_specs,
 )
-from flwr_flynn.model.model import (
-    Model,
-    ModelMember,
-    ScoringRule,
-    checked_weight,
-    class_codes,
-)
-from flwr_flynn.model.prediction import FittedEstimator, complete
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
+from flwr_flynn.model.prediction import FittedEstimator, without_gaps
+from flwr_flynn.model.prior import checked_weight
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
-from flwr_flynn.tables.kinds_and_levels import learned
+from flwr_flynn.tables.learned_schema import learned
 from flwr_flynn.tables.schema import Schema
 
 _WIDE = 2**14  # columns up to which "auto" learns a scaling: centred columns are dense
@@ -521,7 +516,7 @@ class FlyNNClassifier(FittedEstimator):
         else:
             takes_gaps = flynn_hash(spec).takes_gaps
         if schema is not None and not takes_gaps:
-            samples, labels = complete(schema, samples, labels)
+            samples, labels = without_gaps(schema, samples, labels)
         return samples, labels, schema
 
     def _select(

@@ -44,8 +44,6 @@ from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.scoring import Scores, bounded
 
-Table = Integers
-
 LEAST_ROWS = 16
 MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together: bounds
 UNIT = 2.0**-18  # weight of the integer 1
@@ -95,7 +93,7 @@ class GramScoring:
 
     specs: Sequence[HashSpec]
     weights: npt.NDArray[np.int32]
-    bias: Table
+    bias: Integers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", checked_gram_specs(self.specs))
@@ -229,7 +227,7 @@ class GramMatrix(Tables):
         specs: Sequence[HashSpec],
         weights: Sequence[int],
         X: Matrix,
-        y: Table,
+        y: Integers,
         n_jobs: int | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> GramMatrix:
@@ -266,17 +264,17 @@ class GramMatrix(Tables):
         return total
 
     @property
-    def products(self) -> Table:
+    def products(self) -> Integers:
         """Upper triangles of the weighted products, (2, m (m + 1) / 2)."""
         return self.tables[0]
 
     @property
-    def sums(self) -> Table:
+    def sums(self) -> Integers:
         """Sums of the responses by class, (2, L, m)."""
         return self.tables[1]
 
     @property
-    def n_per_class(self) -> Table:
+    def n_per_class(self) -> Integers:
         """Samples of each class, (2, L)."""
         return self.tables[2]
 
@@ -319,7 +317,7 @@ class GramMatrix(Tables):
         return _Sums(square, sums * factors[:, None], sizes * factors)
 
 
-def fold_sizes(X: Matrix, y: Integers, n_classes: int) -> Table:
+def fold_sizes(X: Matrix, y: Integers, n_classes: int) -> Integers:
     """Samples of each class in each fold, (2, L), of samples, (n, d), with class
     indices, (n,).
     """

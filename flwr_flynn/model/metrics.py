@@ -27,7 +27,7 @@ def confusion(true: Integers, predicted: Integers, n_classes: int) -> Counts:
     return cells.astype(np.int64, copy=False).reshape(n_classes, n_classes)
 
 
-def scores(matrix: Counts) -> dict[str, float]:
+def accuracies(matrix: Counts) -> dict[str, float]:
     """Accuracy, balanced accuracy and macro-F1 of a confusion matrix of at least one
     sample.
 
@@ -69,7 +69,9 @@ class PartyAccuracy(TypedDict):
     examples: int
 
 
-def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def evaluation_figures(
+    total: Counts, by_party: Mapping[str, tuple[int, int]]
+) -> dict[str, Any]:
     """Metrics over the samples of all parties, and their spread over the parties, worst
     first, for JSON.
 
@@ -89,7 +91,7 @@ def summary(total: Counts, by_party: Mapping[str, tuple[int, int]]) -> dict[str,
         best = parties[-1]
         deviation = float(np.std([party["accuracy"] for party in parties]))
     return {
-        **scores(total),
+        **accuracies(total),
         "examples": int(total.sum()),
         "parties": parties,
         "worst_party": worst,

@@ -31,14 +31,8 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import (
-    Model,
-    ModelMember,
-    checked_weight,
-    class_codes,
-    counted_prior,
-    own_prior,
-)
+from flwr_flynn.model.model import Model, ModelMember, class_codes
+from flwr_flynn.model.prior import checked_weight, counted_prior, own_prior
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
@@ -183,9 +177,8 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if y is not None and frequencies is not None:
             raise DataError("y, frequencies", "one of them", "both")
         if y is not None:
-            prior: Floats | None = own_prior(
-                self.model_, class_codes(self.classes_, column_or_1d(y))
-            )
+            codes = class_codes(self.classes_, column_or_1d(y))
+            prior: Floats | None = own_prior(self.model_.members[0].counts, codes)
         elif frequencies is not None:
             values = np.asarray(frequencies, np.float64)
             if (
@@ -266,7 +259,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         samples, labels = self._validated(X, schema, y)
         if schema is None or self.model_.takes_gaps:
             return (samples, labels)
-        return complete(schema, samples, labels)
+        return without_gaps(schema, samples, labels)
 
     # -------- scikit-learn
 
@@ -280,9 +273,9 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def complete(schema: Schema, X: Array, y: Array) -> tuple[Array, Array]:
+def without_gaps(schema: Schema, X: Array, y: Array) -> tuple[Array, Array]:
     """Samples by a schema, and labels, without samples that have gaps."""
-    fits = schema.complete(X)
+    fits = schema.complete_rows(X)
     n_left_out = int((~fits).sum())
     if n_left_out:
         warnings.warn(

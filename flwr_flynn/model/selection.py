@@ -34,8 +34,9 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.metrics import mean_recall
-from flwr_flynn.model.model import ClassWeight, ModelMember, counted_prior, weighted
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.portable import content_shares, exp, log
+from flwr_flynn.model.prior import ClassWeight, counted_prior, weighted
 from flwr_flynn.model.scoring import (
     TEMPERATURES,
     Active,
@@ -54,14 +55,16 @@ N_LEFT_OUT = 4096
 _BATCH = 2**20  # values at a time
 
 
-def kept(X: Matrix, y: Integers, n_per_class: Integers, n_samples: int) -> Mask:
+def subsample_mask(
+    X: Matrix, y: Integers, n_per_class: Integers, n_samples: int
+) -> Mask:
     """Choose about `n_samples` samples, as many of each class as there are: a mask,
     (n,) bool.
 
     `n_per_class`, (L,), are the class sizes of all parties together; small classes are
     kept whole.
     """
-    shares = _shares_kept(n_per_class, n_samples)
+    shares = _shares_chosen(n_per_class, n_samples)
     if (shares[n_per_class > 0] == 1.0).all():
         return np.ones(len(y), np.bool_)
     mask = np.zeros(len(y), np.bool_)
@@ -70,14 +73,12 @@ def kept(X: Matrix, y: Integers, n_per_class: Integers, n_samples: int) -> Mask:
     return mask
 
 
-def _shares_kept(n_per_class: Integers, n_samples: int) -> Floats:
-    """Share of the samples of each class, (L,), that `kept` chooses."""
+def _shares_chosen(n_per_class: Integers, n_samples: int) -> Floats:
+    """Share of the samples of each class, (L,), that `subsample_mask` chooses."""
     filled = max(int((n_per_class > 0).sum()), 1)
     shares: Floats = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
     return shares
 
-
-Table = Integers
 
 MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
 # of log-losses in tables: integers, so that sums over parties are exact
@@ -97,8 +98,8 @@ class LeaveOneOutTables(NamedTuple):
     they were not asked for.
     """
 
-    correct: Table
-    log_losses: Table
+    correct: Integers
+    log_losses: Integers
 
 
 def leave_one_out_tables(
@@ -135,8 +136,8 @@ def leave_one_out_tables(
 
 
 def hashed_batches(
-    hasher: FlyHash, X: Matrix, y: Table, n_jobs: int | None = None
-) -> Iterator[tuple[Active, Table]]:
+    hasher: FlyHash, X: Matrix, y: Integers, n_jobs: int | None = None
+) -> Iterator[tuple[Active, Integers]]:
     """Batches of active bits and class indices, hashed when they are asked for."""
     for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
         yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
@@ -147,7 +148,7 @@ def left_out_scores(
     active: npt.ArrayLike,
     y: npt.ArrayLike,
     candidates: Sequence[ScoringRule],
-) -> Iterator[tuple[int, Table, Scores]]:
+) -> Iterator[tuple[int, Integers, Scores]]:
     """Leave-one-out scores by blocks: candidate index, class indices, (b,) int64,
     scores, (b, L) float64.
 
@@ -192,7 +193,7 @@ def _frequencies(
     if prior is None or counts.noise:
         return np.zeros(counts.n_classes), np.ones(counts.n_classes)
     importance = weighted(
-        1 / _shares_kept(counts.n_per_class, N_LEFT_OUT), class_weight
+        1 / _shares_chosen(counts.n_per_class, N_LEFT_OUT), class_weight
     )
     return prior, importance / importance.max()
 
@@ -219,7 +220,7 @@ def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ign
 
 def _counted_samples(
     counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike
-) -> tuple[Active, Table]:
+) -> tuple[Active, Integers]:
     """Check that samples can be in the counts; return their active bits and class
     indices.
     """
@@ -277,10 +278,10 @@ def fit_members(
     `max_members` at most.
 
     Of many samples some are left out, by the content of their rows. Where none is
-    (`kept` may keep none of many equal ones), scorings have no temperature.
+    (`subsample_mask` may keep none of many equal ones), scorings have no temperature.
     """
     n_per_class = np.bincount(y, minlength=n_classes)
-    subsample = kept(X, y, n_per_class, N_LEFT_OUT)
+    subsample = subsample_mask(X, y, n_per_class, N_LEFT_OUT)
     is_whole = bool(subsample.all())
     chosen = X
     if not is_whole:
@@ -321,7 +322,7 @@ def fit_members(
 
 
 def choose(
-    correct: Sequence[Table], n_per_class: Integers, max_members: int = 1
+    correct: Sequence[Integers], n_per_class: Integers, max_members: int = 1
 ) -> list[Choice]:
     """The best scoring of each spec, and of these the best, with weights that add up to
     1, the best first.

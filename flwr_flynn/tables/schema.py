@@ -188,7 +188,7 @@ class Schema:
             first = end
         return out
 
-    def complete(self, numbers: Array) -> Mask:
+    def complete_rows(self, numbers: Array) -> Mask:
         """Mask of the rows without gaps, for a hash that takes none; a `DataError`
         where a column has no value.
         """

@@ -33,10 +33,11 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table_summary import TableSummary
 from tests.app.data.files import ENDINGS, node, table_of, written
 from tests.app.data.private import private_share
 from tests.raising import raises
@@ -297,7 +298,7 @@ def test_levels_that_sites_write_in_other_forms_are_learned_as_one():
     for one, two, three in itertools.permutations(
         TableSummary.of(frame, 5) for frame in frames
     ):
-        schema = (one + two + three).schema()[0]
+        schema = schema_of(one + two + three)[0]
         assert schema.columns[0].levels == ("LUNG", "heart")
         assert all(schema.encode(frame).any(axis=1).all() for frame in frames)
 
@@ -373,9 +374,8 @@ def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(
 
 @pytest.mark.parametrize("kind", MEASURED)
 def test_measurements_are_no_ids(kind):
-    schema, left_out = TableSummary.of(
-        Table.of(pd.DataFrame({"own": MEASURED[kind]})), 5
-    ).schema()
+    summary = TableSummary.of(Table.of(pd.DataFrame({"own": MEASURED[kind]})), 5)
+    schema, left_out = schema_of(summary)
     assert (schema.names, left_out) == (("own",), {})
 
 
@@ -435,7 +435,7 @@ def test_texts_beside_numbers_are_encoded_alike_where_a_site_has_one_of_them_alo
         tmp_path / "a.csv", "crp,label\n" + "".join(f"{cell},x\n" for cell in cells)
     )
     table = table_of(path)
-    schema = TableSummary.of(table, 5).schema()[0]
+    schema = schema_of(TableSummary.of(table, 5))[0]
     assert schema.inputs == ("crp", "crp missing", "crp text=<5")
     np.testing.assert_array_equal(
         schema.encode(pd.read_csv(path)[["crp"]]), schema.encode(table)

@@ -662,7 +662,7 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
         report = run()
     assert (report["evaluation"], report["evaluation_errors"]) == (None, ["KeyError"])
     (run.out / "model.npz").unlink()
-    monkeypatch.setattr(reports, "compiled", fail(KeyError("x")))
+    monkeypatch.setattr(reports, "run_metrics", fail(KeyError("x")))
     with pytest.raises(KeyError):
         run()
     assert (
@@ -678,7 +678,7 @@ ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.cs
 def test_counts_that_are_not_the_pooled_ones_fail_the_run(
     is_full, run, monkeypatch, capsys
 ):
-    whole = reports.compiled
+    whole = reports.run_metrics
 
     def unequal(*args: Any) -> dict[str, Any]:
         report = whole(*args)
@@ -686,7 +686,7 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run(
             "sha256": report["sha256"] | {"pooled": "34cd", "equal": False}
         }
 
-    monkeypatch.setattr(reports, "compiled", unequal)
+    monkeypatch.setattr(reports, "run_metrics", unequal)
     if is_full:
         monkeypatch.setattr(os, "fsync", fail(OSError(errno.ENOSPC, "x")))
     unwritten = (

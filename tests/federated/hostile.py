@@ -14,8 +14,8 @@ import numpy as np
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import deflated_specs
 from flwr_flynn.federated.compression import pack_signed
-from flwr_flynn.federated.layout import Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.protocol import REFUSED, Reply
+from flwr_flynn.federated.reply_fields import Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash

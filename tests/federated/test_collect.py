@@ -43,7 +43,7 @@ class Counting:
         for cid, reason in batch.refused.items():
             self.roster.fail(cid, reason)
         for member in batch.members.values():
-            self.roster.count(member)
+            self.roster.enter(member)
         return batch
 
     @property

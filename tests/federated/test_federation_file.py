@@ -15,7 +15,7 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.cli import main
 from flwr_flynn.errors import ConfigError, ModelFileError
-from flwr_flynn.federated.federation_file import Federation, exclusive, summary
+from flwr_flynn.federated.federation_file import Federation, exclusive, roster_rows
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
@@ -214,7 +214,7 @@ def test_members_of_a_secure_sum_are_kept_without_figures(
     hidden = [replace(member, sizes=None, sha256=()) for member in MEMBERS]
     loaded = again(federation_of(run, totals, hidden, (READOUT,)), tmp_path)
     assert loaded.run_spec.is_secure
-    assert [row["examples"] for row in summary(loaded)] == ["hidden"] * 3
+    assert [row["examples"] for row in roster_rows(loaded)] == ["hidden"] * 3
     with raises(ModelFileError, field="sha256"):
         federation_of(run, totals, MEMBERS, (READOUT,))
     given = {
@@ -390,8 +390,8 @@ def test_the_roster_is_shown(
 ) -> None:
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
-    assert json.loads(capsys.readouterr().out)["parties"] == summary(FEDERATION)
-    assert [(row["party"], row["sha256"]) for row in summary(FEDERATION)] == [
+    assert json.loads(capsys.readouterr().out)["parties"] == roster_rows(FEDERATION)
+    assert [(row["party"], row["sha256"]) for row in roster_rows(FEDERATION)] == [
         (member.name, member.sha256[0][:16]) for member in FEDERATION.members
     ]
     assert main(["show", str(tmp_path / "no.npz")]) == 1

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import CountsError, DataError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run

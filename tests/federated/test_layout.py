@@ -12,18 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated.layout import (
+from flwr_flynn.federated.reply_fields import (
     NUMBERS,
     PLAIN,
     Field,
-    largest_sum,
-    n_entries,
     of_arrays,
-    of_vector,
     to_arrays,
-    to_vector,
 )
 from flwr_flynn.federated.secure_bound import LARGEST_BOUND, room
+from flwr_flynn.federated.secure_vector import (
+    largest_sum,
+    n_entries,
+    of_vector,
+    to_vector,
+)
 from tests.raising import raises
 
 # ---- messages

@@ -7,9 +7,9 @@ import sys
 import numpy as np
 
 from flwr_flynn.federated.disclosure import Content
-from flwr_flynn.federated.layout import Field
-from flwr_flynn.federated.layout import contents as contents_of
 from flwr_flynn.federated.protocol import Reply
+from flwr_flynn.federated.reply_fields import Field
+from flwr_flynn.federated.reply_fields import contents as contents_of
 from flwr_flynn.federated.traffic import Arrivals
 
 

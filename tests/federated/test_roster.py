@@ -20,7 +20,7 @@ from tests.raising import raises
 def counted(**names: str) -> Roster:
     roster = Roster()
     for cid, name in names.items():
-        roster.count(Member(name, cid.removeprefix("n"), sizes=(1, 2)))
+        roster.enter(Member(name, cid.removeprefix("n"), sizes=(1, 2)))
     return roster
 
 
@@ -44,7 +44,7 @@ def test_parties_are_missing_until_they_are_counted() -> None:
         for name, reason in roster.missing.items()
     )
     for cid in "12":
-        roster.count(Member("", cid))
+        roster.enter(Member("", cid))
     assert roster.missing == {"node 3": "failed: [31mgone"}
     roster.require(2)
     roster.ask(["1"])
@@ -107,17 +107,17 @@ def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
 def test_who_was_taken_out_is_a_member_no_more() -> None:
     roster = Roster([Member("a", "1"), Member("b", "2")])
     assert roster.staying == {0, 1}
-    roster.count(Member("b", "22"), taken_out=1)
+    roster.enter(Member("b", "22"), taken_out=1)
     assert (roster.staying, [str(member) for member in roster.members]) == ({0}, ["a"])
     assert roster.member("2") is roster.member("22") is None
     assert "22" in roster  # it is not asked again
-    roster.count(Member("c", "3"))
+    roster.enter(Member("c", "3"))
     assert [str(member) for member in roster.members] == ["a", "c"]
 
 
 def test_a_twin_has_the_same_name_and_counts() -> None:
     roster = Roster()
-    roster.count(Member("a", "1", sha256=("x", "y")))
+    roster.enter(Member("a", "1", sha256=("x", "y")))
     assert roster.twin("2", "a", ("x", "y")) == "1"
     for cid, name, sha256 in (
         ("1", "a", ("x", "y")),
@@ -128,7 +128,7 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
         assert roster.twin(cid, name, sha256) is None
     # without a name or counts nobody is anybody's twin
     for name, sha256 in (("", ("x", "y")), ("b", ())):
-        roster.count(Member(name, "3", sha256=sha256))
+        roster.enter(Member(name, "3", sha256=sha256))
         assert roster.twin("2", name, sha256) is None
     # Whichever of the two ids is the smaller one.
     assert roster.twin("0", "a", ("x", "y")) == "1"

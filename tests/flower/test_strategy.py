@@ -11,7 +11,7 @@ from flwr.common import Code, EvaluateRes, FitRes, Parameters, Status
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import STATISTIC, Reply
 from flwr_flynn.flower.strategy import FlyNNStrategy
-from flwr_flynn.model.metrics import scores
+from flwr_flynn.model.metrics import accuracies
 from tests.fakes import (
     CLASSES,
     HASHER,
@@ -160,7 +160,7 @@ def test_figures_of_the_evaluation_are_flower_s_metrics_with_those_of_class_prio
     own = [[3, 0, 0], [0, 3, 0], [0, 0, 4]]
     replies = eval_res(GOOD, own=own), eval_res(BAD), eval_res(None, 0)
     loss, metrics = tried(strategy, *zip(map(Proxy, "123"), replies, strict=True))
-    figures = scores(np.array(GOOD) + np.array(BAD))
+    figures = accuracies(np.array(GOOD) + np.array(BAD))
     assert loss == 1 - figures["accuracy"] == 1 - 10 / 12
     assert {name: strategy.evaluation[name] for name in figures} == figures
     assert strategy.evaluation["class_prior"]["sent"] == 1

@@ -16,14 +16,8 @@ from scipy.special import softmax
 
 from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.model.model import (
-    Model,
-    ModelMember,
-    ScoringRule,
-    counted_prior,
-    log_frequencies,
-    own_prior,
-)
+from flwr_flynn.model.model import Model, ModelMember, ScoringRule
+from flwr_flynn.model.prior import counted_prior, log_frequencies, own_prior
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease, TopTLaplace
 
 SPECS = (
@@ -117,14 +111,15 @@ def test_the_prior_is_of_the_counts_of_the_model_and_of_noisy_ones_of_equal_clas
     model = trained(X, CODES)
     sizes = np.bincount(CODES, minlength=4)
     assert_array_equal(
-        own_prior(model, np.array([1, 1, 2])), log_frequencies([0, 2, 1, 0], sizes)
+        own_prior(model.members[0].counts, np.array([1, 1, 2])),
+        log_frequencies([0, 2, 1, 0], sizes),
     )
     noise = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=8, n_classes=4), 3)
     noisy = Model(
         (replace(model.member, counts=noise.release(model.member.counts)),), LABELS
     )
     assert_array_equal(
-        own_prior(noisy, np.array([1, 1, 2])),
+        own_prior(noisy.members[0].counts, np.array([1, 1, 2])),
         log_frequencies([0, 2, 1, 0], [0, 0, 0, 0]),
     )
 
@@ -294,14 +289,17 @@ def test_probabilities_are_those_of_the_model_times_the_frequencies(n_members):
 def test_priors_come_from_labels_or_frequencies_or_are_taken_away():
     model = classifier()
     from_labels = model.with_prior(["birch", "birch", "date"]).model_.prior
-    assert_array_equal(from_labels, own_prior(model.model_, np.array([1, 1, 3])))
+    assert_array_equal(
+        from_labels, own_prior(model.model_.members[0].counts, np.array([1, 1, 3]))
+    )
     assert (from_labels.dtype, from_labels.flags.writeable) == (np.float64, False)
     for scale in (1.0, 1e200):
         given_ = model.with_prior(frequencies=scale * np.exp(from_labels))
         assert_allclose(given_.model_.prior, from_labels)
     assert model.with_prior(["ash"]).with_prior().model_.prior is None
     assert_array_equal(
-        model.with_prior([]).model_.prior, own_prior(model.model_, np.zeros(0, int))
+        model.with_prior([]).model_.prior,
+        own_prior(model.model_.members[0].counts, np.zeros(0, int)),
     )
 
 

@@ -17,7 +17,7 @@ from sklearn.metrics import (
     f1_score,
 )
 
-from flwr_flynn.model.metrics import confusion, scores, summary
+from flwr_flynn.model.metrics import accuracies, confusion, evaluation_figures
 
 codes = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40
@@ -32,7 +32,7 @@ def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     np.testing.assert_array_equal(
         matrix, confusion_matrix(true, predicted, labels=range(4))
     )
-    assert scores(matrix) == pytest.approx(
+    assert accuracies(matrix) == pytest.approx(
         {
             "accuracy": accuracy_score(true, predicted),
             "balanced_accuracy": balanced_accuracy_score(true, predicted),
@@ -49,7 +49,7 @@ def test_the_sum_over_parties_is_the_pooled_matrix(
         f"p{i}": confusion(*np.array(pairs).T, 4) for i, pairs in enumerate(parties)
     }
     pooled = confusion(*np.array([pair for pairs in parties for pair in pairs]).T, 4)
-    figures = summary(
+    figures = evaluation_figures(
         pooled,
         {
             name: (int(np.trace(each)), int(each.sum()))
@@ -57,8 +57,8 @@ def test_the_sum_over_parties_is_the_pooled_matrix(
         },
     )
     assert figures["confusion"] == pooled.tolist()
-    assert figures["accuracy"] == scores(pooled)["accuracy"]
-    each = [scores(matrix)["accuracy"] for matrix in matrices.values()]
+    assert figures["accuracy"] == accuracies(pooled)["accuracy"]
+    each = [accuracies(matrix)["accuracy"] for matrix in matrices.values()]
     assert figures["worst_party"]["accuracy"] == min(each)
     assert figures["best_party"]["accuracy"] == max(each)
     assert figures["accuracy_std"] == pytest.approx(np.std(each))

@@ -20,8 +20,8 @@ from flwr_flynn.model.selection import (
     best_temperature,
     choose,
     fit_members,
-    kept,
     leave_one_out_tables,
+    subsample_mask,
 )
 
 X, Y = load_iris(return_X_y=True)
@@ -100,7 +100,7 @@ def test_classes_without_samples_have_no_say():
 def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     """The counts are of all samples; the tables are of those that the subsample keeps."""
     monkeypatch.setattr(selection, "N_LEFT_OUT", 60)
-    mask = kept(X, Y, np.array([50, 50, 50]), 60)
+    mask = subsample_mask(X, Y, np.array([50, 50, 50]), 60)
     assert 20 < mask.sum() < 110
     members = fit_members(SPECS, X, Y, 3, rule, max_members=2)
     assert len(members) == 2
@@ -120,7 +120,7 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
 
 def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
     monkeypatch.setattr(
-        selection, "kept", lambda X, y, n_per_class, n: np.zeros(len(y), bool)
+        selection, "subsample_mask", lambda X, y, n_per_class, n: np.zeros(len(y), bool)
     )
     (member,) = fit_members(SPECS, X, Y, 3, max_members=2)
     assert (member.spec, member.weight, member.scoring.temperature) == (

@@ -12,7 +12,7 @@ from numpy.testing import assert_array_equal
 
 from flwr_flynn.model import selection
 from flwr_flynn.model.portable import content_shares
-from flwr_flynn.model.selection import kept
+from flwr_flynn.model.selection import subsample_mask
 
 WORD = 2**64
 ELEMENTS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 5e-324]) | st.floats(
@@ -78,26 +78,29 @@ def pool(n_per_class, d=4, seed=0):
 def test_every_split_in_every_form_and_batch_keeps_the_same_samples(seed, n_samples):
     sizes = np.array([300, 40, 0, 7])
     X, y = pool(sizes, seed=seed)
-    expected = kept(X, y, sizes, n_samples)
+    expected = subsample_mask(X, y, sizes, n_samples)
     party = np.random.default_rng(seed).integers(0, 5, len(y))  # the last is empty
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "_BATCH", 12)
         for mine in (party == k for k in range(6)):
-            assert_array_equal(kept(X[mine], y[mine], sizes, n_samples), expected[mine])
             assert_array_equal(
-                kept(sp.csr_array(X[mine]), y[mine], sizes, n_samples), expected[mine]
+                subsample_mask(X[mine], y[mine], sizes, n_samples), expected[mine]
+            )
+            assert_array_equal(
+                subsample_mask(sp.csr_array(X[mine]), y[mine], sizes, n_samples),
+                expected[mine],
             )
 
 
 def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_asked_for():
     sizes = np.array([20000, 6000, 900, 0, 30])
     X, y = pool(sizes)
-    found = np.bincount(y[kept(X, y, sizes, 4000)], minlength=5)
+    found = np.bincount(y[subsample_mask(X, y, sizes, 4000)], minlength=5)
     assert found[2:].tolist() == [900, 0, 30]
     for label in (0, 1):
         spread = np.sqrt(1000 * (1 - 1000 / sizes[label]))
         assert abs(found[label] - 1000) < 5 * spread
-    assert kept(X, y, sizes, 4 * 20000).all()
+    assert subsample_mask(X, y, sizes, 4 * 20000).all()
 
 
 @pytest.mark.parametrize("d", [1, 3])

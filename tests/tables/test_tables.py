@@ -17,10 +17,12 @@ from numpy.testing import assert_array_equal
 
 from flwr_flynn.errors import DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.kinds_and_levels import ColumnSummary, TableSummary
+from flwr_flynn.tables.column_summary import ColumnSummary
+from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema
 from flwr_flynn.tables.table import Table, needs_table
+from flwr_flynn.tables.table_summary import TableSummary
 from tests.raising import raises
 
 FRAME = pd.DataFrame(
@@ -287,7 +289,7 @@ def test_summaries_of_a_split_add_to_that_of_all_rows(case):
     table, shares = case
     total = reduce(add, [TableSummary.of(share) for share in shares])
     whole = TableSummary.of(table)
-    assert total.schema()[0].columns == whole.schema()[0].columns
+    assert schema_of(total)[0].columns == schema_of(whole)[0].columns
     assert parts(total)[0] == parts(whole)[0]
     assert {name: total.columns[name].levels for name in whole.columns} == {
         name: each.levels for name, each in whole.columns.items()
@@ -299,7 +301,9 @@ def test_few_rows_are_not_told():
     column = np.array(["a"] * 5 + ["b"] * 4 + [None] * 4, object)
     summary = TableSummary.of(Table(["t"], [column]), min_examples=5)
     assert summary.columns["t"] == ColumnSummary(13, {"category": 13}, 0, {"a": 5})
-    assert summary.schema()[0].columns == (Column("t", "category", ["a"], gaps=False),)
+    assert schema_of(summary)[0].columns == (
+        Column("t", "category", ["a"], gaps=False),
+    )
 
 
 def test_columns_that_are_left_out():
@@ -308,18 +312,18 @@ def test_columns_that_are_left_out():
     many = np.array([f"l{index % 100:03}" for index in range(n)], object)
     empty = np.full(n, np.nan)
     table = Table(["id", "many", "empty", "x" * 300], [ids, many, empty, np.zeros(n)])
-    schema, left_out = TableSummary.of(table).schema()
+    schema, left_out = schema_of(TableSummary.of(table))
     assert schema.names == ("many",)
     assert len(schema.columns[0].levels) == LEARNED_LEVELS
     assert set(left_out) == {"id", "empty", "x" * 300}
     alone = TableSummary.of(Table(["many", "alone"], [many, np.zeros(n)]))
-    both, left_out = (TableSummary.of(table) + alone).schema()
+    both, left_out = schema_of(TableSummary.of(table) + alone)
     assert both.columns == schema.columns
     # of those that most rows have
     assert (schema.ignore, both.ignore) == (("empty", "id"), ())
     assert set(left_out) == {"id", "empty", "x" * 300, "alone"}
     with raises(SchemaError, field="columns", got="1 that cannot: 'empty' (no values)"):
-        TableSummary.of(Table(["empty"], [empty])).schema()
+        schema_of(TableSummary.of(Table(["empty"], [empty])))
 
 
 def test_the_kind_of_most_rows_wins():
@@ -455,7 +459,7 @@ def test_a_level_is_known_in_every_form_that_it_may_have(levels, seen):
 
 def test_columns_of_an_array_keep_their_positions():
     X = np.array([[np.nan, 1.0], [np.nan, np.nan]])
-    schema, left_out = TableSummary.of(X).schema()
+    schema, left_out = schema_of(TableSummary.of(X))
     assert (schema.names, left_out) == (("0", "1"), {})
     assert_array_equal(schema.encode(X), [[np.nan, 1, 1, 0], [np.nan, 1, np.nan, 1]])
     named = TableSummary.of(pd.DataFrame({"a": [1.0]}))
@@ -486,7 +490,7 @@ def test_a_learned_schema_is_bounded():
         f"c{index:05}": ColumnSummary(128, {"category": 128}, 0, levels)
         for index in range(2000)
     }
-    schema, left_out = TableSummary(columns, 128).schema()
+    schema, left_out = schema_of(TableSummary(columns, 128))
     assert schema.width <= 2**16
     assert len(schema.columns) + len(left_out) == 2000
 

@@ -45,10 +45,10 @@ from flwr_flynn.errors import ConfigError, DataError, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.raw_column import distinct, missing
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table_summary import TableSummary
 from flwr_flynn.tables.texts import as_name
 
 log = logging.getLogger("flwr")  # Flower's own
@@ -178,7 +178,7 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     file = opened_own(node, features)
     if file.needs_table and ((node.held_out_key and not features) or is_large(file)):
         file.check()
-        return Samples(counted(file, node.min_examples), np.zeros(0))
+        return Samples(summary_of_file(file, node.min_examples), np.zeros(0))
     X, y, _, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = None
@@ -404,7 +404,7 @@ def is_large(file: TableFile) -> bool:
     return 8 * file.n_rows * len(file.reports) > LARGE
 
 
-def counted(file: TableFile, least: int = 1) -> TableSummary:
+def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
     """Kinds, gaps and levels of the features, as they may be told.
 
     Rows that are held out are not counted. With a column of ids, levels and gaps need
@@ -417,7 +417,7 @@ def counted(file: TableFile, least: int = 1) -> TableSummary:
         if batch.test is not None:
             batch = batch.rows(~batch.test)
         table = file.table(batch.columns)
-        total += TableSummary.counted(table)
+        total += TableSummary.of_table(table)
         if batch.groups is not None:
             ids = id_keys(batch.groups)
             for name, column in zip(table.names, table.columns, strict=True):
@@ -434,7 +434,7 @@ def counted(file: TableFile, least: int = 1) -> TableSummary:
                 }
     if file.reading.group:
         total = total.only(lambda name, cell: len(holders[name].get(cell, ())) >= least)
-    return total.told(least)
+    return total.floored(least)
 
 
 _Holders = dict[str | None, set[bytes]]

@@ -116,7 +116,7 @@ Wanted = Sequence[str] | Schema
 """Features of a run, by their names alone or with their kinds."""
 
 
-class Layout(NamedTuple):
+class FileColumns(NamedTuple):
     """The columns of a table by their use."""
 
     label: int | None
@@ -162,7 +162,7 @@ class Source(ABC):
     key_names: Sequence[str] | None
     dialect: Dialect | None = None  # of a CSV file
 
-    def layout(self, reading: Reading) -> Layout:
+    def layout(self, reading: Reading) -> FileColumns:
         """The columns by their use."""
         return reading.layout(self.name, self.columns)
 
@@ -252,7 +252,7 @@ class Reading:
     held_out: HeldOut | None = None
     ignore: Sequence[str] = ()
 
-    def layout(self, name: str, columns: Sequence[str]) -> Layout:
+    def layout(self, name: str, columns: Sequence[str]) -> FileColumns:
         """The layout of a file's columns.
 
         The features are those asked for, or every column but label, group and ignored
@@ -286,7 +286,7 @@ class Reading:
         }
         order = [at[column] for column in features]
         left_out = tuple(column for column in rest if column not in features)
-        return Layout(label, group, order, tuple(features.values()), left_out)
+        return FileColumns(label, group, order, tuple(features.values()), left_out)
 
     def _features_in(
         self, name: str, columns: list[str]

@@ -33,7 +33,7 @@ from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
 
 
-class Batch(NamedTuple):
+class RowBatch(NamedTuple):
     """Some rows; labels, ids and mask are None where they are not asked for."""
 
     columns: list[Array]  # of each feature
@@ -41,11 +41,11 @@ class Batch(NamedTuple):
     groups: Array | None = None  # ids
     test: Mask | None = None  # of the rows that are held out
 
-    def rows(self, mask: Mask) -> Batch:
+    def rows(self, mask: Mask) -> RowBatch:
         """The rows of a mask."""
         columns = [column[mask] for column in self.columns]
         rest = (None if array is None else array[mask] for array in self[1:])
-        return Batch(columns, *rest)
+        return RowBatch(columns, *rest)
 
 
 class TableFile:
@@ -137,7 +137,7 @@ class TableFile:
                 self.reports.append(RawColumn("category"))
         self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
 
-    def batches(self, labelled: bool = True) -> Iterator[Batch]:
+    def batches(self, labelled: bool = True) -> Iterator[RowBatch]:
         """The rows of the file, some at a time.
 
         Rows without a label are among them only where labels are not read, or if
@@ -165,7 +165,7 @@ class TableFile:
                 ids = cells[group]
             if not (ids is None or isinstance(ids, np.ndarray)):
                 ids = source.labels(ids)
-            batch = Batch(columns, labels, ids, test)
+            batch = RowBatch(columns, labels, ids, test)
             if labelled and labels is not None:
                 is_missing = unlabelled(labels)
                 if is_missing.any():
@@ -284,18 +284,18 @@ class TableFile:
         for batch in self.batches():
             yield self.table(batch.columns), batch.labels, batch.test
 
-    def in_one(self) -> Batch:
+    def in_one(self) -> RowBatch:
         """All rows in memory."""
         batches = [*self.batches()]
         if not batches:
             empty = [of_gaps(report.kind, 0) for report in self.reports]
-            return Batch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))
+            return RowBatch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))
         columns = zip(*(batch.columns for batch in batches), strict=True)
         rest = (
             None if arrays[0] is None else np.concatenate(arrays)
             for arrays in zip(*(batch[1:] for batch in batches), strict=True)
         )
-        return Batch([*map(np.concatenate, columns)], *rest)
+        return RowBatch([*map(np.concatenate, columns)], *rest)
 
     def whole(self) -> tuple[Array | Table, Array, Array | None, Mask]:
         """All rows in memory: samples, labels, ids or None, and mask of those held out.

@@ -20,7 +20,7 @@ from flwr_flynn._files import npz_array
 from flwr_flynn._types import Array
 from flwr_flynn.app.data.source import (
     Features,
-    Layout,
+    FileColumns,
     Part,
     Reading,
     Source,
@@ -62,7 +62,7 @@ class ArrayColumns(Source):
             # Labels come first in the order of the names.
             self.key_names = (*names, "\0")
 
-    def layout(self, reading: Reading) -> Layout:
+    def layout(self, reading: Reading) -> FileColumns:
         """The columns by their use.
 
         Without names they are the features in their order, as many as asked for.
@@ -86,7 +86,7 @@ class ArrayColumns(Source):
             features = features.names
         elif not features or len(features) == n:
             by_position = tuple(map(as_name, features))
-            return Layout(label, group, [*range(n)], by_position, ())
+            return FileColumns(label, group, [*range(n)], by_position, ())
         expected = f"an array 'feature_names', for {len(features)} features"
         raise DataError(self.name, expected, f"{n} without names")
 
@@ -344,7 +344,7 @@ class ParquetColumns(Source):
         self.key_names = [self.columns[index] for index in self.keys]
         self._n_gaps: dict[int, int] = {}  # of columns, in the part that was read last
 
-    def layout(self, reading: Reading) -> Layout:
+    def layout(self, reading: Reading) -> FileColumns:
         """The columns by their use.
 
         Ids of a type that is not read, or not as texts, are refused: they would be

@@ -13,10 +13,10 @@ from flwr_flynn.app.report.markup import (
     Markup,
     bars,
     cell,
-    count,
     curve,
     figure,
     gallery,
+    plural,
     reliability,
     shades,
     with_interval,
@@ -79,7 +79,7 @@ def accuracy(report: Report) -> Section:
         for party in parties
     ]
     introduction = (
-        f"{count(len(rows), 'party', 'parties')} tried the model on test samples "
+        f"{plural(len(rows), 'party', 'parties')} tried the model on test samples "
         "of their own, the worst first. "
         f"Over all samples the accuracy is {figure(evaluation['accuracy'])}."
     )
@@ -114,7 +114,7 @@ def _figures(
     return [drawn, more(f"{caption} as a table", *bounded(caption, head, shown, noun))]
 
 
-def scores(report: Report) -> Section:
+def probability_section(report: Report) -> Section:
     """Discrimination and calibration over all samples, and rates at thresholds."""
     figures = figures_of(report)
     evaluation = report["evaluation"]
@@ -122,7 +122,7 @@ def scores(report: Report) -> Section:
         return Section("Figures", [("evaluation", _why_none(report))])
     overall = figures["overall"] or {}
     n_samples = figures.get("examples") or evaluation["examples"]
-    introduction = f"Over {count(n_samples, 'test sample')} of all parties"
+    introduction = f"Over {plural(n_samples, 'test sample')} of all parties"
     if overall:
         introduction += ", with 95 % intervals in brackets"
     introduction += ". "
@@ -139,7 +139,7 @@ def scores(report: Report) -> Section:
     n_more = evaluation["examples"] - n_samples
     if n_more > 0:
         introduction += (
-            f"{count(n_more, 'more sample')} are of parties below their floor. "
+            f"{plural(n_more, 'more sample')} are of parties below their floor. "
         )
     classes = _shown(report)
     parts = [

@@ -103,7 +103,7 @@ def in_bytes(n: float) -> str:
     return f"{n / 1e6:.4g} MB"
 
 
-def count(n: int, one: str, many: str = "") -> str:
+def plural(n: int, one: str, many: str = "") -> str:
     """A number and its noun: "1 party", "2 parties"."""
     noun = many or f"{one}s"
     if n == 1:

@@ -14,10 +14,10 @@ from flwr_flynn.app.report.accuracy_sections import (
     accuracy,
     confusion,
     curves,
-    scores,
+    probability_section,
     subgroups,
 )
-from flwr_flynn.app.report.markup import Markup, count, html_page, shortened, tag
+from flwr_flynn.app.report.markup import Markup, html_page, plural, shortened, tag
 from flwr_flynn.app.report.sections import (
     EQUALITIES,
     Report,
@@ -37,7 +37,7 @@ _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all othe
 
 _ON_TEST_SAMPLES = accuracy, confusion, curves, subgroups
 SECTIONS = (
-    scores,
+    probability_section,
     participation,
     skew,
     model,
@@ -80,7 +80,7 @@ def page(report: Report) -> str:
             sections[section.title] = section
     title = (
         f"{report['action'].capitalize()} with "
-        f"{count(len(report['parties']), 'party', 'parties')}"
+        f"{plural(len(report['parties']), 'party', 'parties')}"
     )
     anchors = {name: name.lower().replace(" ", "-") for name in sections}
     links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in sections]

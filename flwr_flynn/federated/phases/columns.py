@@ -33,7 +33,6 @@ from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
-from flwr_flynn.federated.layout import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
@@ -44,6 +43,7 @@ from flwr_flynn.federated.protocol import (
     key,
     refusing,
 )
+from flwr_flynn.federated.reply_fields import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import (

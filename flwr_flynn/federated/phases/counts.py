@@ -19,7 +19,6 @@ from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.layout import Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
@@ -30,6 +29,7 @@ from flwr_flynn.federated.protocol import (
     Entries,
     Reply,
 )
+from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
@@ -120,12 +120,12 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
         if self.run.mechanism is not None:
             release = party.release(self.run, self.is_withdrawal)
             return CountsOfSpecs((release,)), NOISY_EXAMPLES
-        counts = self.counted(party)
+        counts = self.counts_of(party)
         return counts, counts.parts[0].n_examples
 
-    def counted(self, party: SampleAccess, before: bool = False) -> CountsOfSpecs:
+    def counts_of(self, party: SampleAccess, before: bool = False) -> CountsOfSpecs:
         """Counts of the party's samples, or of those `before` their change."""
-        X, codes = party.inputs(self.run, before)
+        X, codes = party.samples_of(self.run, before)
         hashed = progress(len(codes) * len(self.run.specs))
         count = partial(
             ClassCounts.from_data, n_jobs=party.options.n_jobs, progress=hashed
@@ -322,8 +322,8 @@ class UpdateRequest(CountsRequest):
         return before + super().fields(sizes)
 
     def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
-        then = self.counted(party, before=True)
-        now = self.counted(party)
+        then = self.counts_of(party, before=True)
+        now = self.counts_of(party)
         first = now.parts[0]
         n_bits = np.abs(first.array - then.parts[0].array).sum(axis=1)
         n_changed = -(-n_bits // first.hash_nnz)  # samples of each class, at least

@@ -30,7 +30,6 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.labels import Label
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.phase import (
     COUNTED,
     PRESENT,
@@ -56,6 +55,7 @@ from flwr_flynn.federated.protocol import (
     key,
     refusing,
 )
+from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -185,7 +185,7 @@ def evaluated(
 ) -> Figures | None:
     """Figures from the sum of the answers, and results by party, by name.
 
-    None without samples. They are those of `metrics.summary`, under "class_prior" those
+    None without samples. They are those of `metrics.evaluation_figures`, under "class_prior" those
     of the parties' own models, and under "figures" those of `model.metrics`, by party
     and by subgroup as well, where classes have at least `least` samples.
     """
@@ -220,7 +220,7 @@ def _summary(total: Tables, results: Mapping[str, Result], index: int) -> Figure
     right = {
         name: (party.right[index], party.n_examples) for name, party in results.items()
     }
-    return figures.summary(total.tables[index], right)
+    return figures.evaluation_figures(total.tables[index], right)
 
 
 def _by_party(results: Mapping[str, Result]) -> list[Figures]:

@@ -24,10 +24,10 @@ from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, PrivacyError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import Codes
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
+from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
 from flwr_flynn.federated.request import RunRequest, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.sample_access import SampleAccess, progress
@@ -99,7 +99,7 @@ class GramRequest(RunRequest[GramMatrix]):
             raise PrivacyError("node-config gram", expected, False)
 
     def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
-        X, codes = party.inputs(self.run)
+        X, codes = party.samples_of(self.run)
         n_counted = len(codes)
         least = party.options.min_examples
         if self.bound is None and least > 1:

@@ -22,9 +22,9 @@ from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
 from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
+from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import RunRequest, announced_run, register
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import candidate_scorings
@@ -40,8 +40,8 @@ from flwr_flynn.model.selection import (
     best_temperature,
     choose,
     hashed_batches,
-    kept,
     leave_one_out_tables,
+    subsample_mask,
 )
 
 _MAX_CANDIDATES = 64  # scorings of a spec
@@ -83,8 +83,10 @@ class SelectionRequest(RunRequest[Tables]):
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
     def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        X, codes = party.inputs(self.run)
-        subsample = kept(X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT)
+        X, codes = party.samples_of(self.run)
+        subsample = subsample_mask(
+            X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT
+        )
         n_examples = len(codes)
         if not subsample.all():
             X = X[subsample]

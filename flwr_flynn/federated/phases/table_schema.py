@@ -18,16 +18,18 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.layout import NUMBERS, Field, Sizes
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, refusing
+from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member, missing_text, require_samples
 from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.model.candidates import placeholder_specs
-from flwr_flynn.tables.kinds_and_levels import MOST_ROWS, TableSummary
+from flwr_flynn.tables.column_summary import MOST_ROWS
+from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.schema import LEARNED_LEVELS
 from flwr_flynn.tables.table import form_of
+from flwr_flynn.tables.table_summary import TableSummary
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
@@ -54,7 +56,7 @@ class SchemaRequest(Request[TableSummary]):
         return cls()
 
     def measured(self, party: SampleAccess) -> tuple[TableSummary, int]:
-        summary = party.summary()
+        summary = party.table_summary()
         return summary, summary.n_rows
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -64,7 +66,7 @@ class SchemaRequest(Request[TableSummary]):
         text = json.dumps(statistic.to_dict()).encode()
         # Of many columns with many levels only the most frequent levels are sent.
         if len(text) > MOST_BYTES:
-            text = json.dumps(statistic.told(1, LEARNED_LEVELS).to_dict()).encode()
+            text = json.dumps(statistic.floored(1, LEARNED_LEVELS).to_dict()).encode()
         if len(text) > MOST_BYTES:
             raise PayloadError(
                 "summary", f"at most {MOST_BYTES} bytes of names and levels", len(text)
@@ -144,7 +146,7 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     left_out: dict[str, str] = {}
     run = state.run_spec
     if batch.total.n_rows:
-        schema, left_out = batch.total.schema(options.ignore, options.keep)
+        schema, left_out = schema_of(batch.total, options.ignore, options.keep)
         assert options.plan is not None  # as the options require
         specs = placeholder_specs(replace(options.plan, n_features=schema.width))
         # Numbers without names and gaps are hashed as they stand.

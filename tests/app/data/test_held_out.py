@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flwr_flynn.app.data import own_file, table_file
-from flwr_flynn.app.data.own_file import counted, opened
+from flwr_flynn.app.data.own_file import opened, summary_of_file
 from flwr_flynn.app.data.source import HeldOut, Reading, id_keys, row_keys
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError
@@ -138,7 +138,7 @@ def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
         {**content, "patient": [f"p{i}" for i in who], "label": (who % 2).tolist()},
     )
     party = node(tmp_path / f"mine.{ending}", held_out_key="patient")
-    told = own_file.own_share(party).X.told(party.min_examples).columns
+    told = own_file.own_share(party).X.floored(party.min_examples).columns
     found = {name: ({*each.levels}, each.gaps) for name, each in told.items()}
     assert found == {
         "town": ({"Ulm", "Bern"}, 0),
@@ -146,7 +146,7 @@ def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
         "four": ({"a"}, 0),
         "five": ({"a"}, 30),
     }
-    rows = counted(
+    rows = summary_of_file(
         opened(
             tmp_path / f"mine.{ending}", Reading("label" if ending != "npz" else "y")
         ),

@@ -23,20 +23,21 @@ from flwr_flynn.app.data import own_file, table_file
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.own_file import (
     columns_of,
-    counted,
     encoded_share,
     full_text,
     opened,
     own_share,
+    summary_of_file,
 )
 from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.kinds_and_levels import TableSummary
+from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.raw_column import plain_numbers
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table_summary import TableSummary
 from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of
 from tests.app.data.files import ENDINGS, READERS, node, table_of, written
 from tests.app.data.private import private_share
@@ -398,7 +399,9 @@ def test_a_full_disk_is_told(path, monkeypatch):
 def test_the_summary_of_a_file_is_that_of_its_table_however_large(path, monkeypatch):
     written(path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 20)
     for least in (1, 4):
-        assert counted(opened(path), least) == TableSummary.of(table_of(path), least)
+        assert summary_of_file(opened(path), least) == TableSummary.of(
+            table_of(path), least
+        )
     party = NodeConfig(data_path=str(path), min_examples=1)
     expected = TableSummary.of(own_share(party).X)
     monkeypatch.setattr(own_file, "LARGE", 0)
@@ -533,7 +536,7 @@ def test_a_hundred_thousand_levels_take_bounded_memory(path):
     assert file.reports[0].kind == "category"
     assert memory.peak < 2**27 / 10
     with raises(SchemaError, field="columns"):
-        counted(file).schema()
+        schema_of(summary_of_file(file))
 
 
 @pytest.mark.parametrize(("most", "n_levels"), [(101, 101), (100, 1)])
@@ -544,7 +547,7 @@ def test_of_too_many_levels_those_of_one_row_are_let_go_of(
         path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 300
     )
     monkeypatch.setattr("flwr_flynn.app.data.own_file._MOST_TEXTS", most)
-    column = counted(opened(path)).columns["a"]
+    column = summary_of_file(opened(path)).columns["a"]
     assert (column.n_rows, len(column.levels), column.levels["often"]) == (
         400,
         n_levels,

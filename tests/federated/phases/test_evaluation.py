@@ -25,7 +25,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.metrics import N_LEVELS, above_floor, overall, scored, scores
+from flwr_flynn.model.metrics import N_LEVELS, above_floor, accuracies, overall, scored
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -180,7 +180,7 @@ def test_confusion_matrices_of_both_models_are_added_up() -> None:
     figures = steps.run.state.results["evaluation"].figures
     total = np.array(shared) + BAD
     mine = np.array(own) + BAD
-    assert {name: figures[name] for name in scores(total)} == scores(total)
+    assert {name: figures[name] for name in accuracies(total)} == accuracies(total)
     prior = figures["class_prior"]
     assert (figures["confusion"], figures["examples"]) == (total.tolist(), 12)
     assert (prior["confusion"], prior["examples"], prior["sent"]) == (

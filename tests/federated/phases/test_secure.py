@@ -68,7 +68,7 @@ def test_all_senders_are_in_the_sum_and_in_no_other_and_nobody_s_sizes_are_known
             (),
             None,
         )
-        roster.count(member)
+        roster.enter(member)
     again = collected(copies(MEAN), roster)
     assert (again.repeated, again.passed) == (["0", "1", "2"], {})
 

@@ -30,9 +30,9 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.kinds_and_levels import TableSummary
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table_summary import TableSummary
 from tests.federated.runs import DRIVERS, refusal, replied, statistic_of
 from tests.federated.secure_runs import secretly
 from tests.raising import raises

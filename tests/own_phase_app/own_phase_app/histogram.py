@@ -15,12 +15,12 @@ from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import codes_of
-from flwr_flynn.federated.layout import PLAIN, Field, Sizes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, key
+from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.model.counts import Tables

@@ -1,0 +1,174 @@
+"""Summary of a column: numbers of rows with its kinds, gaps and levels, which add."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from flwr_flynn._types import Array
+from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.column_encoding import is_nameable
+from flwr_flynn.tables.personal_columns import (
+    OFTEN,
+    PERSONAL,
+    are_ids,
+    nearly_all_differ,
+)
+from flwr_flynn.tables.raw_column import missing
+from flwr_flynn.tables.table import (
+    KINDS,
+)
+from flwr_flynn.tables.texts import as_level
+
+MOST_ROWS = 2**53
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """Numbers of rows with the kinds, gaps and levels of a column.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the parties that have the column.
+    rows : mapping of str to int
+        Rows of the parties at which the column is of each kind, those with gaps
+        included. A column of gaps alone is of none, and one whose values nearly all
+        differ is of a kind of its own: "id" or "text".
+    gaps : int
+        Rows without a value.
+    levels : mapping of str to int
+        Rows with each level of a category.
+    """
+
+    n_rows: int
+    rows: Mapping[str, int]
+    gaps: int = 0
+    levels: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = {"n_rows": self.n_rows, "gaps": self.gaps}
+        for what, values in (
+            ("rows", self.rows),
+            ("levels", self.levels),
+            ("sizes", sizes),
+        ):
+            if not isinstance(values, Mapping) or not all(
+                _is_number(value) for value in values.values()
+            ):
+                raise SchemaError(
+                    f"summary {what}", "numbers of rows", type(values).__name__
+                )
+        if set(self.rows) - {*KINDS, *PERSONAL}:
+            raise SchemaError(
+                "summary rows",
+                f"kinds among {', '.join(KINDS)}",
+                f"{len(self.rows)} others",
+            )
+        # Two forms of one level, or below of one name, would make a schema that nobody
+        # can use.
+        n_bad = sum(
+            not is_nameable(level) or as_level(level) != level for level in self.levels
+        )
+        if n_bad:
+            raise SchemaError(
+                "summary levels", "short printable texts", f"{n_bad} others"
+            )
+        n_texts = self.rows.get("category", 0) + self.rows.get("text", 0)
+        n_with_level = sum(self.levels.values())
+        if n_with_level > n_texts:
+            raise SchemaError(
+                "summary levels", f"levels of at most {n_texts} rows", n_with_level
+            )
+        n_known = max(sum(self.rows.values()), self.gaps)
+        if n_known > self.n_rows:
+            raise SchemaError("summary rows", f"at most {self.n_rows}", n_known)
+
+    def __add__(self, other: ColumnSummary) -> ColumnSummary:
+        return ColumnSummary(
+            self.n_rows + other.n_rows,
+            _added(self.rows, other.rows),
+            self.gaps + other.gaps,
+            _added(self.levels, other.levels),
+        )
+
+    @property
+    def kind(self) -> str | None:
+        """The kind at most rows, the first by name among equals; None where all values
+        are missing.
+        """
+        if self.rows:
+            return min(self.rows, key=lambda kind: (-self.rows[kind], kind))
+        return None
+
+
+def summary_of(values: Array, kind: str) -> ColumnSummary:
+    """The summary of one column of a kind, with all its levels."""
+    n = len(values)
+    if kind == "category":
+        return _summary_of_texts(Counter(values.tolist()), n)
+    n_gaps = int(missing(values).sum())
+    if n_gaps == n:
+        return ColumnSummary(n, {}, n)
+    if kind == "number" and are_ids(values[~np.isnan(values)]):
+        kind = "id"
+    return ColumnSummary(n, {kind: n}, n_gaps)
+
+
+def _summary_of_texts(levels: Counter[str | None], n: int) -> ColumnSummary:
+    """The summary of a column of `n` rows, with so many rows of each text, None for
+    gaps.
+    """
+    n_gaps = levels.pop(None, 0)
+    n_texts = n - n_gaps
+    if not n_texts:
+        return ColumnSummary(n, {}, n)
+    kind = "category"
+    least = 1
+    if nearly_all_differ(levels, n_texts):
+        kind = "text"
+        least = OFTEN
+    named = {
+        text: k
+        for text, k in levels.items()
+        if text is not None and k >= least and is_nameable(text)
+    }
+    return ColumnSummary(n, {kind: n}, n_gaps, named)
+
+
+def _by_rows(n_rows: Mapping[str, int]) -> list[str]:
+    """Names by their rows, the most first, and those of as many by themselves."""
+    return sorted(n_rows, key=lambda name: (-n_rows[name], name))
+
+
+def floored(summary: ColumnSummary, least: int, most: int) -> ColumnSummary:
+    """A summary as it may leave its party.
+
+    Numbers of rows are rounded down to multiples of the floor, so that no rest is
+    exact.
+    """
+    levels = {
+        level: n // least * least for level, n in summary.levels.items() if n >= least
+    }
+    n_gaps = summary.gaps // least * least
+    return replace(summary, gaps=n_gaps, levels=most_frequent(levels, most))
+
+
+def most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:
+    """At most so many levels, the most frequent and of these the first by their texts,
+    in the order of their texts.
+    """
+    return {level: levels[level] for level in sorted(_by_rows(levels)[:most])}
+
+
+def _added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {
+        name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})
+    }
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST_ROWS
