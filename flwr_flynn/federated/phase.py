@@ -151,15 +151,6 @@ class Phase:
         return next((name for name in self.resumes_at if name in names), self.name)
 
 
-def restart_of(plan: Sequence[Phase], due: Phase) -> Phase:
-    """The phase at which a run begins anew from its file, whose next phase is `due`:
-    the earliest one that it or a later phase begins anew at.
-    """
-    names = [phase.name for phase in plan]
-    left = plan[names.index(due.name) :]
-    return plan[min(names.index(phase.resumed_at(names)) for phase in left)]
-
-
 # -------- the model of a state
 
 

@@ -33,7 +33,6 @@ from flwr_flynn.federated.phase import (
     federation_of,
     member_indices,
     model_of,
-    restart_of,
 )
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import (
@@ -170,11 +169,15 @@ class Run:
     def restart(self) -> Phase | None:
         """The phase at which a later run goes on from the file of this one; None at the
         end.
+
+        It is the earliest at which a phase that is not done begins anew.
         """
         due = self.due
         if due is None:
             return None
-        return restart_of(self.phases, due)
+        names = [phase.name for phase in self.phases]
+        left = self.phases[self.phases.index(due) :]
+        return self.phases[min(names.index(phase.resumed_at(names)) for phase in left)]
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step, if the one that is due is on it."""
@@ -468,12 +471,11 @@ class Run:
             return saved
         state = self.state.with_result("counts", self.totals)
         name = ""
-        due = self.due
         restart = self.restart
-        if due is not None and restart is not None:
+        if restart is not None:
             name = restart.name
-            start = self.phases.index(restart)
-            repeated = self.phases[start : self.phases.index(due)]
+        if restart is not None and restart is not self.due:
+            repeated = self.phases[self.phases.index(restart) :]
             state = state.without([phase.name for phase in repeated])
         members = [
             replace(member, run=member.run or run) for member in self.counted.members

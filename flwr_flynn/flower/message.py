@@ -57,6 +57,7 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import (
     EXAMPLES,
     NUMPY,
+    GridProxy,
     answer_content,
     config_of,
     record,
@@ -354,18 +355,15 @@ def _figures(aggregation_fn: AggregationFn, valid: list[Reply]) -> MetricRecord:
     return aggregation_fn([reply.content for reply in valid], EXAMPLES)
 
 
-class _BatchedGrid:
+class _BatchedGrid(GridProxy):
     """A grid that asks some nodes at a time.
 
     It yields their replies before it asks the next.
     """
 
     def __init__(self, grid: Grid, size: int) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._size = size
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

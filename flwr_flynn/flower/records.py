@@ -13,6 +13,7 @@ from importlib.metadata import version
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
@@ -30,6 +31,16 @@ __all__ = ["Workflow", "is_simulated", "recorddict_compat", "untested"]
 
 NEWEST_TESTED = (1, 42)
 """The newest minor version that `python -m tests.flower_versions` ran."""
+
+
+class GridProxy:
+    """A grid that passes on all that a subclass does not change."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
 
 def is_simulated(grid: object) -> bool:

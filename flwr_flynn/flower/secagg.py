@@ -60,7 +60,7 @@ from flwr_flynn.federated.secure_bound import (
     check_bound,
     room,
 )
-from flwr_flynn.flower.records import Workflow
+from flwr_flynn.flower.records import GridProxy, Workflow
 from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.privacy import Mechanism
 
@@ -320,7 +320,7 @@ def _checked_threshold(threshold: float) -> float:
     return float(threshold)
 
 
-class Replies:
+class Replies(GridProxy):
     """A grid that returns one valid reply of each party, and notes other failures."""
 
     def __init__(
@@ -329,14 +329,11 @@ class Replies:
         shape: Callable[[], tuple[int, ...]],
         note_failure: Callable[[str, str], object],
     ) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._shape = shape
         self._note_failure = note_failure
         self.asked: set[int] = set()
         self.lost: set[int] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

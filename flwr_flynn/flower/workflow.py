@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from logging import ERROR
-from typing import Any, cast
+from typing import cast
 
 from flwr.app import Context, Message, MessageType
 from flwr.common.logger import log
@@ -19,6 +19,7 @@ from flwr.server.workflow import DefaultWorkflow
 from flwr.server.workflow.default_workflows import default_evaluate_workflow
 from flwr.serverapp import Grid
 
+from flwr_flynn.flower.records import GridProxy
 from flwr_flynn.flower.records import recorddict_compat as compat
 from flwr_flynn.flower.secagg import workflow as secure_workflow
 from flwr_flynn.flower.strategy import FlyNNStrategy
@@ -73,7 +74,7 @@ def run_rounds(
     return errors
 
 
-class _ReadableGrid:
+class _ReadableGrid(GridProxy):
     """A grid that returns the replies which Flower's workflow can read.
 
     It notes the failures of the others.
@@ -82,13 +83,10 @@ class _ReadableGrid:
     def __init__(
         self, grid: Grid, strategy: FlyNNStrategy, timeout: float, is_secure: bool
     ) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._strategy = strategy
         self._timeout = timeout or None
         self._is_secure = is_secure
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

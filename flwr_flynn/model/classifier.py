@@ -392,9 +392,10 @@ class FlyNNClassifier(FittedEstimator):
             )
         if self.model_.schema != other.model_.schema:
             raise DataError("merge", "equal schemas", "schemas that differ")
-        for name in ("classes_", "feature_names_in_")[
-            : 2 - (self.model_.schema is not None)
-        ]:
+        names = ["classes_"]
+        if self.model_.schema is None:
+            names.append("feature_names_in_")
+        for name in names:
             ours = getattr(self, name, None)
             others = getattr(other, name, None)
             if (

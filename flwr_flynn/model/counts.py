@@ -416,16 +416,18 @@ def _exact_sizes(array: Integers, sums: Integers, rho: int) -> Integers:
     """Samples of each class, (L,), from the sums of the rows; a `CountsError` for an
     array that no hashes make.
     """
-    if (sums % rho).any():
-        label = int(np.flatnonzero(sums % rho)[0])
+    rests = sums % rho
+    if rests.any():
+        label = int(np.flatnonzero(rests)[0])
         raise CountsError(
             "array",
             f"row sums that are multiples of hash_nnz, {rho}",
             f"{sums[label]} in row {label}",
         )
     sizes: Integers = sums // rho
-    if (array.max(axis=1) > sizes).any():
-        label = int(np.flatnonzero(array.max(axis=1) > sizes)[0])
+    is_above = array.max(axis=1) > sizes
+    if is_above.any():
+        label = int(np.flatnonzero(is_above)[0])
         expected = (
             f"counts of at most the samples of the class, {sizes[label]} in row {label}"
         )

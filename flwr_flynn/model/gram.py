@@ -343,11 +343,7 @@ class _Sums(NamedTuple):
 
     def plus(self, other: _Sums) -> _Sums:
         """The sums of the samples of both."""
-        return _Sums(
-            self.products + other.products,
-            self.responses + other.responses,
-            self.sizes + other.sizes,
-        )
+        return _Sums(*map(np.add, self, other))
 
     def regression(self, share: float) -> tuple[Scores, Scores]:
         """Weights, (m, L), and intercepts, (L,), of ridge regression of the classes at

@@ -61,14 +61,6 @@ def mean_recall(correct: Integers, sizes: Integers) -> float:
     return 0.0
 
 
-class PartyAccuracy(TypedDict):
-    """Accuracy of a model on the samples of one party."""
-
-    name: str
-    accuracy: float
-    examples: int
-
-
 def evaluation_figures(
     total: Counts, by_party: Mapping[str, tuple[int, int]]
 ) -> dict[str, Any]:
@@ -78,7 +70,7 @@ def evaluation_figures(
     `by_party` has for each party, by its name, the number of samples classified
     correctly and that of all, above 0; no party where only the sum is known.
     """
-    parties: list[PartyAccuracy] = [
+    parties: list[dict[str, Any]] = [
         {"name": name, "accuracy": right / n_examples, "examples": n_examples}
         for name, (right, n_examples) in by_party.items()
     ]

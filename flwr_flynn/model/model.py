@@ -327,18 +327,10 @@ class Model:
         members: list[list[object]] = []
         for member in self.members:
             scoring = member.scoring
-            weights = []
+            counts = member.counts.sha256()
+            members.append([counts, scoring.rule, scoring.decay, scoring.temperature])
             if len(self.members) > 1:
-                weights = [member.weight]
-            members.append(
-                [
-                    member.counts.sha256(),
-                    scoring.rule,
-                    scoring.decay,
-                    scoring.temperature,
-                    *weights,
-                ]
-            )
+                members[-1].append(member.weight)
         names: object = self.feature_names
         if self.schema is not None:
             names = self.schema.to_dict()

@@ -96,13 +96,17 @@ def content_shares(X: Matrix) -> Floats:
         sums = np.zeros(len(values), np.uint64)
         _add_dense(values, sums)
     # A sample of zeros, whose sum is 0, would always be kept.
-    words = _mix(sums + np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(11)
+    words = mix(sums + np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(11)
     shares: Floats = words * 2.0**-53
     return shares
 
 
+INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+"""Step of the counter of SplitMix64."""
+
+
 @njit(nogil=True, cache=True)
-def _mix(word):  # type: ignore[no-untyped-def]
+def mix(word):  # type: ignore[no-untyped-def]
     """Mix the bits of a word: the finisher of SplitMix64 (Steele, Lea & Flood, OOPSLA
     2014).
     """
@@ -113,9 +117,7 @@ def _mix(word):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _term(bits, column):  # type: ignore[no-untyped-def]
-    return _mix(
-        _mix(np.uint64(column) + np.uint64(0x9E3779B97F4A7C15)) ^ np.uint64(bits)
-    )
+    return mix(mix(np.uint64(column) + INCREMENT) ^ np.uint64(bits))
 
 
 @njit(nogil=True, cache=True)

@@ -38,8 +38,6 @@ Array = Integers
 
 _FORMAT = 2
 _LARGEST = 1e300  # of an amount: sums of integers beyond floating point raise
-_COST = ("epsilon", "delta", "rho", "closes")
-_FIELDS = {"request", *_COST, "file", "sha256"}
 
 
 class Entry(TypedDict):
@@ -181,7 +179,7 @@ def _is_entry(entry: object, composition: str) -> bool:
     """True if a value has the form of an entry; a digest alone does not show that."""
     return (
         isinstance(entry, dict)
-        and entry.keys() == _FIELDS
+        and entry.keys() == Entry.__annotations__.keys()
         and isinstance(entry["request"], dict)
         and isinstance(entry["request"].get("spec"), str)
         and all(_is_amount(entry[name]) for name in ("epsilon", "delta"))

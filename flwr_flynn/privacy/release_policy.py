@@ -207,7 +207,8 @@ class Policy:
             and epsilon > most_epsilon >= cost.epsilon
             and cost.delta <= most_delta
         ):
-            cost, epsilon, delta = replace(cost, closes=True), cost.epsilon, cost.delta
+            self._require_room(cost.epsilon, cost.delta)
+            return replace(cost, closes=True)
         self._require_room(epsilon, delta)
         return cost
 

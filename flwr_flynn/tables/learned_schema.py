@@ -45,7 +45,11 @@ def schema_of(
     in_schema: list[Column] = []
     left_out: dict[str, str] = {}
     width = 0
-    for name in _in_order(columns, tables.is_named):
+    # Parties have their columns in orders of their own.
+    in_order = sorted(columns)
+    if not tables.is_named:
+        in_order.sort(key=int)
+    for name in in_order:
         summary = columns[name]
         form = form_of(name)
         reason = _reason(name, summary, tables.n_rows, columns, form in forced)
@@ -75,15 +79,6 @@ def schema_of(
         if 2 * columns[name].n_rows > tables.n_rows and is_nameable(name)
     ]
     return Schema(in_schema, tables.is_named, ignore=known), left_out
-
-
-def _in_order(columns: Iterable[str], is_named: bool) -> list[str]:
-    """Names of columns in the order of the schema: parties have orders of their
-    own.
-    """
-    if is_named:
-        return sorted(columns)
-    return sorted(columns, key=int)
 
 
 def _by_form(tables: TableSummary) -> dict[str, ColumnSummary]:

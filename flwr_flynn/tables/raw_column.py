@@ -162,7 +162,11 @@ class RawColumn:
         if self.kind != "date":
             return ""
         # A schema may say that it is of dates: values that are none are counted.
-        forms = self.forms or sorted(self.fits, key=self._rank_of_form)
+        forms = self.forms
+        if not forms:
+            # Of as many dates the first form comes first.
+            forms = [form for form in DATE_FORMATS if form in self.fits]
+            forms.sort(key=self.fits.__getitem__, reverse=True)
         if not forms:
             return ""
         months = [
@@ -173,9 +177,6 @@ class RawColumn:
         if months and self.month_first:
             return months[0]
         return forms[0]
-
-    def _rank_of_form(self, form: str) -> tuple[int, int]:
-        return (-self.fits[form], DATE_FORMATS.index(form))
 
     @property
     def kind(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from numbers import Real
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -32,15 +32,6 @@ _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _TRUTHS = {text: f"{value:g}" for text, value in TRUTHS.items()}
-
-
-class Frame(Protocol):
-    """A data frame of pandas or polars, as far as it is used here."""
-
-    @property
-    def columns(self) -> Any: ...
-
-    def __getitem__(self, name: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +92,7 @@ class Table:
         )
 
     @classmethod
-    def _of_frame(cls, frame: Frame, is_learned: bool) -> Table:
+    def _of_frame(cls, frame: Any, is_learned: bool) -> Table:
         names = names_of(frame)
         known = names or [str(index) for index in range(len(frame.columns))]
         columns: dict[str, Array] = {}
@@ -137,13 +128,13 @@ class Table:
         )
 
 
-def is_frame(X: object) -> TypeGuard[Frame]:
+def is_frame(X: object) -> TypeGuard[Any]:
     """True for a data frame: an object with named columns that can be taken one by one."""
     # pandas, polars
     return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_column"))
 
 
-def names_of(frame: Frame) -> list[str] | None:
+def names_of(frame: Any) -> list[str] | None:
     """Names of the columns of a data frame; None where pandas numbered them, so that
     they have positions alone.
     """

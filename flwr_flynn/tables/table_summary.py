@@ -141,7 +141,9 @@ class TableSummary:
                 len(columns) == len(entries) <= MOST_COLUMNS
                 and _is_number(n_rows)
                 and isinstance(is_named, bool)
-                and all(_is_column_name(name) for name in columns)
+                and all(isinstance(name, str) for name in columns)
+                and all(len(name) <= 10 * MOST_LEVELS for name in columns)
+                and all(as_name(name) == name for name in columns)
                 and all(summary.n_rows <= n_rows for summary in columns.values())
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -153,8 +155,3 @@ class TableSummary:
                 "summary", "different names, each with numbers of rows", "others"
             )
         return cls(columns, n_rows, is_named)
-
-
-def _is_column_name(name: object) -> bool:
-    is_short = isinstance(name, str) and len(name) <= 10 * MOST_LEVELS
-    return is_short and as_name(name) == name

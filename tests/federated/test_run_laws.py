@@ -203,7 +203,8 @@ def test_of_many_samples_some_or_none_are_left_out(
     ):
         if is_none:
             monkeypatch.setattr(
-                f"{module}.subsample_mask", lambda X, y, n_per_class, n: np.zeros(len(y), bool)
+                f"{module}.subsample_mask",
+                lambda X, y, n_per_class, n: np.zeros(len(y), bool),
             )
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
     run = made(rule=rule)

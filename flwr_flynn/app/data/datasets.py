@@ -27,6 +27,7 @@ from flwr_flynn.app.data.source import ENDINGS, Reading, ending
 from flwr_flynn.app.run_config import NATURAL, RunConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.samples import Samples
+from flwr_flynn.model.portable import INCREMENT, mix
 from flwr_flynn.tables.table import Table
 
 _STREAM_TEST = 1
@@ -43,10 +44,8 @@ def splitmix64(x: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     >>> [hex(int(v)) for v in splitmix64([0, 1])]
     ['0xe220a8397b1dcdaf', '0x910a2dec89025cc1']
     """
-    z = np.asarray(x, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    counters = np.asarray(x, np.uint64) + INCREMENT
+    return np.asarray(mix.py_func(counters))  # type: ignore[no-untyped-call]
 
 
 def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
