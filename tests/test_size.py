@@ -12,7 +12,7 @@ from collections import Counter
 from tests.code import FOLDERS, n_tokens, sources
 
 SIZES = {
-    "top level": 2_769,
+    "top level": 2_900,
     "tables": 14_792,
     "hashing": 13_870,
     "model": 30_295,
