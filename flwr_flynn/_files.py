@@ -98,8 +98,9 @@ def settle(folder: str | os.PathLike[str]) -> None:
 
 
 def _mode_of(target: str) -> int | None:
-    """The permissions of a regular file, None without a file; anything else is an
-    error.
+    """The permissions of a regular file, None without a file.
+
+    Anything else is an error.
     """
     try:
         mode = os.stat(target).st_mode
@@ -160,8 +161,9 @@ class NpyHeader(NamedTuple):
 def npy_header(
     stream: IO[bytes], what: str, error: type[Refusal], types: str = ".*"
 ) -> NpyHeader:
-    """Read the header of a plain array in .npy format, up to its entries; its
-    ``dtype.str`` must match `types`.
+    """Read the header of a plain array in .npy format, up to its entries.
+
+    Its ``dtype.str`` must match `types`.
 
     An error about a malformed header has the class `error` and the field `what`. No
     size in the header is allocated.
@@ -207,8 +209,9 @@ def npz_array(
     types: str = ".*",
     max_bytes: int | None = None,
 ) -> Array:
-    """Read one array of an open .npz file; its size is checked before anything is
-    allocated.
+    """Read one array of an open .npz file.
+
+    Its size is checked before anything is allocated.
 
     By default `max_bytes` is the most that a file of this size can hold. Damaged files
     raise errors of `zipfile`.

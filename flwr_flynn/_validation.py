@@ -1,5 +1,6 @@
-"""Checks of single values; an error names the field, the expected values and the actual
-one.
+"""Checks of single values.
+
+An error names the field, the expected values and the actual one.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ def finite_floats(
     expected: str,
     error: type[FlyNNError] = ConfigError,
 ) -> npt.NDArray[np.float64]:
-    """`value` as float64, if it is an array or nested sequences of finite numbers; None
-    in the shape is any length.
+    """`value` as float64, if it is an array or nested sequences of finite numbers.
+
+    A length of None in the shape is any length.
     """
     try:
         array = np.array(value)

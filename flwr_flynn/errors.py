@@ -106,8 +106,9 @@ class ModelFileError(FlyNNError, ValueError):
 
 
 class WriteError(FlyNNError, OSError):
-    """A file cannot be written, for example on a full disk; an earlier file stays as it
-    was.
+    """A file cannot be written, for example on a full disk.
+
+    An earlier file stays as it was.
 
     `errno` is that of the cause. `field` is the name of the file without its folder,
     which is in a note.
@@ -147,8 +148,9 @@ class AggregationError(FlyNNError, RuntimeError):
 
 
 class MissingExtraError(FlyNNError, ImportError):
-    """An optional package is not installed; `field` is its name, and the message names
-    the extra to install.
+    """An optional package is not installed.
+
+    `field` is its name, and the message names the extra to install.
     """
 
 

@@ -1,5 +1,6 @@
-"""The server's own file of a federation; `flwr_flynn.federated.federation_file` has the
-code.
+"""The server's own file of a federation.
+
+`flwr_flynn.federated.federation_file` has the code.
 """
 
 from flwr_flynn.federated.federation_file import Federation

@@ -30,8 +30,9 @@ _CHUNK_BYTES = 2**22
 
 
 def batches(n: int, size: int) -> Iterator[slice]:
-    """Slices of n samples, in their order, each of `size`, the last of what is left;
-    none of no samples.
+    """Slices of n samples, in their order, each of `size`, the last of what is left.
+
+    Of no samples there is none.
     """
     return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
@@ -45,8 +46,9 @@ def chunk_size(n_features: int) -> int:
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encoder of samples as blocks of lanes; `center` and `scale` are (n_features,)
-    float64 or None.
+    """Encoder of samples as blocks of lanes.
+
+    `center` and `scale` are (n_features,) float64 or None.
     """
 
     n_features: int
@@ -173,9 +175,7 @@ class BatchEncoder:
             _general(_transpose(X, "int64", self._total(0)), columns, out)
 
     def _total(self, total: int) -> int | None:
-        """What a value and the one of its negated column add up to; None without
-        negated columns.
-        """
+        """Sum of a value and that of its negated column; None without negated columns."""
         if self.signed:
             return total
         return None
@@ -234,8 +234,9 @@ class BatchEncoder:
         columns: Array,
         out: Array,
     ) -> Array:
-        """Find winners by float32 sums and blocks that approximate them; return a mask
-        of samples left undone.
+        """Find winners by float32 sums and blocks that approximate them.
+
+        Returns a mask of the samples that are left undone.
         """
         X = X.astype(np.float32, copy=False)
         if self.signed:
@@ -272,8 +273,9 @@ class BatchEncoder:
         return reach < float(np.finfo(np.float32).max)
 
     def _float32(self, X: Array) -> Array:
-        """Centre, scale and round samples to float32; refuse those whose sums would
-        overflow.
+        """Centre, scale and round samples to float32.
+
+        Refuse those whose sums would overflow.
         """
         X = _rounded(X, self.center, self.scale)
         if not self._summable(np.abs(X).max(initial=0.0)):
@@ -285,8 +287,9 @@ class BatchEncoder:
 
 
 def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
-    """Return (X - center) * scale in float64, rounded once to float32; an overflow
-    becomes infinity.
+    """Return (X - center) * scale in float64, rounded once to float32.
+
+    An overflow becomes infinity.
     """
     with np.errstate(over="ignore"):
         if X.dtype.kind != "f" or center is not None or scale is not None:
@@ -299,8 +302,9 @@ def _rounded(X: Array, center: Array | None, scale: Array | None) -> Array:
 
 
 def dense(chunk: Array | sp.csr_array, gaps: Array | float | None = None) -> Array:
-    """Return the chunk as a dense array of integers or floats up to float64; refuse NaN
-    and infinity.
+    """Return the chunk as a dense array of integers or floats up to float64.
+
+    Refuse NaN and infinity.
 
     With `gaps` NaN is a gap, in the place of which these are written: the centre, that
     nothing is left of the column.
@@ -355,8 +359,9 @@ def _counting(
     exact: Array | None,
     out: Array,
 ) -> Array:
-    """Call `kernels.winners_counting`; return its mask of samples left undone,
-    (n_samples,) bool.
+    """Call `kernels.winners_counting` and return its mask, (n_samples,) bool.
+
+    The mask is of the samples that are left undone.
     """
     # about a thousand histogram cells
     shift = 0
@@ -402,8 +407,9 @@ def _general(data: Array, columns: Array, out: Array) -> None:
 
 
 def _transpose(X: Array, dtype: str, total: int | None) -> Array:
-    """Transpose (n, d) to (n_blocks, d, lanes), lanes side by side; a `total` appends
-    the d columns total - X.
+    """Transpose (n, d) to (n_blocks, d, lanes), lanes side by side.
+
+    A `total` appends the d columns total - X.
     """
     n, d = X.shape
     lanes = kernels.LANES[dtype]

@@ -445,8 +445,9 @@ def flynn_hash(spec: HashSpec) -> FlyHash:
 
 
 def class_indices(y: npt.ArrayLike, n_samples: int, n_classes: int) -> Integers:
-    """Return `y`, (n,) integers from 0 to n_classes - 1, as int64; of any dtype where n
-    is 0.
+    """Return `y`, (n,) integers from 0 to n_classes - 1, as int64.
+
+    Where n is 0 it may have any dtype.
     """
     labels = np.asarray(y)
     expected = f"{n_samples} class indices from 0 to {n_classes - 1}"

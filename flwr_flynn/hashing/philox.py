@@ -68,7 +68,7 @@ def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _is_fair(product, size):  # type: ignore[no-untyped-def]
-    """Tell if the high half of a product, random word times `size`, may be is_drawn as a
+    """Tell if the high half of a product, random word times `size`, may be taken as a
     uniform number below `size`.
 
     The loops around it stand in their functions: as a function of its own, a loop that
@@ -216,8 +216,9 @@ _LARGEST = 1e300  # far enough below what float64 holds for any rounding on the 
 
 
 class TriangleFeatures:
-    """Wave features of a specification; `center` and `scale` are (n_features,) float64
-    or None.
+    """Wave features of a specification.
+
+    `center` and `scale` are (n_features,) float64 or None.
     """
 
     def __init__(
@@ -279,8 +280,9 @@ class TriangleFeatures:
 
 @njit(nogil=True, cache=True)
 def _waves(X, center, scale, slopes, phases, frequency, out):  # type: ignore[no-untyped-def]
-    """Write the wave features of each sample to `out`; return False at the first
-    projection that is not finite.
+    """Write the wave features of each sample to `out`.
+
+    Return False at the first projection that is not finite.
     """
     n_waves = slopes.shape[1]
     sums = np.empty(n_waves)

@@ -46,8 +46,9 @@ _WIDTH = 1.54  # of a bump, in distances between centres
 
 
 def keys_of(values: Floats) -> Integers:
-    """Keys of floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values;
-    `GAP` for `np.nan`.
+    """Keys of floats, integers from 0 to 2**KEY_BITS - 1, in the order of the values.
+
+    The key of `np.nan` is `GAP`.
     """
     # -0.0 + 0.0 is 0.0
     bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.int64)

@@ -213,8 +213,9 @@ class HashSpec:
 
     @classmethod
     def from_dict(cls, values: object) -> HashSpec:
-        """Specification from the values of `to_dict`; a `SpecError` for missing,
-        unknown or refused fields.
+        """Specification from the values of `to_dict`.
+
+        Raises a `SpecError` for missing, unknown or refused fields.
         """
         if not isinstance(values, Mapping):
             raise SpecError("spec", "a mapping", type(values).__name__)

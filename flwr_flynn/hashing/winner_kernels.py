@@ -48,7 +48,9 @@ def accumulator(block_dtype: npt.DTypeLike) -> np.dtype[Any]:
 @intrinsic
 def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
     """Find the first row of M, from `row` on, where the sum of a lane exceeds its
-    threshold; m if there is none.
+    threshold.
+
+    It is m if there is none.
 
     Stores the sums of that row in `sums`, and the lanes above as the bits of
     `lanes_above[0]`. `samples` holds one vector of lanes per column, `columns` is (m,
@@ -247,8 +249,9 @@ def kth_largest(values, n, k):
 
 @njit(nogil=True, cache=True)
 def keep_best(values, rows, n, k, scratch):
-    """Keep the k best of the first n (value, row) pairs, in order; return the k-th
-    largest value.
+    """Keep the k best of the first n (value, row) pairs, in order.
+
+    Return the k-th largest value.
     """
     for i in range(n):  # assigning slices compiles for seconds
         scratch[i] = values[i]
@@ -486,8 +489,9 @@ def _start(
     level,
     above,
 ):
-    """Empty the lanes that are pending, to look at the sums above their bound; at none
-    of the others.
+    """Empty the lanes that are pending, to look at the sums above their bound.
+
+    At the others no sum is looked at.
     """
     for lane in range(len(pending)):
         end[lane] = np.uint64(lane) * capacity

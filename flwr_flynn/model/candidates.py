@@ -55,8 +55,9 @@ _GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "t
 
 
 class _Effort(NamedTuple):
-    """Parts of a model that scaling "auto" makes: a committee, or its first candidate
-    alone; and a Gram matrix.
+    """Parts of a model that scaling "auto" makes.
+
+    They are a committee or its first candidate alone, and a Gram matrix.
     """
 
     has_committee: bool
@@ -72,8 +73,10 @@ EFFORTS = tuple(_EFFORTS)
 
 
 class _Coded(NamedTuple):
-    """Candidate with rank codes: their shape, codes of a feature, entries of a row; if
-    features are drawn by weight.
+    """Candidate with rank codes.
+
+    It has their shape, the codes of a feature, and the entries of a row; features may
+    be drawn by weight.
     """
 
     coding: str
@@ -203,8 +206,9 @@ class HashPlan:
         return self.needs_columns and _EFFORTS[self.effort].has_gram
 
     def specs(self, columns: ColumnHistograms | None = None) -> tuple[HashSpec, ...]:
-        """Candidate specifications, the default first; a `SpecError` without histograms
-        if it `needs_columns`.
+        """Candidate specifications, the default first.
+
+        Raises a `SpecError` without histograms if it `needs_columns`.
         """
         if self.ranges is not None:
             return (self._spec(_PUBLIC.fields(edges_of_ranges(*self.ranges))),)
@@ -349,8 +353,9 @@ def derive_specs(
 
 
 def placeholder_specs(plan: HashPlan) -> tuple[HashSpec, ...]:
-    """Specs of the number and the sizes of the plan's; only what is learned of the
-    columns may change.
+    """Specs of the number and the sizes of the plan's.
+
+    Only what is learned of the columns may change.
     """
     if not plan.needs_columns:
         return plan.specs()
@@ -514,8 +519,9 @@ def _sums(counts, factors, labels):  # type: ignore[no-untyped-def]
 
 
 def _noisy_exponent(counts: ClassCounts, rule: str) -> tuple[float, float]:
-    """Typical count c and exponent lambda of noisy counts; the squares are corrected
-    for the noise in them.
+    """Typical count c and exponent lambda of noisy counts.
+
+    The squares are corrected for the noise in them.
     """
     array = counts.array.astype(np.float64)
     sizes = counts.n_per_class

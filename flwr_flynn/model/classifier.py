@@ -1,5 +1,6 @@
-"""FlyNN as a scikit-learn classifier: fitting makes a `Model`; `model.prediction` has
-what is done with it.
+"""FlyNN as a scikit-learn classifier: fitting makes a `Model`.
+
+`model.prediction` has what is done with it.
 """
 
 from __future__ import annotations
@@ -448,8 +449,9 @@ class FlyNNClassifier(FittedEstimator):
     def _scoring(
         self, counts: ClassCounts, chosen: ScoringRule | None = None
     ) -> ScoringRule:
-        """ScoringRule of the parameters; "auto" values are those of `chosen`, or else
-        suggested from the counts.
+        """ScoringRule of the parameters.
+
+        "auto" values are those of `chosen`, or else suggested from the counts.
         """
         decay: Any = self.decay
         temperature: Any = self.temperature
@@ -469,8 +471,9 @@ class FlyNNClassifier(FittedEstimator):
     def _set_counts(
         self, counts: Sequence[ClassCounts], gram: LearnedGram | None = None
     ) -> None:
-        """Replace the counts of the members and choose "auto" values again; equal
-        counts change but the prior.
+        """Replace the counts of the members and choose "auto" values again.
+
+        Equal counts change but the prior.
         """
         if any(
             new != member.counts
@@ -524,7 +527,9 @@ class FlyNNClassifier(FittedEstimator):
         self, X: Matrix, codes: Integers, classes: Array
     ) -> tuple[tuple[ModelMember, ...], tuple[HashSpec, ...]]:
         """Members for the samples, with their own scorings, and the hashes of a Gram
-        matrix; () without one.
+        matrix.
+
+        It is () without one.
         """
         n_classes = len(classes)
         plan = self._plan(X, n_classes)

@@ -53,8 +53,9 @@ _LOW = (1 << KEY_BITS) - 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnHistograms(Additive):
-    """Number of samples of each class in each bin of each column; only filled cells are
-    kept. Immutable.
+    """Number of samples of each class in each bin of each column. Immutable.
+
+    Only filled cells are kept.
 
     Parameters
     ----------
@@ -223,7 +224,9 @@ class ColumnHistograms(Additive):
 
     def finer(self, cuts: Integers, n_parts: int) -> Integers:
         """Cuts that split each bin in which the lowest, the highest or an edge of a
-        column is; bins between are one.
+        column is.
+
+        Bins between are one.
         """
         d = self.n_features
         columns, keys, counts = self._over_classes()
@@ -371,7 +374,9 @@ class ColumnHistograms(Additive):
     @cached_property
     def quantiles(self) -> Floats:
         """Lowest value, edges and highest value of each column, (d, 34): lower ends of
-        bins; 0 without a number.
+        bins.
+
+        They are 0 for a column without a number.
 
         They have no more digits than they need, but for values that several samples
         share, see `coarse`.
@@ -388,7 +393,7 @@ class ColumnHistograms(Additive):
     @cached_property
     def _at_ranks(self) -> tuple[Integers, Integers]:
         """Keys of the lowest value, the edges and the highest value of each column, (d,
-        34); samples in their bins.
+        34), and the samples in their bins.
         """
         if not self.n_examples:
             raise DataError("histograms", "at least 1 sample", 0)
@@ -428,8 +433,9 @@ class ColumnHistograms(Additive):
         return cells >> KEY_BITS, cells & _LOW, counts
 
     def _table(self, borders: Integers) -> Floats:
-        """Samples of each class in the ranges between borders, (L, d, ranges); a border
-        belongs to the range below.
+        """Samples of each class in the ranges between borders, (L, d, ranges).
+
+        A border belongs to the range below.
         """
         starts = np.arange(self.n_features)[:, None] << KEY_BITS
         cuts = starts + np.pad(
@@ -440,8 +446,9 @@ class ColumnHistograms(Additive):
 
 
 def _shares(table: Floats) -> Floats:
-    """Shares of the ranges among the numbers of each class and column; without any,
-    those of the other classes.
+    """Shares of the ranges among the numbers of each class and column.
+
+    A class without numbers has the shares of the other classes.
     """
     sums = table.sum(axis=2, keepdims=True)  # of integers, exact in any order
     shares: Floats = table / np.maximum(sums, 1.0)

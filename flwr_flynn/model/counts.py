@@ -41,8 +41,9 @@ class Additive(ABC):
         return NotImplemented
 
     def __sub__(self, other: Self) -> Self:
-        """This without the samples of `other`; an error if these cannot be among its
-        own.
+        """This without the samples of `other`.
+
+        Raises an error if these cannot be among its own.
         """
         if isinstance(other, type(self)):
             return self._combined(other, -1)
@@ -119,8 +120,9 @@ def release_name(array: npt.ArrayLike, spec_fingerprint: str) -> str:
 
 
 def _checked_noise(noise: object) -> tuple[Release, ...]:
-    """Return releases in the order of their names; refuse anything else, and a name
-    that occurs twice.
+    """Return releases in the order of their names.
+
+    Refuse anything else, and a name that occurs twice.
     """
     if not isinstance(noise, Sequence) or not all(
         isinstance(release, Release) for release in noise
@@ -264,8 +266,9 @@ class ClassCounts(Additive):
     def from_active(
         cls, hasher: FlyHash, active: npt.ArrayLike, y: npt.ArrayLike, n_classes: int
     ) -> ClassCounts:
-        """Counts of samples with known active bits, (n, rho), from `FlyHash.active`; a
-        `DataError` refuses others.
+        """Counts of samples with known active bits, (n, rho), from `FlyHash.active`.
+
+        A `DataError` refuses others.
         """
         bits = active_bits(active, hasher.hash_dim, hasher.hash_nnz)
         labels = class_indices(y, len(bits), n_classes)
@@ -291,8 +294,9 @@ class ClassCounts(Additive):
 
     @property
     def n_examples(self) -> int:
-        """Training samples of all classes; for noisy counts an estimate, 0 where there
-        is none.
+        """Training samples of all classes.
+
+        For noisy counts it is an estimate, or 0 where there is none.
         """
         if self.n_per_class is None:
             return 0
@@ -311,8 +315,9 @@ class ClassCounts(Additive):
 
     @property
     def noise_variance(self) -> float:
-        """Variance of the noise in one entry, 0.0 without; an upper bound where only
-        selected entries were released.
+        """Variance of the noise in one entry, 0.0 without noise.
+
+        It is an upper bound where only selected entries were released.
         """
         return math.fsum(release.times**2 * release.variance for release in self.noise)
 
@@ -413,8 +418,9 @@ class ClassCounts(Additive):
 
 
 def _exact_sizes(array: Integers, sums: Integers, rho: int) -> Integers:
-    """Samples of each class, (L,), from the sums of the rows; a `CountsError` for an
-    array that no hashes make.
+    """Samples of each class, (L,), from the sums of the rows.
+
+    Raises a `CountsError` for an array that no hashes make.
     """
     rests = sums % rho
     if rests.any():

@@ -281,8 +281,9 @@ class GramMatrix(Tables):
     def scoring(
         self, specs: Sequence[HashSpec], weights: Sequence[int]
     ) -> GramScoring | None:
-        """The part of a model that follows from the sums; None unless two classes have
-        samples that differ.
+        """The part of a model that follows from the sums.
+
+        It is None unless two classes have samples that differ.
         """
         is_filled = self.n_per_class.sum(axis=0) > 0
         folds = [self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)]
@@ -387,8 +388,10 @@ class _Sums(NamedTuple):
 
 
 def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
-    """Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of each
-    sample; None without any.
+    """Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of a
+    sample.
+
+    It is None where no regression can be solved.
     """
     both = folds[0].plus(folds[1])
     if len(both.sizes) < 2 or not min(fold.sizes.sum() for fold in folds):

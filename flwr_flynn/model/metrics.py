@@ -48,8 +48,9 @@ def accuracies(matrix: Counts) -> dict[str, float]:
 
 
 def mean_recall(correct: Integers, sizes: Integers) -> float:
-    """Balanced accuracy from correct samples and sizes of the classes, (L,) both; 0
-    without samples.
+    """Balanced accuracy from correct samples and sizes of the classes, (L,) both.
+
+    It is 0 without samples.
 
     The same on every machine, and rounded so that ties do not depend on the order of
     the classes or on errors of division.
@@ -322,8 +323,9 @@ class _Curves:
 
     @cached_property
     def auroc(self) -> list[Figure]:
-        """Probability that a sample of the class gets more than one of the rest; half
-        of a tie.
+        """Probability that a sample of the class gets more than one of the rest.
+
+        A tie counts half.
         """
         below = np.cumsum(self.rest, axis=1) - self.rest / 2
         pairs = np.where(self.is_defined, self.n_own * self.n_rest, 1.0)
@@ -364,8 +366,10 @@ class _Curves:
         return self._figures(error, np.maximum(error - most - half, 0.0), error + half)
 
     def fitted(self, index: int) -> list[Figure]:
-        """Slope (1) of a logistic regression of the class on the log odds; or intercept
-        (0), with a slope of 1.
+        """Slope (1) of a logistic regression of the class on the log odds, or intercept
+        (0).
+
+        The intercept is that of a regression with a slope of 1.
         """
         y = self.own
         n = self.own + self.rest

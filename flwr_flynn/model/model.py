@@ -120,7 +120,7 @@ class ModelMember:
         return chosen
 
     def novelty(self, X: Matrix, n_jobs: int | None = None) -> Scores:
-        """Novelty of samples, (n, d), to each class, (n, L) float64; see
+        """Novelty of samples, (n, d), to each class, (n, L) float64, see
         `class_novelty`.
         """
         return class_novelty(
@@ -242,8 +242,9 @@ class Model:
 
     @property
     def member(self) -> ModelMember:
-        """Only member of a model of one; a `DataError` if there are several, so that
-        `hasattr` finds none.
+        """Only member of a model of one.
+
+        Raises a `DataError` if there are several, so that `hasattr` finds none.
         """
         if len(self.members) != 1:
             raise _NoSuchMemberError(
@@ -303,8 +304,9 @@ class Model:
         return empty_below(scores + self.prior, self.empty_classes)
 
     def probabilities(self, scores: Scores) -> Scores:
-        """Probabilities of the classes, (n, L), from `scores`; a class without samples
-        gets 0.
+        """Probabilities of the classes, (n, L), from `scores`.
+
+        A class without samples gets 0.
         """
         empty = self.empty_classes
         if empty.any() and not empty.all():

@@ -25,8 +25,9 @@ _LOG = tuple(2.0 / i for i in range(3, 24, 2))
 
 @njit(nogil=True, cache=True, inline="always")
 def _two_to(k):  # type: ignore[no-untyped-def]
-    """Return 2.0 ** k for an integer k, exactly; 0.0 below the smallest float and
-    infinity beyond the largest.
+    """Return 2.0 ** k for an integer k, exactly.
+
+    It is 0.0 below the smallest float and infinity beyond the largest.
     """
     result = 1.0
     factor = 0.5

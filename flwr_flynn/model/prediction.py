@@ -135,8 +135,9 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         frequencies: npt.ArrayLike | None = None,
     ) -> Self:
-        """Copy whose predictions weigh the classes by their frequencies; this model
-        stays as it is.
+        """Copy whose predictions weigh the classes by their frequencies.
+
+        This model stays as it is.
 
         The frequencies take the place of those of the counted samples. Counts, scorings
         and `novelty` are the same, and a class without samples in the counts stays
@@ -287,8 +288,9 @@ def without_gaps(schema: Schema, X: Array, y: Array) -> tuple[Array, Array]:
 
 
 def _check_finite(X: Any, names: Iterable[object] | None, with_gaps: bool) -> None:
-    """Refuse infinity, and NaN but `with_gaps`, in X, (n, d); `names` default to the
-    indices of the columns.
+    """Refuse infinity, and NaN but `with_gaps`, in X, (n, d).
+
+    `names` default to the indices of the columns.
     """
     if sp.issparse(X):
         values = X.data

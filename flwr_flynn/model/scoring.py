@@ -102,8 +102,9 @@ class ScoringRule:
 
 
 def given_scoring(rule: str, decay: str | float) -> ScoringRule | None:
-    """ScoringRule of the user's settings, checked; None where "auto" leaves the decay
-    to be chosen.
+    """ScoringRule of the user's settings, checked.
+
+    It is None where "auto" leaves the decay to be chosen.
     """
     one_of("rule", rule, RULES)
     if decay == "auto":
@@ -226,8 +227,9 @@ class ScoreTable:
             self.own = self.weights
 
     def scores(self, active: Active, own_class: Counts) -> Scores:
-        """Scores, (n, L), of active bits, (n, rho); each sample is taken out of its
-        `own_class`, -1 for none.
+        """Scores, (n, L), of active bits, (n, rho).
+
+        Each sample is taken out of its `own_class`, -1 for none.
         """
         sums = np.empty((len(active), len(self.counts)))
         add_weights(active, own_class, self.weights, self.own, sums)
@@ -264,7 +266,9 @@ def bounded(
 
 def mean_size(n_per_class: Sizes, n_left_out: int = 0, empties: int = 0) -> float:
     """Mean size of the classes with samples, less `n_left_out` samples and `empties`
-    classes; 1 if no class is left.
+    classes.
+
+    It is 1 if no class is left.
     """
     n_filled = int((n_per_class > 0).sum()) - empties
     if not n_filled:
@@ -274,8 +278,9 @@ def mean_size(n_per_class: Sizes, n_left_out: int = 0, empties: int = 0) -> floa
 
 
 def size_factors(n_per_class: Sizes, n_left_out: int, mean: float, rule: str) -> Scores:
-    """Factor of the counts of each class, (L,), once `n_left_out` samples are gone;
-    arbitrary where none is left.
+    """Factor of the counts of each class, (L,), once `n_left_out` samples are gone.
+
+    It is arbitrary where none is left.
     """
     if rule == "novelty":
         return np.ones(len(n_per_class))

@@ -221,8 +221,9 @@ def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ign
 def _counted_samples(
     counts: ClassCounts, active: npt.ArrayLike, y: npt.ArrayLike
 ) -> tuple[Active, Integers]:
-    """Check that samples can be in the counts; return their active bits and class
-    indices.
+    """Check that samples can be in the counts.
+
+    Return their active bits and class indices.
     """
     if counts.noise:
         raise CountsError(
@@ -347,8 +348,9 @@ def choose(
 
 
 def best_temperature(log_losses: Array) -> float:
-    """Temperature of the lowest of the summed log-losses, (T,), the first among equals;
-    1.0 without samples.
+    """Temperature of the lowest of the summed log-losses, (T,), the first among equals.
+
+    It is 1.0 without samples.
     """
     if log_losses.any():
         return TEMPERATURES[int(np.argmin(log_losses))]

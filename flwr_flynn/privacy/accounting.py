@@ -223,8 +223,9 @@ def laplace_sd(scale: float) -> float:
 
 
 def rounded_up(dividend: int, divisor: float) -> float:
-    """Quotient, never below the true one; a smaller scale of noise would break the
-    guarantee.
+    """Quotient, never below the true one.
+
+    A smaller scale of noise would break the guarantee.
     """
     quotient = dividend / divisor
     enough = Fraction(quotient) * Fraction(divisor) >= dividend

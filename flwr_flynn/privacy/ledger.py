@@ -140,8 +140,9 @@ class Budget(LedgerFolder):
     def recall(
         self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = ""
     ) -> ClassCounts:
-        """Earlier release for a request, which a party withdraws from a sum; never a
-        new one.
+        """Earlier release for a request, which a party withdraws from a sum.
+
+        There is never a new one.
         """
         if mechanism.is_share:
             # Two sums, one with the share and one without, would differ by little more

@@ -75,8 +75,9 @@ class LedgerFile:
         ]
 
     def find(self, request: Mapping[str, object]) -> Entry | None:
-        """The entry of an answered request; None for one that is new, or whose process
-        died before its release.
+        """The entry of an answered request.
+
+        It is None for one that is new, or whose process died before its release.
         """
         for entry in self.entries:
             if entry["request"] == request and entry["sha256"]:
@@ -97,8 +98,9 @@ class LedgerFile:
         return replace(self, entries=[*self.entries, entry])
 
     def answered(self, sha256: str) -> LedgerFile:
-        """This ledger with the SHA-256 of the release of the last request; "" takes it
-        away.
+        """This ledger with the SHA-256 of the release of the last request.
+
+        An empty text takes it away.
         """
         last: Entry = {**self.entries[-1], "sha256": sha256}
         return replace(self, entries=[*self.entries[:-1], last])
@@ -228,8 +230,9 @@ class LedgerFolder:
         return real in own or self.path in real.parents
 
     def secret(self) -> bytes:
-        """A secret of the party, 32 bytes beside the ledger, made at first; a reset of
-        the ledger leaves it.
+        """A secret of the party, 32 bytes beside the ledger, made at first.
+
+        A reset of the ledger leaves it.
         """
         with self._alone():
             try:
@@ -306,8 +309,9 @@ class LedgerFolder:
 
     @contextmanager
     def _opened(self, new: LedgerFile) -> Iterator[LedgerFile]:
-        """The ledger, for one process at a time; before the first release the new one,
-        not on the disk yet.
+        """The ledger, for one process at a time.
+
+        Before the first release it is the new one, which is not on the disk yet.
         """
         with self._alone():
             if self.is_begun:
@@ -429,8 +433,9 @@ class LedgerFolder:
         )
 
     def _trouble(self, what: str, text: str) -> PrivacyError:
-        """An error without the ledger's folder, because errors travel to the server; a
-        note has the folder.
+        """An error without the ledger's folder, because errors travel to the server.
+
+        A note has the folder.
         """
         error = PrivacyError("ledger", got=what, text=f"ledger {self.path.name}{text}")
         error.add_note(

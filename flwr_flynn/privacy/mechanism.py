@@ -1,4 +1,5 @@
-"""Integer noise, and the base class of mechanisms, with the simulated one;
+"""Integer noise, and the base class of mechanisms, with the simulated one.
+
 `noise_mechanisms` has the kinds of noise.
 
 OpenDP's samplers draw exactly, from the operating system's randomness, some 100 000
@@ -204,8 +205,9 @@ class Mechanism(ABC):
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
-        """Epsilon of one release at this delta (its privacy map); infinite where there
-        is no bound.
+        """Epsilon of one release at this delta (its privacy map).
+
+        It is infinite where there is no bound.
         """
 
     @property

@@ -79,8 +79,9 @@ class GaussianCounts(Mechanism):
 
     @property
     def sigma(self) -> float:
-        """Sigma of the discrete Gaussian noise of one party; above 1 this is its
-        standard deviation, too.
+        """Sigma of the discrete Gaussian noise of one party.
+
+        Above 1 this is its standard deviation, too.
         """
         sigma = accounting.gaussian_sigma(
             self.target_epsilon, self.delta, self.n_changed, self.records_per_person
@@ -140,8 +141,9 @@ class GaussianCounts(Mechanism):
 
 
 class LaplaceCounts(Mechanism):
-    """Discrete Laplace noise on every count, of scale L1 sensitivity / epsilon; delta
-    is 0.
+    """Discrete Laplace noise on every count, of scale L1 sensitivity / epsilon.
+
+    Delta is 0.
 
     The parameters are those of `Mechanism`.
 
@@ -176,8 +178,9 @@ class LaplaceCounts(Mechanism):
 
 
 class TopTLaplace(Mechanism):
-    """T counts drawn by size, with Laplace noise; the others are 0: the paper's
-    Algorithm 2, lines 12-24.
+    """T counts drawn by size, with Laplace noise.
+
+    The others are 0: the paper's Algorithm 2, lines 12-24.
 
     T entries are drawn without replacement, each with probability proportional to exp(a
     * count). In law these are the T largest of the counts with Gumbel noise of scale 1

@@ -51,16 +51,18 @@ class Cost:
 
 @dataclass(frozen=True)
 class Account:
-    """The account by which costs add up; `delta` is that of all releases together by
-    "zcdp".
+    """The account by which costs add up.
+
+    `delta` is that of all releases together by "zcdp".
     """
 
     composition: str = "basic"
     delta: float = 0.0
 
     def cost(self, mechanism: Mechanism | None) -> Cost:
-        """The cost of one release, of a simulated one as if its noise were secret; that
-        of nothing without one.
+        """The cost of one release, of a simulated one as if its noise were secret.
+
+        Without a mechanism nothing is released, which costs nothing.
         """
         rho = None
         if mechanism is None:
@@ -171,8 +173,9 @@ class Policy:
             )
 
     def admit(self, mechanism: Mechanism, earlier: Sequence[Cost]) -> Cost:
-        """The cost of one more release, if it fits; it depends on the requests alone,
-        never on a release.
+        """The cost of one more release, if it fits.
+
+        It depends on the requests alone, never on a release.
         """
         inner = unseeded(mechanism)
         account = self.account

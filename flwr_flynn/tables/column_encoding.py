@@ -215,8 +215,9 @@ class Column:
 
 
 class LevelCodes(dict[Any, int]):
-    """Index of each level of a column and of its synonyms; -1 for an unknown one, -2
-    for a gap. Called with a value.
+    """Index of each level of a column and of its synonyms, called with a value.
+
+    It is -1 for an unknown level, and -2 for a gap.
 
     A value that is no level is looked up in the forms that levels may have elsewhere
     (`forms_of_level`), unless two levels have the form: what a file writes as Heart,

@@ -97,8 +97,9 @@ class ColumnSummary:
 
     @property
     def kind(self) -> str | None:
-        """The kind at most rows, the first by name among equals; None where all values
-        are missing.
+        """The kind at most rows, the first by name among equals.
+
+        It is None where all values are missing.
         """
         if self.rows:
             return min(self.rows, key=lambda kind: (-self.rows[kind], kind))

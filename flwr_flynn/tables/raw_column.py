@@ -37,8 +37,9 @@ None for a missing one."""
 def plain_numbers(
     texts: Sequence[Any], gaps: frozenset[str] = frozenset()
 ) -> Array | None:
-    """Float64 of texts that all are numbers with a decimal point, NaN for `gaps`; None
-    says nothing.
+    """Float64 of texts that all are numbers with a decimal point, NaN for `gaps`.
+
+    None says nothing about the texts.
     """
     try:
         if "_" in "".join(texts):  # which Python allows between digits
@@ -196,8 +197,9 @@ class RawColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its numbers, for texts the narrowest; float64 where there are
-        gaps, or several.
+        """The type of its numbers, for texts the narrowest.
+
+        It is float64 where there are gaps, or several types.
         """
         if self.kind != "number" or self.gaps or len(self.types) > 1:
             return np.dtype(np.float64)
@@ -228,8 +230,9 @@ class RawColumn:
 
     @property
     def unfit(self) -> int:
-        """All values, where none is of the kind that a schema wants; texts that would
-        be lost.
+        """Values that a schema refuses: texts that would be lost, or all.
+
+        All are refused where none is of the kind that the schema wants.
         """
         if self.is_strict or (
             self.texts == self.n - self.n_empty and not self.has_beside

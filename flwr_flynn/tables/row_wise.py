@@ -120,8 +120,10 @@ def _apart(values: Sequence[object]) -> tuple[list[object], list[object]]:
 
 
 def _values(column: Any) -> list[Any]:
-    """The values of a column as Python's; complex numbers, which one makes of all in an
-    array, as real if they are.
+    """The values of a column as Python's.
+
+    Complex numbers, which one of them makes of all numbers in an array, are real if
+    they can be.
     """
     if isinstance(column, np.ndarray):
         if column.dtype.kind in "mM":

@@ -1,5 +1,6 @@
-"""Schema of a table: what its columns are called, which kind they are of, and how they
-become numbers; in a file, TOML.
+"""Schema of a table: the names and kinds of its columns, and how they become numbers.
+
+In a file it is TOML.
 
 Everybody with the same schema makes the same numbers of the same rows. A number stays
 as it is; NaN stands for a gap, and the hash then sees nothing of the column. A category
@@ -189,8 +190,9 @@ class Schema:
         return out
 
     def complete_rows(self, numbers: Array) -> Mask:
-        """Mask of the rows without gaps, for a hash that takes none; a `DataError`
-        where a column has no value.
+        """Mask of the rows without gaps, for a hash that takes none.
+
+        Raises a `DataError` where a column has no value.
         """
         is_gap: Array = np.isnan(numbers)
         empty = [
@@ -208,8 +210,9 @@ class Schema:
         return np.asarray(~is_gap.any(axis=1))
 
     def checked(self, X: object) -> Table:
-        """The columns of this schema, by name, each of its kind; a column that is not
-        there is one of gaps.
+        """The columns of this schema, by name, each of its kind.
+
+        A column that is not there is one of gaps.
         """
         table = Table.of(X)
         if self.is_named and not table.is_named:
@@ -313,8 +316,9 @@ class Schema:
 
     @classmethod
     def from_dict(cls, values: Any) -> Schema:
-        """The schema of such values, which may come from anybody; a `SchemaError` for
-        anything else.
+        """The schema of such values, which may come from anybody.
+
+        Raises a `SchemaError` for anything else.
         """
         if isinstance(values, Mapping) and values.get("images"):
             raise SchemaError(
@@ -405,8 +409,9 @@ _TOP = ("label", "classes", "is-named", "ignore", "gap-texts", "column")
 def to_toml(
     schema: Schema, comments: Mapping[tuple[str, str], str] | None = None
 ) -> str:
-    """The text of the file; `comments` stand in front of an entry, by column (or "")
-    and key.
+    """The text of the file.
+
+    `comments` stand in front of an entry, by column (or "") and key.
 
     >>> from flwr_flynn.tables.column_encoding import Column
     >>> print(to_toml(Schema([Column("age", "number", low=0.0)]), {("age", "low"): "public"}))
@@ -439,8 +444,10 @@ def to_toml(
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
-    """The schema in a file; a `SchemaError` with the file's name for anything else, an
-    `OSError` without a file.
+    """The schema in a file.
+
+    Raises a `SchemaError` with the file's name for anything else, and an `OSError`
+    without a file.
     """
     name = Path(path).name
     with open(path, "rb") as stream:
@@ -462,8 +469,9 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
 
 
 def parsed(text: str) -> Schema:
-    """The schema in a text; a `SchemaError`, a `ValueError` or a `RecursionError` for
-    anything else.
+    """The schema in a text.
+
+    Raises a `SchemaError`, a `ValueError` or a `RecursionError` for anything else.
     """
     values = tomllib.loads(text.removeprefix("\ufeff"))
     unknown = sorted(set(values) - set(_TOP))

@@ -135,8 +135,9 @@ def is_frame(X: object) -> TypeGuard[Any]:
 
 
 def names_of(frame: Any) -> list[str] | None:
-    """Names of the columns of a data frame; None where pandas numbered them, so that
-    they have positions alone.
+    """Names of the columns of a data frame.
+
+    It is None where pandas numbered them, so that they have positions alone.
     """
     if not any(isinstance(name, str) for name in frame.columns):
         return None
@@ -176,8 +177,9 @@ def places(
     *,
     announced: bool = False,
 ) -> list[int]:
-    """Index of the column of each name, see `by_name`; a `DataError` where one is
-    missing, which notes the columns.
+    """Index of the column of each name, see `by_name`.
+
+    Raises a `DataError` where one is missing, which notes the columns.
 
     Names are told if they were `announced` by a run.
     """
@@ -309,8 +311,9 @@ def forms_of_level(level: str) -> tuple[str, ...]:
 
 
 def level_of(value: Any) -> str | None:
-    """The level that a value of any type is, None for a gap; True is 1, as where a
-    column is of booleans alone.
+    """The level that a value of any type is, None for a gap.
+
+    True is 1, as where a column is of booleans alone.
     """
     if is_gap(value):
         return None
@@ -336,8 +339,9 @@ def _of_series(series: Any, name: str) -> Array:
 
 
 def _split(name: str, values: Array) -> dict[str, Array]:
-    """A column of texts as numbers, with what is none in a column beside it; {} where
-    most texts are none, or codes.
+    """A column of texts as numbers, with what is none in a column beside it.
+
+    It is {} where most texts are none, or codes.
     """
     raw = RawColumn("category")
     texts = values.tolist()
@@ -368,8 +372,9 @@ def _of_values(values: Array, name: str) -> Array:
 
 
 def _of_objects(values: Array, name: str) -> Array:
-    """The values of a column of Python objects: the kind that all of them have; numbers
-    beside texts are texts.
+    """The values of a column of Python objects: the kind that all of them have.
+
+    Numbers beside texts are texts.
     """
     objects = [None if is_gap(value) else value for value in values.tolist()]
     known = {type(value) for value in objects} - {type(None)}
@@ -400,8 +405,9 @@ def _of_objects(values: Array, name: str) -> Array:
 
 
 def _texts(values: Sequence[Any], is_category: bool = False) -> Array:
-    """Texts as levels, and as gaps where they are gaps in files, but for categories;
-    each is looked at once.
+    """Texts as levels, and as gaps where they are gaps in files, but for categories.
+
+    Each is looked at once.
     """
     out = np.empty(len(values), object)
     known: dict[Any, str | None] = {}

@@ -125,8 +125,9 @@ class TableSummary:
 
     @classmethod
     def from_dict(cls, values: Any) -> TableSummary:
-        """The summary of such values, which may come from anybody; a `SchemaError` for
-        anything else.
+        """The summary of such values, which may come from anybody.
+
+        Raises a `SchemaError` for anything else.
         """
         try:
             entries = values["columns"]

@@ -162,8 +162,9 @@ def proves(text: str, mark: str) -> bool:
 
 
 def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
-    """The number in front of a unit, and the unit in small letters; (None, "") for
-    anything else.
+    """The number in front of a unit, and the unit in small letters.
+
+    Of anything else they are None and "".
 
     >>> quantity_of("1.55 mg/dl"), quantity_of("45 %"), quantity_of("<5"), quantity_of("2024-01-31")
     ((1.55, 'mg/dl'), (45.0, '%'), (None, ''), (None, ''))
@@ -235,8 +236,9 @@ def _ahead_of_utc(zone: str) -> timedelta:
 
 
 def plain_date(text: str) -> datetime | None:
-    """The moment of a text whose form is unmistakable, whatever others are; None for
-    none.
+    """The moment of a text whose form is unmistakable, whatever others are.
+
+    It is None for a text that is no such date.
 
     >>> plain_date("31.01.2024"), plain_date("01/02/2024")
     (datetime.datetime(2024, 1, 31, 0, 0), None)
@@ -274,8 +276,9 @@ class Numerals:
             self.some.add(float(value))
 
     def add(self, text: str, n_rows: int, decimal: str = ".") -> str:
-        """Add rows with a text, and return the type of the number that it is; "" for
-        none, "q" for one with a unit.
+        """Add rows with a text, and return the type of the number that it is.
+
+        It is "" for none, "q" for one with a unit.
         """
         value, kind = number_of(text, decimal)
         if value is None:
