@@ -21,11 +21,11 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.hashing import winner_kernels as kernels
 
 _FLOAT32_EXACT = 2**24  # integers up to here, and their sums, are exact in float32
-# columns; wider sparse samples are restricted to the columns that occur before they are
-# made dense
+# Columns of sparse samples, at most: wider ones are restricted to the columns that occur
+# before they are made dense.
 _WIDE = 2**14
 _COUNTING_WIDTH = 8192  # widest range of sums for which each lane gets a full histogram
-# size of one chunk of samples as float64, small beside the caches of the kernels
+# Size of one chunk of samples as float64, small beside the caches of the kernels.
 _CHUNK_BYTES = 2**22
 
 
@@ -79,7 +79,7 @@ class BatchEncoder:
         if is_integer.all():
             self._integer_winners(X, columns, out, largest)
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
-            # float32 sums of the integer samples are exact as well
+            # Sums of the integer samples are exact in float32 as well.
             self._float_winners(X, columns, out)
         else:
             part = out[is_integer]
@@ -140,7 +140,7 @@ class BatchEncoder:
         span = high - low
         width = span * self.row_nnz + 1
         if width <= 2**15:
-            # subtracted, it lets bytes with a sign hold twice as many sums
+            # With the middle subtracted, bytes with a sign hold twice as many sums.
             middle = -(-span // 2)
             if middle * self.row_nnz >= 2**7:
                 middle = 0
@@ -210,7 +210,7 @@ class BatchEncoder:
                 slack,
                 crowding,
             )
-            # else e times as many rows would be looked at
+            # For the others e times as many rows would be looked at.
             good = np.flatnonzero(crowding * depth < 1.0)
             if not len(good):
                 continue
@@ -363,7 +363,7 @@ def _counting(
 
     The mask is of the samples that are left undone.
     """
-    # about a thousand histogram cells
+    # A histogram has about a thousand cells.
     shift = 0
     if slack is not None:
         shift = max(0, width.bit_length() - 10)
@@ -424,10 +424,10 @@ def _transpose(X: Array, dtype: str, total: int | None) -> Array:
     shape = (n_blocks, n_columns, lanes)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + 64, np.uint8)
-    # of a cache line: vector loads across two lines cost double
+    # The array starts with a cache line: vector loads across two lines cost double.
     start = -raw.ctypes.data % 64
     out = raw[start : start + size].view(dtype).reshape(shape)
-    # the second half of the lanes sits in the high bytes of the first
+    # The second half of the lanes is in the high bytes of the first.
     if dtype == "uint8":
         half = lanes // 2
         out[:, :d].reshape(n_blocks, d, half, 2)[...] = X.reshape(

@@ -30,7 +30,7 @@ from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
 
 Samples: TypeAlias = npt.ArrayLike | sp.sparray | sp.spmatrix
-# takes the number of samples of each chunk that is done
+# Called with the number of samples of each chunk that is done.
 Progress = Callable[[int], object]
 
 
@@ -187,7 +187,7 @@ class FlyHash:
         self._columns = rows.astype(index_type)
         if signs is not None:
             signs.flags.writeable = False
-            # the negated columns follow
+            # The negated columns follow.
             np.add(self._columns, n_inputs, out=self._columns, where=signs < 0)
         self._center: Array | None = None
         self._scale: Array | None = None
@@ -372,7 +372,7 @@ class FlyHash:
         n_classes = integer("n_classes", n_classes, error=DataError)
         labels = class_indices(y, samples.shape[0], n_classes)
         counts = np.zeros((n_classes, self.hash_dim), np.int64)
-        # integer sums do not depend on the order of the threads
+        # Integer sums do not depend on the order of the threads.
         one_at_a_time = threading.Lock()
 
         def work(first: int, last: int) -> None:
@@ -414,7 +414,7 @@ class FlyHash:
         self, n: int, work: Callable[[int, int], None], n_jobs: int | None
     ) -> None:
         threads = n_threads(n_jobs)
-        # codes are more than features, waves may be fewer
+        # Codes are more than the features, and waves may be fewer.
         widest = max(self._encoder.n_features, self.n_features)
         fitting = chunk_size(widest)
         # Whole blocks, and several chunks for each thread, so that no thread waits long

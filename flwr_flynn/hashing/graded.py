@@ -33,7 +33,7 @@ def lifting_matrix(rows: Array, signs: Array | None, n_inputs: int) -> sp.csr_ar
     in the dtype of its sums.
     """
     m, row_nnz = rows.shape
-    # of all that `grades` computes
+    # The largest value of all that `grades` computes.
     largest = 2 * row_nnz * _LARGEST_INPUT * (2 * LEVELS + 1)
     if largest < _FLOAT32_EXACT:
         dtype: type[np.floating[Any]] = np.float32
@@ -72,7 +72,7 @@ def grades(
         highest = excess.max(axis=1, keepdims=True)
         highest[highest == 0] = 1
         # The cast rounds down. Numerators are integers below 2**24 (of float64 2**53):
-        # a quotient below an integer is further from it than half a unit in the last
+        # A quotient below an integer is further from it than half a unit in the last
         # place.
         excess *= 2 * LEVELS
         excess += highest

@@ -148,7 +148,7 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
                         break
                 drawn = product >> shift
                 if part == 0:
-                    # a search by hand compiles in a tenth of the time of NumPy's
+                    # A search by hand compiles in a tenth of the time of NumPy's.
                     low = 0
                     high = len(up_to)
                     while low < high:

@@ -32,7 +32,7 @@ from flwr_flynn._types import Array, Floats, Integers, Mask
 
 CODINGS = ("bumps", "steps")
 MANTISSA_BITS = 20
-# bits of a key: sign, exponent and the highest bits of the mantissa of a float64
+# Bits of a key: sign, exponent and the highest bits of the mantissa of a float64.
 KEY_BITS = 12 + MANTISSA_BITS
 
 N_EDGES = 32  # edges of a column, K, that the defaults use
@@ -100,7 +100,7 @@ class RankCodes:
         if centred:
             low = self._edges[:, None, :]
             high = self._edges[:, :, None]
-            # of each edge among those of its column
+            # Index of each edge among those of its column.
             ranks = (low < high).sum(axis=2) + (low <= high).sum(axis=2)
             middle = table[ranks].sum(axis=1)
             table *= n_edges

@@ -17,7 +17,7 @@ _MAX_WAVES = 2**16  # all of them are computed for every sample
 _MAX_CODES = 64  # of a feature
 _MAX_EDGES = 256  # of a feature
 _MAX_WEIGHT = 255
-# left out of `to_dict` where they have their defaults
+# Fields that `to_dict` leaves out where they have their defaults.
 _OPTIONAL = ("edges", "coding", "n_codes", "row_weights")
 
 
@@ -120,7 +120,7 @@ class HashSpec:
         for name, limit in (("row_nnz", limits), ("hash_nnz", "hash_dim")):
             value = getattr(self, name)
             most = getattr(self, limit)
-            # the last of many columns take long to be drawn
+            # The last of many columns would take long to be drawn.
             if name == "row_nnz" and self.row_weights is not None:
                 most = (most + 1) // 2
                 limit = f"half of {limit}, with row_weights"

@@ -71,7 +71,7 @@ def _next_hit(typingctx, samples, columns, row, threshold, sums, lanes_above):
         packed = samples_type != sum_type
         is_float = isinstance(sum_type, types.Float)
         lanes = LANES[str(samples_type)]
-        # lanes of one accumulator
+        # Lanes of one accumulator.
         if packed:
             width = lanes // 2
         else:
@@ -312,7 +312,7 @@ def approximate(X, row_nnz, signed, levels, out, slack, crowding):
         # Rounding in float32: a sum of s terms is off by at most (s - 1) u times the
         # sum of magnitudes, u = 2**-24.
         bound = row_nnz * error + row_nnz * row_nnz * 2.0**-23 * largest
-        # one for "at least", one for rounding on this page
+        # One step is for "at least", and one for rounding on this page.
         steps = min(np.floor(2.0 * bound / step), 2.0**30) + 2.0
         slack[i] = np.int64(steps)
         if signed:
@@ -367,13 +367,13 @@ def winners_counting(
     cells = np.uint64(((width - 1) >> shift) + 1)
     threshold = np.empty_like(sums)
     bound = np.empty(lanes, np.int64)
-    # accepted (row, sum), per lane in row order
+    # Accepted pairs of row and sum of each lane, in the order of the rows.
     entries = np.empty(np.uint64(lanes) * capacity, np.uint64)
     end = np.empty(lanes, np.uint64)  # end of the entries of each lane
     histogram = np.empty((np.uint64(lanes), cells), np.int32)
-    # the hash_nnz-th largest sum so far lies in this cell
+    # Cell in which the hash_nnz-th largest sum so far lies.
     level = np.empty(lanes, np.int64)
-    # sums so far in higher cells, always fewer than hash_nnz
+    # Sums so far in higher cells, always fewer than hash_nnz.
     above = np.empty(lanes, np.int64)
     values = np.empty(capacity, np.float32)
     rows = np.empty(capacity, np.int32)
@@ -572,7 +572,7 @@ def _search(
                         entries[n] = entries[i]
                         n += one
                 if n >= (lane + one) * capacity - (capacity >> np.uint64(3)):
-                    # no sum is above
+                    # No sum is above.
                     threshold[lane] = np.int64(histogram.shape[1] << shift) - 1 - offset
                     level[lane] = -2
             end[lane] = n
@@ -594,7 +594,7 @@ def winners(blocks, columns, hash_nnz, n_samples, extremes, sums, out):
     capacity = min(columns.shape[0], 2 * hash_nnz + 64)
     threshold = np.empty_like(sums)
     lanes_above = np.empty(1, np.uint64)
-    # accepted sums and their rows, in row order
+    # Accepted sums and their rows, in the order of the rows.
     values = np.empty((lanes, capacity), sums.dtype)
     rows = np.empty((lanes, capacity), np.int32)
     length = np.empty(lanes, np.uint64)

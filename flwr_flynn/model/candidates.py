@@ -30,26 +30,26 @@ from flwr_flynn.model.scoring import (
 
 CenterAndScale = tuple[Sequence[float] | None, Sequence[float] | None]
 
-# features up to which "auto" has waves: beyond, they are slower than the rest of the
-# hash
+# Features up to which "auto" has waves: beyond, they are slower than the rest of the
+# hash.
 _WAVES_UP_TO = 128
-# features up to which "auto" has rank codes: they are several inputs each
+# Features up to which "auto" has rank codes: they are several inputs each.
 _RANKS_UP_TO = 1024
 _PERIOD = 2.2  # of a wave, in typical distances between samples
-# weight of an uninformative column, beside 1.02 of the most informative one
+# Weight of an uninformative column, beside 1.02 of the most informative one.
 _FAINT = 0.02
 
 _MANY = 4096  # samples from which more rows for each winner pay
-# rows and winners, for many samples and for fewer
+# Rows and winners, for many samples and for fewer.
 _SIZE_OF_MANY = (2**16, 64)
 _SIZE_OF_FEW = (2**15, 128)
-# of effort "quick", and by default for few samples of more than so many classes
+# Rows and winners of effort "quick", and by default for few samples of many classes.
 _SMALL = (2**14, 64)
 _MANY_CLASSES = 8
-# of all classes of a member: six candidates fit the memory that a party allows by
-# default
+# Counts of all classes of a member, at most: six candidates fit the memory that a party
+# allows by default.
 _MOST_COUNTS = 2**24
-# bytes of 50 rounds of a perceptron with 256 hidden units, for each feature and class
+# Bytes of 50 rounds of a perceptron with 256 hidden units, for each feature and class.
 _PERCEPTRON = 50 * 2 * 4 * 256
 _GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "thorough"
 
@@ -105,7 +105,7 @@ _CODED = (
     _PUBLIC,
 )
 
-# of the suggested exponent in a grid of decays
+# Factors of the suggested exponent in a grid of decays.
 _MULTIPLES = (1.0, 2.0, 0.5, 4.0, 0.25, 8.0, 0.125, 16.0, 0.0625)
 _LEAST_EXPONENT = 0.75
 _STEEPEST = 60  # exponent that more and more samples lead to
@@ -243,7 +243,7 @@ class HashPlan:
             raise SpecError(
                 "row_nnz", " or ".join(dict.fromkeys(refusals)), self.row_nnz
             )
-        # columns that do not vary make some the same
+        # Columns that do not vary make some specs the same.
         different = tuple(dict.fromkeys(specs))
         if small:
             return different[:1]
@@ -361,7 +361,7 @@ def placeholder_specs(plan: HashPlan) -> tuple[HashSpec, ...]:
         return plan.specs()
     _unscaled(plan).specs()
     samples = np.repeat(np.arange(3.0)[:, None], plan.n_features, axis=1)
-    # one class is enough
+    # One class is enough.
     return plan.specs(ColumnHistograms.from_data(samples, np.zeros(3, np.int64), 1))
 
 
@@ -469,7 +469,7 @@ def decay_grid(counts: ClassCounts, rule: str = "balanced") -> list[float]:
         typical, exponent = _noisy_exponent(counts, rule)
     else:
         typical, by_chance = typical_counts(counts.array, counts.n_per_class, rule)
-        # less only where there are no samples, and any decay will do
+        # It is less only where there are no samples, and any decay will do.
         typical = max(typical, 1.0)
         clear = 5 * (typical - by_chance) / math.sqrt(typical)
         exponent = max(clear / (1 + clear / _STEEPEST), _LEAST_EXPONENT)

@@ -333,8 +333,8 @@ class FlyNNClassifier(FittedEstimator):
         """Learn from samples of classes that are `known`, or of all classes that there
         are.
         """
-        # receives the attributes of `validate_data`, which must not meet counts of
-        # other data
+        # The copy receives the attributes of `validate_data`, which must not meet counts
+        # of other data.
         fresh = copy(self)
         samples, y, schema = fresh._first_samples(X, y)
         if known is None:

@@ -155,7 +155,7 @@ def coarse(
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         below = np.subtract(values, low)
         above = np.subtract(high, values)
-        # beside a jump the spread is that of the other side
+        # Beside a jump the spread is that of the other side.
         nearest = np.minimum(below, above)
         spread = np.minimum(
             np.where(nearest > 0, 2 * nearest, np.maximum(below, above)),
@@ -255,7 +255,7 @@ def _infinite() -> DataError:
 
 def summed(cells: Integers, counts: Integers) -> tuple[Integers, Integers]:
     """The different cells, ascending, and the sum of the counts of each."""
-    # which merges ascending parts in linear time
+    # A stable sort merges ascending parts in linear time.
     order = np.argsort(cells, kind="stable")
     return _merged(cells[order], counts[order])
 

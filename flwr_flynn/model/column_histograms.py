@@ -44,9 +44,9 @@ from flwr_flynn.model.column_cells import (
 )
 from flwr_flynn.model.counts import Additive
 
-# of classes times columns, so that the cells fit int64
+# Classes times columns, at most, so that the cells fit int64.
 _LARGEST_GRID = 2 ** (62 - KEY_BITS)
-# of the edges of a column: seven borders between eight ranges of about as many samples
+# Edges of a column that are borders: seven between eight ranges of as many samples.
 _BORDERS = slice(3, 28, 4)
 _LOW = (1 << KEY_BITS) - 1
 
@@ -333,8 +333,9 @@ class ColumnHistograms(Additive):
         return centers, deviations
 
     def relevance(self) -> list[float]:
-        """Tell how much each column says of the class, d floats from 0 to 1, that of
-        the most informative column.
+        """Relevance of each column to the class, d floats from 0 to 1.
+
+        The most informative column has 1.
 
         From the table of classes and of eight ranges of about as many samples: chi
         squared over n (the classes taken as equally frequent), less its value by
@@ -348,7 +349,7 @@ class ColumnHistograms(Additive):
         # Of a column without information it is about chi squared distributed, over n,
         # if the classes are of one size.
         n = len(filled) ** 2 / math.fsum((1 / sizes[filled]).tolist())
-        # about log(d) / 2; logarithms depend on the machine
+        # This is about log(d) / 2; a logarithm would depend on the machine.
         t = 0.35 * self.n_features.bit_length()
         gains = []
         for column in range(self.n_features):
@@ -465,7 +466,7 @@ def _mean_and_deviation(values: list[float]) -> tuple[float, float]:
     """Mean and standard deviation of some finite floats, of any size and in any order
     the same.
     """
-    # their sums and squares might overflow
+    # Sums and squares of the floats might overflow.
     exponent = math.frexp(max(map(abs, values)))[1]
     scaled = [math.ldexp(value, -exponent) for value in values]
     mean = math.fsum(scaled) / len(scaled)

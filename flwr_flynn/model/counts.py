@@ -491,8 +491,8 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
     """
     # 24 for every entry of the rows (the rows, their form for the kernels, their signs,
     # the work space of drawing) and every count (the sum, a copy, a message or file),
-    # and the codes of every rank (in two forms, and while centred). slopes, phases, and
-    # the waves of a few samples
+    # and the codes of every rank (in two forms, and while centred). Waves have slopes,
+    # phases, and the waves of a few samples.
     waves = 8 * spec.n_waves * (spec.n_features + 128)
     n_edges = 0
     if spec.edges is not None:
@@ -572,7 +572,7 @@ def _exact_sum(first: Integers, second: Integers, sign: int) -> Integers:
     least, most = sorted(
         sign * int(end) for end in (second.min(initial=0), second.max(initial=0))
     )
-    # hardly ever: what follows takes memory
+    # What follows takes memory, and is hardly ever needed.
     if low + least < -(2**63) or high + most >= 2**63:
         # A result has left int64 where its sign is not that of `first`, and `second`
         # cannot be why.

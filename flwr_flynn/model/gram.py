@@ -47,8 +47,8 @@ from flwr_flynn.model.scoring import Scores, bounded
 LEAST_ROWS = 16
 MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together: bounds
 UNIT = 2.0**-18  # weight of the integer 1
-# largest magnitude of a weight. Sums of such weights times responses are exact in
-# float64
+# Largest magnitude of a weight. Sums of such weights times responses are exact in
+# float64.
 LARGEST_WEIGHT = 2**24
 LARGEST_BIAS = 2**44  # largest magnitude of a bias
 MOST_SPECS = 5  # hashes of a Gram matrix, at most
@@ -56,16 +56,16 @@ LEVELS = graded.LEVELS // 2  # largest response: half of the grade, for fewer by
 BATCH = 2**12  # samples whose responses are held at a time, at most
 N_FOLDS = 2
 LARGEST_CLASS_WEIGHT = 64  # largest weight of a sample of a class
-# largest product of two responses of a sample, times its weight
+# Largest product of two responses of a sample, times its weight.
 LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT
 _MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
-# times the trace of the centred products of a fold
+# Strengths of the regression, times the trace of the centred products of a fold.
 _STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))
-# of the strength for both folds together: they have twice the samples, and the
-# committee steadies them
+# Share of the strength for both folds together: they have twice the samples, and the
+# committee steadies them.
 _LESS = 0.125
-# share of the covariance of the class means in that of the scores: scores have heavy
-# tails
+# Share of the covariance of the class means in that of the scores, which have heavy
+# tails.
 _BETWEEN = 0.1
 _ROUNDING = 1e-9  # share of the variance of scores that is rounding
 _NEVER = -(2**40)  # bias of a class without samples
@@ -113,7 +113,7 @@ class GramScoring:
         """
         out = np.empty((X.shape[0], len(self.bias)))
         for rows in batches(len(out), BATCH // 4):
-            # scores are integers of units, and so exact
+            # Scores are integers of units, and so exact.
             z = responses(self.specs, X[rows], n_jobs).astype(np.float64)
             out[rows] = (z @ self.weights + self.bias) * UNIT
         return out
@@ -405,7 +405,7 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
             means, within, between = held_out.covariances()
             trace = float(np.trace(np.linalg.solve(within, between)))
         except LinAlgError:
-            # of samples that are all alike, or products that no samples have
+            # Samples are all alike, or no samples have these products.
             continue
         if trace > best:
             best = trace

@@ -96,15 +96,15 @@ def evaluation_figures(
 
 MOST_CLASSES = 256  # classes of a model, at most, for which histograms are made
 
-# sums beside the histograms: samples, correct ones, and Brier score and log-loss with
-# their squares
+# Sums beside the histograms: samples, correct ones, and Brier score and log-loss with
+# their squares.
 N_SUMS = 6
 
-# unit of the sums of scores and losses, so that sums over parties are exact
+# Unit of the sums of scores and losses, so that sums over parties are exact.
 UNIT = 2.0**-20
 
-# upper bound of the log-loss of one sample: the squares of so many samples as a secure
-# sum allows fit
+# Upper bound of the log-loss of one sample, so that the squares of as many samples fit
+# as a secure sum allows.
 MAX_LOSS = 32.0
 
 LARGEST_SUM = round(MAX_LOSS**2 / UNIT)  # bound of every sum, for one sample
@@ -119,7 +119,7 @@ EDGES: Floats = np.array(
     + sorted(1 - edge for edge in _TAIL)
 )
 N_LEVELS = len(EDGES) + 1
-# middle of each level, (N_LEVELS,)
+# Middle of each level, (N_LEVELS,).
 CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2
 
 
@@ -207,7 +207,7 @@ class CalibrationGroup(TypedDict):
 
 _Z = 1.959963984540054  # of the standard normal distribution
 _THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
-# of the reliability curve, of equal width
+# Group of each level in the reliability curve; groups are of equal width.
 _GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)
 _MOST_POINTS = 64  # of a ROC curve
 _MOST_STEPS = 100  # of Newton's method
@@ -276,7 +276,7 @@ def share(part: float, n: float) -> Figure:
     """A share of n samples, with Wilson's interval."""
     if n <= 0:
         return None
-    # beyond by rounding, of more than 2**53 samples
+    # Of more than 2**53 samples the share may be beyond by rounding.
     p = min(max(part / n, 0.0), 1.0)
     z2 = _Z**2 / n
     middle = (p + z2 / 2) / (1 + z2)
@@ -295,7 +295,7 @@ def _mean(n: int, total: int, squares: int, scale: float) -> Figure:
     factor = 1.0
     if mean:
         factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0))
-    # of the logarithm: losses are skewed
+    # The interval is that of the logarithm, as losses are skewed.
     return [mean * scale, mean * scale / factor, mean * scale * factor]
 
 
@@ -357,11 +357,11 @@ class _Curves:
         predicted = ((self.own + self.rest) * CENTRES) @ members.T
         total = np.maximum(n.sum(axis=1), 1)
         error = np.abs(own - predicted).sum(axis=1) / total
-        # where few samples are all of one class
+        # The variance to expect counts where few samples are all of one class.
         expected = predicted * (1 - predicted / np.maximum(n, 1))
         variance = np.maximum(own * (1 - own / np.maximum(n, 1)), expected)
         half = _Z * np.sqrt(variance.sum(axis=1)) / total
-        # by chance, where the error is 0
+        # The mean distance by chance, where the error is 0.
         most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum(axis=1) / total
         return self._figures(error, np.maximum(error - most - half, 0.0), error + half)
 
@@ -498,7 +498,7 @@ def _area_interval(
         )
         return np.asarray(np.abs(area - other) <= _Z * np.sqrt(np.maximum(spread, 0.0)))
 
-    # of the low end, the high
+    # The low end comes first, then the high one.
     inside = np.stack([area, area])
     outside = np.repeat([[0.0], [1.0]], len(area), axis=1)
     for _ in range(60):

@@ -44,7 +44,7 @@ __all__ = ["Model", "ModelMember", "ScoringRule"]
 
 _LONGEST_GUARANTEE = 10000  # characters
 
-# weight of the log probabilities by the Gram matrix beside those of the members
+# Weight of the log probabilities by the Gram matrix beside those of the members.
 _GRAM_SHARE = 0.5
 
 

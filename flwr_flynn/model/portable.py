@@ -16,7 +16,7 @@ from numba import njit
 
 from flwr_flynn._types import Floats, Matrix
 
-# the first 32 bits of log 2: a multiple of it is exact
+# The first 32 bits of log 2: a multiple of it is exact.
 _LN2_HIGH = 6.93147180369123816490e-01
 _LN2_LOW = 1.90821492927058770002e-10
 _EXP = tuple(1.0 / math.factorial(i) for i in range(14))  # coefficients of the series

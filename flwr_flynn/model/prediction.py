@@ -89,7 +89,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         ``class_weight="balanced"`` and rule "novelty" they are equally frequent. A
         class without samples gets 0.
         """
-        # first, as it tells of a model that is not fitted
+        # The check comes first, as it tells of a model that is not fitted.
         scores = self._read_out(X, Model.scores)
         return self.model_.probabilities(scores)
 

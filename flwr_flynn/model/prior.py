@@ -21,7 +21,8 @@ from flwr_flynn.model.scoring import (
     Scores,
 )
 
-# magnitude of the logarithm of a class frequency: no float64 above 0 has one below -745
+# Magnitude of the logarithm of a class frequency, at most: that of the least float64
+# above 0 is 745.
 _LARGEST_LOG = 1000
 
 ClassWeight = str | Scores | None

@@ -47,11 +47,11 @@ Sizes = Integers | Floats
 Scores = Floats
 Active = npt.NDArray[np.int32]
 
-# candidates, T = 33; roots are exact everywhere
+# Temperatures to choose from, T = 33; roots are exact on every machine.
 TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))
 RULES = ("balanced", "novelty")
 
-# temperature for use without training samples, see docs/explanation/defaults.md
+# Temperature for use without training samples, see docs/explanation/defaults.md.
 SUGGESTED_TEMPERATURE = 0.2
 
 _SMALL = 1e-280  # sums below this may miss terms that underflowed

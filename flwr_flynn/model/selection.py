@@ -49,7 +49,7 @@ from flwr_flynn.model.scoring import (
     mean_size,
 )
 
-# samples, about, that are left out in turn: as many of each class as there are
+# Samples, about, that are left out in turn: as many of each class as there are.
 N_LEFT_OUT = 4096
 
 _BATCH = 2**20  # values at a time
@@ -81,7 +81,7 @@ def _shares_chosen(n_per_class: Integers, n_samples: int) -> Floats:
 
 
 MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
-# of log-losses in tables: integers, so that sums over parties are exact
+# Unit of log-losses in tables: integers, so that sums over parties are exact.
 LOSS_UNIT = 2.0**-20
 HELD = 2**22  # active bits hashed at a time
 

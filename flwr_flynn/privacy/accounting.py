@@ -26,7 +26,7 @@ from typing import Any
 
 from flwr_flynn.errors import ConfigError, MissingExtraError
 
-# smallest delta: distributions are cut where less than about 1e-15 is left
+# The smallest delta: distributions are cut where less than about 1e-15 is left.
 SMALLEST_DELTA = 1e-12
 
 _LARGEST_EXACT = 1000.0
@@ -64,7 +64,7 @@ def gaussian_epsilon(
 
 
 def _require_measurable(sigma: float, n_entries: int) -> None:
-    # exact distributions would be of that many points
+    # Exact distributions would have that many points.
     if sigma * math.sqrt(n_entries) > 1e6:
         raise ConfigError(
             "epsilon",
@@ -135,7 +135,7 @@ def _least_sigma(
     # last digit.
     step = 10.0 ** (math.floor(math.log10(high)) - 4)
     sigma = round(math.ceil(high / step) * step, 12)
-    # the rounding of epsilon is not monotone
+    # The rounding of epsilon is not monotone.
     while bound(sigma, delta, n_entries, largest) > epsilon:
         sigma = round(sigma + step, 12)
     return sigma

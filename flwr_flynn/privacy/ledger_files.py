@@ -273,7 +273,7 @@ class LedgerFolder:
             f".{glob.escape(self._marker.name)}.partial*"
         ):
             partial.unlink()
-        # last: until then the ledger counts as lost
+        # The marker is last: until then the ledger counts as lost.
         self._marker.unlink(missing_ok=True)
 
     def _own_files(self) -> list[Path]:
@@ -373,7 +373,7 @@ class LedgerFolder:
         process dies in between.
         """
         with self._writing():
-            # another may write meanwhile
+            # Another process may write meanwhile.
             if not os.path.samestat(self._held, os.lstat(self._lock)):
                 raise self._trouble("lock", ": its lock was replaced meanwhile")
             write(self.path / LEDGER, ledger.to_bytes())

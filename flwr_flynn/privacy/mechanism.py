@@ -145,7 +145,7 @@ class Mechanism(ABC):
 
     kind: ClassVar[str]
     own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
-    # fields of a description that may be left out
+    # Fields of a description that may be left out.
     optional: ClassVar[tuple[str, ...]] = ()
     selects: bool = False  # True: a release has some of the entries only
     sampler: Sampler = OpenDPNoise()

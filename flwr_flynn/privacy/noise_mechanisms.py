@@ -89,7 +89,7 @@ class GaussianCounts(Mechanism):
         if self.n_honest is None:
             return sigma
         share = max(sigma / math.sqrt(self.n_honest), 3.0)
-        # the gap of a sum is next to nothing
+        # The gap of a sum is next to nothing.
         while self._sum_epsilon(share, self.delta) > self.target_epsilon:
             share *= 1.0005
         return share

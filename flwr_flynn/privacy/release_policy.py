@@ -29,8 +29,8 @@ from flwr_flynn.privacy.noise_mechanisms import MECHANISMS
 
 COMPOSITIONS = ("basic", "zcdp")
 
-# releases of a ledger, at most: epsilon bounds what they tell, and this the size of the
-# ledger
+# Releases of a ledger, at most: epsilon bounds what they tell, and this the size of the
+# ledger.
 MOST_RELEASES = 1000
 
 _ROUNDING = 1 + 1e-9  # of a total: ten releases of a tenth must fit
@@ -187,7 +187,7 @@ class Policy:
             raise PrivacyError(
                 "ledger", f"at most {MOST_RELEASES} releases", text="ledger: it is full"
             )
-        # by the request alone: accounting takes up to seconds
+        # This refuses by the request alone, as accounting takes up to seconds.
         if self.composition == "basic":
             self._require_room(
                 *account.total([*earlier, Cost(inner.target_epsilon, inner.delta)])
@@ -195,7 +195,7 @@ class Policy:
         inner.require_feasible()
         cost = account.cost(mechanism)
         epsilon, delta = account.total([*earlier, cost])
-        # without a guarantee by itself, it has none by any account
+        # A mechanism without a guarantee of its own has none by any account.
         if cost.epsilon == math.inf:
             epsilon = math.inf
         # The rho of Gaussian noise converts back to more than its epsilon: one release

@@ -13,7 +13,8 @@ PERSONAL = {
     "text": "texts that nearly all differ",
 }
 
-# values; shares of different texts, longer ones with the second
+# Values of a column that is looked at, at least; and shares of different texts, the
+# second for longer ones.
 _FEW = 30
 
 _NEARLY_ALL = 0.8
@@ -56,6 +57,6 @@ def are_ids(values: Floats) -> bool:
     if size < 10 * n:
         return False
     shares = (np.sort(values) - values.min()) / (size - 1)
-    # as Kolmogorov and Smirnov test it
+    # Kolmogorov and Smirnov test it like this.
     is_even = np.abs(shares - np.linspace(0, 1, n)).max() < 1.6 / np.sqrt(n)
     return bool((values % 10 == 0).mean() < 0.25 and is_even)

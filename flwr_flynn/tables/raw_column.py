@@ -54,7 +54,7 @@ def plain_numbers(
         numbers = filled.astype(np.float64)
     except (TypeError, ValueError):
         return None
-    # another NaN is looked at by itself
+    # A NaN that is no gap is looked at by itself.
     if int(np.isnan(numbers).sum()) == n_gaps:
         return numbers
     return None
@@ -129,10 +129,10 @@ class RawColumn:
     n_empty: int = 0
     n_infinite: int = 0
     types: set[Any] = field(default_factory=set)
-    # texts that are dates of each form
+    # Numbers of texts that are dates of each form.
     fits: Counter[str] = field(default_factory=Counter)
     numerals: Numerals = field(default_factory=Numerals)
-    # different texts that prove each mark of decimals
+    # Numbers of different texts that prove each mark of decimals.
     proofs: Counter[str] = field(default_factory=Counter)
 
     @property

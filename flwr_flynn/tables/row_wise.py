@@ -155,7 +155,7 @@ def as_kind(
         return column.astype(np.float64), np.ones(len(column), np.bool_)
     values = _values(column)
     if kind == "number":
-        # the same, much faster
+        # This reads plain numbers alike, and much faster.
         numbers = plain_numbers(values, gaps)
         if numbers is not None:
             return numbers, np.ones(len(numbers), np.bool_)
@@ -179,7 +179,7 @@ def as_kind(
 
 
 def _number(value: Any) -> float:
-    # a complex number, as NumPy writes it beside a text
+    # NumPy writes a complex number in parentheses beside a text.
     if isinstance(value, str) and value[:1] == "(":
         value = real_of(complex(value))
     if isinstance(value, timedelta):

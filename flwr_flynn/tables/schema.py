@@ -363,10 +363,10 @@ def _as_kind(
         return values, None
     if missing(values).all():
         return of_gaps(column.kind, len(values)), None
-    # levels such as 1 and 2, which a file shows as numbers
+    # Levels such as 1 and 2 look like numbers in a file.
     if column.kind == "category" and kind == "number":
         return np.array([level_of(value) for value in values.tolist()], object), None
-    # no row decides about the form of others
+    # No row decides about the form of others.
     if kind == "category" and column.kind == "date":
         moments = np.array(
             [np.datetime64(text and plain_date(text), "us") for text in values.tolist()]

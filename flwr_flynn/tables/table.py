@@ -130,7 +130,7 @@ class Table:
 
 def is_frame(X: object) -> TypeGuard[Any]:
     """True for a data frame: an object with named columns that can be taken one by one."""
-    # pandas, polars
+    # The first attribute is that of pandas, the second of polars.
     return hasattr(X, "columns") and (hasattr(X, "iloc") or hasattr(X, "get_column"))
 
 
@@ -274,7 +274,7 @@ def is_gap(value: object) -> bool:
     try:
         return bool(value != value)
     except (TypeError, ValueError, InvalidOperation):
-        # pandas' NA is neither equal nor unequal to anything
+        # The NA of pandas is neither equal nor unequal to anything.
         return type(value).__name__ == "NAType"
 
 

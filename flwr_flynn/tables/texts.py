@@ -260,9 +260,9 @@ class Numerals:
     """
 
     n_numbers: int = 0
-    # rows with a number in front of each
+    # Rows with a number in front of each unit.
     units: Counter[str] = field(default_factory=Counter)
-    # rows with each other text, of the first so many
+    # Rows with each other text, of the first `_MOST_WORDS`.
     words: Counter[str] = field(default_factory=Counter)
     n_words: int = 0
     some: set[float] = field(default_factory=set)  # different numbers
