@@ -597,7 +597,8 @@ def use_stage(reply: Any) -> None:
             np.load(io.BytesIO(each), allow_pickle=False)
             for each in record[Key.MASKED_PARAMETERS]
         )
-        assert (weight.shape, counts.shape) == ((1,), (72,))
+        assert weight.shape == (1,)
+        assert counts.shape == (72,)
         assert (
             0
             <= min(weight.min(), counts.min())

@@ -128,7 +128,8 @@ def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
 def declined(answer: Answer) -> str:
     """The reason of an answer that is a refusal, and nothing else."""
     assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
-    assert (answer.arrays, answer.n_examples) == ([], 0)
+    assert answer.arrays == []
+    assert answer.n_examples == 0
     reason = str(answer.metrics[REFUSED])
     assert len(reason) < 500
     return reason

@@ -280,7 +280,8 @@ def read_or_refused(
     """Numbers that are read are whole and within their bounds."""
     with traced() as memory, suppress(PayloadError):
         table = read(raw, (3, 200), most)
-        assert (table.shape, table.dtype) == ((3, 200), np.int64)
+        assert table.shape == (3, 200)
+        assert table.dtype == np.int64
         assert least <= table.min() <= table.max() <= most
     assert memory.peak < 2**19
 
@@ -303,7 +304,9 @@ def test_numbers_make_the_round_trip(numbers: np.ndarray) -> None:
     packed = pack_numbers(numbers)
     read = unpack_numbers(packed, len(numbers), 2**63 - 1)
     np.testing.assert_array_equal(read, numbers)
-    assert (packed.dtype, packed.ndim, read.dtype) == (np.uint8, 1, np.int64)
+    assert packed.dtype == np.uint8
+    assert packed.ndim == 1
+    assert read.dtype == np.int64
 
 
 def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
@@ -382,7 +385,9 @@ def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
     largest = int(np.abs(table).max())
     read = unpack_signed(packed, table.shape, largest)
     np.testing.assert_array_equal(read, table)
-    assert (packed.dtype, packed.ndim, read.dtype) == (np.uint8, 1, np.int64)
+    assert packed.dtype == np.uint8
+    assert packed.ndim == 1
+    assert read.dtype == np.int64
     if largest:
         with raises(PayloadError, field="counts"):
             unpack_signed(packed, table.shape, largest - 1)

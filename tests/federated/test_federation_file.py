@@ -190,10 +190,8 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
     ]
     totals = CountsOfSpecs((released[0] + released[1] + released[2],))
     loaded = again(federation_of(run, totals, members, (READOUT,)), tmp_path)
-    assert (loaded.run_spec.mechanism, loaded.counts.noise) == (
-        mechanism,
-        totals.parts[0].noise,
-    )
+    assert loaded.run_spec.mechanism == mechanism
+    assert loaded.counts.noise == totals.parts[0].noise
     assert loaded.model.guarantee_ == mechanism.guarantee()
     for wrong in ((run, totals, members[:2]), (RUN, totals, members)):
         with raises(ModelFileError, field="roster"):

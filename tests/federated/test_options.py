@@ -77,11 +77,9 @@ def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
     options = make(
         min_parties=np.int64(2), max_examples_per_party=np.uint8(5), gram=rows
     )
-    assert (options.min_parties, options.max_examples_per_party, options.gram) == (
-        2,
-        5,
-        rows,
-    )
+    assert options.min_parties == 2
+    assert options.max_examples_per_party == 5
+    assert options.gram == rows
 
 
 @pytest.mark.parametrize(
@@ -97,11 +95,9 @@ def test_the_mode_follows_from_mechanism_and_bound(
     options: dict[str, Any], mode: str
 ) -> None:
     run = make(**{"min_parties": 3, **options}).run_spec
-    assert (run.mode, run.mechanism, run.bound) == (
-        mode,
-        options.get("mechanism"),
-        options.get("secure_bound"),
-    )
+    assert run.mode == mode
+    assert run.mechanism == options.get("mechanism")
+    assert run.bound == options.get("secure_bound")
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:

@@ -74,21 +74,18 @@ EXTREME = HashSpec(
 def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
     again = read(run)
     config = Config(run.to_config())
-    assert (again, again.specs) == (run, run.specs)
-    assert (run.mode, run.is_plain, run.is_secure) == (
-        mode,
-        mode == "plain",
-        mode == "secure",
-    )
+    assert again == run
+    assert again.specs == run.specs
+    assert run.mode == mode
+    assert run.is_plain == (mode == "plain")
+    assert run.is_secure == (mode == "secure")
     assert [each.fingerprint for each in again.agree_on_rows(config)] == [
         FlyHash(s).fingerprint for s in run.specs
     ]
     assert announced_names(config) == run.feature_names
-    assert (run.spec, run.hasher, run.only([0]).specs) == (
-        run.specs[0],
-        run.hashers[0],
-        run.specs[:1],
-    )
+    assert run.spec == run.specs[0]
+    assert run.hasher == run.hashers[0]
+    assert run.only([0]).specs == run.specs[:1]
 
 
 WRONG_SPECS: list[tuple[Any, str]] = [

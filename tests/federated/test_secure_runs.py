@@ -178,11 +178,9 @@ def test_a_federation_of_several_members_is_kept_and_distributed(
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")
-    assert (before.run_spec.is_secure, before.phase, len(before.members)) == (
-        True,
-        "",
-        4,
-    )
+    assert before.run_spec.is_secure
+    assert before.phase == ""
+    assert len(before.members) == 4
     assert before.model.model_.sha256() == made.model.model_.sha256()
     later = {"spec": before.run_spec.specs, "federation": before, "purpose": "evaluate"}
     handed = secretly(options_for(**later), parts)

@@ -111,11 +111,9 @@ def test_the_results_of_a_run_are_attributes(api: Api) -> None:
     assert strategy.counts == strategy.model.model_.members[0].counts
     assert sorted(map(str, strategy.parties)) == [f"party-{i}" for i in range(4)]
     assert sum(party.examples or 0 for party in strategy.parties) == 120
-    assert (strategy.missing, strategy.secure_bound, strategy.guarantee) == (
-        {},
-        None,
-        None,
-    )
+    assert strategy.missing == {}
+    assert strategy.secure_bound is None
+    assert strategy.guarantee is None
     assert strategy.selection is run.state.results["selection"]
     X_test, y_test = (
         np.concatenate([part[name] for part in shares()])
@@ -169,12 +167,10 @@ def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
     network = api([])
     strategy = network.make(spec=spec)
     assert network.run(strategy) == ({}, {})
-    assert (
-        strategy.selection,
-        strategy.evaluation,
-        strategy.parties,
-        strategy.missing,
-    ) == (None, None, [], {})
+    assert strategy.selection is None
+    assert strategy.evaluation is None
+    assert strategy.parties == []
+    assert strategy.missing == {}
     with raises(AggregationError, counted=0, missing={}):
         _ = strategy.model
 
@@ -261,11 +257,9 @@ def test_a_model_may_go_to_parties_that_send_no_figures(
     _, evaluation = network.run(strategy)
     assert [model.counts_ == strategy.counts for model in received] == [True] * 3
     result = strategy.run.state.results["evaluation"]
-    assert (
-        strategy.evaluation,
-        strategy.run.state.absent("evaluation"),
-        evaluation,
-    ) == (None, {}, {})
+    assert strategy.evaluation is None
+    assert strategy.run.state.absent("evaluation") == {}
+    assert evaluation == {}
     reason = "failed with OSError: No space left on device"
     assert result.unkept == ({f"party-{i}": reason for i in range(3)} if fails else {})
     assert (reason in caplog.text) == fails
@@ -329,12 +323,10 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
         "evaluate_metrics_aggregation_fn": weighted,
     }
     training, evaluation = network.run(network.make(**functions))
-    assert (
-        training["n"],
-        training["parties"],
-        evaluation["n"],
-        evaluation["parties"],
-    ) == (30, 3, 30, 3)
+    assert training["n"] == 30
+    assert training["parties"] == 3
+    assert evaluation["n"] == 30
+    assert evaluation["parties"] == 3
 
     def summed(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
         assert isinstance(replies[0]["config"], ConfigRecord)
@@ -345,7 +337,9 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
     network = Messages(federation(3))
     functions = {"train_metrics_aggr_fn": summed, "evaluate_metrics_aggr_fn": summed}
     training, evaluation = network.run(network.make(**functions))
-    assert (training["n"], training["examples"], evaluation["n"]) == (30, 30, 30)
+    assert training["n"] == 30
+    assert training["examples"] == 30
+    assert evaluation["n"] == 30
 
 
 def test_a_failure_outside_the_transport_can_be_noted() -> None:

@@ -81,11 +81,9 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
         *points(5), X_test=X, y_test=y, name="Basel", on_model=received.append
     )
     loss, n_examples, metrics = client.evaluate(ARRAYS, EVALUATE)
-    assert (n_examples, received[0].counts_, metrics.keys()) == (
-        30,
-        TOTAL,
-        {STATISTIC, "accuracy", PARTY},
-    )
+    assert n_examples == 30
+    assert received[0].counts_ == TOTAL
+    assert metrics.keys() == {STATISTIC, "accuracy", PARTY}
     assert loss == 1 - metrics["accuracy"] == 1 - received[0].with_prior().score(X, y)
 
 

@@ -146,10 +146,8 @@ def test_the_records_of_a_run_are_what_was_seen_to_leave(api: Api, floor: int) -
             if record.phase == name and record.arrays
         ]
         replied = [each for each in replied if api is Legacy or each not in kept[2]]
-        assert (traffic.kind, traffic.arrivals.parties) == (
-            replied[0].kind,
-            len(replied),
-        )
+        assert traffic.kind == replied[0].kind
+        assert traffic.arrivals.parties == len(replied)
         for i, field in enumerate(traffic.arrivals.to_dict()["fields"]):
             arrays = [record.arrays[i] for record in replied if len(record.arrays) > i]
             assert field["name"] == ", ".join(arrays[0].fields)
@@ -181,12 +179,12 @@ def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> Non
         (array,) = record.arrays
         assert array.fields == ("counts",)
         (tensor,) = codec.write_tensors([vector])
-        assert (array.shape, array.dtype, array.bytes) == (
-            vector.shape,
-            vector.dtype.name,
-            len(tensor),
-        )
-        assert (record.kind, record.examples, record.sha256) == ("secure", 1, None)
+        assert array.shape == vector.shape
+        assert array.dtype == vector.dtype.name
+        assert array.bytes == len(tensor)
+        assert record.kind == "secure"
+        assert record.examples == 1
+        assert record.sha256 is None
     assert [(each.kind, each.refused) for each in late] == [("nothing", "no file")]
 
 
@@ -206,8 +204,11 @@ def test_the_record_of_noisy_counts_has_no_number_of_samples(
     )
     assert [[told(each) for each in records] for records in kept] == out
     (record,) = kept[0]
-    assert (record.kind, record.examples, len(record.arrays)) == ("noisy", 1, 2)
-    assert (run.traffic["counts"].kind, list(record.entries)) == ("noisy", [PARTY])
+    assert record.kind == "noisy"
+    assert record.examples == 1
+    assert len(record.arrays) == 2
+    assert run.traffic["counts"].kind == "noisy"
+    assert list(record.entries) == [PARTY]
 
 
 def test_what_cannot_be_recorded_does_not_leave() -> None:
@@ -218,7 +219,8 @@ def test_what_cannot_be_recorded_does_not_leave() -> None:
     arrays, n_examples, metrics = FlyNNClient(X, y, name="Basel", on_answer=full).fit(
         [], counting(RUN)
     )
-    assert (arrays, n_examples) == ([], 0)
+    assert arrays == []
+    assert n_examples == 0
     assert metrics == {
         REFUSED: "the record of what leaves this party cannot be written",
         PARTY: "Basel",

@@ -109,7 +109,8 @@ def refusal(client: FlyNNClient, asked: Any = None) -> str:
     else:
         config = counting(asked or asking())
     arrays, n_examples, metrics = client.fit([], config)
-    assert (arrays, n_examples) == ([], 0)
+    assert arrays == []
+    assert n_examples == 0
     return str(metrics[REFUSED])
 
 
@@ -323,7 +324,9 @@ def test_hostile_replies_are_refused(
     before = server.counts
     state = server.state
     assert reason in take(server, reply("0", arrays, n_examples)).batch.refused["0"]
-    assert (server.counts, server.counted.counted, server.state) == (before, [], state)
+    assert server.counts == before
+    assert server.counted.counted == []
+    assert server.state == state
 
 
 def test_counts_that_are_too_large_are_refused() -> None:
@@ -372,11 +375,9 @@ def test_a_private_run_s_model_has_its_guarantee(
 ) -> None:
     mechanism = LaplaceCounts(2.0, **SHAPE)
     made, network = ran(api, tmp_path, mechanism)
-    assert (made.num_rounds, made.run.state.results.keys(), made.evaluation) == (
-        1,
-        {"counts"},
-        None,
-    )
+    assert made.num_rounds == 1
+    assert made.run.state.results.keys() == {"counts"}
+    assert made.evaluation is None
     assert network.asked() == [["train"]] * 3
     assert made.guarantee == made.model.guarantee_ == mechanism.guarantee()
     assert made.guarantee in caplog.text
@@ -385,7 +386,8 @@ def test_a_private_run_s_model_has_its_guarantee(
     assert 0 < np.abs(made.counts.array - exact.array).max() < 100
     made.model.save(tmp_path / "model.npz")
     loaded = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert (loaded.guarantee_, loaded.counts_) == (made.guarantee, made.counts)
+    assert loaded.guarantee_ == made.guarantee
+    assert loaded.counts_ == made.counts
     np.testing.assert_array_equal(loaded.predict(X), made.model.predict(X))
 
 

@@ -192,10 +192,8 @@ def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
     strategy, _ = counted(clients, rounds=0, fraction_evaluate=1.0, **options)
     assert strategy.run.due is None
     assert strategy.run.state.run_spec.specs == clear.state.run_spec.specs
-    assert (strategy.run.totals, strategy.selection) == (
-        clear.totals,
-        clear.state.results["selection"],
-    )
+    assert strategy.run.totals == clear.totals
+    assert strategy.selection == clear.state.results["selection"]
     assert strategy.model.model_.sha256() == clear.model.model_.sha256()
     assert strategy.model.model_.gram is not None
 
@@ -511,10 +509,8 @@ def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_lea
             res = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
         assert res.parameters.tensors == []
         told = str(res.metrics[REFUSED])
-        assert (told.startswith("secure sum: "), told.endswith(f"256, got {clip}")) == (
-            True,
-            True,
-        )
+        assert told.startswith("secure sum: ")
+        assert told.endswith(f"256, got {clip}")
     assert Budget(tmp_path / "1", Policy(1.0)).spent()[0] == 0
 
 
@@ -629,7 +625,8 @@ def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
         assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(
             spent, abs=0.02
         )
-    assert (third.parties, len(third.missing)) == ([], 3)
+    assert third.parties == []
+    assert len(third.missing) == 3
     assert all("policy max-epsilon: " in reason for reason in third.missing.values())
 
 

@@ -96,7 +96,8 @@ def test_a_loop_of_ones_own_asks_all_at_once() -> None:
     strategy = made(grid, nodes_at_a_time=2)
     messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
     strategy.aggregate_train(1, grid.send_and_receive(messages))
-    assert (len(strategy.parties), grid.turns) == (5, [[0, 1, 2, 3, 4]])
+    assert len(strategy.parties) == 5
+    assert grid.turns == [[0, 1, 2, 3, 4]]
 
 
 def test_a_function_of_the_user_gets_the_content_of_copied_replies(

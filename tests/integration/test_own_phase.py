@@ -32,7 +32,5 @@ def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(
     (best,) = fit_members([model.spec_], X, y, 3)
     assert model.counts_.sha256() == best.counts.sha256()
     member = model.model_.member
-    assert (member.scoring.decay, member.temperature) == (
-        best.scoring.decay,
-        best.scoring.temperature,
-    )
+    assert member.scoring.decay == best.scoring.decay
+    assert member.temperature == best.scoring.temperature
