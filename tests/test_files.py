@@ -1,5 +1,6 @@
-"""Files are written whole or not at all, by one process at a time; no array that
-somebody wrote harms its reader.
+"""Files are written whole or not at all, by one process at a time.
+
+No array that somebody wrote harms its reader.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ def test_a_symbolic_link_stays_and_its_file_is_replaced(
     link = tmp_path / "model.npz"
     if exists:
         target.write_bytes(b"old")
-    link.symlink_to(Path("disk", "v1.npz") if relative else target)
+    if relative:
+        link.symlink_to(Path("disk", "v1.npz"))
+    else:
+        link.symlink_to(target)
     MODEL.save(link)
     assert link.is_symlink()
     assert not target.is_symlink()
@@ -296,17 +300,21 @@ def test_a_save_waits_for_no_other_and_the_last_to_end_stays(tmp_path: Path) -> 
 
 
 def npy(header: str, entries: bytes = b"", version: bytes = b"\1\0") -> bytes:
-    size = len(header.encode()).to_bytes(2 if version == b"\1\0" else 4, "little")
+    n_bytes = 4
+    if version == b"\1\0":
+        n_bytes = 2
+    size = len(header.encode()).to_bytes(n_bytes, "little")
     return b"\x93NUMPY" + version + size + header.encode() + entries
 
 
-ARRAYS: list[Any] = [np.array(each) for each in (5, ["ab", "c"], [b"ab"], [True])]
-ARRAYS += [
+ARRAYS: list[Any] = [
+    np.array(5),
+    np.array(["ab", "c"]),
+    np.array([b"ab"]),
+    np.array([True]),
     np.zeros((0, 3)),
     np.zeros((1, 1, 1, 1, 2), complex),
     np.array(["2020-01-01"], "M8[ns]"),
-]
-ARRAYS += [
     np.arange(6, dtype="<u2").reshape(2, 3),
     np.arange(6.0).reshape(2, 3, order="F"),
     np.arange(3, dtype=">f4"),
@@ -383,7 +391,7 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
             npy(PLAIN, version=b"\4\0"),
             npy("(" * 900),
         ),
-        # tokenize.TokenError in NumPy's reader
+        # A tokenize.TokenError in NumPy's reader.
         npy(PLAIN.replace("'shape': (2, 3), }", "'shape': (2, 3")),
         *(npy(PLAIN.replace("2, 3", shape)) for shape in OTHER_SHAPES),
         *(npy(PLAIN.replace("<f8", dtype)) for dtype in OTHER_TYPES),

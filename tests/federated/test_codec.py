@@ -1,5 +1,6 @@
-"""A message says what was counted, whole, or it is refused and nothing is allocated for
-it.
+"""A message says what was counted, whole, or it is refused.
+
+Nothing is allocated for a message that is refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Fewer replies than `min_parties` decide nothing behind the counts: the model stays as
-it was before the exchange.
+"""Fewer replies than `min_parties` decide nothing behind the counts.
+
+The model stays as it was before the exchange.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ REASON = "set aside: 1 of at least 3 parties replied"
 def test_one_party_of_three_decides_nothing(phase: str) -> None:
     steps = exchange(GRID, min_parties=3, gram=16).until(phase)
     before = sha256(steps.run.model)
-    taken = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
-    assert taken.phase.name == phase
-    assert list(taken.batch.passed) == []
+    outcome = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
+    assert outcome.phase.name == phase
+    assert list(outcome.batch.passed) == []
     run = steps.run
     results = steps.run.state.results
-    assert taken.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON
+    assert outcome.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON
     assert sha256(run.model) == before
     made = {"selection": "accuracies", "gram": "scoring", "evaluation": "figures"}[
         phase

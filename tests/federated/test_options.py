@@ -1,6 +1,4 @@
-"""Options of a run: taken as described, or refused with their name before anything
-begins.
-"""
+"""Options of a run hold as described, or are refused before anything begins."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from tests.raising import raises
 
 
 def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
-    names = {each.name for each in fields(RunOptions) if each.init}
+    names = {field.name for field in fields(RunOptions) if field.init}
     assert names <= set(re.findall(r"`(\w+)`", FlyNNStrategy.__doc__ or ""))
 
 

@@ -26,8 +26,8 @@ def test_keys_are_written_with_hyphens() -> None:
 
 def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
     modules = [
-        import_module(f"{phases.__name__}.{each.name}")
-        for each in iter_modules(phases.__path__)
+        import_module(f"{phases.__name__}.{module.name}")
+        for module in iter_modules(phases.__path__)
     ]
     kinds = [
         kind

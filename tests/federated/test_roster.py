@@ -1,5 +1,6 @@
-"""The roster: who was asked, counted and missing, everybody under a name that nobody
-else can take.
+"""The roster of those who were asked, counted and missing.
+
+Everybody is under a name that nobody else can take.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
     }
     assert {who: roster.member(*who) for who in members} == members
     other = Roster(before, identify=lambda cid: "k9")
-    # another key after a start
+    # A node has another key after a start.
     assert other.find("7", "a") == [0]
     assert other.member("7", "a") == before[0]
 
@@ -128,7 +129,7 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
         ("2", "a", ()),
     ):
         assert roster.twin(cid, name, sha256) is None
-    # without a name or counts nobody is anybody's twin
+    # Without a name or counts nobody is anybody's twin.
     for name, sha256 in (("", ("x", "y")), ("b", ())):
         roster.count(Member(name, "3", sha256=sha256))
         assert roster.twin("2", name, sha256) is None

@@ -79,7 +79,7 @@ def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
     assert run.mode == mode
     assert run.is_plain == (mode == "plain")
     assert run.is_secure == (mode == "secure")
-    assert [each.fingerprint for each in again.agree_on_rows(config)] == [
+    assert [hasher.fingerprint for hasher in again.agree_on_rows(config)] == [
         FlyHash(s).fingerprint for s in run.specs
     ]
     assert announced_names(config) == run.feature_names
@@ -139,7 +139,7 @@ def test_specs_that_share_a_vector_send_it_once() -> None:
     specs = [one, replace(one, seed=2), replace(one, seed=3, scale=center)]
     config = RunSpec(specs, CLASSES).to_config()
     values = json.loads(zlib.decompress(config["flynn-specs"]))  # type: ignore[arg-type]
-    assert [each["center"] for each in values] == [list(center), {"as": 0}, {"as": 0}]
+    assert [spec["center"] for spec in values] == [list(center), {"as": 0}, {"as": 0}]
     assert values[2]["scale"] == list(center)
     assert RunSpec.from_config(Config(config)).specs == tuple(specs)
 
@@ -154,7 +154,7 @@ def test_references_are_no_way_to_have_a_party_expand_a_short_text(
         [replace(coded, seed=seed) for seed in range(5)], CLASSES
     ).to_config()
     assert len(RunSpec.from_config(Config(config)).specs) == 5
-    # that the text keeps to
+    # The text keeps to this version.
     monkeypatch.setattr("flwr_flynn.federated.run_spec.MAX_CHARS", 20_000)
     with raises(PayloadError, field="flynn-specs", got="12800"):
         RunSpec.from_config(Config(config))
@@ -271,6 +271,6 @@ def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:
         for names in ("abcd", "abcd", "bacd")
     ]
     assert named[0] == named[1]
-    # columns are found by them: others make other counts
+    # Columns are found by their names: others make other counts.
     assert len({*named, RUN.digest()}) == 3
     assert RUN.digest() != RunSpec(SPEC, CLASSES[::-1]).digest()

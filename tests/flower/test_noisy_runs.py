@@ -1,5 +1,6 @@
-"""Noisy counts from a party to the model: what leaves, what is refused, and that
-neither depends on a record.
+"""Noisy counts from a party to the model: what leaves, and what is refused.
+
+Neither depends on a record.
 """
 
 from __future__ import annotations

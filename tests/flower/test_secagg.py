@@ -591,7 +591,6 @@ CHANGES: list[dict[str, Any]] = [
     {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},
 ]
 CHANGES.append({Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1})
-# the last has a step of 1, but from a half
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)

@@ -1,5 +1,6 @@
-"""`FlyNNStrategy.start` as engineers call it: rounds that are missing, subclasses,
-wrong names, functions of theirs.
+"""`FlyNNStrategy.start` as engineers call it.
+
+Rounds are missing, classes are subclasses, names are wrong, functions are theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Flaky(Grid):
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
         is_counting = any(
-            each.content["config"].get("flynn-phase") == "counts" for each in messages
+            message.content["config"].get("flynn-phase") == "counts"
+            for message in messages
         )
         self.nodes[1].fails = None
         if is_counting and not self.turns_of_counts:

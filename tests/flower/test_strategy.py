@@ -46,8 +46,9 @@ def take(strategy: FlyNNStrategy, server_round: int, *results: Any) -> Any:
 
 
 def tried(strategy: FlyNNStrategy, *results: Any) -> Any:
-    """An evaluation in which the senders of these replies, and a party that gives none,
-    are asked.
+    """An evaluation in which the senders of these replies are asked.
+
+    A party that gives no reply is asked, too.
     """
     strategy.configure_evaluate(
         1, NO_PARAMETERS, manager(*(client for client, _ in results), Proxy("silent"))

@@ -1,5 +1,6 @@
-"""Nodes that are asked in turns: the same model as at once, each reply let go of, and a
-second chance at the end.
+"""Nodes that are asked in turns make the same model as at once.
+
+Each reply is let go of, and there is a second chance at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Grid(FakeGrid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
-        self.turns.append([each.metadata.dst_node_id for each in messages])
+        self.turns.append([message.metadata.dst_node_id for message in messages])
         return super().send_and_receive(messages)
 
 

@@ -1,5 +1,6 @@
-"""Private runs with real processes: a simulation, and parties that hold on to their own
-policies.
+"""Private runs with real processes.
+
+There is a simulation, and parties that hold on to their own policies.
 """
 
 from __future__ import annotations

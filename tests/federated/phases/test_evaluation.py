@@ -1,5 +1,6 @@
-"""The evaluation: the model reaches the parties, and only whole confusion matrices are
-added up.
+"""The evaluation: the model reaches the parties.
+
+Only whole confusion matrices are added up.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ def test_a_party_tries_the_model_on_its_held_out_samples(
     )
     (model,) = received
     shared = model.with_prior()
-    for matrix, each in zip(matrices_of(reply), (shared, model), strict=True):
+    for matrix, classifier in zip(matrices_of(reply), (shared, model), strict=True):
         np.testing.assert_array_equal(
-            matrix, confusion_matrix(LABELS[::3], each.predict(X[::3]), labels=NAMES)
+            matrix,
+            confusion_matrix(LABELS[::3], classifier.predict(X[::3]), labels=NAMES),
         )
     assert reply.n_examples == 50
     assert reply.metrics == {
@@ -134,8 +136,9 @@ BAD = [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
 def with_matrix(reply: Reply, matrix: Any, n: Any = None, own: Any = None) -> Reply:
-    """The reply with these confusion matrices, zeros for the second by default, and
-    without scores.
+    """The reply with these confusion matrices and without scores.
+
+    The second matrix is of zeros by default.
     """
     matrix = np.array(matrix)
     if own is None:
@@ -166,15 +169,15 @@ def test_confusion_matrices_of_both_models_are_added_up() -> None:
     steps = exchange(GRID[0], decay=0.5).until("evaluation")
     shared = [[3, 0, 0], [1, 2, 1], [0, 0, 3]]
     own = [[2, 1, 0], [0, 4, 0], [0, 0, 3]]
-    # the party that sent one matrix has the shared model
+    # The party that sent one matrix has the shared model.
     matrices = {"0": (shared, own), "1": (BAD, None)}
-    taken = steps.step(
+    outcome = steps.step(
         EVALUATE,
         spoil=lambda reply: with_matrices(
             reply, *matrices.get(reply.cid, (None, None))
         ),
     )
-    assert taken.missing == steps.run.state.absent("evaluation") == {}
+    assert outcome.missing == steps.run.state.absent("evaluation") == {}
     figures = steps.run.state.results["evaluation"].figures
     total = np.array(shared) + BAD
     mine = np.array(own) + BAD
@@ -248,9 +251,7 @@ def test_without_class_prior_there_is_nothing_about_them() -> None:
 
 
 def skewed() -> tuple[Any, Any]:
-    """Samples of a party that has hardly any but two classes, which resemble each
-    other.
-    """
+    """Samples of a party that has hardly any but two classes, which are alike."""
     rows = np.concatenate([np.arange(50, 98), np.arange(100, 103)])
     return X[rows], LABELS[rows]
 
@@ -293,7 +294,7 @@ HIDDEN: list[Any] = [
     (NOISY, "budget", False),
     (REQUEST, "budget", False),
 ]
-# it stays at home
+# With secure sums the prior stays at home.
 HIDDEN += [(REQUEST, "secure", True), (SECURE, "secure", True), (SECURE, "", True)]
 POLICY = Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"])
 
@@ -366,9 +367,9 @@ def test_scores_are_those_of_the_shared_model_above_the_floor() -> None:
 def test_figures_are_by_class_and_by_party() -> None:
     run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"))
     found = run.state.results["evaluation"].figures
-    assert [each["label"] for each in found["figures"]["classes"]] == list(NAMES)
+    assert [row["label"] for row in found["figures"]["classes"]] == list(NAMES)
     assert found["figures"]["overall"]["accuracy"][0] == found["accuracy"]
-    assert {each["name"] for each in found["figures"]["parties"]} <= {
+    assert {row["name"] for row in found["figures"]["parties"]} <= {
         f"party-{i}" for i in range(4)
     }
 
@@ -389,8 +390,9 @@ SEXED = replace(GRID[0], n_features=SEX.width, center=np.zeros(SEX.width))
 
 
 def groups_of(sexes: Any, *parts: Any, **options: Any) -> tuple[Any, FlyNNClassifier]:
-    """Figures of the subgroups in a run of parties with these rows, which they train
-    and test with; and the model.
+    """Figures of the subgroups in a run of parties with these rows, and the model.
+
+    The parties train and test with the same rows.
     """
     parties = [
         party_of(*[with_sex(part, sexes[part]), LABELS[part]] * 2, **options)
@@ -421,9 +423,7 @@ def test_a_subgroup_below_the_floor_does_not_follow_from_the_other_levels() -> N
     groups, _ = groups_of(
         np.array(["f"] * 2 + ["m"] * 140 + ["x"] * 8, object), np.arange(150)
     )
-    assert [(each["level"], each["examples"]) for each in groups["levels"]] == [
-        ("m", 140)
-    ]
+    assert [(row["level"], row["examples"]) for row in groups["levels"]] == [("m", 140)]
 
 
 @pytest.mark.parametrize("column", ["a", "height"])

@@ -1,5 +1,6 @@
-"""The selection: of any split the pooled one, and a hostile table costs its sender
-alone.
+"""The selection is the pooled one whatever the split.
+
+A hostile table costs its sender alone.
 """
 
 from __future__ import annotations
@@ -133,13 +134,14 @@ def test_what_json_gets_holds_every_candidate() -> None:
     selection: Selection = select(REQUEST.candidates, found, 1, 2)
     values = selection.to_dict()
     assert values["scorings"] == [
-        [each.rule, each.decay, each.temperature] for each in selection.scorings
+        [scoring.rule, scoring.decay, scoring.temperature]
+        for scoring in selection.scorings
     ]
     assert values["choices"] == [
-        [each.spec, each.scoring, each.weight] for each in selection.choices
+        [choice.spec, choice.scoring, choice.weight] for choice in selection.choices
     ]
     assert json.loads(json.dumps(values, allow_nan=False))["examples"] == 150
-    assert [len(each) for each in values["candidates"]] == [
-        len(each) for each in values["accuracies"]
+    assert [len(column) for column in values["candidates"]] == [
+        len(column) for column in values["accuracies"]
     ]
     assert values["accuracy"] == selection.accuracy
