@@ -27,38 +27,34 @@ from flwr_flynn.errors import FlyNNError
 from tests.memory import traced
 
 EXTREMES = [
-    *(
-        0,
-        1,
-        -1,
-        2,
-        127,
-        128,
-        255,
-        256,
-        -128,
-        32767,
-        65535,
-        65536,
-        2**24 + 1,
-        2**31 - 1,
-        2**31,
-        -(2**31),
-        2**32 - 1,
-    ),
-    *(
-        2**32,
-        2**53,
-        2**62,
-        2**63 - 1,
-        2**63,
-        -(2**63),
-        -(2**63) - 1,
-        2**64 - 1,
-        2**64,
-        10**30,
-        10**400,
-    ),
+    0,
+    1,
+    -1,
+    2,
+    127,
+    128,
+    255,
+    256,
+    -128,
+    32767,
+    65535,
+    65536,
+    2**24 + 1,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**32 - 1,
+    2**32,
+    2**53,
+    2**62,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(2**63) - 1,
+    2**64 - 1,
+    2**64,
+    10**30,
+    10**400,
 ]
 _TEXTS = [
     "",
@@ -99,12 +95,12 @@ _KINDS = st.sampled_from(
 )
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
-    *(
-        st.sampled_from(EXTREMES),
-        st.sampled_from(_TEXTS),
-        st.sampled_from([None, True, False, (), b"\xff\0"]),
-    ),
-    *(st.floats(), st.text(max_size=9), st.binary(max_size=9)),
+    st.sampled_from(EXTREMES),
+    st.sampled_from(_TEXTS),
+    st.sampled_from([None, True, False, (), b"\xff\0"]),
+    st.floats(),
+    st.text(max_size=9),
+    st.binary(max_size=9),
 )
 VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS,
@@ -277,23 +273,17 @@ def spoiled_mapping(draw: st.DrawFn, values: Mapping[str, Any]) -> dict[str, Any
 
 
 _RESHAPED: list[Callable[[np.ndarray], Any]] = [
-    *(
-        lambda a: a.tolist(),
-        lambda a: a.T,
-        lambda a: a.reshape(-1),
-        lambda a: a[..., None],
-        lambda a: a[1:],
-    ),
-    *(
-        lambda a: a[:0],
-        lambda a: np.concatenate([a, a]),
-        lambda a: np.concatenate([a, a], -1),
-    ),
-    *(
-        lambda a: np.asfortranarray(a)[::-1],
-        lambda a: a.view("|u1"),
-        lambda a: a.view("|b1"),
-    ),
+    lambda a: a.tolist(),
+    lambda a: a.T,
+    lambda a: a.reshape(-1),
+    lambda a: a[..., None],
+    lambda a: a[1:],
+    lambda a: a[:0],
+    lambda a: np.concatenate([a, a]),
+    lambda a: np.concatenate([a, a], -1),
+    lambda a: np.asfortranarray(a)[::-1],
+    lambda a: a.view("|u1"),
+    lambda a: a.view("|b1"),
 ]
 
 

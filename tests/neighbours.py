@@ -43,33 +43,29 @@ BASE: list[list[Any]] = [
 ]
 
 HOSTILE_TEXTS = [
-    *(
-        "",
-        " ",
-        "nan",
-        "NaN",
-        "inf",
-        "-inf",
-        "1e999",
-        "-1e308",
-        "1_0",
-        "0x10",
-        "\uff11\uff12",
-        "true",
-        "73412",
-        "-9",
-    ),
-    *(
-        "1e-320",
-        "9" * 400,
-        "9999-12-31",
-        "0000-00-00",
-        "31.02.2020",
-        "1+0j",
-        "=cmd|'/C calc'!A0",
-        "\ufffd",
-        "\u202e",
-    ),
+    "",
+    " ",
+    "nan",
+    "NaN",
+    "inf",
+    "-inf",
+    "1e999",
+    "-1e308",
+    "1_0",
+    "0x10",
+    "\uff11\uff12",
+    "true",
+    "73412",
+    "-9",
+    "1e-320",
+    "9" * 400,
+    "9999-12-31",
+    "0000-00-00",
+    "31.02.2020",
+    "1+0j",
+    "=cmd|'/C calc'!A0",
+    "\ufffd",
+    "\u202e",
     "x" * 5000,
 ]
 # But an open quote, which damages the file as a whole: it is refused at the start,
@@ -214,7 +210,7 @@ def _parquet(
             arrays[name] = arrow.array(values, arrow.int32()).cast(arrow.date32())
         elif any(isinstance(value, bytes) for value in values):
             # One of the texts is none.
-            raw = arrow.array(map(_encoded, values), arrow.binary())
+            raw = arrow.array(list(map(_encoded, values)), arrow.binary())
             arrays[name] = arrow.Array.from_buffers(
                 arrow.string(), len(raw), raw.buffers()
             )

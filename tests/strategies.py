@@ -27,13 +27,11 @@ def specs(draw, n_features, max_dim=80, plain=False):
         )
     n_waves = draw(st.just(0) | st.integers(1, 9))
     return HashSpec(
-        *(
-            n_features,
-            hash_dim,
-            draw(st.integers(1, n_waves or n_features)),
-            hash_nnz,
-            seed,
-        ),
+        n_features,
+        hash_dim,
+        draw(st.integers(1, n_waves or n_features)),
+        hash_nnz,
+        seed,
         signed=draw(st.booleans()),
         center=draw(
             st.none() | st.tuples(*[st.floats(-10, 10, width=32)] * n_features)

@@ -383,20 +383,19 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
 @pytest.mark.parametrize(
     "content",
     [
-        *(
-            b"",
-            b"PK\3\4",
-            npy(PLAIN)[:-1],
-            npy(PLAIN)[:9],
-            npy(PLAIN, version=b"\4\0"),
-            npy("(" * 900),
-        ),
+        b"",
+        b"PK\3\4",
+        npy(PLAIN)[:-1],
+        npy(PLAIN)[:9],
+        npy(PLAIN, version=b"\4\0"),
+        npy("(" * 900),
         # A tokenize.TokenError in NumPy's reader.
         npy(PLAIN.replace("'shape': (2, 3), }", "'shape': (2, 3")),
         *(npy(PLAIN.replace("2, 3", shape)) for shape in OTHER_SHAPES),
         *(npy(PLAIN.replace("<f8", dtype)) for dtype in OTHER_TYPES),
         npy(PLAIN.replace("'<f8'", "[('a', '<f8')]")),
-        *(npy(PLAIN.replace("False", "exit()")), npy(PLAIN + " " * 2000)),
+        npy(PLAIN.replace("False", "exit()")),
+        npy(PLAIN + " " * 2000),
         npy(PLAIN, version=b"\2\0").replace(b"\2\0<", b"\2\0\xff\xff\xff\xff<"),
     ],
 )

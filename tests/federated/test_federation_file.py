@@ -277,13 +277,15 @@ FIRST, SECOND = (
     for member in MEMBERS[:2]
 )
 ROSTER: dict[str, Any] = {
-    **{"format": 3, "mode": "plain", "bound": None, "mechanism": None, "phase": ""},
-    **{
-        "selected": True,
-        "max_members": 1,
-        "thorough": False,
-        "members": [FIRST, SECOND],
-    },
+    "format": 3,
+    "mode": "plain",
+    "bound": None,
+    "mechanism": None,
+    "phase": "",
+    "selected": True,
+    "max_members": 1,
+    "thorough": False,
+    "members": [FIRST, SECOND],
 }
 WRONG_OF_MEMBER: dict[str, list[Any]] = {
     "name": [5, "a\nb", "a" * 65],

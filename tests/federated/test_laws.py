@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from flwr_flynn.federated.layout import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Config, Reply
-from flwr_flynn.federated.request import _REQUESTS, Request
+from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
@@ -135,7 +136,7 @@ def reply_with(cid: str, *arrays: np.ndarray) -> Reply:
     return Reply(cid, codec.write_tensors(arrays), 1, {})
 
 
-HOSTILE_SUMS: dict[str, Callable[[np.ndarray], list[np.ndarray]]] = {
+HOSTILE_SUMS = {
     "an entry less": lambda zeros: [zeros[:-1]],
     "two vectors": lambda zeros: [zeros, zeros],
     "no vector": lambda _: [],
@@ -176,20 +177,20 @@ def squares(size: int) -> Tables:
 
 HISTOGRAMS = ColumnHistograms.zeros(4, 3)
 OTHER_CLASSES = no_counts(RunSpec(GRID, (*NAMES, "no iris")))
-PAIRS = [
-    pytest.param(HISTOGRAMS, ColumnHistograms.zeros(4, 1), id="classes of columns"),
-    pytest.param(HISTOGRAMS, ColumnHistograms.zeros(3, 4), id="numbers of columns"),
-    pytest.param(TOTALS, CountsOfSpecs(TOTALS.parts[:1]), id="numbers of specs"),
-    pytest.param(TOTALS, CountsOfSpecs(TOTALS.parts[::-1]), id="orders of specs"),
-    pytest.param(TOTALS, OTHER_CLASSES, id="classes of counts"),
-    pytest.param(squares(3), squares(4), id="shapes of tables"),
-    pytest.param(squares(3), Tables(()), id="numbers of tables"),
-]
+PAIRS = {
+    "classes of columns": (HISTOGRAMS, ColumnHistograms.zeros(4, 1)),
+    "numbers of columns": (HISTOGRAMS, ColumnHistograms.zeros(3, 4)),
+    "numbers of specs": (TOTALS, CountsOfSpecs(TOTALS.parts[:1])),
+    "orders of specs": (TOTALS, CountsOfSpecs(TOTALS.parts[::-1])),
+    "classes of counts": (TOTALS, OTHER_CLASSES),
+    "shapes of tables": (squares(3), squares(4)),
+    "numbers of tables": (squares(3), Tables(())),
+}
 """Statistics that differ in these."""
 
 
 @pytest.mark.parametrize("combine", [operator.add, operator.sub])
-@pytest.mark.parametrize(("one", "other"), PAIRS)
+@pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
 def test_statistics_of_different_requests_do_not_add(
     one: Any, other: Any, combine: Any
 ) -> None:
@@ -383,12 +384,11 @@ def test_samples_that_do_not_fit_are_refused_without_showing_them(
     assert answer.n_examples == 0
 
 
-def refused_unloaded(request: Request[Any], leaves: bool, **options: Any) -> str:
+def refused_unloaded(case: str, /, **options: Any) -> str:
     """The reason of a party that refuses a request before it loads its samples."""
-    party = Party(
-        lambda _: pytest.fail("loaded"),
-        PartyOptions(gram=True, leaves=leaves, **options),
-    )
+    request = CASES[case].request
+    options.setdefault("leaves", request.is_withdrawal)
+    party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
     return declined(party.answer(config_of(request), request.arrays(), request.channel))
 
 
@@ -396,20 +396,14 @@ def refused_unloaded(request: Request[Any], leaves: bool, **options: Any) -> str
 def test_a_party_with_a_budget_gives_no_exact_figures(
     name: str, tmp_path: Path
 ) -> None:
-    request = CASES[name].request
     budget = Budget(tmp_path / "a", Policy(3.0))
-    reason = refused_unloaded(
-        request, request.is_withdrawal, name="a", budget=budget, evaluates=True
-    )
+    reason = refused_unloaded(name, name="a", budget=budget, evaluates=True)
     assert reason.startswith("policy max-epsilon")
 
 
 @pytest.mark.parametrize("name", COUNTINGS)
 def test_a_party_of_secure_sums_gives_no_exact_figures(name: str) -> None:
-    request = CASES[name].request
-    reason = refused_unloaded(
-        request, request.is_withdrawal, secure=True, evaluates=True
-    )
+    reason = refused_unloaded(name, secure=True, evaluates=True)
     assert reason.startswith("node-config secure")
 
 
@@ -417,8 +411,7 @@ def test_a_party_of_secure_sums_gives_no_exact_figures(name: str) -> None:
 def test_a_party_leaves_in_a_withdrawal_alone_and_does_nothing_else_then(
     name: str,
 ) -> None:
-    request = CASES[name].request
-    reason = refused_unloaded(request, leaves=not request.is_withdrawal)
+    reason = refused_unloaded(name, leaves=not CASES[name].request.is_withdrawal)
     assert reason.startswith("node-config leave")
 
 
@@ -516,21 +509,31 @@ def good_reply(name: str) -> Reply:
     return replied(CASES[name].request, CASES[name].party(SOME))
 
 
+def arrays_of(name: str) -> list[np.ndarray]:
+    """The arrays of that reply."""
+    return codec.read_tensors(good_reply(name).tensors)
+
+
+def assert_refused(name: str, arrays: Any) -> None:
+    """The server refuses these arrays in the place of those of the reply."""
+    with pytest.raises(FlyNNError):
+        read(name, arrays, good_reply(name).n_examples)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_reply_with_a_field_too_short_is_refused(name: str) -> None:
     request = CASES[name].request
     n = good_reply(name).n_examples
     fields = request.fields(Sizes(n, n))
-    parts = request.parts(read(name, codec.read_tensors(good_reply(name).tensors), n))
+    parts = request.parts(read(name, arrays_of(name), n))
     for index, part in enumerate(parts):
         spoiled = with_other(parts, index, part[1:])
-        with pytest.raises(FlyNNError):
-            read(name, to_arrays(fields, spoiled), n)
+        assert_refused(name, to_arrays(fields, spoiled))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_reply_with_another_number_of_examples_is_refused(name: str) -> None:
-    arrays = codec.read_tensors(good_reply(name).tensors)
+    arrays = arrays_of(name)
     n = good_reply(name).n_examples
     for number in (n + 1, n - 1, -1, float(n), True, str(n), None, 2**63):
         with pytest.raises(FlyNNError):
@@ -539,7 +542,7 @@ def test_a_reply_with_another_number_of_examples_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_reply_with_another_array_is_refused(name: str) -> None:
-    arrays = codec.read_tensors(good_reply(name).tensors)
+    arrays = arrays_of(name)
     for index, array in enumerate(arrays):
         for other in (
             array[:-1],
@@ -548,18 +551,14 @@ def test_a_reply_with_another_array_is_refused(name: str) -> None:
             array.astype(">i8"),
             np.arange(60, dtype=np.uint8),
         ):
-            with pytest.raises(FlyNNError):
-                read(
-                    name, with_other(arrays, index, other), good_reply(name).n_examples
-                )
+            assert_refused(name, with_other(arrays, index, other))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_reply_with_more_or_fewer_arrays_is_refused(name: str) -> None:
-    arrays = codec.read_tensors(good_reply(name).tensors)
+    arrays = arrays_of(name)
     for spoiled in ([], arrays[1:], [*arrays, arrays[-1], arrays[-1]]):
-        with pytest.raises(FlyNNError):
-            read(name, spoiled, good_reply(name).n_examples)
+        assert_refused(name, spoiled)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -606,16 +605,7 @@ def test_a_small_reply_makes_nobody_allocate_much(name: str) -> None:
     """
     request = CASES[name].request
     fields = request.layout
-    last = fields[-1]
-    wide = Field(
-        last.name,
-        (1, 10**7),
-        0,
-        last.form,
-        last.is_signed,
-        last.types,
-        last.fingerprint,
-    )
+    wide = replace(fields[-1], shape=(1, 10**7), most=0, is_open=False)
     bomb = to_arrays([wide], [np.zeros((1, 10**7), np.int64)])
     good = to_arrays(fields, request.parts(POOLED[name]))
     n = good_reply(name).n_examples

@@ -323,7 +323,7 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
 
 
-BAD: list[tuple[str, Any]] = [
+BAD = [
     ("memory_limit", 0),
     ("memory_limit", "4 GiB"),
     ("memory_limit", True),
@@ -391,7 +391,7 @@ def answered_with_noise(run: RunSpec, samples: Any, folder: Path) -> Answer:
     return answer
 
 
-MISFITS: dict[str, tuple[Any, Any]] = {
+MISFITS = {
     "an array for a schema with names": (NAMED, Samples(X[:, :2], Y)),
     "names for a schema without": (UNNAMED, Samples(FRAME, Y)),
     "names beside an array for a schema without": (

@@ -51,7 +51,7 @@ from tests.raising import raises
 # ---- the plan and its rounds
 
 
-ROUNDS: list[tuple[Any, dict[str, Any], int]] = [
+ROUNDS = [
     (GRID[0], {"decay": 0.5}, 1),
     (GRID[0], {}, 2),
     (GRID, {"decay": 0.5}, 2),
@@ -410,7 +410,7 @@ def of_ulm_and_bonn() -> Federation:
     return with_ulm(None, "train", n1=ulm, n2=bonn).federation("1")
 
 
-CHANGES_OF_MEMBERS: dict[str, dict[str, Any]] = {
+CHANGES_OF_MEMBERS = {
     "withdraw": {"leaves": True},
     "update": {"previous": Samples(*ULM)},
 }

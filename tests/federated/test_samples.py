@@ -152,19 +152,49 @@ def test_labels_that_are_durations_are_numbers_of_days() -> None:
 
 # ---- the type of a container is inferred from all of its records
 
-PLAIN: list[Any] = [
-    *(True, False, np.bool_(True)),
-    *(0, 1, 3, -2, 2**53 + 1, 2**62, 2**70, np.int8(3)),
-    *(1.0, 3.0, 0.5, -0.0, 1e22, float("nan"), float("inf"), np.float64(3)),
-    *(3 + 0j, 1j),
+PLAIN = [
+    True,
+    False,
+    np.bool_(True),
+    0,
+    1,
+    3,
+    -2,
+    2**53 + 1,
+    2**62,
+    2**70,
+    np.int8(3),
+    1.0,
+    3.0,
+    0.5,
+    -0.0,
+    1e22,
+    float("nan"),
+    float("inf"),
+    np.float64(3),
+    3 + 0j,
+    1j,
     None,
-    *("3", "3.0", "0.5", "nan", "(3+0j)", "True", np.str_("3")),
-    *("ash", "word", "", b"3", b"ash"),
-    *(datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)),
-    *(np.datetime64("2020-01-01"), np.timedelta64(5, "s"), datetime.timedelta(5)),
+    "3",
+    "3.0",
+    "0.5",
+    "nan",
+    "(3+0j)",
+    "True",
+    np.str_("3"),
+    "ash",
+    "word",
+    "",
+    b"3",
+    b"ash",
+    datetime.date(2020, 1, 1),
+    datetime.datetime(2020, 1, 1),
+    np.datetime64("2020-01-01"),
+    np.timedelta64(5, "s"),
+    datetime.timedelta(5),
 ]
 """Labels and cells of every type."""
-CLASS_LISTS: list[Any] = [
+CLASS_LISTS = [
     (0, 1, 3),
     (2**62, 2**53 + 1, 3),
     ("0", "1", "3"),
@@ -386,7 +416,7 @@ def test_a_leading_zero_is_not_left_out_of_a_label() -> None:
         codes_of((1,), ["01"])
 
 
-UNKNOWN: list[tuple[Any, str]] = [
+UNKNOWN = [
     (["ash", "SECRET", "SECRET"], "some that are not"),
     ([1, 2], "some that are not"),
     ([float("nan")], "some that are not"),
@@ -405,7 +435,7 @@ def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_ser
     assert "SECRET" not in str(error.value)
 
 
-BAD: list[tuple[Any, str]] = [
+BAD = [
     ([], "nothing"),
     (["a", 1], "int, str"),
     (["a", "b", "a"], "1 duplicates"),

@@ -307,7 +307,7 @@ FINGERPRINT, NOISY = release()
 HUGE = np.full((3, 24), 2**62)
 
 
-HOSTILE: dict[str, tuple[list[np.ndarray], Any, str]] = {
+HOSTILE = {
     "nothing": ([], 1, "expected 2 arrays"),
     "twice": ([FINGERPRINT, NOISY] * 2, 1, "expected 2 arrays"),
     "exact counts": (codec.encode(counts_of(*points(5))), 1, "expected type <i4"),

@@ -318,8 +318,8 @@ WEIGHT = np.zeros(1, np.int64)
 COUNTS = np.zeros(72, np.int64)
 
 
-EMPTY: dict[str, Any] = {}
-MALFORMED: dict[str, tuple[str, dict[str, Any], str]] = {
+EMPTY = {}
+MALFORMED = {
     "no key": (
         Stage.SETUP,
         {Key.PUBLIC_KEY_1: b"no key"},
@@ -572,7 +572,7 @@ SETUP = {
 }
 
 
-CHANGES: list[dict[str, Any]] = [
+CHANGES = [
     {Key.SAMPLE_NUMBER: 2},
     # Of 2**23 parties all weights together would be 0.
     {Key.SAMPLE_NUMBER: 2**23},

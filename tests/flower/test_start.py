@@ -43,7 +43,8 @@ def test_a_failure_while_counting_costs_a_round_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     whole = ran(Grid(4), **PLAN)
-    flaky = ran(grid := Flaky(4), **PLAN)
+    grid = Flaky(4)
+    flaky = ran(grid, **PLAN)
     assert grid.turns_of_counts == 2
     assert flaky.model.model_.sha256() == whole.model.model_.sha256()
     assert flaky.evaluation == whole.evaluation

@@ -55,7 +55,7 @@ SPANS = {
     for offset in (0, -150, 10**9)
     for dtype in ("i8", "f8")
 }
-MANY: dict[str, tuple[Draw, str]] = {
+MANY = {
     "bool": (integers(0, 2), "bool"),
     "all u1": (integers(0, 256), "u1"),
     "u1 of two": (integers(0, 2), "u1"),
