@@ -31,8 +31,9 @@ def pure_epsilon(with_record, without):
 
 
 def gaussian_epsilon(with_record, without, threshold, delta):
-    """Lower bound for a mechanism known to be Gaussian, from a statistic in each run:
-    bound mu, then convert.
+    """Lower bound for a mechanism known to be Gaussian.
+
+    It follows from a statistic in each run: a bound of mu, which is converted.
     """
     false_positive = upper((without >= threshold).sum(), len(without))
     false_negative = upper((with_record < threshold).sum(), len(with_record))

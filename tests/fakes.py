@@ -236,8 +236,9 @@ class FakeGrid(Grid):
 
 
 def content_of(res: FitRes) -> RecordDict:
-    """A reply of the legacy API as one of the Message API, however broken its arrays
-    are.
+    """A reply of the legacy API as one of the Message API.
+
+    Its arrays may be broken in any way.
     """
     content = records.answer_content([], res.num_examples, res.metrics)
     for place, tensor in enumerate(res.parameters.tensors):
@@ -278,10 +279,10 @@ def decode_release(
 ) -> ClassCounts:
     """The noisy counts of one party in a message."""
     run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), mechanism)
-    found = CountsRequest(run, max_examples).read(
+    counts = CountsRequest(run, max_examples).read(
         arrays, Reply("1", (), NOISY_EXAMPLES, {}), None
     )
-    return found.parts[0]
+    return counts.parts[0]
 
 
 def fit_res(arrays: list[np.ndarray], n_examples: Any, **metrics: Any) -> FitRes:
@@ -304,8 +305,9 @@ def good_reply(cid: str, n: int = 5, seed: int = 0, **metrics: Any) -> Reply:
 
 
 def dealt(y: np.ndarray, n_parties: int, how: str, seed: int = 0) -> list[np.ndarray]:
-    """Shares of points: "iid", "dirichlet" (alpha 0.1) or "pathological" (two classes
-    each); some may be empty.
+    """Shares of points, of which some may be empty.
+
+    They are dealt "iid", "dirichlet" (alpha 0.1) or "pathological" (two classes each).
     """
     random = np.random.default_rng(seed)
     if how == "iid":

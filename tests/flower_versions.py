@@ -1,5 +1,6 @@
-"""FlyNN with other versions of Flower, each in an environment of its own: what works,
-as a table.
+"""FlyNN with other versions of Flower, each in an environment of its own.
+
+The outcome is a table of what works.
 
 ``python -m tests.flower_versions 1.23.0 1.36.0 1.42.0`` makes environments below
 `--folder` by uv, runs the tests of strategies, clients and messages there, and the two
@@ -110,13 +111,13 @@ def tried(
     packages = json.loads(
         output(here, "-m", "uv", "pip", "list", "--format", "json", "--python", here)
     )
-    found = {each["name"]: each["version"] for each in packages}
+    versions = {package["name"]: package["version"] for package in packages}
     row |= {
         "python": output(
             here, "-c", "import platform; print(platform.python_version())"
         ).strip()
     }
-    row |= {"numpy": found["numpy"], "ray": found.get("ray", "")}
+    row |= {"numpy": versions["numpy"], "ray": versions.get("ray", "")}
     told = output(
         here,
         "-m",
@@ -144,8 +145,9 @@ def tried(
 
 
 def installed(version: str, python: str, others: list[str], folder: Path) -> str:
-    """Make an environment, and say how: with the extra `simulation`, without, or
-    without Flower's own pins.
+    """Make an environment, and say by which way it could be made.
+
+    The ways are the extra `simulation`, no extra, and no pins of Flower's own.
     """
     uv = (sys.executable, "-m", "uv")
     subprocess.run(
@@ -174,8 +176,8 @@ def installed(version: str, python: str, others: list[str], folder: Path) -> str
     }
     for way, commands in ways.items():
         if all(
-            subprocess.run([*install, *each], capture_output=True).returncode == 0
-            for each in commands
+            subprocess.run([*install, *command], capture_output=True).returncode == 0
+            for command in commands
         ):
             return way
     raise SystemExit(f"flwr {version} cannot be installed here with Python {python}")
@@ -202,14 +204,14 @@ def outcome(folder: Path, marks: tuple[str, str], by_command: bool) -> str:
             return (
                 "failed: " + (re.findall(r"\w+Error.*", printed) or ["no outcome"])[-1]
             )
-        told = json.loads(result.read_text())
-        equal = told["sha256"] == expected()
-        refused = sum("label" in reason for reason in told["missing"].values())
-        lost = len(told["missing"]) - refused
+        report = json.loads(result.read_text())
+        equal = report["sha256"] == expected()
+        refused = sum("label" in reason for reason in report["missing"].values())
+        lost = len(report["missing"]) - refused
         sha256 = "OTHER COUNTS"
         if equal:
-            sha256 = told["sha256"][:8]
-        return f"{told['counted']} counted, {refused} declined, {lost} lost; {sha256}"
+            sha256 = report["sha256"][:8]
+        return f"{report['counted']} counted, {refused} declined, {lost} lost; {sha256}"
 
     return in_flower(folder, run)
 
@@ -233,9 +235,7 @@ def run_by_command(flower: Flower, app: Path, nodes: int) -> Run:
 
 
 def change_server(text: str) -> str:
-    """The server of a page, which waits for four parties and writes down what came of
-    it.
-    """
+    """The server of a page, which waits for four parties and writes its outcome."""
     text = re.sub(r"min_available_(\w+)=2", r"min_available_\1=4", text)
     return re.sub(r'strategy.model.save\("model.npz"\)', OUTCOME, text)
 
@@ -276,8 +276,8 @@ def keep(row: dict[str, str]) -> None:
         rows = [*csv.DictReader(stream), row]
     rows = [
         *{
-            tuple(each[name] for name in ("flwr", "python", "numpy")): each
-            for each in rows
+            tuple(row[name] for name in ("flwr", "python", "numpy")): row
+            for row in rows
         }.values()
     ]
     with TABLE.open("w", newline="") as stream:

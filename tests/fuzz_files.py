@@ -215,8 +215,9 @@ def parquets() -> list[bytes]:
 
 @st.composite
 def spoiled_parquet(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
-    """A file with faults anywhere, or in its footer, or a whole one with faults in what
-    pandas notes in it.
+    """A file with faults anywhere or in its footer, or a whole one.
+
+    The whole one has faults in the notes of pandas.
     """
     from pyarrow import BufferReader, parquet
 
@@ -247,7 +248,7 @@ def federations() -> list[Federation]:
             if stopped.run.is_specified:
                 found.append(stopped.run.federation("1"))
     for run, counts in ((NOISY, RELEASES), (RunSpec(SPEC, CLASSES, bound=256), COUNTS)):
-        digests = [() if run.bound else (each.sha256(),) for each in counts]
+        digests = [() if run.bound else (part.sha256(),) for part in counts]
         members = [
             Member(f"p{i}", str(i), "ab" * 32, None, each, "7")
             for i, each in enumerate(digests)
@@ -259,8 +260,9 @@ def federations() -> list[Federation]:
 
 @st.composite
 def spoiled_model(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
-    """A file with faults, or a forged one: any header and counts with the digest that
-    fits them.
+    """A file with faults, or a forged one.
+
+    The forged one has any header and counts, with the digest that fits them.
     """
     content = draw(st.sampled_from(contents))
     if draw(QUARTER):
@@ -283,7 +285,7 @@ def spoiled_model(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
     if isinstance(array, np.ndarray) and not array.dtype.hasobject:
         arrays[name] = array
     del arrays["digest"]
-    # in the order in which they were written
+    # Ledgers are in the order in which they were written.
     arrays["digest"] = model_file.digest_of(*arrays.values())
     members = {name: npy(array) for name, array in arrays.items()}
     if draw(QUARTER):  # within the zip file, whose checksums fit
@@ -317,8 +319,8 @@ class Files:
 
     def saved(self, every: Sequence[Any]) -> Iterator[bytes]:
         """The files of some models or federations."""
-        for each in every:
-            each.save(self.folder / "saved.npz")
+        for decoder in every:
+            decoder.save(self.folder / "saved.npz")
             yield (self.folder / "saved.npz").read_bytes()
 
     def use_model(self, content: bytes) -> None:
@@ -379,8 +381,9 @@ class Files:
 
     @property
     def states(self) -> st.SearchStrategy[Any]:
-        """A file of the ledger or its marker with faults, a forged ledger with digests
-        that fit it, or no change.
+        """A file of the ledger or its marker with faults, a forged ledger, or neither.
+
+        The forged ledger has digests that fit it.
         """
         ledger: Any = json.loads(self.state["state/ledger.json"])
         damaged = st.sampled_from([*self.state]).flatmap(
@@ -406,7 +409,7 @@ class Files:
                 True,
                 self.released,
             )
-            assert all(0 <= each < np.inf for each in spent)
+            assert all(0 <= share < np.inf for share in spent)
         finally:
             for path in (self.folder / "state").iterdir():
                 if f"state/{path.name}" not in self.state:
@@ -506,7 +509,7 @@ def decoders(folder: Path) -> list[Decoder]:
         FlyNNClassifier.from_counts(SPEC, counts, labels, feature_names=names)
         for labels, counts in labelled
     ]
-    models += [each.model for each in saved[2:4]]
+    models += [federation.model for federation in saved[2:4]]
     X, y = points(6)
     return [
         Decoder(

@@ -1,5 +1,4 @@
-"""Decoders of messages for the fuzzer: arrays, what a party is asked, and what a server
-is answered.
+"""Decoders of messages for the fuzzer: arrays, requests to a party, and its replies.
 
 Requests and replies are those of the registry of all phases.
 """
@@ -100,10 +99,10 @@ TWO = RunSpec((SPEC, OTHER), CLASSES)
 TOP_T = TopTLaplace(1.0, **SHAPE, n_released=5)
 NOISY = RunSpec(SPEC, CLASSES, LAPLACE)
 POINTS = [points(n, seed=n) for n in (0, 1, 5, 400)]
-COUNTS = [counts_of(*each) for each in POINTS]
+COUNTS = [counts_of(*samples) for samples in POINTS]
 OF_TWO = [
     codec.encode(
-        *(ClassCounts.from_data(each, X, TWO.codes(y), 3) for each in TWO.hashers)
+        *(ClassCounts.from_data(hasher, X, TWO.codes(y), 3) for hasher in TWO.hashers)
     )
     for X, y in POINTS
 ]
@@ -136,13 +135,14 @@ def use_tensors(tensors: Any) -> None:
 
 @st.composite
 def packed_counts(draw: st.DrawFn) -> Any:
-    """Messages of packed counts with faults, half of them with the checksum that fits:
-    it is no use against forgers.
+    """Messages of packed counts with faults.
+
+    Half of them have the checksum that fits: it is no use against forgers.
     """
     message = draw(st.sampled_from(OF_TWO).flatmap(spoiled_arrays))
-    for i in (
-        range(1, len(message), 2) if isinstance(message, list) and draw(HALF) else ()
-    ):
+    if not isinstance(message, list) or not draw(HALF):
+        return message
+    for i in range(1, len(message), 2):
         if isinstance(message[i], np.ndarray) and message[i].dtype == np.uint8:
             message[i] = np.frombuffer(sealed(message[i].tobytes()), np.uint8)
     return message
@@ -173,8 +173,8 @@ REQUESTS: list[Request[Any]] = [
     *SECURE.values(),
     ColumnsRequest(4, (1, 2), ("a", "b", "c", "d")),
     *(
-        CountsRequest(RunSpec(SPEC, CLASSES, each))
-        for each in (LAPLACE, SimulatedRelease(LAPLACE, 7), TOP_T)
+        CountsRequest(RunSpec(SPEC, CLASSES, mechanism))
+        for mechanism in (LAPLACE, SimulatedRelease(LAPLACE, 7), TOP_T)
     ),
     CountsRequest(RunSpec(SPEC, (3, -1), feature_names=("a", "b", "c", "d"))),
     WithdrawRequest(NOISY),
@@ -182,7 +182,10 @@ REQUESTS: list[Request[Any]] = [
     evaluation_of(RunSpec(SPEC, CLASSES), (COUNTS[1],), (_SCORING,), tries=False),
 ]
 SEEDS = st.sampled_from(
-    [(codec.write_tensors(each.arrays()), config_of(each)) for each in REQUESTS]
+    [
+        (codec.write_tensors(request.arrays()), config_of(request))
+        for request in REQUESTS
+    ]
 )
 ASKED = Party(Samples(X, LABELS, X[:10], LABELS[:10]), PartyOptions(gram=True))
 ASKED.options.__dict__["memory_limit"] = 2**21
@@ -220,8 +223,9 @@ GIVEN = {
 
 
 def asking(folder: Path) -> Callable[[Any], None]:
-    """Parties of every kind, and what may leave each of them; `folder` is for the
-    ledger of the private one.
+    """Parties of every kind, and what may leave each of them.
+
+    `folder` is for the ledger of the private one.
     """
     limit: dict[str, Any] = {"name": "Ulm", "memory_limit": 2**21}
     held_out: dict[str, Any] = {"X_test": X[:10], "y_test": LABELS[:10], **limit}
@@ -243,8 +247,9 @@ def asking(folder: Path) -> Callable[[Any], None]:
     }
 
     def use(asked: Any) -> None:
-        """A party answers a request, or declines it with a reason; it never fails, and
-        gives what it may give.
+        """A party answers a request, or declines it with a reason, and never fails.
+
+        It gives no more than it may.
         """
         kind, (tensors, config) = asked
         party = clients[kind].to_client()
@@ -309,7 +314,8 @@ def replies_to(
     """A reply with faults in the integers of its fields, or in the message."""
     if draw(HALF):
         return draw(spoiled_reply(reply))
-    parts, place = list(parts), draw(st.integers(0, len(parts) - 1))
+    parts = list(parts)
+    place = draw(st.integers(0, len(parts) - 1))
     if fields[place].form != PLAIN and not fields[place].is_signed:
         least = 0
     else:
@@ -326,8 +332,9 @@ def replies_to(
 
 
 def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> Decoder:
-    """The server's reading of replies to a request, as they come or, of an evaluation,
-    within a metric.
+    """The server's reading of replies to a request.
+
+    They are read as they come, or within a metric if they are of an evaluation.
     """
     known = request.read(codec.read_tensors(reply.tensors), reply, member)
     fields = request.fields(request.sizes_of(reply, member))
@@ -338,7 +345,7 @@ def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> D
     def use(reply: Reply) -> None:
         if request.channel == EVALUATE:
             joined = codec.join(
-                [each for each in reply.tensors if isinstance(each, bytes)]
+                [tensor for tensor in reply.tensors if isinstance(tensor, bytes)]
             )
             reply = reply_of_evaluation(
                 reply.cid, reply.n_examples, {**reply.metrics, STATISTIC: joined}
@@ -396,14 +403,15 @@ def secure_sums(draw: st.DrawFn, request: Request[Any]) -> list[Reply]:
     tensors = codec.write_tensors(
         [total * draw(st.sampled_from((1 / 3, 1.0, 0.5, 0.25)))]
     )
-    copies = [
-        draw(spoiled_tensors(tensors)) if draw(QUARTER) else tensors for _ in range(3)
-    ]
+    copies = [tensors] * 3
+    for i in range(3):
+        if draw(QUARTER):
+            copies[i] = draw(spoiled_tensors(tensors))
     if not draw(QUARTER):
         copies = copies[:1] * 3
     return [
-        Reply(cid, each, 1, {PARTY: "x"})
-        for cid, each in zip("178", copies, strict=True)
+        Reply(cid, tensors, 1, {PARTY: "x"})
+        for cid, tensors in zip("178", copies, strict=True)
     ]
 
 
@@ -597,7 +605,8 @@ def use_stage(reply: Any) -> None:
             np.load(io.BytesIO(each), allow_pickle=False)
             for each in record[Key.MASKED_PARAMETERS]
         )
-        assert (weight.shape, counts.shape) == ((1,), (72,))
+        assert weight.shape == (1,)
+        assert counts.shape == (72,)
         assert (
             0
             <= min(weight.min(), counts.min())

@@ -1,5 +1,6 @@
-"""Valid inputs with faults, as Hypothesis draws them, and the one law of whatever
-decodes input from outside.
+"""Valid inputs with faults, and the one law of whatever decodes input from outside.
+
+The inputs are drawn by Hypothesis.
 
 A decoder takes an input whole, or refuses it with one of the project's own errors, in
 bounded time and memory.
@@ -26,38 +27,34 @@ from flwr_flynn.errors import FlyNNError
 from tests.memory import traced
 
 EXTREMES = [
-    *(
-        0,
-        1,
-        -1,
-        2,
-        127,
-        128,
-        255,
-        256,
-        -128,
-        32767,
-        65535,
-        65536,
-        2**24 + 1,
-        2**31 - 1,
-        2**31,
-        -(2**31),
-        2**32 - 1,
-    ),
-    *(
-        2**32,
-        2**53,
-        2**62,
-        2**63 - 1,
-        2**63,
-        -(2**63),
-        -(2**63) - 1,
-        2**64 - 1,
-        2**64,
-        10**30,
-        10**400,
-    ),
+    0,
+    1,
+    -1,
+    2,
+    127,
+    128,
+    255,
+    256,
+    -128,
+    32767,
+    65535,
+    65536,
+    2**24 + 1,
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**32 - 1,
+    2**32,
+    2**53,
+    2**62,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    -(2**63) - 1,
+    2**64 - 1,
+    2**64,
+    10**30,
+    10**400,
 ]
 _TEXTS = [
     "",
@@ -98,12 +95,12 @@ _KINDS = st.sampled_from(
 )
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
-    *(
-        st.sampled_from(EXTREMES),
-        st.sampled_from(_TEXTS),
-        st.sampled_from([None, True, False, (), b"\xff\0"]),
-    ),
-    *(st.floats(), st.text(max_size=9), st.binary(max_size=9)),
+    st.sampled_from(EXTREMES),
+    st.sampled_from(_TEXTS),
+    st.sampled_from([None, True, False, (), b"\xff\0"]),
+    st.floats(),
+    st.text(max_size=9),
+    st.binary(max_size=9),
 )
 VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS,
@@ -123,8 +120,10 @@ QUARTER = st.integers(0, 3).map(lambda n: n == 3)
 def spoiled_bytes(
     draw: st.DrawFn, content: bytes, others: Sequence[bytes] = ()
 ) -> bytes:
-    """Bytes with faults: flips, cuts, splices with `others`, integers at their limits,
-    other numbers in a text.
+    """Bytes with faults.
+
+    They are flips, cuts, splices with `others`, integers at their limits, and other
+    numbers in a text.
     """
     data = bytearray(content)
     for _ in range(draw(HOW_OFTEN)):
@@ -174,8 +173,9 @@ def spoiled_text(draw: st.DrawFn, text: str) -> str:
 
 @st.composite
 def spoiled(draw: st.DrawFn, value: Any) -> Any:
-    """A value with one fault at some place in it: in a mapping, a list, a JSON text or
-    a deflated one, a number.
+    """A value with one fault at some place in it.
+
+    The place is in a mapping, a list, a JSON text or a deflated one, or a number.
     """
     if draw(st.integers(0, 9)) == 0:
         return draw(VALUES)
@@ -216,10 +216,9 @@ def spoiled(draw: st.DrawFn, value: Any) -> Any:
 
 @st.composite
 def _spoiled_mapping(draw: st.DrawFn, value: Mapping[Any, Any]) -> dict[Any, Any]:
-    values, key, other = (
-        dict(value),
-        *(draw(st.sampled_from(list(value))) for _ in range(2)),
-    )
+    values = dict(value)
+    key = draw(st.sampled_from(list(value)))
+    other = draw(st.sampled_from(list(value)))
     kind = draw(st.integers(0, 7))
     if kind == 0:
         del values[key]
@@ -227,8 +226,10 @@ def _spoiled_mapping(draw: st.DrawFn, value: Mapping[Any, Any]) -> dict[Any, Any
         values[draw(st.sampled_from(("extra", "", f"{key} ", str(key).upper())))] = (
             draw(SCALARS)
         )
+    elif kind == 2:
+        values[key] = values[other]
     else:
-        values[key] = values[other] if kind == 2 else draw(spoiled(values[key]))
+        values[key] = draw(spoiled(values[key]))
     return values
 
 
@@ -272,38 +273,30 @@ def spoiled_mapping(draw: st.DrawFn, values: Mapping[str, Any]) -> dict[str, Any
 
 
 _RESHAPED: list[Callable[[np.ndarray], Any]] = [
-    *(
-        lambda a: a.tolist(),
-        lambda a: a.T,
-        lambda a: a.reshape(-1),
-        lambda a: a[..., None],
-        lambda a: a[1:],
-    ),
-    *(
-        lambda a: a[:0],
-        lambda a: np.concatenate([a, a]),
-        lambda a: np.concatenate([a, a], -1),
-    ),
-    *(
-        lambda a: np.asfortranarray(a)[::-1],
-        lambda a: a.view("|u1"),
-        lambda a: a.view("|b1"),
-    ),
+    lambda a: a.tolist(),
+    lambda a: a.T,
+    lambda a: a.reshape(-1),
+    lambda a: a[..., None],
+    lambda a: a[1:],
+    lambda a: a[:0],
+    lambda a: np.concatenate([a, a]),
+    lambda a: np.concatenate([a, a], -1),
+    lambda a: np.asfortranarray(a)[::-1],
+    lambda a: a.view("|u1"),
+    lambda a: a.view("|b1"),
 ]
 
 
 @st.composite
 def spoiled_array(draw: st.DrawFn, array: Any) -> Any:
-    """An array with faults in its type, its shape, its order or its entries; or no
-    array.
-    """
+    """An array with faults in its type, shape, order or entries, or no array."""
     if not isinstance(array, np.ndarray):
         return draw(SCALARS)
     kind = draw(st.integers(0, 7))
     if array.dtype == np.uint8 and array.ndim == 1 and draw(HALF):
-        # what has a form of its own in bytes
+        # Such an array has a form of its own in bytes.
         return np.frombuffer(draw(spoiled_bytes(array.tobytes())), np.uint8)
-    # a fault that there is no room for
+    # There is no room for some faults.
     with suppress(TypeError, ValueError, OverflowError), np.errstate(all="ignore"):
         if kind == 0:
             return draw(SCALARS)
@@ -345,13 +338,14 @@ def spoiled_tensors(tensors: Sequence[bytes]) -> st.SearchStrategy[Any]:
     junk = st.binary(max_size=200).map(
         lambda more: b"\x93NUMPY" + more
     ) | st.sampled_from((b"", "text", None))
-    others = [each for each in tensors if isinstance(each, bytes)]
-    return spoiled_list(
-        tensors,
-        lambda each: spoiled_bytes(each, others) if each in others else junk,
-        junk,
-        HOW_OFTEN,
-    )
+    others = [tensor for tensor in tensors if isinstance(tensor, bytes)]
+
+    def spoil(tensor: Any) -> st.SearchStrategy[Any]:
+        if tensor in others:
+            return spoiled_bytes(tensor, others)
+        return junk
+
+    return spoiled_list(tensors, spoil, junk, HOW_OFTEN)
 
 
 @dataclass(frozen=True)
@@ -412,7 +406,7 @@ def fuzz(decoder: Decoder, n: int, number: int = 0) -> Counter[str]:
         bound = decoder.memory + 64 * size
         seconds = SECONDS + 1e-6 * size
         took, peak, outcome = _measured(decoder.use, value)
-        # of imports and compilation, which come with a first time
+        # A first time takes imports and compilation, too.
         if took > seconds or peak > bound:
             took, peak, outcome = _measured(decoder.use, value)
         assert took <= seconds

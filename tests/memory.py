@@ -1,5 +1,6 @@
-"""Memory that a block of code takes, as Python's allocators see it; kernels' own arrays
-they do not see.
+"""Memory that a block of code takes, as Python's allocators see it.
+
+They do not see the arrays of kernels.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ def traced() -> Iterator[Traced]:
     >>> 10**6 < memory.peak < 2 * 10**6
     True
     """
-    found = Traced()
+    memory = Traced()
     tracemalloc.start()
     try:
-        yield found
-        found.peak = tracemalloc.get_traced_memory()[1]
+        yield memory
+        memory.peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

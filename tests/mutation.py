@@ -1,5 +1,6 @@
-"""Mutants of a few modules, drawn by cosmic-ray with a fixed seed, and whether the
-quick tests catch them.
+"""Mutants of a few modules, and whether the quick tests catch them.
+
+They are drawn by cosmic-ray with a fixed seed.
 
 ``pip install cosmic-ray && python -m tests.mutation --number 60 --out mutants.csv``:
 the same number of each module. Each mutant is written to a copy of the checkout, and
@@ -65,9 +66,7 @@ OPTIONS = (*_RUN, "-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 def meaning(code: str) -> str:
-    """A module without its annotations, and without the decorators that compile a
-    function.
-    """
+    """A module without annotations and without decorators that compile functions."""
     tree = ast.parse(code)
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
@@ -75,7 +74,9 @@ def meaning(code: str) -> str:
                 setattr(node, name, ast.Constant(None))
         if isinstance(node, ast.FunctionDef):
             node.decorator_list = [
-                each for each in node.decorator_list if "njit" not in ast.dump(each)
+                decorator
+                for decorator in node.decorator_list
+                if "njit" not in ast.dump(decorator)
             ]
     return ast.dump(tree)
 
@@ -123,7 +124,7 @@ def caught(copy: Path, tests: list[str], seconds: int) -> str:
     if not child:
         code = 99
         try:
-            # a mutant of equal size within a second would find that of the one before
+            # A mutant of equal size within a second would find that of the one before.
             sys.dont_write_bytecode = True
             os.chdir(copy)
             os.dup2(os.open(log, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 1)
@@ -131,7 +132,7 @@ def caught(copy: Path, tests: list[str], seconds: int) -> str:
             resource.setrlimit(resource.RLIMIT_AS, (2**34, 2**34))
             sys.path[:] = [
                 str(copy),
-                *(each for each in sys.path if each not in ("", str(ROOT))),
+                *(folder for folder in sys.path if folder not in ("", str(ROOT))),
             ]
             for name in [
                 name
@@ -143,7 +144,7 @@ def caught(copy: Path, tests: list[str], seconds: int) -> str:
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
-    # no such file, no tests
+    # Without such a file there are no tests.
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) in (4, 5):
         raise RuntimeError(
             f"pytest could not run {tests}: exit status {os.WEXITSTATUS(status)}"

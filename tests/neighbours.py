@@ -1,5 +1,4 @@
-"""Neighbouring files of a private party: every request gets the same kind of answer
-from both.
+"""Neighbouring files of a private party, which get answers of the same kind.
 
 `tests.test_neighbours` asks for some of them, and for all with ``-m slow``. The kind of
 an answer is what noise does not hide: refused or not and why, shapes, types, sizes and
@@ -44,33 +43,29 @@ BASE: list[list[Any]] = [
 ]
 
 HOSTILE_TEXTS = [
-    *(
-        "",
-        " ",
-        "nan",
-        "NaN",
-        "inf",
-        "-inf",
-        "1e999",
-        "-1e308",
-        "1_0",
-        "0x10",
-        "\uff11\uff12",
-        "true",
-        "73412",
-        "-9",
-    ),
-    *(
-        "1e-320",
-        "9" * 400,
-        "9999-12-31",
-        "0000-00-00",
-        "31.02.2020",
-        "1+0j",
-        "=cmd|'/C calc'!A0",
-        "\ufffd",
-        "\u202e",
-    ),
+    "",
+    " ",
+    "nan",
+    "NaN",
+    "inf",
+    "-inf",
+    "1e999",
+    "-1e308",
+    "1_0",
+    "0x10",
+    "\uff11\uff12",
+    "true",
+    "73412",
+    "-9",
+    "1e-320",
+    "9" * 400,
+    "9999-12-31",
+    "0000-00-00",
+    "31.02.2020",
+    "1+0j",
+    "=cmd|'/C calc'!A0",
+    "\ufffd",
+    "\u202e",
     "x" * 5000,
 ]
 # But an open quote, which damages the file as a whole: it is refused at the start,
@@ -128,59 +123,69 @@ SCHEMAS: dict[str, Schema] = {
 
 
 def requests() -> dict[str, Request[Any]]:
-    """Every request of the policy's table, and noisy ones by each mechanism, hash,
-    schema and number of classes.
+    """Every request of the policy's table, and noisy ones.
+
+    The noisy ones are of each mechanism, hash, schema and number of classes.
     """
-    found: dict[str, Request[Any]] = {**FITS, **EVALUATIONS}
+    asked: dict[str, Request[Any]] = {**FITS, **EVALUATIONS}
     laplace = LaplaceCounts(0.9, **_shape(3))
     for kind in ("plain", "centred", "codes", "waves"):
         for name, schema in SCHEMAS.items():
             run = RunSpec(
                 _spec(schema.width, kind), CLASSES, laplace, feature_names=schema
             )
-            found[f"noisy, {kind}, {name}"] = CountsRequest(run)
+            asked[f"noisy, {kind}, {name}"] = CountsRequest(run)
         for columns in (("age", "crp"), ("crp", "age"), ("seen", "sex", "age")):
             run = RunSpec(
                 _spec(len(columns), kind), CLASSES, laplace, feature_names=columns
             )
-            found[f"noisy, {kind}, {columns}"] = CountsRequest(run)
+            asked[f"noisy, {kind}, {columns}"] = CountsRequest(run)
     by_name = {"feature_names": ("age", "crp")}
     spec = _spec(2, "plain")
     for mechanism in (
         GaussianCounts(0.9, 1e-5, **_shape(3)),
         TopTLaplace(0.9, 5, **_shape(3)),
     ):
-        found[f"noisy, {mechanism.kind}"] = CountsRequest(
+        asked[f"noisy, {mechanism.kind}"] = CountsRequest(
             RunSpec(spec, CLASSES, mechanism, **by_name)
         )
     one = LaplaceCounts(0.9, **_shape(1))
-    found["noisy, one class"] = CountsRequest(
+    asked["noisy, one class"] = CountsRequest(
         RunSpec(spec, CLASSES[:1], one, **by_name)
     )
-    found["noisy, another width"] = CountsRequest(
+    asked["noisy, another width"] = CountsRequest(
         RunSpec(_spec(3, "plain"), CLASSES, laplace)
     )
     missing = RunSpec(spec, CLASSES, laplace, feature_names=("age", "none"))
-    found["noisy, a missing column"] = CountsRequest(missing)
-    return found
+    asked["noisy, a missing column"] = CountsRequest(missing)
+    return asked
 
 
 # -------- files
+
+
+def _quoted(cell: Any) -> str:
+    """A cell of a CSV file, in quotes if there is a comma in it."""
+    if "," in str(cell):
+        return f'"{cell}"'
+    return str(cell)
 
 
 def _csv(
     path: Path, rows: list[list[Any]], line: tuple[int, bytes] | None = None
 ) -> None:
     lines = [",".join([*NAMES, "label"]).encode()]
-    lines += [
-        ",".join(
-            f'"{cell}"' if "," in str(cell) else str(cell) for cell in row
-        ).encode()
-        for row in rows
-    ]
+    lines += [",".join(map(_quoted, row)).encode() for row in rows]
     if line is not None:
         lines.insert(1 + line[0], line[1])
     path.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def _encoded(value: Any) -> bytes:
+    """A text as bytes, or bytes as they are."""
+    if isinstance(value, bytes):
+        return value
+    return str(value).encode()
 
 
 def _parquet(
@@ -196,18 +201,16 @@ def _parquet(
     types = {"age": arrow.float64(), "crp": arrow.float32()}
     if odd is not None:
         place, column, value = odd
-        for name, values in columns.items():
-            values.insert(place, value if name == column else values[0])
+        for values in columns.values():
+            values.insert(place, values[0])
+        columns[column][place] = value
     arrays = {}
     for name, values in columns.items():
         if name == "seen":
             arrays[name] = arrow.array(values, arrow.int32()).cast(arrow.date32())
-        elif any(isinstance(value, bytes) for value in values):  # a text that is none
-            texts = [
-                value if isinstance(value, bytes) else str(value).encode()
-                for value in values
-            ]
-            raw = arrow.array(texts, arrow.binary())
+        elif any(isinstance(value, bytes) for value in values):
+            # One of the texts is none.
+            raw = arrow.array(list(map(_encoded, values)), arrow.binary())
             arrays[name] = arrow.Array.from_buffers(
                 arrow.string(), len(raw), raw.buffers()
             )
@@ -317,8 +320,12 @@ def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
         "state-path": str(path) + ".state",
     }
     node |= {"max-epsilon": 1.0, "max-delta": 1e-4}
-    node |= {"evaluate": True, "test-fraction": 0.3} if evaluates else {}
-    node |= {"secure": True} if is_secure else {}
+    masking: Any = mock.patch("os.fsync")
+    if evaluates:
+        node |= {"evaluate": True, "test-fraction": 0.3}
+    if is_secure:
+        node |= {"secure": True}
+        masking = secagg.masking(BOUND, 2)
     context = Context(
         run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={}
     )
@@ -326,10 +333,10 @@ def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
     arrays = ndarrays_to_parameters(request.arrays())
     with mock.patch.object(client_app, "in_simulation", return_value=False):
         party = client_app.client_fn(context)
-    with secagg.masking(BOUND, 2) if is_secure else mock.patch("os.fsync"):
+    with masking:
         if request.channel == "train":
             fit = party.fit(FitIns(arrays, config))
-            # type and shape
+            # The heads of the tensors tell type and shape.
             heads = [tensor[:128].split(b"}")[0] for tensor in fit.parameters.tensors]
             return (
                 fit.metrics.get(REFUSED),
@@ -337,16 +344,17 @@ def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
                 fit.num_examples,
                 heads,
             )
-        found = party.evaluate(EvaluateIns(arrays, config))
-    keys = sorted(found.metrics)
-    if REFUSED in found.metrics or "accuracy" not in found.metrics:
+        evaluation = party.evaluate(EvaluateIns(arrays, config))
+    keys = sorted(evaluation.metrics)
+    if REFUSED in evaluation.metrics or "accuracy" not in evaluation.metrics:
         return (
-            found.metrics.get(REFUSED),
+            evaluation.metrics.get(REFUSED),
             keys,
-            found.num_examples,
-            STATISTIC in found.metrics,
+            evaluation.num_examples,
+            STATISTIC in evaluation.metrics,
         )
-    return None, keys  # exact results on held-out samples, which the party lets go
+    # These are exact results on held-out samples, which the party lets go.
+    return None, keys
 
 
 def sweep(
@@ -368,7 +376,10 @@ def sweep(
             for what, request in requests().items():
                 if not names(what):
                     continue
-                for evaluates in (False, True) if "evaluation" in what else (False,):
+                settings = [False]
+                if "evaluation" in what:
+                    settings.append(True)
+                for evaluates in settings:
                     kinds = []
                     for path in (one, other):
                         fresh = path.with_name(f"{next(numbers)}{ending}")

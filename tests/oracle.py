@@ -1,5 +1,6 @@
-"""FlyNN in plain Python: slow, and as close to the paper and the tie rule as words can
-be.
+"""FlyNN in plain Python, as close to the paper and the tie rule as words can be.
+
+It is slow.
 """
 
 from __future__ import annotations
@@ -69,9 +70,7 @@ def draw_wave(seed, wave, n_features):
 
 
 def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
-    """Features in proportion to their weights, codes alike, until there are enough
-    different ones.
-    """
+    """Features in proportion to their weights, and codes alike, all different."""
     stream = words(seed, row, 3)
     chosen = set()
 
@@ -92,11 +91,12 @@ def draw_weighted_row(seed, row, weights, n_codes, row_nnz):
 
 
 def key(value):
-    """Sign, exponent and twenty bits of the mantissa of a float64, as an integer in the
-    order of the values.
+    """Sign, exponent and twenty bits of the mantissa of a float64, as an integer.
+
+    The integers are in the order of the values.
     """
     bits = int(np.float64(value + 0.0).view(np.uint64))
-    # ascending with the value
+    # The integers ascend with the values.
     if bits >> 63:
         bits = 2**64 - 1 - bits
     else:
@@ -192,8 +192,9 @@ def active(X, rows, hash_nnz, signs=None, center=None, scale=None):
 
 
 def hashes(X, hasher):
-    """Active bits of points by the hash of a specification, of which only rows and
-    signs are taken over.
+    """Active bits of points by the hash of a specification.
+
+    Only rows and signs are those of the package.
     """
     spec = hasher.spec
     if spec.coding:
@@ -221,8 +222,10 @@ def count(hashes, y, n_classes, hash_dim):
 
 
 def predict(hashes, counts, decay):
-    """Algorithm 1, inference: the class of the smallest sum of decay ** C over the
-    active bits, the first of equals.
+    """Algorithm 1, inference.
+
+    The class is that of the smallest sum of decay ** C over the active bits, the first
+    of equals.
     """
     predicted = []
     for bits in hashes:
@@ -232,8 +235,9 @@ def predict(hashes, counts, decay):
 
 
 def gram_log_odds(z, y, weights, fold, new):
-    """Log probabilities of new responses by regressions on the samples of each fold and
-    of both, one by one.
+    """Log probabilities of new responses by regressions.
+
+    They are on the samples of each fold and of both, one by one.
     """
     n_classes = len(weights)
     targets = np.eye(n_classes)[y]

@@ -1,5 +1,6 @@
-"""Table of the answers a party gives, by node key, kind of request and runtime:
-computed by asking it.
+"""Table of the answers a party gives, by node key, kind of request and runtime.
+
+It is computed by asking the party.
 
 `tests.test_policy_table` compares it with an allow-list.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ _CODES = np.arange(90) % 3
 
 EXACT = RUN
 NOISY = RunSpec(SPEC, CLASSES, LAPLACE)
-SECURE, SHARED = (RunSpec(SPEC, CLASSES, each, _BOUND) for each in (None, SHARE))
+SECURE = RunSpec(SPEC, CLASSES, None, _BOUND)
+SHARED = RunSpec(SPEC, CLASSES, SHARE, _BOUND)
 _COUNTS = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3)
 _READOUT = ScoringRule("balanced", 0.5, 1.0)
 
@@ -140,15 +142,17 @@ def rows() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 
 def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> bool:
-    """Return whether a party with these node keys answers ``request``; one that leaves
-    was counted before.
+    """Return whether a party with these node keys answers a request.
+
+    A party that leaves was counted before.
     """
     values = VALUES | {"data-pth": VALUES["data-path"]}
     places = {"folder": folder, "data": folder.parent / "mine.npz"}
-    node = {
-        key: value.format(**places) if isinstance(value := values[key], str) else value
-        for key in keys
-    }
+    node = {}
+    for key in keys:
+        node[key] = values[key]
+        if isinstance(values[key], str):
+            node[key] = values[key].format(**places)
     if runtime == "deployed" and request.startswith("leave") and "leave" in node:
         stays = {key: value for key, value in node.items() if key != "leave"}
         for earlier in ("noisy", "secure share"):
@@ -173,11 +177,17 @@ def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bo
         client_app, "in_simulation", return_value=runtime == "simulated"
     ):
         party = client_app.client_fn(context)
-        with secagg.masking(_BOUND, 2) if "secure" in request else nullcontext():
+        masking: AbstractContextManager[Any] = nullcontext()
+        if "secure" in request:
+            masking = secagg.masking(_BOUND, 2)
+        with masking:
             # A server may ask for anything by either of Flower's channels.
             fit = party.fit(FitIns(arrays, config))
             evaluation = party.evaluate(EvaluateIns(arrays, config))
-    assert REFUSED in (fit.metrics if asked.channel == EVALUATE else evaluation.metrics)
+    by_other_channel = evaluation.metrics
+    if asked.channel == EVALUATE:
+        by_other_channel = fit.metrics
+    assert REFUSED in by_other_channel
     assert request == "evaluation" or STATISTIC not in evaluation.metrics
     if request in FITS:
         return len(fit.parameters.tensors) > 0

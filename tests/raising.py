@@ -1,6 +1,4 @@
-"""The one way by which the tests look at an error: its type, and the facts that it
-carries.
-"""
+"""The one way by which the tests look at an error: its type and its facts."""
 
 from __future__ import annotations
 
@@ -15,8 +13,9 @@ E = TypeVar("E", bound=BaseException)
 
 @contextmanager
 def raises(kind: type[E], **facts: Any) -> Iterator[pytest.ExceptionInfo[E]]:
-    """Require an error of this kind with these attributes, such as `field`, `expected`,
-    `got` or `errno`.
+    """Require an error of this kind with these attributes.
+
+    Attributes are `field`, `expected`, `got` or `errno`, for example.
 
     A number as `got` is the text of it, which the error keeps.
 

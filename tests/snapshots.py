@@ -12,8 +12,9 @@ from flwr_flynn.errors import FlyNNError
 
 
 def assert_on_record(path: Path, text: str) -> None:
-    """Require the text on record, but for blanks at the ends; with RECORD=1 in the
-    environment, tests write it anew.
+    """Require the text on record, but for blanks at the ends.
+
+    With RECORD=1 in the environment, tests write it anew.
     """
     text = "\n".join(line.rstrip(" ") for line in text.split("\n")).rstrip("\n") + "\n"
     if os.environ.get("RECORD"):
@@ -24,8 +25,9 @@ def assert_on_record(path: Path, text: str) -> None:
 def assert_refused_as_on_record(
     path: Path, takes: Mapping[str, Callable[[Any], object]]
 ) -> None:
-    """Give each value of a record to the function of its kind, and require the error on
-    record.
+    """Give each value of a record to the function of its kind, which must refuse it.
+
+    The error is the one on record.
 
     A line is `kind value -> type of the error, and its field`; the value is JSON. A
     function may return its own text; what else it returns was taken, which no record

@@ -14,8 +14,9 @@ FINGERPRINT = 64 * "0"
 
 @st.composite
 def specs(draw, n_features, max_dim=80, plain=False):
-    """Specifications for `n_features` columns; `plain` ones have no sign, centre, scale
-    or waves.
+    """Specifications for `n_features` columns.
+
+    `plain` ones have no sign, centre, scale or waves.
     """
     hash_dim = draw(st.integers(1, max_dim))
     seed = draw(st.integers(0, 2**64 - 1))
@@ -26,13 +27,11 @@ def specs(draw, n_features, max_dim=80, plain=False):
         )
     n_waves = draw(st.just(0) | st.integers(1, 9))
     return HashSpec(
-        *(
-            n_features,
-            hash_dim,
-            draw(st.integers(1, n_waves or n_features)),
-            hash_nnz,
-            seed,
-        ),
+        n_features,
+        hash_dim,
+        draw(st.integers(1, n_waves or n_features)),
+        hash_nnz,
+        seed,
         signed=draw(st.booleans()),
         center=draw(
             st.none() | st.tuples(*[st.floats(-10, 10, width=32)] * n_features)
@@ -66,8 +65,9 @@ EDGES = st.sampled_from(
 
 @st.composite
 def coded_specs(draw, n_features, max_dim=80):
-    """Specifications with rank codes for `n_features` columns, whose edges are often
-    equal.
+    """Specifications with rank codes for `n_features` columns.
+
+    Their edges are often equal.
     """
     hash_dim, n_codes, n_edges = (
         draw(st.integers(*each)) for each in ((1, max_dim), (2, 6), (1, 5))
@@ -125,8 +125,9 @@ ELEMENTS = {
 
 @st.composite
 def coded_cases(draw, kinds=tuple(ELEMENTS)):
-    """Specifications with rank codes and samples: some values are edges, zeros of both
-    signs or outside all edges.
+    """Specifications with rank codes, and samples.
+
+    Some values are edges, zeros of both signs or outside all edges.
     """
     dtype, elements = ELEMENTS[draw(st.sampled_from(kinds))]
     n = draw(st.integers(0, 5))
@@ -161,8 +162,9 @@ def hashes(rng, n_points, hash_dim, hash_nnz):
 
 @st.composite
 def training_sets(draw):
-    """Hashes and classes: few bits and points, so that ties, empty classes and classes
-    of one point are common.
+    """Hashes and classes of few bits and points.
+
+    So ties, empty classes and classes of one point are common.
     """
     hash_dim = draw(st.integers(1, 9))
     hash_nnz = draw(st.integers(1, hash_dim))

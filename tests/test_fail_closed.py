@@ -1,5 +1,6 @@
-"""A party gives nothing where its settings do not fit, and no refusal looks at its
-records.
+"""A party gives nothing where its settings do not fit.
+
+No refusal looks at its records.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +79,9 @@ SHARE = asking(SHARED, BOUND)
 SELECTING = config_of(
     SelectionRequest(RUN, CountsOfSpecs((TOTAL,)), ((ScoringRule("balanced", 0.5),),))
 )
-TRYING, KEEPING = (
-    config_of(
-        evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.5, 1.0),), tries=tries)
-    )
-    for tries in (True, False)
-)
+_MODEL = evaluation_of(RUN, (TOTAL,), (ScoringRule("balanced", 0.5, 1.0),))
+TRYING = config_of(_MODEL)
+KEEPING = config_of(replace(_MODEL, tries=False))
 
 
 def budget(folder: Path, **policy: Any) -> Budget:
@@ -131,12 +130,14 @@ def test_a_missing_data_path_is_named() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("initialised", "actor", "called"),
-    [(i, a, c) for i in (0, 1) for a in (0, 1) for c in (0, 1)],
-)
+@pytest.mark.parametrize("initialised", [False, True])
+@pytest.mark.parametrize("actor", [None, "1"])
+@pytest.mark.parametrize("called", [False, True], ids=["outside", "called"])
 def test_a_simulation_is_what_an_actor_of_flower_s_engine_runs(
-    initialised: int, actor: int, called: int, monkeypatch: pytest.MonkeyPatch
+    initialised: bool,
+    actor: str | None,
+    called: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from flwr_flynn.app.client_app import in_simulation
 
@@ -144,18 +145,19 @@ def test_a_simulation_is_what_an_actor_of_flower_s_engine_runs(
         def run(self) -> bool:
             return in_simulation()
 
-    runtime = types.SimpleNamespace(get_actor_id=lambda: "1" if actor else None)
+    runtime = types.SimpleNamespace(get_actor_id=lambda: actor)
     ray = types.SimpleNamespace(
-        is_initialized=lambda: bool(initialised), get_runtime_context=lambda: runtime
+        is_initialized=lambda: initialised, get_runtime_context=lambda: runtime
     )
     engine = types.SimpleNamespace(VirtualClientEngineActor=Actor)
     monkeypatch.setitem(sys.modules, "ray", ray)  # type: ignore[arg-type]
     assert not Actor().run()  # without Flower's actors there is no proof
     actors = "flwr.simulation.ray_transport.ray_actor"
     monkeypatch.setitem(sys.modules, actors, engine)  # type: ignore[arg-type]
-    assert (Actor().run() if called else in_simulation()) == bool(
-        initialised and actor and called
-    )
+    if called:
+        assert Actor().run() == (initialised and actor is not None)
+    else:
+        assert not in_simulation()
 
 
 # ---- settings
@@ -317,7 +319,8 @@ def test_a_party_reads_its_file_for_admitted_requests_only(
     assert REFUSED in fit(node).metrics
     assert reads == []
     first = fit(node, drawn())
-    assert (len(first.parameters.tensors), len(reads)) == (2, 1)
+    assert len(first.parameters.tensors) == 2
+    assert len(reads) == 1
     assert fit(node, drawn()) == first
     assert REFUSED in fit(node, drawn(0.5)).metrics
     assert len(reads) == 1
@@ -330,8 +333,8 @@ def test_a_file_of_other_columns_is_refused_and_not_charged(
     pytest.importorskip("opendp")
     node = private_node(tmp_path)
     np.savez(node["data-path"], X=np.zeros((9, width)), y=np.zeros(9, int))
-    told = str(fit(node, drawn()).metrics[REFUSED])
-    assert told.endswith(
+    reason = str(fit(node, drawn()).metrics[REFUSED])
+    assert reason.endswith(
         f"n_features: expected the run's 4 columns, got {width} at this party"
     )
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
@@ -404,8 +407,11 @@ def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(
         on_model=bool,
     )
     metrics = client.evaluate(codec.encode(TOTAL), TRYING)[2]
-    # private rows are dropped
-    assert metrics == ({} if is_private else {REFUSED: "failed with AssertionError"})
+    if is_private:
+        # Its rows are dropped.
+        assert metrics == {}
+    else:
+        assert metrics == {REFUSED: "failed with AssertionError"}
 
 
 # ---- what is said of a secure sum
@@ -425,10 +431,12 @@ def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
         )
         assert server.ask(TRAIN, ["0", "1", "2"]) is not None
         tensors = codec.write_tensors([TOTAL.array.ravel() / 3.0])
-        taken = server.complete(
+        outcome = server.complete(
             [Reply(str(i), tensors, 1, {}) for i in range(3)], Failures()
         )
-        lines = [line for _, line in result_lines(server, taken) if "accepted" in line]
+        lines = [
+            line for _, line in result_lines(server, outcome) if "accepted" in line
+        ]
         assert len(lines) == 3
         assert all(
             ("noisy counts" in line) == (mechanism is not None) for line in lines

@@ -1,5 +1,6 @@
-"""Faults around a message or a clock, and their outcome; disks: test_files, processes:
-integration/test_faults.
+"""Faults around a message or a clock, and their outcome.
+
+Faults of disks are in test_files, those of processes in integration/test_faults.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def test_a_reply_that_is_truncated_or_has_a_flipped_bit_is_refused_or_says_the_s
     tensor = REPLY.tensors[place]
     assert read(place, tensor) == COUNTED
     assert all(read(place, tensor[:length]) is None for length in range(len(tensor)))
-    said = []
+    read_counts = []
     for bit in range(8 * len(tensor)):
         flipped = bytearray(tensor)
         flipped[bit // 8] ^= 1 << bit % 8
-        said.append(read(place, bytes(flipped)))
-    assert all(each in (None, COUNTED) for each in said)
-    # such as the minor version, which no reader looks at
-    assert 0 < sum(each is not None for each in said) < 100
+        read_counts.append(read(place, bytes(flipped)))
+    assert all(counts in (None, COUNTED) for counts in read_counts)
+    # Some bits say nothing, such as the minor version, which no reader looks at.
+    assert 0 < sum(counts is not None for counts in read_counts) < 100
 
 
 # -------- clocks and locales

@@ -1,5 +1,6 @@
-"""Files are written whole or not at all, by one process at a time; no array that
-somebody wrote harms its reader.
+"""Files are written whole or not at all, by one process at a time.
+
+No array that somebody wrote harms its reader.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def test_a_new_file_has_the_mode_of_the_umask_or_the_one_given(
 ) -> None:
     write(tmp_path / "a")
     write(tmp_path / "b", mode=0o600)
-    assert (mode(tmp_path / "a"), mode(tmp_path / "b")) == (0o640, 0o600)
+    assert mode(tmp_path / "a") == 0o640
+    assert mode(tmp_path / "b") == 0o600
 
 
 def test_nobody_else_can_read_a_private_file_while_it_is_written(
@@ -122,9 +124,13 @@ def test_a_symbolic_link_stays_and_its_file_is_replaced(
     link = tmp_path / "model.npz"
     if exists:
         target.write_bytes(b"old")
-    link.symlink_to(Path("disk", "v1.npz") if relative else target)
+    if relative:
+        link.symlink_to(Path("disk", "v1.npz"))
+    else:
+        link.symlink_to(target)
     MODEL.save(link)
-    assert (link.is_symlink(), target.is_symlink()) == (True, False)
+    assert link.is_symlink()
+    assert not target.is_symlink()
     assert is_saved(target)
     assert names(tmp_path) == ["disk", "model.npz"]
 
@@ -294,17 +300,21 @@ def test_a_save_waits_for_no_other_and_the_last_to_end_stays(tmp_path: Path) -> 
 
 
 def npy(header: str, entries: bytes = b"", version: bytes = b"\1\0") -> bytes:
-    size = len(header.encode()).to_bytes(2 if version == b"\1\0" else 4, "little")
+    n_bytes = 4
+    if version == b"\1\0":
+        n_bytes = 2
+    size = len(header.encode()).to_bytes(n_bytes, "little")
     return b"\x93NUMPY" + version + size + header.encode() + entries
 
 
-ARRAYS: list[Any] = [np.array(each) for each in (5, ["ab", "c"], [b"ab"], [True])]
-ARRAYS += [
+ARRAYS: list[Any] = [
+    np.array(5),
+    np.array(["ab", "c"]),
+    np.array([b"ab"]),
+    np.array([True]),
     np.zeros((0, 3)),
     np.zeros((1, 1, 1, 1, 2), complex),
     np.array(["2020-01-01"], "M8[ns]"),
-]
-ARRAYS += [
     np.arange(6, dtype="<u2").reshape(2, 3),
     np.arange(6.0).reshape(2, 3, order="F"),
     np.arange(3, dtype=">f4"),
@@ -322,11 +332,9 @@ def test_arrays_that_numpy_wrote_are_read(
         archive.writestr("a.npy", stream.getvalue())
     with zipfile.ZipFile(tmp_path / "a.npz") as archive:
         read = npz_array(archive, "a.npy", "a", DataError)
-    assert (read.dtype, read.shape, read.flags.writeable) == (
-        array.dtype,
-        array.shape,
-        True,
-    )
+    assert read.dtype == array.dtype
+    assert read.shape == array.shape
+    assert read.flags.writeable
     np.testing.assert_array_equal(read, array)
     with zipfile.ZipFile(tmp_path / "a.npz") as archive, suppress(DataError):
         assert npz_array(archive, "a.npy", "a", DataError, max_bytes=1).nbytes <= 1
@@ -375,20 +383,19 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
 @pytest.mark.parametrize(
     "content",
     [
-        *(
-            b"",
-            b"PK\3\4",
-            npy(PLAIN)[:-1],
-            npy(PLAIN)[:9],
-            npy(PLAIN, version=b"\4\0"),
-            npy("(" * 900),
-        ),
-        # tokenize.TokenError in NumPy's reader
+        b"",
+        b"PK\3\4",
+        npy(PLAIN)[:-1],
+        npy(PLAIN)[:9],
+        npy(PLAIN, version=b"\4\0"),
+        npy("(" * 900),
+        # A tokenize.TokenError in NumPy's reader.
         npy(PLAIN.replace("'shape': (2, 3), }", "'shape': (2, 3")),
         *(npy(PLAIN.replace("2, 3", shape)) for shape in OTHER_SHAPES),
         *(npy(PLAIN.replace("<f8", dtype)) for dtype in OTHER_TYPES),
         npy(PLAIN.replace("'<f8'", "[('a', '<f8')]")),
-        *(npy(PLAIN.replace("False", "exit()")), npy(PLAIN + " " * 2000)),
+        npy(PLAIN.replace("False", "exit()")),
+        npy(PLAIN + " " * 2000),
         npy(PLAIN, version=b"\2\0").replace(b"\2\0<", b"\2\0\xff\xff\xff\xff<"),
     ],
 )

@@ -1,5 +1,6 @@
-"""Every decoder of outside input, under a fuzzer: an input is taken whole and valid, or
-refused by an error of ours.
+"""Every decoder of outside input, under a fuzzer.
+
+An input is read whole and valid, or refused by an error of ours.
 
 Some thousand inputs in every run; ``python -m pytest tests/test_fuzz.py -m slow -s``
 throws 40000 and prints what became of them.
@@ -17,7 +18,7 @@ import pytest
 from tests import fuzz_files, fuzz_messages
 from tests.fuzzing import Decoder, fuzz
 
-# of NumPy and scikit-learn, about what is made up
+# NumPy and scikit-learn warn about what is made up.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 QUICK = 1000
@@ -29,9 +30,9 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Decoder]
     pytest.importorskip("pandas")
     folder = tmp_path_factory.mktemp("fuzz")
     with pytest.MonkeyPatch.context() as patch:
-        # which takes longer than all the rest
+        # It takes longer than all the rest.
         patch.setattr("os.fsync", lambda _: None)
-        # a line for each refusal
+        # Each refusal would have a line.
         patch.setattr(logging.getLogger("flwr"), "disabled", True)
         yield [*fuzz_messages.decoders(folder), *fuzz_files.decoders(folder)]
 
@@ -55,6 +56,6 @@ def test_every_decoder_takes_an_input_whole_or_refuses_it(
         assert outcomes["accepted"], decoder.name
         assert outcomes["refused"], decoder.name
         total += outcomes
-    # where there are so few inputs, none comes twice
+    # Where there are so few inputs, none comes twice.
     assert total.total() >= 0.91 * inputs
     print(f"{total.total()} inputs: {dict(total)}")

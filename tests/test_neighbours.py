@@ -39,7 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 def test_all_requests_are_asked() -> None:
-    # which is exact
+    # The schema is exact.
     phases = {request.phase for request in neighbours.requests().values()} | {"schema"}
     ours = {
         name
@@ -91,7 +91,7 @@ def test_a_line_that_a_record_breaks_is_noticed(
 ) -> None:
     if mutant == "no fold":
         monkeypatch.setattr(private_rows, "each_part", _without_fold)
-        # so that a row beyond it raises
+        # So a row beyond the fold raises.
         monkeypatch.setattr(FlyHash, "fits", lambda _, X: np.ones(len(X), bool))
     else:
         monkeypatch.setattr(
@@ -162,9 +162,7 @@ def a_budget(folder: Path) -> Budget:
 
 
 def test_a_gap_of_the_server_s_choice_refuses_nothing(tmp_path: Path) -> None:
-    """In 0.8 the exact salary of one record of 501 was found in 14 questions, at no
-    cost.
-    """
+    """In 0.8 the salary of one record of 501 was found in 14 questions, at no cost."""
     pandas = pytest.importorskip("pandas")
     run = asked(Schema([Column("salary", "number", gaps=False, gap_texts=["73412"])]))
     kinds = []
@@ -198,7 +196,8 @@ def _column(kind: str) -> tuple[Any, Any]:
         kind, INTEGERS
     )
     whole, with_gap = (
-        pandas.array(each, types.get(kind, kind)) for each in (values, [*values, None])
+        pandas.array(column, types.get(kind, kind))
+        for column in (values, [*values, None])
     )
     return whole, with_gap
 
@@ -210,8 +209,9 @@ def _column(kind: str) -> tuple[Any, Any]:
 def test_a_gap_in_a_frame_changes_how_no_other_row_is_read(
     kind: str, as_kind: str
 ) -> None:
-    """`to_numpy` of a nullable column gives integers without a gap and floats or
-    objects with one.
+    """`to_numpy` of a nullable column gives integers as long as there is no gap.
+
+    With a gap it gives floats or objects.
     """
     pandas = pytest.importorskip("pandas")
     whole, with_gap = (pandas.DataFrame({"a": values}) for values in _column(kind))
@@ -251,9 +251,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_as_many_rows_are_hashed_whether_they_fit_or_not(
     tmp_path: Path, hashed: list[int]
 ) -> None:
-    """A server that chose the range of a column could tell by the time whether a row is
-    in it.
-    """
+    """The time tells no server whether a row is in a range that the server chose."""
     run = asked(
         Schema(
             [Column("0", "number", gaps=False, low=73412.0, high=73412.0)],

@@ -1,5 +1,6 @@
-"""Every node key x kind of request x runtime: nothing leaves a party but what the
-allow-list says.
+"""Every node key x kind of request x runtime.
+
+Nothing leaves a party but what the allow-list says.
 """
 
 from __future__ import annotations
@@ -22,8 +23,12 @@ PRIVATE = {"noisy", "model"}
 
 TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
-OTHERS = ("label", "model-path", "record-path", "party-id", "test-fraction")
-OTHERS += (
+OTHERS = (
+    "label",
+    "model-path",
+    "record-path",
+    "party-id",
+    "test-fraction",
     "label-map",
     "memory-limit",
     "min-examples",
@@ -37,7 +42,7 @@ DEPLOYED = {
     **dict.fromkeys(("data-path", *TEXT, *OTHERS), OPEN),
     "previous-path": OPEN | {"update exact"},
     "gram": OPEN | GRAM,
-    # a column that the file does not have: nothing of the file is told
+    # The file does not have this column: nothing of the file is told.
     "ignore": {"model"},
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
@@ -56,6 +61,7 @@ DEPLOYED = {
 }
 SIMULATED = {"nothing": OPEN | GRAM}
 """What is not listed answers nothing, not even to a model."""
+ALLOWED = {"deployed": DEPLOYED, "simulated": SIMULATED}
 
 
 @pytest.mark.parametrize(
@@ -66,17 +72,16 @@ def test_a_party_answers_what_the_allow_list_says_and_no_more(
 ) -> None:
     if runtime == "simulated":
         pytest.importorskip("flwr_datasets")
-    expected = (DEPLOYED if runtime == "deployed" else SIMULATED).get(name, set())
-    assert policy_table.accepted(runtime, keys) == expected
+    allowed = ALLOWED[runtime].get(name, set())
+    assert policy_table.accepted(runtime, keys) == allowed
 
 
 def test_the_table_has_every_key_and_every_row_of_the_allow_list() -> None:
     names = {row.key for row in NodeConfig.rows()}
     assert set(policy_table.VALUES) == names
     rows = {(runtime, name) for runtime, name, _ in policy_table.rows()}
-    assert {("deployed", name) for name in DEPLOYED} | {
-        ("simulated", name) for name in SIMULATED
-    } <= rows
+    for runtime, names_of_rows in ALLOWED.items():
+        assert {(runtime, name) for name in names_of_rows} <= rows
     assert names <= {name for _, name in rows}
     # A key that is about private answers does not make a policy by itself.
     assert not {*POLICY_KEYS, "max-epsilon", "nothing", "data-pth"} & set(DEPLOYED)

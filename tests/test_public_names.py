@@ -27,12 +27,14 @@ PUBLIC = {
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names_are_those_of_the_last_release(module: str) -> None:
-    found = import_module(module)
-    assert sorted(found.__all__) == sorted(PUBLIC[module].split())
-    assert all(hasattr(found, name) and name in dir(found) for name in found.__all__)
+    imported = import_module(module)
+    assert sorted(imported.__all__) == sorted(PUBLIC[module].split())
+    assert all(
+        hasattr(imported, name) and name in dir(imported) for name in imported.__all__
+    )
 
 
-# a former name, gone as announced; one that never was
+# The one is a former name, gone as announced; the other never was.
 @pytest.mark.parametrize("name", ["Plan", "ClassCount"])
 def test_other_names_are_attribute_errors(name: str) -> None:
     with pytest.raises(AttributeError):

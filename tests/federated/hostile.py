@@ -1,5 +1,6 @@
-"""Replies and requests that a phase must refuse, by the names of the cases of
-`registry`.
+"""Replies and requests that a phase must refuse, by the names of its cases.
+
+The cases themselves are in `registry`.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,13 +43,9 @@ def integers(change: Change) -> Spoil:
 
     def spoil(request: Request[Any], reply: Reply) -> Reply:
         fields = request.fields(Sizes(reply.n_examples, reply.n_examples))
-        parts = change(
-            [
-                part.copy()
-                for part in of_arrays(codec.read_tensors(reply.tensors), fields)
-            ]
-        )
-        return replace(reply, tensors=codec.write_tensors(to_arrays(fields, parts)))
+        parts = of_arrays(codec.read_tensors(reply.tensors), fields)
+        changed = change([part.copy() for part in parts])
+        return replace(reply, tensors=codec.write_tensors(to_arrays(fields, changed)))
 
     return spoil
 
@@ -66,12 +63,13 @@ def plus(index: int, *entries: tuple[int, int]) -> Spoil:
 
 def filled(index: int, times: int) -> Spoil:
     """Make all integers of a field so many times the number of samples."""
-    return integers(
-        lambda parts: [
-            0 * p + times * parts[0].sum() if i == index else p
-            for i, p in enumerate(parts)
-        ]
-    )
+
+    def change(parts: list[Any]) -> list[Any]:
+        n_samples = parts[0].sum()
+        parts[index] = 0 * parts[index] + times * n_samples
+        return parts
+
+    return integers(change)
 
 
 def counting(n: int, *parts: ClassCounts) -> Spoil:
@@ -88,12 +86,12 @@ def counted(spec: HashSpec, n: int = 10, codes: Any = Y) -> ClassCounts:
 
 def histograms_of(n: int) -> Spoil:
     """Put the histograms of so many samples into a reply of the columns."""
-    found = ColumnHistograms.from_data(
+    histograms = ColumnHistograms.from_data(
         X[100 - n : 100], Y[100 - n : 100].astype(np.int64), 3
     )
 
     def spoil(request: Request[Any], reply: Reply) -> Reply:
-        arrays = to_arrays(request.fields(Sizes(n, n)), request.parts(found))
+        arrays = to_arrays(request.fields(Sizes(n, n)), request.parts(histograms))
         return replace(reply, tensors=codec.write_tensors(arrays), n_examples=n)
 
     return spoil
@@ -103,16 +101,14 @@ def checkerboard(parts: list[Any]) -> list[Any]:
     """Products 0 of each row with itself, and the largest of every other two."""
     sizes, products, sums = parts
     rows, columns = np.triu_indices(sums.shape[1])
-    return [
-        sizes,
-        0 * products + np.where((rows + columns) % 2 == 1, LEVELS**2 * 5, 0),
-        sums,
-    ]
+    is_odd = (rows + columns) % 2 == 1
+    return [sizes, 0 * products + np.where(is_odd, LEVELS**2 * 5, 0), sums]
 
 
 def large_response(parts: list[Any]) -> list[Any]:
-    """One response more than the samples of its class can have, beside a product that
-    has room for it.
+    """One response more than the samples of its class can have.
+
+    The product beside it has room for it.
     """
     sizes, products, sums = parts
     sums[0, 0] = LEVELS * sizes[0, 0] + 1
@@ -121,13 +117,15 @@ def large_response(parts: list[Any]) -> list[Any]:
 
 
 def small_square(parts: list[Any]) -> list[Any]:
-    """A product of a row with itself that is its response alone, of classes that all
-    weigh 1.
+    """A product of a row with itself that is its response alone.
+
+    All classes weigh 1.
     """
     _, products, sums = parts
     totals = sums[:3].sum(axis=0)
     row = int(totals.argmax())
-    rows, columns = np.triu_indices(len(totals))  # the order in which products are sent
+    # Products are sent in this order.
+    rows, columns = np.triu_indices(len(totals))
     products[0, (rows == row) & (columns == row)] = totals[row]
     return parts
 
@@ -147,11 +145,13 @@ def without_row(parts: list[Any]) -> list[Any]:
 
 def longer(*indices: int) -> Spoil:
     """Add a zero at the end of some fields of open length."""
-    return integers(
-        lambda parts: [
-            np.append(p, 0) if i in indices else p for i, p in enumerate(parts)
-        ]
-    )
+
+    def change(parts: list[Any]) -> list[Any]:
+        for index in indices:
+            parts[index] = np.append(parts[index], 0)
+        return parts
+
+    return integers(change)
 
 
 ANY: dict[str, tuple[str, Spoil]] = {
@@ -168,7 +168,7 @@ ANY: dict[str, tuple[str, Spoil]] = {
         lambda _, reply: replace(reply, fault="statistic: no"),
     ),
 }
-"""Reasons, and what is done to a reply of any phase."""
+"""Reasons, and changes of a reply of any phase."""
 
 REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
     "columns": {
@@ -193,7 +193,11 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
         ),
         "other samples": (
             "refused: counts: ",
-            counting(10, *(counted(s, 10, np.full(10, i)) for i, s in enumerate(GRID))),
+            counting(
+                10,
+                counted(GRID[0], codes=np.full(10, 0)),
+                counted(GRID[1], codes=np.full(10, 1)),
+            ),
         ),
         "too many samples": (
             "refused: counts: ",
@@ -252,18 +256,41 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
 # ---- requests
 
 
-Row = tuple[str, dict[str, Any], Change | None]
+class Row(NamedTuple):
+    """A request that a party refuses.
+
+    Parameters
+    ----------
+    start : str
+        Start of the refusal.
+    entries : dict
+        Changed entries of the config.
+    change : callable, optional
+        Change of the arrays.
+    """
+
+    start: str
+    entries: dict[str, Any]
+    change: Change | None = None
 
 
-def entries(name: str, field: str, *values: Any, form: str = "{}") -> dict[str, Row]:
-    """Rows with other values of one entry, in a text of this form."""
-    texts = [
-        form.format(value) if isinstance(value, str) else value for value in values
-    ]
-    rows: dict[str, Row] = {
-        f"{name} {str(t)[:40]!r} {len(str(t))}": (field, {f"flynn-{name}": t}, None)
-        for t in texts
-    }
+def spoiled(start: str, change: Change) -> Row:
+    """A request that is refused for its arrays."""
+    return Row(start, {}, change)
+
+
+def in_form(form: str, texts: Sequence[str]) -> list[str]:
+    """Texts, each put into a form."""
+    return [form.format(text) for text in texts]
+
+
+def entries(name: str, start: str, *values: Any) -> dict[str, Row]:
+    """Rows with other values of one entry."""
+    rows = {}
+    for value in values:
+        text = str(value)
+        row_name = f"{name} {text[:40]!r} {len(text)}"
+        rows[row_name] = Row(start, {f"flynn-{name}": value})
     assert len(rows) == len(values)
     return rows
 
@@ -272,7 +299,7 @@ def run_of(*specs: HashSpec) -> dict[str, Any]:
     """The entries of a run of other specs."""
     return {
         "flynn-specs": deflated_specs(specs),
-        "flynn-fingerprints": " ".join(FlyHash(s).fingerprint for s in specs),
+        "flynn-fingerprints": " ".join(FlyHash(spec).fingerprint for spec in specs),
     }
 
 
@@ -300,7 +327,7 @@ _OTHER = [replace(spec, n_features=5) for spec in TWO]
 _MIXED = (TWO[0], _OTHER[1])
 _NULLS = ["0" * 64, "0" * 64]
 _ENDLESS = "[" + " " * 10**6 + "1, 1, 1]"
-# that are no three integers
+# Texts that are no three integers.
 _NUMBERS = ("7", "[[", "[1, 2", "[1, 1]", "[1, 1.0, 1]", "[1, true, 1]", _ENDLESS)
 _SCORINGS = ["[]", "{}", "[[]]"]
 _TEMPERATURES = ["null", "0", '"1"']
@@ -330,21 +357,18 @@ REQUESTS: dict[str, dict[str, Row]] = {
         **entries(
             "candidates",
             "flynn-candidates",
-            *_CANDIDATES,
-            form='[[["balanced", 0.5]], [[{}]]]',
+            *in_form('[[["balanced", 0.5]], [[{}]]]', _CANDIDATES),
         ),
-        "counts of one spec": ("message", {}, lambda arrays: arrays[:2]),
-        "counts in another order": (
-            "fingerprint",
-            {},
-            lambda arrays: [*arrays[2:], *arrays[:2]],
+        "counts of one spec": spoiled("message", lambda arrays: arrays[:2]),
+        "counts in another order": spoiled(
+            "fingerprint", lambda arrays: [*arrays[2:], *arrays[:2]]
         ),
     },
     "gram": {
-        "too many rows": ("flynn-specs", run_of(*_TOO_MANY), None),
-        "six specs": ("flynn-specs", run_of(*_SIX), None),
-        "specs of different features": ("config: spec", run_of(*_MIXED), None),
-        "samples of other features": ("n_features", run_of(*_OTHER), None),
+        "too many rows": Row("flynn-specs", run_of(*_TOO_MANY)),
+        "six specs": Row("flynn-specs", run_of(*_SIX)),
+        "specs of different features": Row("config: spec", run_of(*_MIXED)),
+        "samples of other features": Row("n_features", run_of(*_OTHER)),
         **entries("fingerprints", "fingerprint", " ".join(_NULLS)),
         **entries("fingerprints", "flynn-fingerprints", " ".join([*_NULLS, "0" * 64])),
         **entries(
@@ -357,24 +381,18 @@ REQUESTS: dict[str, dict[str, Row]] = {
         ),
     },
     "evaluation with a Gram matrix": {
-        "no arrays": ("weights", {}, lambda _: []),
-        "no weights": ("counts", {}, lambda arrays: arrays[:-1]),
-        "fewer counts": (
-            "counts",
-            {},
-            lambda arrays: [arrays[0], arrays[1][:2], *arrays[2:]],
+        "no arrays": spoiled("weights", lambda _: []),
+        "no weights": spoiled("counts", lambda arrays: arrays[:-1]),
+        "fewer counts": spoiled(
+            "counts", lambda arrays: [arrays[0], arrays[1][:2], *arrays[2:]]
         ),
-        "damaged counts": (
-            "counts",
-            {},
-            lambda arrays: [arrays[0], arrays[1] // 2, *arrays[2:]],
+        "damaged counts": spoiled(
+            "counts", lambda arrays: [arrays[0], arrays[1] // 2, *arrays[2:]]
         ),
-        "counts of another hash": (
-            "fingerprint",
-            {},
-            lambda arrays: [arrays[0] ^ 1, *arrays[1:]],
+        "counts of another hash": spoiled(
+            "fingerprint", lambda arrays: [arrays[0] ^ 1, *arrays[1:]]
         ),
-        "two specs": ("message", RunSpec(GRID, NAMES).to_config(), None),
+        "two specs": Row("message", RunSpec(GRID, NAMES).to_config()),
         **entries("fingerprints", "fingerprint", "0" * 64),
         **entries(
             "scorings",
@@ -388,47 +406,46 @@ REQUESTS: dict[str, dict[str, Row]] = {
         **entries(
             "scorings",
             "flynn-scorings",
-            *_TEMPERATURES,
-            form='[["balanced", 0.5, {}, 1]]',
-        ),
-        **entries(
-            "scorings", "flynn-scorings", *_DECAYS, form='[["balanced", {}, 1, 1]]'
+            *in_form('[["balanced", 0.5, {}, 1]]', _TEMPERATURES),
         ),
         **entries(
             "scorings",
             "flynn-scorings",
-            '"anything"',
-            '["balanced"]',
-            form="[[{}, 0.5, 1, 1]]",
+            *in_form('[["balanced", {}, 1, 1]]', _DECAYS),
         ),
         **entries(
             "scorings",
             "flynn-scorings",
-            *_MEMBER_WEIGHTS,
-            form='[["balanced", 0.5, 1, {}]]',
+            '[["anything", 0.5, 1, 1]]',
+            '[[["balanced"], 0.5, 1, 1]]',
         ),
         **entries(
-            "scorings", "flynn-scorings", '["balanced", 0.5, 1, 1]', form="[{0}, {0}]"
+            "scorings",
+            "flynn-scorings",
+            *in_form('[["balanced", 0.5, 1, {}]]', _MEMBER_WEIGHTS),
+        ),
+        **entries(
+            "scorings",
+            "flynn-scorings",
+            '[["balanced", 0.5, 1, 1], ["balanced", 0.5, 1, 1]]',
         ),
         **entries("tries", "flynn-tries", 1),
         **entries("n-releases", "flynn-n-releases", -1, True),
-        "more weights than announced": ("message", {"flynn-gram": None}, None),
-        "weights of a row less": ("counts", {}, weights(1, 63)),
-        "weights too large": ("counts", {}, weights(LARGEST_WEIGHT + 1)),
-        "weights too small": ("counts", {}, weights(-LARGEST_WEIGHT - 1)),
-        "junk": (
-            "counts",
-            {},
-            lambda arrays: [*arrays[:-1], np.arange(60, dtype=np.uint8)],
+        "more weights than announced": Row("message", {"flynn-gram": None}),
+        "weights of a row less": spoiled("counts", weights(1, 63)),
+        "weights too large": spoiled("counts", weights(LARGEST_WEIGHT + 1)),
+        "weights too small": spoiled("counts", weights(-LARGEST_WEIGHT - 1)),
+        "junk": spoiled(
+            "counts", lambda arrays: [*arrays[:-1], np.arange(60, dtype=np.uint8)]
         ),
         **entries("gram", "flynn-gram", *_NUMBERS, f"[{LARGEST_BIAS + 1}, 0, 0]"),
         **entries("gram-specs", "flynn-gram", None, "[]", b"junk"),
-        "six specs of the Gram matrix": ("flynn-gram", gram_of(*_SIX), None),
-        "too many rows": ("flynn-gram", gram_of(*_TOO_MANY), None),
-        "specs of different features": ("flynn-gram", gram_of(*_MIXED), None),
-        "specs of other features": ("config: gram", gram_of(*_OTHER), None),
+        "six specs of the Gram matrix": Row("flynn-gram", gram_of(*_SIX)),
+        "too many rows": Row("flynn-gram", gram_of(*_TOO_MANY)),
+        "specs of different features": Row("flynn-gram", gram_of(*_MIXED)),
+        "specs of other features": Row("config: gram", gram_of(*_OTHER)),
         **entries("gram-fingerprints", "flynn-gram-fingerprints", None, _NULLS[0]),
         **entries("gram-fingerprints", "fingerprint", " ".join(_NULLS)),
     },
 }
-"""Starts of the refusals, changed entries, and what becomes of the arrays."""
+"""Requests that a party refuses, by the names of the cases and of the changes."""

@@ -1,5 +1,6 @@
-"""Registry of the requests of all phases, over which `test_laws` runs; a new phase adds
-one entry.
+"""Registry of the requests of all phases, over which `test_laws` runs.
+
+A new phase adds one entry.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ from tests.federated.runs import (
 )
 
 BOUND = 64
-# 12 samples of three classes
 SOME = np.array([0, 3, 9, 50, 51, 77, 100, 101, 102, 120, 149, 60])
+"""Places of 12 samples of three classes."""
 RUN = RunSpec(GRID, NAMES)
 TOTALS = CountsOfSpecs(
     tuple(ClassCounts.from_data(flynn_hash(spec), X[SOME], Y[SOME], 3) for spec in GRID)
@@ -107,16 +108,15 @@ class Case:
 
     def member(self, places: Any) -> Member:
         """The party with some of the samples, as a run knows it."""
-        return Member(
-            "", "1", sizes=tuple(np.bincount(Y[places], minlength=3).tolist())
-        )
+        sizes = np.bincount(Y[places], minlength=3)
+        return Member("", "1", sizes=tuple(sizes.tolist()))
 
     def of(self, places: Any) -> Any:
         """The statistic of some samples, over the wire and back."""
-        found = statistic_of(self.request, self.party(places), self.member(places))
-        if found is None:
+        statistic = statistic_of(self.request, self.party(places), self.member(places))
+        if statistic is None:
             return self.request.zero
-        return found
+        return statistic
 
     def steps(self) -> Exchange:
         """A run in which this phase is due."""
@@ -170,28 +170,24 @@ CASES = {
 }
 
 
+_IN_CLEAR = ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest
 SECURE: dict[str, Request[Any]] = {
     name: replace(
         case.request,
         run=replace(case.request.run, bound=BOUND),  # type: ignore[attr-defined]
     )
     for name, case in CASES.items()
-    if not case.is_evaluation
-    and not isinstance(
-        case.request, ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest
-    )
+    if not case.is_evaluation and not isinstance(case.request, _IN_CLEAR)
 }
+"""Requests of secure sums; the bins are asked for in no other run."""
 _CUTS = (np.arange(8) << KEY_BITS) // 2
-# of which there is none in clear
 SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)
 _RESULTS: Any = CASES["evaluation"].request
 SECURE["evaluation"] = SecureEvaluationRequest(
     replace(RUN, bound=BOUND), _RESULTS.model
 )
 SECURE_CASES = {name: Case(request) for name, request in SECURE.items()}
-SECURE_TOTALS = {name: CASES[name].of(SOME) for name in SECURE if name in CASES} | {
-    "bins": Tables(
-        (ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True),)
-    )
-}
+_BINS = ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True)
+SECURE_TOTALS = {name: CASES[name].of(SOME) for name in SECURE if name in CASES}
+SECURE_TOTALS["bins"] = Tables((_BINS,))
 """The statistic of all samples, from answers in clear or by hand."""

@@ -1,6 +1,4 @@
-"""Whole runs over parties that hold shares of iris, by each of the three drivers of a
-`Run`.
-"""
+"""Whole runs over parties that hold shares of iris, by each driver of a `Run`."""
 
 from __future__ import annotations
 
@@ -130,7 +128,8 @@ def replied(request: Request[Any], party: Party, cid: str = "1") -> Reply:
 def declined(answer: Answer) -> str:
     """The reason of an answer that is a refusal, and nothing else."""
     assert answer.metrics.keys() - {"flynn-party"} == {REFUSED}
-    assert (answer.arrays, answer.n_examples) == ([], 0)
+    assert answer.arrays == []
+    assert answer.n_examples == 0
     reason = str(answer.metrics[REFUSED])
     assert len(reason) < 500
     return reason
@@ -139,14 +138,15 @@ def declined(answer: Answer) -> str:
 def refusal(
     request: Request[Any], party: Party, entries: Mapping[str, Any], arrays: Any = None
 ) -> str:
-    """The reason of a party that refuses a request with other config entries (None:
-    none such) or other arrays.
+    """The reason of a party that refuses a request with other entries or arrays.
+
+    An entry of None is left out of the config.
     """
     config = config_of(request) | dict(entries)
     config = {name: value for name, value in config.items() if value is not None}
-    return declined(
-        party.answer(config, request.arrays() if arrays is None else arrays)
-    )
+    if arrays is None:
+        arrays = request.arrays()
+    return declined(party.answer(config, arrays))
 
 
 def statistic_of(
@@ -183,24 +183,27 @@ class Exchange:
         failures: Mapping[str, str] | None = None,
         spoil: Callable[[Reply], Reply] | None = None,
     ) -> Any:
-        """One exchange with the parties that are there; those in `failures` answer with
-        an error.
+        """One exchange with the parties that are there.
+
+        Those in `failures` answer with an error.
         """
-        here = list(self.parties if present is None else present)
+        if present is None:
+            present = self.parties
         due = self.run.due
-        ask = self.run.ask(channel or ("" if due is None else due.channel), here)
+        if channel == DUE and due is not None:
+            channel = due.channel
+        ask = self.run.ask(channel, list(present))
         if ask is None:
             return None
         self.asked.append((ask.phase.name, list(ask.cids)))
         failed = {
             cid: reason for cid, reason in (failures or {}).items() if cid in ask.cids
         }
-        replies = self.replies(
-            ask, [cid for cid in ask.cids if cid not in failed and cid not in self.lost]
-        )
-        return self.run.complete(
-            [spoil(each) if spoil else each for each in replies], Failures(failed)
-        )
+        silent = self.lost.union(failed)
+        replies = self.replies(ask, [cid for cid in ask.cids if cid not in silent])
+        if spoil is not None:
+            replies = [spoil(reply) for reply in replies]
+        return self.run.complete(replies, Failures(failed))
 
     def until(self, phase: str) -> Exchange:
         """Go on until a phase is due, and return the same."""
@@ -215,13 +218,14 @@ class Exchange:
     def reply(self, ask: Ask, cid: str) -> Reply:
         """Return the reply of one party."""
         arrays = codec.read_tensors(ask.tensors)
-        return reply_of(
-            cid, self.parties[cid].answer(dict(ask.config), arrays, ask.phase.channel)
-        )
+        party = self.parties[cid]
+        return reply_of(cid, party.answer(dict(ask.config), arrays, ask.phase.channel))
 
     def rounds(self, n: int | None = None) -> Run:
         """So many of Flower's rounds, by default as many as the run takes."""
-        for _ in range(self.run.num_rounds if n is None else n):
+        if n is None:
+            n = self.run.num_rounds
+        for _ in range(n):
             self.step(TRAIN)
             self.step(EVALUATE)
         return self.run
@@ -230,8 +234,9 @@ class Exchange:
 def exchange(
     spec: Any, how: str = "iid", n: int = 4, floor: int = 1, **changes: Any
 ) -> Exchange:
-    """A run that has not begun, with parties that hold shares of iris and have this
-    `min_examples`.
+    """A run that has not begun, with parties that hold shares of iris.
+
+    `floor` is the `min_examples` of each.
     """
     options = {"min_examples": floor, "gram": True}
     parties = {

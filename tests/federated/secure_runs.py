@@ -1,5 +1,6 @@
-"""Whole secure runs in this process: vectors are added in clear here, as SecAgg+ adds
-them masked.
+"""Whole secure runs in this process.
+
+Vectors are added in clear here, as SecAgg+ adds them masked.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ def as_it_is(ask: Ask, cid: str, vector: np.ndarray) -> np.ndarray | None:
 
 def lost(phase: str, who: str = "3") -> Spoil:
     """A party is lost in a phase."""
-    return lambda ask, cid, vector: (
-        None if (ask.phase.name, cid) == (phase, who) else vector
-    )
+
+    def spoil(ask: Ask, cid: str, vector: np.ndarray) -> np.ndarray | None:
+        if (ask.phase.name, cid) == (phase, who):
+            return None
+        return vector
+
+    return spoil
 
 
 def odd(phase: str, place: int | slice, value: int) -> Spoil:
@@ -50,8 +55,8 @@ def mean_of(answers: dict[str, Answer]) -> list[Reply]:
         return []
     mean = sum(answer.arrays[0] for answer in answers.values()) / len(answers)
     return [
-        Reply(cid, codec.write_tensors([mean]), each.n_examples, each.metrics)
-        for cid, each in answers.items()
+        Reply(cid, codec.write_tensors([mean]), answer.n_examples, answer.metrics)
+        for cid, answer in answers.items()
     ]
 
 
@@ -69,20 +74,18 @@ class Masked(Exchange):
             answer = self.parties[cid].answer(
                 dict(ask.config), codec.read_tensors(ask.tensors), TRAIN
             )
-            if answer.arrays:  # else the mod fails, and the party is lost
-                (vector,) = answer.arrays
-                assert (vector.dtype, vector.shape) == (
-                    np.int64,
-                    (ask.request.n_entries,),
-                )
-                assert np.abs(vector).max(initial=0) <= ask.request.bound
-                assert (answer.n_examples, answer.metrics.keys()) == (
-                    1,
-                    {"flynn-party"},
-                )
-                spoiled = self.masks(ask, cid, vector)
-                if spoiled is not None:
-                    there[cid] = Answer([spoiled], answer.n_examples, answer.metrics)
+            # Without a vector the mod fails, and the party is lost.
+            if not answer.arrays:
+                continue
+            (vector,) = answer.arrays
+            assert vector.dtype == np.int64
+            assert vector.shape == (ask.request.n_entries,)
+            assert np.abs(vector).max(initial=0) <= ask.request.bound
+            assert answer.n_examples == 1
+            assert answer.metrics.keys() == {"flynn-party"}
+            spoiled = self.masks(ask, cid, vector)
+            if spoiled is not None:
+                there[cid] = Answer([spoiled], answer.n_examples, answer.metrics)
         return mean_of(there)
 
 
@@ -94,8 +97,10 @@ def secretly(
     watch: Any = None,
     **more: Any,
 ) -> Run:
-    """A secure run; `spoil` changes a party's vector, None if the party is lost;
-    `watch` sees each exchange.
+    """A secure run.
+
+    `spoil` changes a party's vector, to None if the party is lost; `watch` sees each
+    exchange.
     """
     given = {"secure": True, "evaluates": True, "min_examples": 1} | more
     parties = {
@@ -110,7 +115,7 @@ def secretly(
     steps = Masked(run, parties, masks=spoil)
     for _ in range(run.num_rounds):
         for channel in (TRAIN, EVALUATE):
-            taken = steps.step(channel)
-            if taken is not None and watch is not None:
-                watch(run, taken)
+            outcome = steps.step(channel)
+            if outcome is not None and watch is not None:
+                watch(run, outcome)
     return run

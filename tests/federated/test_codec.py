@@ -1,5 +1,6 @@
-"""A message says what was counted, whole, or it is refused and nothing is allocated for
-it.
+"""A message says what was counted, whole, or it is refused.
+
+Nothing is allocated for a message that is refused.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ def test_tensors_are_read_as_numpy_reads_them(
 ) -> None:
     array = order(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype))
     (read,) = codec.read_tensors([npy(array)])
-    assert (read.dtype, read.flags.writeable) == (array.dtype, False)
+    assert read.dtype == array.dtype
+    assert not read.flags.writeable
     np.testing.assert_array_equal(read, array)
 
 

@@ -1,5 +1,6 @@
-"""Replies of a phase: exact sums in any order, nobody twice, and a bad reply costs its
-sender alone.
+"""Replies of a phase are summed exactly in any order, nobody's twice.
+
+A bad reply costs its sender alone.
 """
 
 from __future__ import annotations
@@ -87,9 +88,11 @@ def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
 def test_a_party_has_the_influence_of_its_samples(
     winners: list[tuple[int, list[int]]], alike: bool, more: int
 ) -> None:
-    """Counts that a party invents, all on the same bits if it likes, and a number of
-    samples that fits them or not: no entry of the sum grows by more than the samples
-    that are counted, nor the sum by more than their winners.
+    """A party that invents counts has no more influence than its samples.
+
+    It may put all of them on the same bits, and its number of samples fits them or not.
+    No entry of the sum grows by more than the samples that are counted, nor the sum by
+    more than their winners.
     """
     array = np.zeros((3, 24), np.int64)
     for label, order in winners:
@@ -175,14 +178,14 @@ def test_a_batch_tells_who_sent_what() -> None:
         good, good_reply("18", n=0, flynn_party=3, flynn_seconds=float("nan"))
     )
     first, second = batch.members.values()
-    assert (first.name, first.node, first.examples, first.bytes, first.seconds) == (
-        "Basel",
-        "17",
-        5,
-        good.n_bytes,
-        1.5,
-    )
+    assert first.name == "Basel"
+    assert first.node == "17"
+    assert first.examples == 5
+    assert first.bytes == good.n_bytes
+    assert first.seconds == 1.5
     assert first.sha256 == (counts_of(*points(5)).sha256(),)
-    assert (str(second), second.examples, second.seconds) == ("node 18", 0, None)
-    # single statistics are kept only where a phase reports on parties
+    assert str(second) == "node 18"
+    assert second.examples == 0
+    assert second.seconds is None
+    # Single statistics are kept only where a phase reports on parties.
     assert batch.parts == {}

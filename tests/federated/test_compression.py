@@ -1,5 +1,6 @@
-"""Packed counts: what goes in comes out, near the entropy, and no bytes make the reader
-do more than it expects.
+"""Packed counts come out as they went in, and take little more than their entropy.
+
+No bytes make the reader do more than it expects.
 """
 
 from __future__ import annotations
@@ -52,11 +53,8 @@ def test_what_is_packed_is_unpacked(counts: np.ndarray) -> None:
 
 def bytes_of_entropy(counts: np.ndarray) -> float:
     """The least that a code of single entries takes on average."""
-    return (
-        float(entropy(np.unique(counts, return_counts=True)[1], base=2))
-        * counts.size
-        / 8
-    )
+    _, frequencies = np.unique(counts, return_counts=True)
+    return float(entropy(frequencies, base=2)) * counts.size / 8
 
 
 @pytest.mark.parametrize(
@@ -95,9 +93,8 @@ def by_hand(
     version: int = 1,
     shape: Any = (2, 4),
 ) -> bytes:
-    return signed(
-        struct.pack("<BBBIII", version, *widths, *shape, n), deflated(*planes) + behind
-    )
+    header = struct.pack("<BBBIII", version, *widths, *shape, n)
+    return signed(header, deflated(*planes) + behind)
 
 
 def signed(header: bytes, body: bytes) -> bytes:
@@ -112,13 +109,11 @@ def test_the_format_is_as_it_is_written_down() -> None:
     read = unpack(np.frombuffer(GOOD, np.uint8), (2, 4), largest=3)
     assert read.tolist() == [[0, 3, 0, 0], [0, 0, 1, 0]]
     wide = by_hand(1, b"\x02", b"\x00", b"\xff", b"\x01", widths=(2, 2), shape=(1, 4))
-    assert unpack(np.frombuffer(wide, np.uint8), (1, 4), largest=512).tolist() == [
-        [0, 0, 512, 0]
-    ]
+    read = unpack(np.frombuffer(wide, np.uint8), (1, 4), largest=512)
+    assert read.tolist() == [[0, 0, 512, 0]]
     dense = by_hand(4, b"\x00\x05\x00\x01", widths=(0, 1), shape=(1, 4))
-    assert unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=5).tolist() == [
-        [0, 5, 0, 1]
-    ]
+    read = unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=5)
+    assert read.tolist() == [[0, 5, 0, 1]]
     with raises(PayloadError, field="counts", expected="entries of at most 4"):
         unpack(np.frombuffer(dense, np.uint8), (1, 4), largest=4)
 
@@ -127,69 +122,82 @@ OF_COUNTS = "packed counts of version 1"
 OF_WIDTHS = "gaps of 0 to 4 and entries of 1 to 8 bytes"
 DAMAGED = "bytes of their checksum"
 BEHIND = "nothing behind the entries"
-PLANES = (b"\x01\x04", b"\x02\x00")
-
-
-ZERO = b"\0"
 FEW = "more or fewer"
-LARGER = "entries of at most 100"
-NO_COUNTS: list[tuple[bytes, str, Any]] = [
-    (b"", OF_COUNTS, "no bytes"),
-    (GOOD[:18], OF_COUNTS, "version 1"),
-]
-NO_COUNTS += [(by_hand(2, *PLANES, version=2), OF_COUNTS, "version 2")]
-NO_COUNTS += [
-    (by_hand(2, *PLANES, shape=shape), "shape (2, 4)", shape)
-    for shape in ((4, 2), (2**32 - 1, 0))
-]
-NO_COUNTS += [(by_hand(n, ZERO, ZERO), "at most 8 entries", n) for n in (9, 2**32 - 1)]
-WIDTHS = ((3, 1), (1, 0), (1, 255))
-NO_COUNTS += [
-    (by_hand(1, ZERO, ZERO, widths=each), OF_WIDTHS, "{} and {}".format(*each))
-    for each in WIDTHS
-]
-NO_COUNTS += [(by_hand(n, bytes(n), widths=(0, 1)), "all 8 entries", n) for n in (0, 7)]
-NO_COUNTS += [
-    (raw, DAMAGED, "damaged bytes")
-    for raw in (GOOD[:-1], GOOD + ZERO, GOOD[:20] + ZERO + GOOD[21:])
-]
-NO_COUNTS += [(by_hand(2, *PLANES, behind=ZERO), BEHIND, "1 bytes")]
-NO_COUNTS += [(by_hand(2, *PLANES, behind=deflated(ZERO)), BEHIND, "3 bytes")]
-NO_COUNTS += [
-    (by_hand(2, b"\x01", b"\0\0"), "2 gaps", FEW),
-    (by_hand(1, b"\0\0", ZERO), "1 gaps", FEW),
-]
-NO_COUNTS += [
-    (by_hand(1, ZERO, b"\0\0"), "1 entries", FEW),
-    (by_hand(1, ZERO), "1 entries", FEW),
-]
-NO_COUNTS += [(by_hand(1, ZERO, ZERO, widths=(1, 2)), "1 entries", FEW)]
-NO_COUNTS += [(by_hand(1, behind=b"\xff" * 3), "1 gaps", FEW)]
-NO_COUNTS += [
-    (by_hand(8, *[bytes(2**24)] * n, widths=(0, n)), "8 entries", FEW) for n in (1, 8)
-]
-NO_COUNTS += [
-    (
-        by_hand(8, bytes(8), *[bytes(8)] * 7, bytes(2**24), widths=(1, 8)),
+WITHIN_100 = "entries of at most 100"
+LARGER = "a larger entry"
+PLANES = (b"\x01\x04", b"\x02\x00")
+ZERO = b"\0"
+LONG = bytes(2**24)
+NO_COUNTS = {
+    "nothing": (b"", OF_COUNTS, "no bytes"),
+    "half a header": (GOOD[:18], OF_COUNTS, "version 1"),
+    "another version": (by_hand(2, *PLANES, version=2), OF_COUNTS, "version 2"),
+    "turned": (by_hand(2, *PLANES, shape=(4, 2)), "shape (2, 4)", (4, 2)),
+    "another shape": (
+        by_hand(2, *PLANES, shape=(2**32 - 1, 0)),
+        "shape (2, 4)",
+        (2**32 - 1, 0),
+    ),
+    "an entry too many": (by_hand(9, ZERO, ZERO), "at most 8 entries", 9),
+    "as many entries as can be said": (
+        by_hand(2**32 - 1, ZERO, ZERO),
+        "at most 8 entries",
+        2**32 - 1,
+    ),
+    "gaps of 3 bytes": (by_hand(1, ZERO, ZERO, widths=(3, 1)), OF_WIDTHS, "3 and 1"),
+    "entries of 0 bytes": (by_hand(1, ZERO, ZERO, widths=(1, 0)), OF_WIDTHS, "1 and 0"),
+    "entries of 255 bytes": (
+        by_hand(1, ZERO, ZERO, widths=(1, 255)),
+        OF_WIDTHS,
+        "1 and 255",
+    ),
+    "no gaps and no entry": (by_hand(0, b"", widths=(0, 1)), "all 8 entries", 0),
+    "no gaps and 7 entries": (by_hand(7, bytes(7), widths=(0, 1)), "all 8 entries", 7),
+    "cut off": (GOOD[:-1], DAMAGED, "damaged bytes"),
+    "a byte more": (GOOD + ZERO, DAMAGED, "damaged bytes"),
+    "another byte": (GOOD[:20] + ZERO + GOOD[21:], DAMAGED, "damaged bytes"),
+    "a byte behind": (by_hand(2, *PLANES, behind=ZERO), BEHIND, "1 bytes"),
+    "a plane behind": (by_hand(2, *PLANES, behind=deflated(ZERO)), BEHIND, "3 bytes"),
+    "a gap too few": (by_hand(2, b"\x01", b"\0\0"), "2 gaps", FEW),
+    "a gap too many": (by_hand(1, b"\0\0", ZERO), "1 gaps", FEW),
+    "an entry more than gaps": (by_hand(1, ZERO, b"\0\0"), "1 entries", FEW),
+    "no entries": (by_hand(1, ZERO), "1 entries", FEW),
+    "half an entry": (by_hand(1, ZERO, ZERO, widths=(1, 2)), "1 entries", FEW),
+    "no planes": (by_hand(1, behind=b"\xff" * 3), "1 gaps", FEW),
+    "a long plane": (by_hand(8, LONG, widths=(0, 1)), "8 entries", FEW),
+    "8 long planes": (by_hand(8, *[LONG] * 8, widths=(0, 8)), "8 entries", FEW),
+    "a long plane behind good ones": (
+        by_hand(8, *[bytes(8)] * 8, LONG, widths=(1, 8)),
         "8 entries",
         FEW,
-    )
-]
-NO_COUNTS += [(by_hand(8, bytes(2**24), bytes(2**24)), "8 gaps", FEW)]
-NO_COUNTS += [(by_hand(1, b"\x08", ZERO), "gaps below 8", "a larger gap")]
-NO_COUNTS += [
-    (by_hand(2, b"\x04\x03", b"\0\0"), "entries within 2 rows of 4", "an index beyond")
-]
-NO_COUNTS += [
-    (by_hand(1, ZERO, *[b"\xff"] * 8, widths=(1, 8)), LARGER, "a larger entry")
-]
-NO_COUNTS += [(by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)), LARGER, "a larger entry")]
-NO_COUNTS += [(by_hand(1, ZERO, b"\x64"), LARGER, "a larger entry")]
+    ),
+    "long gaps": (by_hand(8, LONG, LONG), "8 gaps", FEW),
+    "a gap out of the table": (
+        by_hand(1, b"\x08", ZERO),
+        "gaps below 8",
+        "a larger gap",
+    ),
+    "gaps that lead out of the table": (
+        by_hand(2, b"\x04\x03", b"\0\0"),
+        "entries within 2 rows of 4",
+        "an index beyond",
+    ),
+    "the largest entry": (
+        by_hand(1, ZERO, *[b"\xff"] * 8, widths=(1, 8)),
+        WITHIN_100,
+        LARGER,
+    ),
+    "the largest entries": (
+        by_hand(8, *[b"\xff" * 8] * 8, widths=(0, 8)),
+        WITHIN_100,
+        LARGER,
+    ),
+    "an entry of 101": (by_hand(1, ZERO, b"\x64"), WITHIN_100, LARGER),
+}
+"""Bytes by what is wrong with them, and what the error expects and gets."""
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected", "got"), NO_COUNTS, ids=map(str, range(len(NO_COUNTS)))
-)
+@pytest.mark.parametrize(("raw", "expected", "got"), NO_COUNTS.values(), ids=NO_COUNTS)
 def test_bytes_that_are_no_counts_are_refused(
     raw: bytes, expected: str, got: Any
 ) -> None:
@@ -207,31 +215,39 @@ CHANGES = st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), max_si
 def changed(
     whole: bytes, changes: list[tuple[int, int]], length: int, is_sealed: bool
 ) -> Any:
-    """Packed bytes of which some are others, or missing; a sender that means it makes
-    the checksum right.
+    """Packed bytes of which some are others, or missing.
+
+    A sender that means it makes the checksum right.
     """
     raw = bytearray(whole)
     for place, value in changes:
         raw[place % len(raw)] = value
-    raw = raw[: length or len(raw)]
-    return np.frombuffer(
-        sealed(bytes(raw)) if is_sealed and len(raw) > 19 else bytes(raw), np.uint8
-    )
+    message = bytes(raw[: length or len(raw)])
+    if is_sealed and len(message) > 19:
+        message = sealed(message)
+    return np.frombuffer(message, np.uint8)
 
 
 def table_of_numbers(raw: Any, shape: tuple[int, int], most: int) -> np.ndarray:
     """Numbers, with as many zeros behind them as make a table."""
-    found = unpack_numbers(raw, 600, most)
-    return np.append(found, np.zeros(600 - len(found), found.dtype)).reshape(shape)
+    numbers = unpack_numbers(raw, 600, most)
+    return np.append(numbers, np.zeros(600 - len(numbers), numbers.dtype)).reshape(
+        shape
+    )
 
 
 RANDOM = np.random.default_rng(0)
-PACKED: dict[str, Any] = {
-    f"counts, {mean}": (pack(RANDOM.poisson(mean, (3, 200))), unpack)
-    for mean in (0.02, 0.5, 40)
+RARE = RANDOM.poisson(0.02, (3, 200))
+FREQUENT = RANDOM.poisson(0.5, (3, 200))
+LARGE = RANDOM.poisson(40, (3, 200))
+PACKED = {
+    "rare counts": (pack(RARE), unpack, 0),
+    "frequent counts": (pack(FREQUENT), unpack, 0),
+    "large counts": (pack(LARGE), unpack, 0),
+    "signed": (pack_signed(RANDOM.integers(-9, 10, (3, 200))), unpack_signed, -100),
+    "numbers": (pack_numbers(RANDOM.integers(0, 90, 600)), table_of_numbers, 0),
 }
-PACKED["signed"] = pack_signed(RANDOM.integers(-9, 10, (3, 200))), unpack_signed
-PACKED["numbers"] = pack_numbers(RANDOM.integers(0, 90, 600)), table_of_numbers
+"""Messages, functions that read them, and the least number that one has."""
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -240,12 +256,9 @@ PACKED["numbers"] = pack_numbers(RANDOM.integers(0, 90, 600)), table_of_numbers
 def test_changed_bytes_are_read_within_bounds_or_refused(
     name: str, changes: Any, length: int, is_sealed: bool
 ) -> None:
-    whole, read = PACKED[name]
-    read_or_refused(
-        changed(whole.tobytes(), changes, length, is_sealed),
-        read,
-        -100 if name == "signed" else 0,
-    )
+    whole, read, least = PACKED[name]
+    raw = changed(whole.tobytes(), changes, length, is_sealed)
+    read_or_refused(raw, read, least)
 
 
 @given(
@@ -257,12 +270,8 @@ def test_changed_bytes_are_read_within_bounds_or_refused(
 def test_no_bytes_are_more_than_counts(
     body: bytes, gap_width: int, width: int, n: int
 ) -> None:
-    read_or_refused(
-        np.frombuffer(
-            signed(struct.pack("<BBBIII", 1, gap_width, width, 3, 200, n), body),
-            np.uint8,
-        )
-    )
+    header = struct.pack("<BBBIII", 1, gap_width, width, 3, 200, n)
+    read_or_refused(np.frombuffer(signed(header, body), np.uint8))
 
 
 def read_or_refused(
@@ -270,9 +279,10 @@ def read_or_refused(
 ) -> None:
     """Numbers that are read are whole and within their bounds."""
     with traced() as memory, suppress(PayloadError):
-        found = read(raw, (3, 200), most)
-        assert (found.shape, found.dtype) == ((3, 200), np.int64)
-        assert least <= found.min() <= found.max() <= most
+        table = read(raw, (3, 200), most)
+        assert table.shape == (3, 200)
+        assert table.dtype == np.int64
+        assert least <= table.min() <= table.max() <= most
     assert memory.peak < 2**19
 
 
@@ -280,14 +290,10 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
     huge = np.broadcast_to(np.uint8(0), (2**16, 2**15))
     with raises(CountsError, field="counts", got=2**31):
         pack(huge)
-    with raises(
-        PayloadError, field="counts", expected=f"at most {2**31} entries", got=0
-    ):
-        unpack(
-            np.frombuffer(by_hand(0, b"", b"", shape=huge.shape), np.uint8),
-            huge.shape,
-            9,
-        )
+    empty = np.frombuffer(by_hand(0, b"", b"", shape=huge.shape), np.uint8)
+    expected = f"at most {2**31} entries"
+    with raises(PayloadError, field="counts", expected=expected, got=0):
+        unpack(empty, huge.shape, 9)
 
 
 # ---- numbers
@@ -296,57 +302,60 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
 @given(arrays(np.int64, st.integers(0, 60), elements=SKEWED))
 def test_numbers_make_the_round_trip(numbers: np.ndarray) -> None:
     packed = pack_numbers(numbers)
-    found = unpack_numbers(packed, len(numbers), 2**63 - 1)
-    np.testing.assert_array_equal(found, numbers)
-    assert (packed.dtype, packed.ndim, found.dtype) == (np.uint8, 1, np.int64)
+    read = unpack_numbers(packed, len(numbers), 2**63 - 1)
+    np.testing.assert_array_equal(read, numbers)
+    assert packed.dtype == np.uint8
+    assert packed.ndim == 1
+    assert read.dtype == np.int64
 
 
 def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
     numbers = np.array([1, 256, 3])
     by_hand = struct.pack("<QB", 3, 2) + deflated(b"\1\0\3", b"\0\1\0")
-    np.testing.assert_array_equal(
-        unpack_numbers(np.frombuffer(by_hand, np.uint8), 3, 256), numbers
-    )
+    read = unpack_numbers(np.frombuffer(by_hand, np.uint8), 3, 256)
+    np.testing.assert_array_equal(read, numbers)
     assert pack_numbers(numbers).tobytes()[:9] == by_hand[:9]
 
 
-def of_numbers(n: int, width: int, body: bytes = b"", *planes: bytes) -> bytes:
-    return struct.pack("<QB", n, width) + body + (deflated(*planes) if planes else b"")
+def of_numbers(n: int, width: int, *planes: bytes) -> bytes:
+    """Numbers of so many bytes, in planes."""
+    body = b""
+    if planes:
+        body = deflated(*planes)
+    return struct.pack("<QB", n, width) + body
 
 
-NO_NUMBERS = [
-    b"",
-    bytes(8),
-    of_numbers(4, 1, b"", bytes(4)),
-    of_numbers(2**63, 1),
-    of_numbers(3, 0),
-]
-NO_NUMBERS += [
-    of_numbers(3, 3, b"", *[bytes(3)] * 3),
-    of_numbers(3, 1, deflated(bytes(3)) + b"x"),
-]
-# 101
-NO_NUMBERS += [
-    of_numbers(3, 1, b"", b"\0\0\x65"),
-    of_numbers(3, 8, b"", *[bytes(3)] * 7, b"\0\0\xff"),
-]
-NO_PLANES = [
-    of_numbers(3, 1),
-    of_numbers(3, 1, b"junk"),
-    of_numbers(3, 1, b"", bytes(2)),
-]
-NO_PLANES += [of_numbers(3, 1, b"", bytes(2**24)), of_numbers(3, 2, b"", bytes(3))]
+NO_NUMBERS = {
+    "nothing": b"",
+    "half a header": bytes(8),
+    "a number too many": of_numbers(4, 1, bytes(4)),
+    "as many as can be said": of_numbers(2**63, 1),
+    "no width": of_numbers(3, 0),
+    "a width of 3": of_numbers(3, 3, *[bytes(3)] * 3),
+    "a byte behind": of_numbers(3, 1, bytes(3)) + b"x",
+    "a number of 101": of_numbers(3, 1, b"\0\0\x65"),
+    "a large number": of_numbers(3, 8, *[bytes(3)] * 7, b"\0\0\xff"),
+}
+NO_PLANES = {
+    "no plane": of_numbers(3, 1),
+    "junk": of_numbers(3, 1) + b"junk",
+    "a short plane": of_numbers(3, 1, bytes(2)),
+    "a long plane": of_numbers(3, 1, LONG),
+    "a plane too few": of_numbers(3, 2, bytes(3)),
+}
+"""Bytes by what is wrong with them."""
 
 
-@pytest.mark.parametrize(
-    ("raw", "field"),
-    [
-        *((raw, "numbers") for raw in NO_NUMBERS),
-        *((raw, "counts") for raw in NO_PLANES),
-    ],
-)
-def test_bytes_that_are_no_numbers_are_refused(raw: bytes, field: str) -> None:
-    with traced() as memory, raises(PayloadError, field=field):
+@pytest.mark.parametrize("raw", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_bytes_that_are_no_numbers_are_refused(raw: bytes) -> None:
+    with traced() as memory, raises(PayloadError, field="numbers"):
+        unpack_numbers(np.frombuffer(raw, np.uint8), 3, 100)
+    assert memory.peak < 100_000 + 4 * len(raw)
+
+
+@pytest.mark.parametrize("raw", NO_PLANES.values(), ids=NO_PLANES)
+def test_bytes_that_are_no_planes_are_refused(raw: bytes) -> None:
+    with traced() as memory, raises(PayloadError, field="counts"):
         unpack_numbers(np.frombuffer(raw, np.uint8), 3, 100)
     assert memory.peak < 100_000 + 4 * len(raw)
 
@@ -356,18 +365,18 @@ def test_numbers_beyond_int64_are_refused_whatever_is_allowed() -> None:
         unpack_numbers(pack_numbers(np.array([2**63], np.uint64)), 1, 2**70)
 
 
-@pytest.mark.parametrize(
-    "entries", [[2**63, 1, 2], [0, 2**63 - 1, 0], [0, 2**64 - 2, 0]]
-)
+@pytest.mark.parametrize("entries", [[2**63, 1, 2], [0, 2**64 - 2, 0]])
 def test_counts_beyond_int64_are_refused_whatever_is_allowed(
     entries: list[int],
 ) -> None:
     packed = pack(np.array([entries], np.uint64))
-    if max(entries) < 2**63:
-        np.testing.assert_array_equal(unpack(packed, (1, 3), 2**70), [entries])
-    else:
-        with raises(PayloadError, field="counts"):
-            unpack(packed, (1, 3), 2**70)
+    with raises(PayloadError, field="counts"):
+        unpack(packed, (1, 3), 2**70)
+
+
+def test_the_largest_count_of_int64_is_read() -> None:
+    packed = pack(np.array([[0, 2**63 - 1, 0]], np.uint64))
+    np.testing.assert_array_equal(unpack(packed, (1, 3), 2**70), [[0, 2**63 - 1, 0]])
 
 
 # ---- tables of both signs
@@ -382,9 +391,11 @@ SIGNED = st.one_of(
 def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
     packed = pack_signed(table)
     largest = int(np.abs(table).max())
-    found = unpack_signed(packed, table.shape, largest)
-    np.testing.assert_array_equal(found, table)
-    assert (packed.dtype, packed.ndim, found.dtype) == (np.uint8, 1, np.int64)
+    read = unpack_signed(packed, table.shape, largest)
+    np.testing.assert_array_equal(read, table)
+    assert packed.dtype == np.uint8
+    assert packed.ndim == 1
+    assert read.dtype == np.int64
     if largest:
         with raises(PayloadError, field="counts"):
             unpack_signed(packed, table.shape, largest - 1)
@@ -392,11 +403,9 @@ def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
 
 def test_small_magnitudes_of_either_sign_are_small_numbers() -> None:
     table = np.array([[0, -1, 1, -2, 2]])
-    np.testing.assert_array_equal(
-        unpack(pack_signed(table), (1, 5), 4), [[0, 1, 2, 3, 4]]
-    )
-    np.testing.assert_array_equal(
-        unpack_signed(pack_signed(table.astype(np.int8)), (1, 5), 2), table
-    )
+    read = unpack(pack_signed(table), (1, 5), 4)
+    assert read.tolist() == [[0, 1, 2, 3, 4]]
+    read = unpack_signed(pack_signed(table.astype(np.int8)), (1, 5), 2)
+    np.testing.assert_array_equal(read, table)
     random = np.random.default_rng(0).integers(-1, 2, (10, 1000))
     assert pack_signed(random).nbytes < 10_000 / 4

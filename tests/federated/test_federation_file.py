@@ -60,8 +60,8 @@ def again(federation: Federation, folder: Path) -> Federation:
         getattr(federation, name) for name in facts
     ]
     assert loaded.members == tuple(sorted(federation.members, key=str))
-    assert [each.scoring for each in loaded.shared.members] == [
-        each.scoring for each in federation.shared.members
+    assert [member.scoring for member in loaded.shared.members] == [
+        member.scoring for member in federation.shared.members
     ]
     return loaded
 
@@ -131,8 +131,8 @@ def test_what_is_saved_is_what_is_loaded(name: str, tmp_path: Path) -> None:
         == made.shared.sha256()
         == FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256()
     )
-    assert [each.weight for each in loaded.shared.members] == [
-        each.weight for each in made.shared.members
+    assert [member.weight for member in loaded.shared.members] == [
+        member.weight for member in made.shared.members
     ]
     assert (loaded.shared.gram is None) == (made.shared.gram is None)
 
@@ -190,10 +190,8 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
     ]
     totals = CountsOfSpecs((released[0] + released[1] + released[2],))
     loaded = again(federation_of(run, totals, members, (READOUT,)), tmp_path)
-    assert (loaded.run_spec.mechanism, loaded.counts.noise) == (
-        mechanism,
-        totals.parts[0].noise,
-    )
+    assert loaded.run_spec.mechanism == mechanism
+    assert loaded.counts.noise == totals.parts[0].noise
     assert loaded.model.guarantee_ == mechanism.guarantee()
     for wrong in ((run, totals, members[:2]), (RUN, totals, members)):
         with raises(ModelFileError, field="roster"):
@@ -234,13 +232,13 @@ def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) 
     path = tmp_path / "f.npz"
     FEDERATION.save(path)
     rewritten(path, prior=np.log([0.98, 0.01, 0.01]), guarantee="epsilon 0.001")
-    found = Federation.load(path).model.model_
-    assert found.sha256() == FEDERATION.shared.sha256()
+    model = Federation.load(path).model.model_
+    assert model.sha256() == FEDERATION.shared.sha256()
     np.testing.assert_allclose(
-        np.exp(found.prior),
+        np.exp(model.prior),
         FEDERATION.counts.n_per_class / FEDERATION.counts.n_examples,
     )
-    assert found.guarantee == FEDERATION.run_spec.guarantee is None
+    assert model.guarantee == FEDERATION.run_spec.guarantee is None
 
 
 def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
@@ -275,17 +273,19 @@ def other(entries: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 KEPT = ("name", "node", "key", "sizes", "sha256", "run")
 FIRST, SECOND = (
-    json.loads(json.dumps({name: asdict(each)[name] for name in KEPT}))
-    for each in MEMBERS[:2]
+    json.loads(json.dumps({name: asdict(member)[name] for name in KEPT}))
+    for member in MEMBERS[:2]
 )
 ROSTER: dict[str, Any] = {
-    **{"format": 3, "mode": "plain", "bound": None, "mechanism": None, "phase": ""},
-    **{
-        "selected": True,
-        "max_members": 1,
-        "thorough": False,
-        "members": [FIRST, SECOND],
-    },
+    "format": 3,
+    "mode": "plain",
+    "bound": None,
+    "mechanism": None,
+    "phase": "",
+    "selected": True,
+    "max_members": 1,
+    "thorough": False,
+    "members": [FIRST, SECOND],
 }
 WRONG_OF_MEMBER: dict[str, list[Any]] = {
     "name": [5, "a\nb", "a" * 65],

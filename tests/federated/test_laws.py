@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,20 +55,21 @@ from tests.memory import traced
 from tests.raising import raises
 
 POOLED = {name: case.of(SOME) for name, case in CASES.items()}
-one_class_each = Y[SOME].tolist()
+ONE_CLASS_EACH = Y[SOME].tolist()
+EVALUATIONS = [name for name, case in CASES.items() if case.is_evaluation]
+COUNTINGS = [name for name in CASES if name not in EVALUATIONS]
+IN_RUNS = [name for name, case in CASES.items() if case.run]
 
 
 def test_every_registered_request_has_a_case() -> None:
-    cases = {
-        case.request.phase: type(case.request)
-        for case in [*CASES.values(), *SECURE_CASES.values()]
-    }
+    requests = [case.request for case in [*CASES.values(), *SECURE_CASES.values()]]
+    kinds = {request.phase: type(request) for request in requests}
     own = {
         phase: kind
         for phase, kind in _REQUESTS.items()
         if kind.__module__.startswith("flwr_flynn.")
     }
-    assert cases == own
+    assert kinds == own
     assert len(own) == 10
 
 
@@ -77,7 +81,7 @@ def test_every_registered_request_has_a_case() -> None:
     owners=st.lists(st.integers(0, 5), min_size=12, max_size=12),
     order=st.permutations(range(12)),
 )
-@example(owners=one_class_each, order=list(range(12)))
+@example(owners=ONE_CLASS_EACH, order=list(range(12)))
 @example(owners=list(range(12)), order=list(range(12))[::-1])
 @example(owners=[0] * 12, order=list(range(12)))
 @settings(max_examples=10, deadline=None)
@@ -86,7 +90,8 @@ def test_sums_of_any_partition_and_order_are_pooled(
 ) -> None:
     case = CASES[name]
     total = case.request.zero
-    for party in order:  # numbers that own nothing are parties without samples
+    # Numbers that own nothing are parties without samples.
+    for party in order:
         total = total + case.of(SOME[np.array(owners) == party])
     assert case.shown(total) == case.shown(POOLED[name])
 
@@ -117,73 +122,87 @@ def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
         answer = party.answer(config_of(request), request.arrays(), "train")
         assert REFUSED not in answer.metrics
         (vector,) = answer.arrays
-        assert (vector.dtype, vector.shape) == (np.int64, (request.n_entries,))
+        assert vector.dtype == np.int64
+        assert vector.shape == (request.n_entries,)
         assert np.abs(vector).max(initial=0) <= BOUND
         answers[str(cid)] = answer
     assert set(bounds) == {BOUND}
-    assert case.shown(request.summed(mean_of(answers))) == case.shown(
-        SECURE_TOTALS[name]
-    )
+    total = request.summed(mean_of(answers))
+    assert case.shown(total) == case.shown(SECURE_TOTALS[name])
+
+
+def reply_with(cid: str, *arrays: np.ndarray) -> Reply:
+    """A reply with some arrays."""
+    return Reply(cid, codec.write_tensors(arrays), 1, {})
+
+
+HOSTILE_SUMS = {
+    "an entry less": lambda zeros: [zeros[:-1]],
+    "two vectors": lambda zeros: [zeros, zeros],
+    "no vector": lambda _: [],
+    "integers": lambda zeros: [zeros.astype(int)],
+    "fractions": lambda zeros: [zeros + 0.1],
+    "NaN": lambda zeros: [zeros + np.nan],
+    "above the bound": lambda zeros: [zeros + BOUND + 1.0],
+    "below the bound": lambda zeros: [zeros - BOUND - 1.0],
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE_SUMS)
+@pytest.mark.parametrize("name", SECURE)
+def test_a_hostile_secure_sum_is_refused(name: str, change: str) -> None:
+    request = SECURE[name]
+    arrays = HOSTILE_SUMS[change](np.zeros(request.n_entries))
+    with pytest.raises(PayloadError):
+        request.summed([reply_with(cid, *arrays) for cid in "012"])
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_a_hostile_secure_sum_is_refused(name: str) -> None:
+def test_a_secure_sum_that_differs_between_its_copies_is_refused(name: str) -> None:
     request = SECURE[name]
     zeros = np.zeros(request.n_entries)
-    for spoiled in (
-        [zeros[:-1]],
-        [zeros, zeros],
-        [],
-        [zeros.astype(int)],
-        [zeros + 0.1],
-        [zeros + np.nan],
-    ):
-        with pytest.raises(PayloadError):
-            request.summed(
-                [Reply(cid, codec.write_tensors(spoiled), 1, {}) for cid in "012"]
-            )
-    for value in (BOUND + 1.0, -BOUND - 1.0):
-        with pytest.raises(PayloadError):
-            request.summed(
-                [
-                    Reply(cid, codec.write_tensors([np.full_like(zeros, value)]), 1, {})
-                    for cid in "012"
-                ]
-            )
     copies = [
-        Reply(cid, codec.write_tensors([zeros + (cid == "2")]), 1, {}) for cid in "012"
+        reply_with("0", zeros),
+        reply_with("1", zeros),
+        reply_with("2", zeros + 1),
     ]
     with pytest.raises(PayloadError):
         request.summed(copies)
 
 
-THREE = Tables((np.zeros((3, 3), np.int64),))
-ZEROS = ColumnHistograms.zeros(4, 3)
-PAIRS: list[tuple[Any, Any]] = [
-    (ZEROS, ColumnHistograms.zeros(4, 1)),
-    (ZEROS, ColumnHistograms.zeros(3, 4)),
-]
-PAIRS += [
-    (TOTALS, CountsOfSpecs(parts)) for parts in (TOTALS.parts[:1], TOTALS.parts[::-1])
-]
-PAIRS += [(TOTALS, no_counts(RunSpec(GRID, (*NAMES, "no iris"))))]
-PAIRS += [
-    (THREE, other) for other in (Tables((np.zeros((4, 4), np.int64),)), Tables(()))
-]
+def squares(size: int) -> Tables:
+    """A table of zeros."""
+    return Tables((np.zeros((size, size), np.int64),))
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_statistics_of_different_requests_do_not_add(one: Any, other: Any) -> None:
-    for combine in (lambda a, b: a + b, lambda a, b: a - b):
-        with pytest.raises((CountsError, DataError)) as error:
-            combine(one, other)
-        assert error.value.field
+HISTOGRAMS = ColumnHistograms.zeros(4, 3)
+OTHER_CLASSES = no_counts(RunSpec(GRID, (*NAMES, "no iris")))
+PAIRS = {
+    "classes of columns": (HISTOGRAMS, ColumnHistograms.zeros(4, 1)),
+    "numbers of columns": (HISTOGRAMS, ColumnHistograms.zeros(3, 4)),
+    "numbers of specs": (TOTALS, CountsOfSpecs(TOTALS.parts[:1])),
+    "orders of specs": (TOTALS, CountsOfSpecs(TOTALS.parts[::-1])),
+    "classes of counts": (TOTALS, OTHER_CLASSES),
+    "shapes of tables": (squares(3), squares(4)),
+    "numbers of tables": (squares(3), Tables(())),
+}
+"""Statistics that differ in these."""
 
 
-def test_what_is_not_in_a_sum_cannot_be_taken_out() -> None:
-    for kind in ("columns", "counts"):
-        with pytest.raises((CountsError, DataError)):
-            _ = CASES[kind].request.zero - POOLED[kind]
+@pytest.mark.parametrize("combine", [operator.add, operator.sub])
+@pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
+def test_statistics_of_different_requests_do_not_add(
+    one: Any, other: Any, combine: Any
+) -> None:
+    with pytest.raises((CountsError, DataError)) as error:
+        combine(one, other)
+    assert error.value.field
+
+
+@pytest.mark.parametrize("kind", ["columns", "counts"])
+def test_what_is_not_in_a_sum_cannot_be_taken_out(kind: str) -> None:
+    with pytest.raises((CountsError, DataError)):
+        _ = CASES[kind].request.zero - POOLED[kind]
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
@@ -191,33 +210,35 @@ def test_what_is_not_in_a_sum_cannot_be_taken_out() -> None:
 @example(0, -(2**63))
 @example(2**63 - 1, 1)
 def test_tables_add_exactly_or_not_at_all(a: int, b: int) -> None:
-    one, other = (Tables((np.array([[value]], np.int64),)) for value in (a, b))
-    for combine, exact in ((lambda: one + other, a + b), (lambda: one - other, a - b)):
+    one = Tables((np.array([[a]], np.int64),))
+    other = Tables((np.array([[b]], np.int64),))
+    for combine in (operator.add, operator.sub):
+        exact = combine(a, b)
         if -(2**63) <= exact < 2**63:
-            assert combine().tables[0].item() == exact
+            assert combine(one, other).tables[0].item() == exact
         else:
             with raises(CountsError, field="tables"):
-                combine()
+                combine(one, other)
 
 
-def test_statistics_are_values() -> None:
-    again = CountsOfSpecs(
-        tuple(
-            ClassCounts(
-                part.array,
-                hash_nnz=part.hash_nnz,
-                spec_fingerprint=part.spec_fingerprint,
-            )
-            for part in TOTALS.parts
+def test_counts_are_values() -> None:
+    parts = [
+        ClassCounts(
+            part.array, hash_nnz=part.hash_nnz, spec_fingerprint=part.spec_fingerprint
         )
-    )
+        for part in TOTALS.parts
+    ]
+    again = CountsOfSpecs(tuple(parts))
     assert again == TOTALS
     assert again.sha256 == tuple(part.sha256() for part in TOTALS.parts)
     assert CountsOfSpecs(TOTALS.parts[::-1]) != TOTALS
-    one, same, turned = (
-        Tables((np.array(table),)) for table in ([[1, 2]], [[1, 2]], [[1], [2]])
-    )
-    assert (one == same, one == turned, one == 3) == (True, False, False)
+
+
+def test_tables_are_values() -> None:
+    table = Tables((np.array([[1, 2]]),))
+    assert table == Tables((np.array([[1, 2]]),))
+    assert table != Tables((np.array([[1], [2]]),))
+    assert table != 3
 
 
 # ---- requests
@@ -229,19 +250,22 @@ def test_statistics_are_values() -> None:
     ids=[*CASES, *(f"secure {name}" for name in SECURE_CASES)],
 )
 def test_a_request_survives_its_config(case: Case) -> None:
-    request_: Any = case.request
-    config = request_.to_config()
-    arrays = request_.arrays()
-    again = type(request_).from_config(Config(config), arrays, case.party(SOME))
+    before: Any = case.request
+    config = before.to_config()
+    arrays = before.arrays()
+    again = type(before).from_config(Config(config), arrays, case.party(SOME))
     assert again.to_config() == config
-    assert [(array.dtype, array.tolist()) for array in again.arrays()] == [
-        (a.dtype, a.tolist()) for a in arrays
-    ]
-    assert (again.discloses, again.channel) == (request_.discloses, request_.channel)
-    assert again.n_entries == request_.n_entries
-    assert [each.shape for each in again.layout] == [
-        each.shape for each in request_.layout
-    ]
+    assert list(map(written, again.arrays())) == list(map(written, arrays))
+    assert again.discloses == before.discloses
+    assert again.channel == before.channel
+    assert again.n_entries == before.n_entries
+    shapes = [field.shape for field in before.layout]
+    assert [field.shape for field in again.layout] == shapes
+
+
+def written(array: np.ndarray) -> Any:
+    """All that an array says."""
+    return array.dtype, array.tolist()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -252,16 +276,20 @@ def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(
     party = CASES[name].party(SOME)
     for key, value in config_of(request).items():
         for other in (None, 7.5, "{", "x" * 10**6, b"\x00", [], "[[[]]]"):
-            if type(other) is type(value) and key in (
-                "flynn-mode",
-                "flynn-fingerprints",
-            ):
-                continue  # their texts have tests of their own
+            # Texts of these two have tests of their own.
+            has_tests = key in ("flynn-mode", "flynn-fingerprints")
+            if has_tests and type(other) is type(value):
+                continue
             assert "failed" not in refusal(request, party, {key: other}), (key, other)
 
 
+def with_other(parts: Sequence[Any], index: int, other: Any) -> list[Any]:
+    """A sequence in which one is replaced."""
+    return [*parts[:index], other, *parts[index + 1 :]]
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_a_request_with_other_arrays_is_refused(name: str) -> None:
+def test_a_request_with_another_array_is_refused(name: str) -> None:
     request = CASES[name].request
     party = CASES[name].party(SOME)
     arrays = request.arrays()
@@ -272,25 +300,34 @@ def test_a_request_with_other_arrays_is_refused(name: str) -> None:
             array.astype("<f4"),
             np.arange(60, dtype=np.uint8),
         ):
-            assert "failed" not in refusal(
-                request, party, {}, [*arrays[:index], other, *arrays[index + 1 :]]
-            )
-    for other in (arrays[:-1], [*arrays, *arrays]) if arrays else ():
-        assert "failed" not in refusal(request, party, {}, other)
+            spoiled = with_other(arrays, index, other)
+            assert "failed" not in refusal(request, party, {}, spoiled)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if CASES[name].request.arrays()]
+)
+def test_a_request_with_more_or_fewer_arrays_is_refused(name: str) -> None:
+    request = CASES[name].request
+    party = CASES[name].party(SOME)
+    arrays = request.arrays()
+    assert "failed" not in refusal(request, party, {}, arrays[:-1])
+    assert "failed" not in refusal(request, party, {}, [*arrays, *arrays])
 
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [(name, each) for name, case in CASES.items() for each in case.refused],
+    [(name, change) for name, case in CASES.items() for change in case.refused],
 )
 def test_a_hostile_request_is_refused_by_the_party(name: str, change: str) -> None:
     case = CASES[name]
-    start, entries, spoil = case.refused[change]
+    row = case.refused[change]
     arrays = None
-    if spoil is not None:
-        arrays = spoil(case.request.arrays())
-    party = case.party(SOME, on_model=lambda _: pytest.fail("taken"))
-    assert refusal(case.request, party, entries, arrays).startswith(start)
+    if row.change is not None:
+        arrays = row.change(case.request.arrays())
+    party = case.party(SOME, on_model=lambda _: pytest.fail("kept the model"))
+    reason = refusal(case.request, party, row.entries, arrays)
+    assert reason.startswith(row.start)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -300,40 +337,34 @@ def test_beyond_its_memory_a_party_loads_and_draws_nothing(
     monkeypatch.setattr(
         RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows")
     )
-    for request in (CASES[name].request, SECURE.get(name)):
-        if request is not None:
-            options = PartyOptions(
-                memory_limit=100, leaves=CASES[name].request.is_withdrawal
-            )
-            party = Party(lambda _: pytest.fail("loaded"), options, lambda *_: None)
-            assert declined(
-                party.answer(config_of(request), request.arrays())
-            ).startswith("memory: ")
+    requests = [CASES[name].request]
+    if name in SECURE:
+        requests.append(SECURE[name])
+    options = PartyOptions(memory_limit=100, leaves=CASES[name].request.is_withdrawal)
+    for request in requests:
+        party = Party(lambda _: pytest.fail("loaded"), options, lambda *_: None)
+        answer = party.answer(config_of(request), request.arrays())
+        assert declined(answer).startswith("memory: ")
 
 
-ONE = ["setosa"]
 SECRET = 123456.789
-MISFIT: list[tuple[Any, Any]] = [
-    (np.full((2, 5), SECRET), ONE * 2),
-    (np.full((2, 4), SECRET), [*ONE, str(SECRET)]),
-]
-MISFIT += [
-    (np.full((2, 4), SECRET), ONE),
-    (np.array([[str(SECRET), "a", "b", "c"]]), ONE),
-    (None, None),
-]
-MISFIT += [
-    (convert([[SECRET, np.nan, 0, 0]]), ONE) for convert in (np.array, sp.csr_matrix)
-]
-MISFIT += [
-    (np.array([[SECRET, None, "b", {}]], object), ONE),
-    (np.array([[SECRET, np.inf, 0, 0]]), ONE),
-]
+FITS = np.full((2, 4), SECRET)
+MISFITS = {
+    "a feature more": (np.full((2, 5), SECRET), ["setosa"] * 2),
+    "a label of no class": (FITS, ["setosa", str(SECRET)]),
+    "a label less": (FITS, ["setosa"]),
+    "texts": (np.array([[str(SECRET), "a", "b", "c"]]), ["setosa"]),
+    "nothing": (None, None),
+    "a gap": (np.array([[SECRET, np.nan, 0, 0]]), ["setosa"]),
+    "a sparse gap": (sp.csr_matrix([[SECRET, np.nan, 0, 0]]), ["setosa"]),
+    "objects": (np.array([[SECRET, None, "b", {}]], object), ["setosa"]),
+    "infinity": (np.array([[SECRET, np.inf, 0, 0]]), ["setosa"]),
+}
+READS_SAMPLES = [name for name in CASES if name != "schema"]
 
 
-@pytest.mark.parametrize(("data", "labels"), MISFIT)
-# which looks at no number and no label
-@pytest.mark.parametrize("name", [name for name in CASES if name != "schema"])
+@pytest.mark.parametrize(("data", "labels"), MISFITS.values(), ids=MISFITS)
+@pytest.mark.parametrize("name", READS_SAMPLES)
 def test_samples_that_do_not_fit_are_refused_without_showing_them(
     name: str, data: Any, labels: Any
 ) -> None:
@@ -343,48 +374,52 @@ def test_samples_that_do_not_fit_are_refused_without_showing_them(
         min_examples=1, gram=True, leaves=request.is_withdrawal, previous=samples
     )
     answer = Party(samples, options).answer(config_of(request), request.arrays())
-    # nothing held out is no fault
-    is_nothing = data is None and CASES[name].is_evaluation
-    assert answer.metrics.keys() == (set() if is_nothing else {REFUSED})
+    if data is None and name in EVALUATIONS:
+        # Nothing held out is no fault.
+        assert answer.metrics == {}
+    else:
+        assert answer.metrics.keys() == {REFUSED}
     assert "123456" not in str(answer.metrics)
-    assert (answer.arrays, answer.n_examples) == ([], 0)
+    assert answer.arrays == []
+    assert answer.n_examples == 0
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, case in CASES.items() if not case.is_evaluation]
-)
-@pytest.mark.parametrize("kind", ["budget", "secure", "leaves"])
-def test_who_gives_no_exact_figures_refuses_before_samples_are_loaded(
-    kind: str, name: str, tmp_path: Path
+def refused_unloaded(case: str, /, **options: Any) -> str:
+    """The reason of a party that refuses a request before it loads its samples."""
+    request = CASES[case].request
+    options.setdefault("leaves", request.is_withdrawal)
+    party = Party(lambda _: pytest.fail("loaded"), PartyOptions(gram=True, **options))
+    return declined(party.answer(config_of(request), request.arrays(), request.channel))
+
+
+@pytest.mark.parametrize("name", COUNTINGS)
+def test_a_party_with_a_budget_gives_no_exact_figures(
+    name: str, tmp_path: Path
 ) -> None:
-    request = CASES[name].request
-    why, options = {
-        "budget": (
-            "policy max-epsilon",
-            {
-                "name": "a",
-                "budget": Budget(tmp_path / "a", Policy(3.0)),
-                "evaluates": True,
-            },
-        ),
-        "secure": ("node-config secure", {"secure": True, "evaluates": True}),
-        "leaves": ("node-config leave", {}),
-    }[kind]
-    leaves = request.is_withdrawal ^ (kind == "leaves")
-    party = Party(
-        lambda _: pytest.fail("loaded"),
-        PartyOptions(gram=True, leaves=leaves, **options),
-    )
-    assert declined(
-        party.answer(config_of(request), request.arrays(), request.channel)
-    ).startswith(why)
+    budget = Budget(tmp_path / "a", Policy(3.0))
+    reason = refused_unloaded(name, name="a", budget=budget, evaluates=True)
+    assert reason.startswith("policy max-epsilon")
+
+
+@pytest.mark.parametrize("name", COUNTINGS)
+def test_a_party_of_secure_sums_gives_no_exact_figures(name: str) -> None:
+    reason = refused_unloaded(name, secure=True, evaluates=True)
+    assert reason.startswith("node-config secure")
+
+
+@pytest.mark.parametrize("name", COUNTINGS)
+def test_a_party_leaves_in_a_withdrawal_alone_and_does_nothing_else_then(
+    name: str,
+) -> None:
+    reason = refused_unloaded(name, leaves=not CASES[name].request.is_withdrawal)
+    assert reason.startswith("node-config leave")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_by_the_channel_of_other_phases_is_refused(name: str) -> None:
     """SecAgg+ and other mods of a ClientApp look at one channel alone."""
     request = CASES[name].request
-    if CASES[name].request.channel == TRAIN:
+    if request.channel == TRAIN:
         other = EVALUATE
     else:
         other = TRAIN
@@ -395,9 +430,8 @@ def test_a_request_by_the_channel_of_other_phases_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", SECURE)
 def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
     request = SECURE[name]
-    assert declined(
-        SECURE_CASES[name].party(SOME).answer(config_of(request), request.arrays())
-    )
+    party = SECURE_CASES[name].party(SOME)
+    assert declined(party.answer(config_of(request), request.arrays()))
 
 
 # ---- replies
@@ -413,20 +447,18 @@ def without_one(name: str) -> Any:
 
 def made_of(run: Run) -> Any:
     """The next request, and the results so far, without the reasons of missing parties."""
-    ask = None
+    due = None
     if run.due is not None:
         ask = run.ask(run.due.channel, "0123")
+        due = (ask.cids, ask.config, ask.tensors)
     results = [run.state.results.get(name) for name in ("selection", "evaluation")]
-    return (
-        ask and (ask.cids, ask.config, ask.tensors),
-        results,
-        len(run.state.absent(*run.state.results)),
-    )
+    n_absent = len(run.state.absent(*run.state.results))
+    return due, results, n_absent
 
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [(name, each) for name, case in CASES.items() if case.run for each in case.hostile],
+    [(name, change) for name in IN_RUNS for change in CASES[name].hostile],
 )
 def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
     steps = CASES[name].steps()
@@ -437,20 +469,21 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
             return spoil(steps.run.asked.request, reply)
         return reply
 
-    taken = steps.step(DUE, spoil=spoiled)
-    assert list(taken.missing) == ["party-3"]
-    assert taken.missing["party-3"].startswith(reason)
+    outcome = steps.step(DUE, spoil=spoiled)
+    assert list(outcome.missing) == ["party-3"]
+    assert outcome.missing["party-3"].startswith(reason)
     assert made_of(steps.run) == without_one(name)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.run])
+@pytest.mark.parametrize("name", IN_RUNS)
 def test_the_same_integers_written_again_pass(name: str) -> None:
-    """A reply encoded anew is taken: hostile replies are refused for their content."""
+    """A reply encoded anew counts: hostile replies are refused for their content."""
     steps = CASES[name].steps()
-    taken = steps.step(
-        DUE, spoil=lambda reply: integers(list)(steps.run.asked.request, reply)
-    )  # type: ignore[union-attr]
-    assert taken.missing == {}
+
+    def written_again(reply: Reply) -> Reply:
+        return integers(list)(steps.run.asked.request, reply)  # type: ignore[union-attr]
+
+    assert steps.step(DUE, spoil=written_again).missing == {}
 
 
 @pytest.mark.parametrize(
@@ -465,66 +498,89 @@ def test_only_counted_parties_take_part(name: str) -> None:
 
 def read(name: str, arrays: Any, n_examples: Any) -> Any:
     """The statistic that a server reads in some arrays."""
-    return CASES[name].request.read(
-        arrays, Reply("1", (), n_examples, {}), CASES[name].member(SOME)
-    )
+    case = CASES[name]
+    reply = Reply("1", (), n_examples, {})
+    return case.request.read(arrays, reply, case.member(SOME))
+
+
+@cache
+def good_reply(name: str) -> Reply:
+    """The reply of a party with all samples."""
+    return replied(CASES[name].request, CASES[name].party(SOME))
+
+
+def arrays_of(name: str) -> list[np.ndarray]:
+    """The arrays of that reply."""
+    return codec.read_tensors(good_reply(name).tensors)
+
+
+def assert_refused(name: str, arrays: Any) -> None:
+    """The server refuses these arrays in the place of those of the reply."""
+    with pytest.raises(FlyNNError):
+        read(name, arrays, good_reply(name).n_examples)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reply_of_another_form_is_refused(name: str) -> None:
-    reply = replied(CASES[name].request, CASES[name].party(SOME))
-    arrays = codec.read_tensors(reply.tensors)
-    n = reply.n_examples
-    statistic = read(name, arrays, n)
-    fields = CASES[name].request.fields(Sizes(n, n))
-    parts = CASES[name].request.parts(statistic)
+def test_a_reply_with_a_field_too_short_is_refused(name: str) -> None:
+    request = CASES[name].request
+    n = good_reply(name).n_examples
+    fields = request.fields(Sizes(n, n))
+    parts = request.parts(read(name, arrays_of(name), n))
     for index, part in enumerate(parts):
-        with pytest.raises(FlyNNError):
-            read(
-                name,
-                to_arrays(fields, [*parts[:index], part[1:], *parts[index + 1 :]]),
-                n,
-            )
+        spoiled = with_other(parts, index, part[1:])
+        assert_refused(name, to_arrays(fields, spoiled))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reply_with_another_number_of_examples_is_refused(name: str) -> None:
+    arrays = arrays_of(name)
+    n = good_reply(name).n_examples
     for number in (n + 1, n - 1, -1, float(n), True, str(n), None, 2**63):
         with pytest.raises(FlyNNError):
             read(name, arrays, number)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reply_with_another_array_is_refused(name: str) -> None:
+    arrays = arrays_of(name)
     for index, array in enumerate(arrays):
-        others = [
+        for other in (
             array[:-1],
             array[None],
             array.astype("<f8"),
             array.astype(">i8"),
             np.arange(60, dtype=np.uint8),
-        ]
-        for other in others:
-            with pytest.raises(FlyNNError):
-                read(name, [*arrays[:index], other, *arrays[index + 1 :]], n)
+        ):
+            assert_refused(name, with_other(arrays, index, other))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reply_with_more_or_fewer_arrays_is_refused(name: str) -> None:
+    arrays = arrays_of(name)
     for spoiled in ([], arrays[1:], [*arrays, arrays[-1], arrays[-1]]):
-        with pytest.raises(FlyNNError):
-            read(name, spoiled, n)
+        assert_refused(name, spoiled)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_reply_with_an_integer_out_of_its_bounds_is_refused(name: str) -> None:
     request = CASES[name].request
-    n = replied(request, CASES[name].party(SOME)).n_examples
+    n = good_reply(name).n_examples
     sizes = request.sizes_of(Reply("1", (), n, {}), CASES[name].member(SOME))
     fields = request.fields(sizes)
     good = request.parts(POOLED[name])
     for field, part in zip(fields, good, strict=True):
-        assert part.shape == field.shape or (
-            field.is_open and part.ndim == 1 and part.size <= field.size
-        )
+        if field.is_open:
+            assert part.ndim == 1
+            assert part.size <= field.size
+        else:
+            assert part.shape == field.shape
     for index, field in enumerate(fields):
         for value in values_outside(field):
             part = good[index].copy()
             part.flat[0] = value
+            spoiled = with_other(good, index, part)
             with pytest.raises(PayloadError):
-                read(
-                    name,
-                    to_arrays(fields, [*good[:index], part, *good[index + 1 :]]),
-                    n,
-                )
+                read(name, to_arrays(fields, spoiled), n)
 
 
 def values_outside(field: Field) -> list[int]:
@@ -537,22 +593,22 @@ def values_outside(field: Field) -> list[int]:
     return above
 
 
-@pytest.mark.parametrize("name", CASES)
+PACKED = [name for name, case in CASES.items() if case.request.layout[-1].form != PLAIN]
+"""Requests whose last array is packed; any other is as large as its message."""
+
+
+@pytest.mark.parametrize("name", PACKED)
 def test_a_small_reply_makes_nobody_allocate_much(name: str) -> None:
-    """Arrays of zeros deflate to next to nothing; the server takes no more of them than
-    it expects.
+    """Arrays of zeros deflate to next to nothing.
+
+    The server reads no more of them than it expects.
     """
     request = CASES[name].request
     fields = request.layout
-    n = replied(request, CASES[name].party(SOME)).n_examples
-    wide = [
-        Field(f.name, (1, 10**7), 0, f.form, f.is_signed, f.types, f.fingerprint)
-        for f in fields[-1:]
-    ]
-    if wide[0].form == PLAIN:
-        return  # such an array is as large as its message
-    bomb = to_arrays(wide, [np.zeros((1, 10**7), np.int64)])
+    wide = replace(fields[-1], shape=(1, 10**7), most=0, is_open=False)
+    bomb = to_arrays([wide], [np.zeros((1, 10**7), np.int64)])
     good = to_arrays(fields, request.parts(POOLED[name]))
+    n = good_reply(name).n_examples
     with traced() as memory, pytest.raises(PayloadError):
         read(name, [*good[: -len(bomb)], *bomb], n)
     assert memory.peak < 2**22

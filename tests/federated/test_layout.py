@@ -1,5 +1,6 @@
-"""The layout of an answer: its arrays come back as they were or are refused, and
-vectors add like their integers.
+"""The layout of an answer: its arrays come back as they were or are refused.
+
+Vectors add like their integers.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ PARTS += [
 
 
 def test_bounds_of_single_classes_hold() -> None:
-    # the second class has no samples
+    # The second class has no samples.
     parts = [*PARTS[:1], np.array([5, 1, 9]), *PARTS[2:]]
     with raises(
         PayloadError,
@@ -151,7 +152,7 @@ def test_integers_beyond_what_was_agreed_do_not_leave() -> None:
                 [Field("sums", (1,), most, is_signed=True)], [np.array([number])], 8
             )
     fields = [Field("sums", (1,), 100)]
-    # of more than three parties, and of a sum below 0
+    # These are sums of more than three parties, and a sum below 0.
     for digits in ([24, 24, 24], [-1, 0, 0]):
         with raises(PayloadError, field="secure sum"):
             of_vector(fields, np.array(digits), 8, 3)

@@ -1,6 +1,4 @@
-"""Options of a run: taken as described, or refused with their name before anything
-begins.
-"""
+"""Options of a run hold as described, or are refused before anything begins."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from tests.raising import raises
 
 
 def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
-    names = {each.name for each in fields(RunOptions) if each.init}
+    names = {field.name for field in fields(RunOptions) if field.init}
     assert names <= set(re.findall(r"`(\w+)`", FlyNNStrategy.__doc__ or ""))
 
 
@@ -77,11 +75,9 @@ def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
     options = make(
         min_parties=np.int64(2), max_examples_per_party=np.uint8(5), gram=rows
     )
-    assert (options.min_parties, options.max_examples_per_party, options.gram) == (
-        2,
-        5,
-        rows,
-    )
+    assert options.min_parties == 2
+    assert options.max_examples_per_party == 5
+    assert options.gram == rows
 
 
 @pytest.mark.parametrize(
@@ -97,11 +93,9 @@ def test_the_mode_follows_from_mechanism_and_bound(
     options: dict[str, Any], mode: str
 ) -> None:
     run = make(**{"min_parties": 3, **options}).run_spec
-    assert (run.mode, run.mechanism, run.bound) == (
-        mode,
-        options.get("mechanism"),
-        options.get("secure_bound"),
-    )
+    assert run.mode == mode
+    assert run.mechanism == options.get("mechanism")
+    assert run.bound == options.get("secure_bound")
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:

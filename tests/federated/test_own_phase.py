@@ -1,5 +1,6 @@
-"""A phase is one file: one that the package does not know runs in every driver, is
-saved and resumed.
+"""A phase is one file.
+
+One that the package does not know runs in every driver, is saved and resumed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A party answers every request, gives no sample that the request does not declare, and
-shows none in a refusal.
+"""A party answers every request, and gives no sample that it does not declare.
+
+It shows none in a refusal.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ def party(
     mask: Callable[[RunSpec], None] = no_mask,
     **options: Any,
 ) -> Party:
-    """A party with 60 samples, and with a budget where there is a folder for its
-    ledger.
+    """A party with 60 samples.
+
+    It has a budget where there is a folder for its ledger.
     """
     if folder is not None:
         policy = Policy(
@@ -111,6 +113,7 @@ REQUESTS: dict[str, Request[Any]] = {
     "evaluation": evaluation(),
     "model": evaluation(tries=False),
 }
+
 # ---- samples that a request did not declare
 
 
@@ -154,36 +157,51 @@ class Greedy(Request[Tables]):
         self.got.append(self.wants)
         return Answer()
 
-    # its answer has no arrays
+    # Its answer has no arrays.
     fields = measured = parts = of_parts = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("budget", [False, True])
+def any_party(is_private: bool, folder: Path, **options: Any) -> Party:
+    """A party with or without a budget."""
+    if is_private:
+        return party(folder / "state", **options)
+    return party(**options)
+
+
+IN_CLEAR = {"labelled": (EXACT, SECURE), "release": (), "tried": (RESULTS, SECURE)}
+"""Declarations by which a party without a budget gives its samples."""
+PRIVATE = {"labelled": (), "release": (NOISY, SECURE), "tried": ()}
+"""The same of a party with a budget."""
+
+
+@pytest.mark.parametrize("is_private", [False, True])
 @pytest.mark.parametrize(
     "declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"]
 )
 @pytest.mark.parametrize("wants", TAKES)
 def test_a_request_gets_what_it_declares(
-    declares: str, wants: str, budget: bool, tmp_path: Path
+    declares: str, wants: str, is_private: bool, tmp_path: Path
 ) -> None:
     Greedy.got.clear()
-    who = party(tmp_path / "state" if budget else None, mask=lambda *_: None)
+    who = any_party(is_private, tmp_path, mask=lambda *_: None)
     answer = ask(who, Greedy(declares, wants))
-    allowed = {
-        "labelled": not budget and declares in (EXACT, SECURE),
-        "release": budget and declares in (NOISY, SECURE),
-        "tried": not budget and declares in (RESULTS, SECURE),
-    }[wants]
-    assert Greedy.got == ([wants] if allowed else [])
-    assert (REFUSED in answer.metrics) == (not allowed)
+    allowed = IN_CLEAR
+    if is_private:
+        allowed = PRIVATE
+    if declares in allowed[wants]:
+        assert Greedy.got == [wants]
+        assert REFUSED not in answer.metrics
+    else:
+        assert Greedy.got == []
+        assert REFUSED in answer.metrics
 
 
-@pytest.mark.parametrize("budget", [False, True])
+@pytest.mark.parametrize("is_private", [False, True])
 @pytest.mark.parametrize("take", TAKES)
 def test_between_requests_nothing_is_to_be_had(
-    take: str, budget: bool, tmp_path: Path
+    take: str, is_private: bool, tmp_path: Path
 ) -> None:
-    who = party(tmp_path / "state" if budget else None)
+    who = any_party(is_private, tmp_path)
     ask(who, CountsRequest(RUN))
     with pytest.raises(PrivacyError):
         TAKES[take](who)
@@ -193,18 +211,16 @@ def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again
     tmp_path: Path,
 ) -> None:
     loaded: list[tuple[str, ...]] = []
-    options = PartyOptions(
-        budget=Budget(tmp_path / "state", Policy(1.0, mechanisms=["simulated"]))
-    )
+
+    def load(names: tuple[str, ...]) -> Samples:
+        loaded.append(names)
+        return Samples(X, Y)
+
+    budget = Budget(tmp_path / "state", Policy(1.0, mechanisms=["simulated"]))
+    options = PartyOptions(budget=budget)
     request = CountsRequest(RunSpec(SPEC, CLASSES, NOISE, feature_names=tuple("wxyz")))
     for _ in range(2):
-        assert (
-            REFUSED
-            not in ask(
-                Party(lambda names: loaded.append(names) or Samples(X, Y), options),
-                request,
-            ).metrics
-        )
+        assert REFUSED not in ask(Party(load, options), request).metrics
     assert loaded == [()]  # so that a failure tells nothing
 
 
@@ -220,17 +236,21 @@ def test_counts_alone_come_with_the_proof_of_a_member() -> None:
     assert [MEMBER in answer.metrics for answer in answers] == [False, True, False]
 
 
-def test_exact_answers_tell_their_time_and_no_other_does(tmp_path: Path) -> None:
-    for name in ("columns", "exact", "selection"):
-        assert ask(party(name="Basel"), REQUESTS[name]).metrics.keys() == {
-            PARTY,
-            SECONDS,
-        }
-    assert ask(
-        party(tmp_path / "state", name="Basel"), REQUESTS["noisy"]
-    ).metrics.keys() == {PARTY}
-    assert ask(party(mask=lambda *_: None), REQUESTS["secure"]).metrics == {}
-    assert ask(party(), REQUESTS["evaluation"]).metrics.keys() == {"accuracy"}
+@pytest.mark.parametrize("name", ["columns", "exact", "selection"])
+def test_exact_answers_tell_their_time(name: str) -> None:
+    answer = ask(party(name="Basel"), REQUESTS[name])
+    assert answer.metrics.keys() == {PARTY, SECONDS}
+
+
+def test_noisy_and_secure_answers_and_results_do_not_tell_their_time(
+    tmp_path: Path,
+) -> None:
+    noisy = ask(party(tmp_path / "state", name="Basel"), REQUESTS["noisy"])
+    assert noisy.metrics.keys() == {PARTY}
+    secure = ask(party(mask=lambda *_: None), REQUESTS["secure"])
+    assert secure.metrics == {}
+    results = ask(party(), REQUESTS["evaluation"])
+    assert results.metrics.keys() == {"accuracy"}
 
 
 @pytest.mark.parametrize(
@@ -254,17 +274,14 @@ def test_other_entries_of_a_request_are_ignored() -> None:
 )
 @pytest.mark.parametrize("name", ["columns", "exact", "evaluation"])
 def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
+    labels = Y.tolist()
     rounded = np.round(X)  # the same in float32
-    made = [
-        ask(
-            Party(lambda _, given=given: Samples(given, Y.tolist(), given, Y.tolist())),
-            REQUESTS[name],
-        )
-        for given in (rounded, convert(rounded))
-    ]
-    assert REFUSED not in made[1].metrics
-    for one, other in zip(made[0].arrays, made[1].arrays, strict=True):
-        np.testing.assert_array_equal(one, other)
+    converted = convert(rounded)
+    plain = ask(Party(Samples(rounded, labels, rounded, labels)), REQUESTS[name])
+    other = ask(Party(Samples(converted, labels, converted, labels)), REQUESTS[name])
+    assert REFUSED not in other.metrics
+    for array, expected in zip(other.arrays, plain.arrays, strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 ERRORS = {
@@ -300,20 +317,25 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(
     assert answer.metrics.keys() == {"accuracy", UNKEPT}
     assert answer.metrics[UNKEPT] == "failed with OSError: No space left on device"
     (record,) = caplog.records
-    assert (record.levelname, record.exc_info[0]) == ("ERROR", OSError)
+    assert record.levelname == "ERROR"
+    assert record.exc_info[0] is OSError
     answer = ask(party(on_model=lambda model: {}["no such key"]), REQUESTS["model"])
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
 
 
-BAD: list[tuple[str, Any]] = [("memory_limit", value) for value in (0, "4 GiB", True)]
-BAD += [
+BAD = [
+    ("memory_limit", 0),
+    ("memory_limit", "4 GiB"),
+    ("memory_limit", True),
     ("min_examples", 0),
     ("name", 5),
     ("n_jobs", 0),
     ("budget", 1.0),
     ("response_seconds", -1),
+    ("evaluates", 1),
+    ("secure", "yes"),
+    ("leaves", None),
 ]
-BAD += [("evaluates", 1), ("secure", "yes"), ("leaves", None)]
 
 
 @pytest.mark.parametrize(("name", "value"), BAD)
@@ -339,37 +361,41 @@ def test_long_hashing_is_logged(
     hashed = sample_access.progress(4000)
     for _ in range(4):
         hashed(1000)
-    assert [each.args for each in caplog.records] == [(2000, 4000), (4000, 4000)]
+    assert [record.args for record in caplog.records] == [(2000, 4000), (4000, 4000)]
 
 
 # ---- columns, by name, whatever the samples come in
 
 UV = RunSpec(HashSpec(2, 64, 1, 8, seed=1), CLASSES)
 FRAME = pd.DataFrame(X[:, :2], columns=["u", "v"])
-U, V = (Column(name, "number", gaps=False) for name in ("u", "v"))
-NUMBERS = {is_named: Schema([U, V], is_named) for is_named in (True, False)}
+
+U = Column("u", "number", gaps=False)
+V = Column("v", "number", gaps=False)
+NAMED = Schema([U, V], is_named=True)
+UNNAMED = Schema([U, V], is_named=False)
 
 
-def answered(run: RunSpec, samples: Any, folder: Path | None = None) -> Answer:
-    """The counts, or the noisy counts, of samples; what a refusal costs is checked."""
-    options: dict[str, Any] = {}
-    if folder is not None:
-        options["budget"] = budget = Budget(
-            folder, Policy(10.0, mechanisms=["simulated"])
-        )
-        mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=8, n_classes=3), 3)
-        run = replace(run, mechanism=mechanism)
-    answer = ask(Party(samples, PartyOptions(**options)), CountsRequest(run))
-    if folder is not None and REFUSED in answer.metrics:
+def answered(run: RunSpec, samples: Any) -> Answer:
+    """The counts of samples."""
+    return ask(Party(samples, PartyOptions()), CountsRequest(run))
+
+
+def answered_with_noise(run: RunSpec, samples: Any, folder: Path) -> Answer:
+    """The noisy counts of samples; that a refusal costs nothing is checked."""
+    budget = Budget(folder, Policy(10.0, mechanisms=["simulated"]))
+    mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=8, n_classes=3), 3)
+    request = CountsRequest(replace(run, mechanism=mechanism))
+    answer = ask(Party(samples, PartyOptions(budget=budget)), request)
+    if REFUSED in answer.metrics:
         assert budget.spent() == (0.0, 0.0)
     return answer
 
 
-MISFITS: dict[str, tuple[Any, Any]] = {
-    "an array for a schema with names": (NUMBERS[True], Samples(X[:, :2], Y)),
-    "names for a schema without": (NUMBERS[False], Samples(FRAME, Y)),
+MISFITS = {
+    "an array for a schema with names": (NAMED, Samples(X[:, :2], Y)),
+    "names for a schema without": (UNNAMED, Samples(FRAME, Y)),
     "names beside an array for a schema without": (
-        NUMBERS[False],
+        UNNAMED,
         Samples(X[:, :2], Y, names=["u", "v"]),
     ),
     "names for a run without": (None, Samples(X[:, :2], Y, names=["u", "v"])),
@@ -382,60 +408,64 @@ MISFITS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-@pytest.mark.parametrize("is_private", [False, True])
 def test_other_columns_are_refused_before_anything_is_spent(
-    name: str, is_private: bool, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     features, samples = MISFITS[name]
-    answer = answered(
-        replace(UV, feature_names=features),
-        samples,
-        tmp_path / "state" if is_private else None,
-    )
-    assert REFUSED in answer.metrics
-    assert answer.arrays == []
+    run = replace(UV, feature_names=features)
+    for answer in (
+        answered(run, samples),
+        answered_with_noise(run, samples, tmp_path / "state"),
+    ):
+        assert REFUSED in answer.metrics
+        assert answer.arrays == []
+
+
+FORMS = (
+    Samples(X[:, :2], Y, names=["u", "v"]),
+    Samples(FRAME, Y),
+    Samples(FRAME[["v", "u"]], Y),
+)
+
+
+def contents(answer: Answer) -> list[Any]:
+    """The arrays of an answer."""
+    return [array.tolist() for array in answer.arrays]
 
 
 @pytest.mark.parametrize("features", [("v", "u"), Schema([V, U])])
-@pytest.mark.parametrize("is_private", [False, True])
 def test_names_beside_an_array_mean_what_those_of_a_frame_do(
-    features: Any, is_private: bool, tmp_path: Path
+    features: Any, tmp_path: Path
 ) -> None:
     run = replace(UV, feature_names=features)
-    forms = (
-        Samples(X[:, :2], Y, names=["u", "v"]),
-        Samples(FRAME, Y),
-        Samples(FRAME[["v", "u"]], Y),
-    )
-    folders = [tmp_path / str(i) if is_private else None for i in range(3)]
+    first, *others = (contents(answered(run, samples)) for samples in FORMS)
+    assert others == [first] * 2
     first, *others = (
-        answered(run, *each).arrays for each in zip(forms, folders, strict=True)
+        contents(answered_with_noise(run, samples, tmp_path / str(i)))
+        for i, samples in enumerate(FORMS)
     )
-    for found in others:
-        assert [each.tolist() for each in found] == [each.tolist() for each in first]
+    assert others == [first] * 2
 
 
 def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) -> None:
     def load(_: Any) -> Samples:
         raise DataError("y", text="y: row 17 has no label")
 
-    assert answered(UV, load, tmp_path / "state").metrics == {
-        REFUSED: "phase counts failed at this party"
-    }
+    answer = answered_with_noise(UV, load, tmp_path / "state")
+    assert answer.metrics == {REFUSED: "phase counts failed at this party"}
 
 
 def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path: Path) -> None:
     who = party(tmp_path / "state", mask=lambda *_: None, leaves=True)
-    reason = ask(who, WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256))).metrics[
-        REFUSED
-    ]
-    assert str(reason).startswith("leave: ")
+    answer = ask(who, WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256)))
+    assert str(answer.metrics[REFUSED]).startswith("leave: ")
 
 
 def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path: Path) -> None:
-    for source in (
-        GivenRows(Samples(X[:, :2], Y)),
-        lambda _: GivenRows(Samples(X[:, :2], Y)),
-    ):
-        assert str(answered(UV, source).metrics[REFUSED]).startswith("load: ")
-        assert REFUSED not in answered(UV, source, tmp_path / str(id(source))).metrics
+    rows = GivenRows(Samples(X[:, :2], Y))
+    sources = {"rows": rows, "a loader": lambda _: rows}
+    for name, source in sources.items():
+        refused = answered(UV, source)
+        assert str(refused.metrics[REFUSED]).startswith("load: ")
+        answer = answered_with_noise(UV, source, tmp_path / name)
+        assert REFUSED not in answer.metrics

@@ -26,8 +26,8 @@ def test_keys_are_written_with_hyphens() -> None:
 
 def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
     modules = [
-        import_module(f"{phases.__name__}.{each.name}")
-        for each in iter_modules(phases.__path__)
+        import_module(f"{phases.__name__}.{module.name}")
+        for module in iter_modules(phases.__path__)
     ]
     kinds = [
         kind
@@ -98,7 +98,8 @@ def test_fields_are_read_by_their_types_and_sizes() -> None:
     assert config.json("list", 3) == [1]
     assert config.integer("n_bins", 3, 3) == 3
     assert config.boolean("tries") is True
-    assert ("n_bins" in config, "bins" in config) == (True, False)
+    assert "n_bins" in config
+    assert "bins" not in config
 
 
 OTHERS: dict[str, Any] = {

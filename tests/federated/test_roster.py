@@ -1,5 +1,6 @@
-"""The roster: who was asked, counted and missing, everybody under a name that nobody
-else can take.
+"""The roster of those who were asked, counted and missing.
+
+Everybody is under a name that nobody else can take.
 """
 
 from __future__ import annotations
@@ -100,15 +101,17 @@ def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
     }
     assert {who: roster.member(*who) for who in members} == members
     other = Roster(before, identify=lambda cid: "k9")
-    # another key after a start
-    assert (other.find("7", "a"), other.member("7", "a")) == ([0], before[0])
+    # A node has another key after a start.
+    assert other.find("7", "a") == [0]
+    assert other.member("7", "a") == before[0]
 
 
 def test_who_was_taken_out_is_a_member_no_more() -> None:
     roster = Roster([Member("a", "1"), Member("b", "2")])
     assert roster.staying == {0, 1}
     roster.enter(Member("b", "22"), taken_out=1)
-    assert (roster.staying, [str(member) for member in roster.members]) == ({0}, ["a"])
+    assert roster.staying == {0}
+    assert [str(member) for member in roster.members] == ["a"]
     assert roster.member("2") is roster.member("22") is None
     assert "22" in roster  # it is not asked again
     roster.enter(Member("c", "3"))
@@ -126,7 +129,7 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
         ("2", "a", ()),
     ):
         assert roster.twin(cid, name, sha256) is None
-    # without a name or counts nobody is anybody's twin
+    # Without a name or counts nobody is anybody's twin.
     for name, sha256 in (("", ("x", "y")), ("b", ())):
         roster.enter(Member(name, "3", sha256=sha256))
         assert roster.twin("2", name, sha256) is None

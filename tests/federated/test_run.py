@@ -1,5 +1,6 @@
-"""Rules of a run: lost, late and refusing parties; saving and resuming; members that
-join and leave.
+"""Rules of a run about lost, late and refusing parties, and about members.
+
+A run is saved and resumed, and members join and leave.
 """
 
 from __future__ import annotations
@@ -51,11 +52,9 @@ from tests.raising import raises
 # ---- the plan and its rounds
 
 
-ROUNDS: list[tuple[Any, dict[str, Any], int]] = [
+ROUNDS = [
     (GRID[0], {"decay": 0.5}, 1),
     (GRID[0], {}, 2),
-]
-ROUNDS += [
     (GRID, {"decay": 0.5}, 2),
     (GRID, {"fraction_evaluate": 0}, 1),
     (AUTO, {"decay": 0.5}, 3),
@@ -74,9 +73,12 @@ def test_the_rounds_of_a_run_are_known_before_it_begins(
     assert ("evaluation" in run.state.results) == (
         changes.get("fraction_evaluate") != 0
     )
-    before = sha256(run.model), list(steps.asked)
-    steps.rounds(2)  # more rounds ask nobody and change nothing
-    assert (sha256(run.model), steps.asked) == before
+    model = sha256(run.model)
+    asked = list(steps.asked)
+    # More rounds ask nobody and change nothing.
+    steps.rounds(2)
+    assert sha256(run.model) == model
+    assert steps.asked == asked
 
 
 def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
@@ -104,9 +106,12 @@ def test_late_replies_and_those_of_parties_that_were_not_asked_change_nothing(
 ) -> None:
     steps = exchange(GRID)
     replies = replies_of(steps, asked)
-    taken = steps.run.complete(replies[:3], Failures())
-    assert list(taken.batch.passed) == [*asked[:3]]
-    assert len(taken.missing) == (len(asked) > 2)
+    outcome = steps.run.complete(replies[:3], Failures())
+    assert list(outcome.batch.passed) == list(asked[:3])
+    missing = []
+    if "3" in asked:
+        missing.append("node 3")
+    assert list(outcome.missing) == missing
     before = steps.run.counts.sha256()
     assert steps.run.complete(replies[3:], Failures()) is None
     assert steps.run.counts.sha256() == before
@@ -142,10 +147,8 @@ def test_whoever_is_there_after_the_counting_is_not_counted_and_may_join() -> No
     ]
     saved = steps.run.federation("1")
     joining = options_for(saved.run_spec.specs, federation=saved, purpose="join")
-    assert (
-        Exchange(Run(RunOptions(**joining)), steps.parties).rounds().counts
-        == exchange(GRID).rounds().counts
-    )
+    joined = Exchange(Run(RunOptions(**joining)), steps.parties).rounds()
+    assert joined.counts == exchange(GRID).rounds().counts
 
 
 def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
@@ -162,7 +165,8 @@ def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
 def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
     run = exchange(GRID).rounds(1)
     member = run.model.model_.member
-    assert (member.spec, member.scoring.decay) == (GRID[0], suggest_decay(run.counts))
+    assert member.spec == GRID[0]
+    assert member.scoring.decay == suggest_decay(run.counts)
     assert run.state.results.keys() == {"counts"}
 
 
@@ -170,47 +174,48 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     steps = exchange(GRID[0], decay=0.5)
     replies = replies_of(steps)
     run = steps.run
-    before = dict(run.state.results), run.counted.missing, run.traffic["counts"].replied
+
+    def state() -> Any:
+        n_replied = run.traffic["counts"].replied
+        return dict(run.state.results), run.counted.missing, n_replied
+
+    before = state()
     with pytest.raises(ZeroDivisionError):
         run.complete(replies, Failures(), lambda _: {"x": 1 / 0})
-    assert (
-        dict(run.state.results),
-        run.counted.missing,
-        run.traffic["counts"].replied,
-    ) == before
-    taken = run.complete(replies, Failures())
-    assert taken.batch.repeated == []
+    assert state() == before
+    outcome = run.complete(replies, Failures())
+    assert outcome.batch.repeated == []
     assert run.counts.n_examples == 120
 
 
 # ---- failures and their senders
 
 
-def test_the_sender_of_a_failure_is_told_as_far_as_it_is_known() -> None:
-    assert Failures({"1": "failed: x\n"}).reasons(["2"]) == {
-        "1": "failed: x",
-        "2": "no reply",
-    }
-    assert Failures(unnamed=["bad\0file"]).reasons(["2"]) == {"2": "failed: badfile"}
-    long = Failures(
-        {"1": f"failed: Traceback {'line, ' * 100} ValueError: cause"},
-        [f"Other {'line, ' * 100} KeyError: x"],
-    )
-    for cid, start, end in (
-        ("1", "failed: Traceback", "ValueError: cause"),
-        ("2", "failed: Other", "KeyError: x"),
-    ):
-        reason = long.reasons(["2"])[cid]
-        assert (reason[: len(start)], reason[-len(end) :], len(reason) <= 200) == (
-            start,
-            end,
-            True,
-        )
+def test_a_failure_and_a_silence_are_told_of_their_senders() -> None:
+    reasons = Failures({"1": "failed: x\n"}).reasons(["2"])
+    assert reasons == {"1": "failed: x", "2": "no reply"}
+
+
+def test_a_failure_without_a_name_is_of_the_only_one_who_did_not_reply() -> None:
+    reasons = Failures(unnamed=["bad\0file"]).reasons(["2"])
+    assert reasons == {"2": "failed: badfile"}
+
+
+def test_a_failure_without_a_name_may_be_of_anybody_who_did_not_reply() -> None:
     unsure = "no reply or a failure (1 without a name, the first: bad file)"
-    assert Failures(unnamed=["bad file"]).reasons(["2", "3"]) == {
-        "2": unsure,
-        "3": unsure,
-    }
+    reasons = Failures(unnamed=["bad file"]).reasons(["2", "3"])
+    assert reasons == {"2": unsure, "3": unsure}
+
+
+def test_of_a_long_failure_the_start_and_the_end_are_told() -> None:
+    named = f"failed: Traceback {'line, ' * 100} ValueError: cause"
+    unnamed = f"Other {'line, ' * 100} KeyError: x"
+    reasons = Failures({"1": named}, [unnamed]).reasons(["2"])
+    assert reasons["1"].startswith("failed: Traceback")
+    assert reasons["1"].endswith("ValueError: cause")
+    assert reasons["2"].startswith("failed: Other")
+    assert reasons["2"].endswith("KeyError: x")
+    assert max(map(len, reasons.values())) <= 200
 
 
 # ---- members that join and leave
@@ -254,9 +259,10 @@ def changed(
         **more,
     )
     run = Run(options)
-    for batch in np.array_split(np.arange(len(replies)), batches):
-        if run.ask(TRAIN, [replies[i].cid for i in batch]) is not None:
-            run.complete([replies[i] for i in batch], Failures())
+    for places in np.array_split(np.arange(len(replies)), batches):
+        batch = [replies[i] for i in places]
+        if run.ask(TRAIN, [reply.cid for reply in batch]) is not None:
+            run.complete(batch, Failures())
     return run
 
 
@@ -264,23 +270,30 @@ def joined(*names: str) -> Federation:
     return changed(NOBODY, "join", *map(reply, names)).federation("1")
 
 
-@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("at_once", [True, False])
 def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(
-    batches: int,
+    at_once: bool,
 ) -> None:
-    bad = replace(good_reply("1"), tensors=[b"junk", None, b""])
+    bad: Any = replace(good_reply("1"), tensors=[b"junk", None, b""])
     good = good_reply("1")
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
     run.ask(TRAIN, ["1"])
-    for each in [[bad, good]] if batches == 1 else [[bad], [good]]:
-        run.receive(each)  # type: ignore[arg-type]
+    if at_once:
+        run.receive([bad, good])
+    else:
+        run.receive([bad])
+        run.receive([good])
     assert run.complete([], Failures()).missing == {}
     assert run.counts == counts_of(*points(5))
     assert run.traffic["counts"].up == good.n_bytes
 
 
-AGAIN = {"party-id": reply("a", cid="555"), "node": reply("other", cid="97")}
-AGAIN["key"] = renamed(reply("zed", cid="556"), "key-556")
+AGAIN = {
+    "party-id": reply("a", cid="555"),
+    "node": reply("other", cid="97"),
+    "key": renamed(reply("zed", cid="556"), "key-556"),
+}
+"""Replies of the party "a" by what shows that it is the same."""
 
 
 @pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
@@ -293,19 +306,18 @@ def test_nobody_joins_twice_whatever_they_are_known_by(again: Reply) -> None:
     assert run.counts == federation.counts + counts_of(*points(4, ord("b")))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        (reply("zoe"), "refused: not in the federation"),
-        (reply("b", n=5), "refused: counts: expected those that b was counted by"),
-        (reply("b", seed=5), "refused: counts: expected those that b was counted by"),
-        (
-            replace(reply("b"), metrics={"flynn-party": "b", REFUSED: "stays"}),
-            "declined: stays",
-        ),
-        (replace(reply("b"), tensors=[b"junk"]), "refused: array 1: expected"),
-    ],
-)
+OTHER_COUNTS = "refused: counts: expected those that b was counted by"
+STAYS = {"flynn-party": "b", REFUSED: "stays"}
+NO_LEAVERS = {
+    "no member": (reply("zoe"), "refused: not in the federation"),
+    "more samples": (reply("b", n=5), OTHER_COUNTS),
+    "other samples": (reply("b", seed=5), OTHER_COUNTS),
+    "a refusal": (replace(reply("b"), metrics=STAYS), "declined: stays"),
+    "junk": (replace(reply("b"), tensors=[b"junk"]), "refused: array 1: expected"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "reason"), NO_LEAVERS.values(), ids=NO_LEAVERS)
 def test_nobody_leaves_by_other_counts_than_their_own(
     wrong: Reply, reason: str
 ) -> None:
@@ -329,97 +341,123 @@ def test_two_that_stand_for_one_member_count_once() -> None:
     assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
     X, y = points(4, ord("a"))
     parties = {cid: party_of(X, y, name="a") for cid in ("55", "56")}
-    taken = Exchange(run, parties).step(TRAIN)
-    assert list(taken.batch.passed) == ["55"]
+    outcome = Exchange(run, parties).step(TRAIN)
+    assert list(outcome.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4
     assert run.state.absent("selection").keys() == {"a (node 56)"}
 
 
-@pytest.mark.parametrize("driver", ["legacy", "message"])  # in process: test_run_laws
+# The runs in one process are those of test_run_laws.
+@pytest.mark.parametrize("driver", ["legacy", "message"])
 def test_every_driver_serves_every_purpose(driver: str) -> None:
     parts = shares()
     drive = DRIVERS[driver]
 
     def go(before: Federation, purpose: str, parts: Any = parts) -> Run:
-        return drive(
-            options_for(before.run_spec.specs, federation=before, purpose=purpose),
-            parts,
-        )
+        specs = before.run_spec.specs
+        return drive(options_for(specs, federation=before, purpose=purpose), parts)
 
-    part, whole = (in_process(options_for(GRID[0]), parts[:n]) for n in (3, 4))
+    part = in_process(options_for(GRID[0]), parts[:3])
+    whole = in_process(options_for(GRID[0]), parts)
     more = go(part.federation("1"), "join")
     assert more.traffic["counts"].asked == 1
     assert sha256(more.model) == sha256(whole.model)
-    left = go(
-        more.federation("2"), "withdraw", [*parts[:3], {**parts[3], "leaves": True}]
-    )
+    leaver = {**parts[3], "leaves": True}
+    left = go(more.federation("2"), "withdraw", [*parts[:3], leaver])
     assert sha256(left.model) == sha256(part.model)
     assert left.federation("3").counts == part.counts
     seen = go(part.federation("1"), "evaluate")
     assert sha256(seen.model) == sha256(part.model)
     assert seen.state.results["evaluation"].figures["examples"] == 30
-    steps = exchange(AUTO)  # stops after the columns and the counts
+    # This run stops after the columns and the counts.
+    steps = exchange(AUTO)
     steps.rounds(2)
     rest = go(steps.run.federation("1"), "resume")
     whole = in_process(options_for(AUTO), parts)
     assert sha256(rest.model) == sha256(whole.model)
-    assert (
-        rest.state.results["evaluation"].figures
-        == whole.state.results["evaluation"].figures
+    figures = whole.state.results["evaluation"].figures
+    assert rest.state.results["evaluation"].figures == figures
+
+
+@pytest.mark.parametrize(("purpose", "who"), [("join", "a"), ("withdraw", "z")])
+def test_a_run_that_nobody_joins_or_leaves_has_no_model(purpose: str, who: str) -> None:
+    run = changed(joined("a"), purpose, reply(who))
+    with raises(AggregationError, counted=0, min_parties=1):
+        _ = run.model
+
+
+ULM = points(40)
+BONN = points(30, 5)
+
+
+def with_ulm(before: Federation | None, purpose: str, **parties: Party) -> Run:
+    """A run of parties by their nodes."""
+    options = RunOptions(
+        SPEC,
+        CLASSES,
+        1,
+        federation=before,
+        purpose=purpose,
+        fraction_evaluate=0.0,
+        decay=0.5,
     )
+    return Exchange(Run(options), parties).rounds()
 
 
-def test_a_run_that_nobody_joins_or_leaves_has_no_model() -> None:
-    federation = joined("a")
-    for purpose in ("join", "withdraw"):
-        with raises(AggregationError, counted=0, min_parties=1):
-            _ = changed(
-                federation, purpose, reply("a" if purpose == "join" else "z")
-            ).model
+def of_ulm_and_bonn() -> Federation:
+    """A federation of two, whose nodes are n1 and n2."""
+    ulm = party_of(*ULM, name="Ulm", member="a secret of Ulm")
+    bonn = party_of(*BONN, name="Bonn")
+    return with_ulm(None, "train", n1=ulm, n2=bonn).federation("1")
 
 
-def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node() -> None:
+CHANGES_OF_MEMBERS = {
+    "withdraw": {"leaves": True},
+    "update": {"previous": Samples(*ULM)},
+}
+"""Options of a party that takes part in a run of the purpose."""
+
+
+@pytest.mark.parametrize("purpose", CHANGES_OF_MEMBERS)
+@pytest.mark.parametrize("member", ["", "another", "its proof"])
+def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node(
+    member: str, purpose: str
+) -> None:
     """In 0.8 one of two parties could: the other's counts are the sum less its own."""
-    (X, y) = points(40)
-    (others, labels) = points(30, 5)
-    options = {"min_parties": 1, "fraction_evaluate": 0.0, "decay": 0.5}
+    before = of_ulm_and_bonn()
+    (proof,) = [member.proof for member in before.members if member.name == "Ulm"]
+    assert proof == hashlib.sha256(b"a secret of Ulm").hexdigest()
+    if member == "its proof":
+        # Whoever reads the file of the federation has it.
+        member = proof
+    options = CHANGES_OF_MEMBERS[purpose]
+    forged = party_of(*ULM, name="Ulm", member=member, **options)
+    refused = with_ulm(before, purpose, n9=forged)
+    assert refused.totals.parts[0] == before.counts
+    expected = "member: expected the node that was counted"
+    assert expected in refused.counted.missing["Ulm"]
 
-    def go(before: Federation | None, purpose: str, **parties: Party) -> Run:
-        run = Run(
-            RunOptions(SPEC, CLASSES, federation=before, purpose=purpose, **options)
-        )
-        return Exchange(run, parties).rounds()
 
-    ulm = party_of(X, y, name="Ulm", member="a secret of Ulm")
-    whole = go(
-        None, "train", n1=ulm, n2=party_of(others, labels, name="Bonn")
-    ).federation("1")
-    kept = whole.counts
-    (member, *_) = [each for each in whole.members if each.name == "Ulm"]
-    assert member.proof == hashlib.sha256(b"a secret of Ulm").hexdigest()
-    for purpose, more in (
-        ("withdraw", {"leaves": True}),
-        ("update", {"previous": Samples(X, y)}),
-    ):
-        # who reads the file of the federation has the last
-        for proof in ("", "another", member.proof):
-            forged = party_of(X, y, name="Ulm", member=proof, **more)
-            refused = go(whole, purpose, n9=forged)
-            assert refused.totals.parts[0] == kept
-            assert (
-                "member: expected the node that was counted"
-                in refused.counted.missing["Ulm"]
-            )
-        for cid, proof in (("n1", ""), ("n9", "a secret of Ulm")):
-            n_left = 40
-            if purpose == "update":
-                n_left = 39
-            right = party_of(X[:n_left], y[:n_left], name="Ulm", member=proof, **more)
-            taken = go(whole, purpose, **{cid: right})
-            assert taken.counted.missing == {}
-            assert taken.totals.parts[0].n_examples == kept.n_examples - (
-                1 if purpose == "update" else 40
-            )
+@pytest.mark.parametrize(
+    ("node", "member"),
+    [
+        pytest.param("n1", "", id="its node"),
+        pytest.param("n9", "a secret of Ulm", id="its secret"),
+    ],
+)
+@pytest.mark.parametrize(("purpose", "n_left"), [("withdraw", 0), ("update", 39)])
+def test_a_member_is_known_by_its_node_or_its_secret(
+    purpose: str, n_left: int, node: str, member: str
+) -> None:
+    X, y = ULM
+    if purpose == "update":
+        X = X[:n_left]
+        y = y[:n_left]
+    options = CHANGES_OF_MEMBERS[purpose]
+    ulm = party_of(X, y, name="Ulm", member=member, **options)
+    run = with_ulm(of_ulm_and_bonn(), purpose, **{node: ulm})
+    assert run.counted.missing == {}
+    assert run.totals.parts[0].n_examples == 30 + n_left
 
 
 def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> None:

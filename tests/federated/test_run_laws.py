@@ -1,5 +1,6 @@
-"""Laws of every run, over a registry of plans: the pooled model, whoever leaves or goes
-on from a file.
+"""Laws of every run, over a registry of plans.
+
+A run ends in the pooled model, whoever leaves and whether or not it goes on from a file.
 """
 
 from __future__ import annotations
@@ -77,11 +78,12 @@ def options_of(name: str, **changes: Any) -> dict[str, Any]:
 
 @cache
 def ended(name: str) -> tuple[Run, list[FlyNNClassifier]]:
-    """A run of the registry that went well, and the models that its parties got; its
-    tests only read them.
+    """A run of the registry that went well, and the models that its parties got.
+
+    Its tests only read them.
     """
-    kept: list[FlyNNClassifier] = []
-    return in_process(options_of(name), shares(), on_model=kept.append), kept
+    models: list[FlyNNClassifier] = []
+    return in_process(options_of(name), shares(), on_model=models.append), models
 
 
 def whole_of(name: str) -> Run:
@@ -93,9 +95,17 @@ def lonely() -> list[dict[str, Any]]:
     """All samples, at parties of which one is empty and two have a single sample."""
     first, *others = shares("pathological")
     none = {"X": X[:0], "y": LABELS[:0], "X_test": X[:0], "y_test": LABELS[:0]}
-    one, two = ({**none, "X": first["X"][[i]], "y": first["y"][[i]]} for i in (0, 1))
+    one = {**none, "X": first["X"][:1], "y": first["y"][:1]}
+    two = {**none, "X": first["X"][1:2], "y": first["y"][1:2]}
     rest = {**first, "X": first["X"][2:], "y": first["y"][2:]}
     return [one, none, two, rest, *others]
+
+
+def shared_out(how: str) -> list[dict[str, Any]]:
+    """Samples of the parties by a way of splitting them, or as `lonely` splits them."""
+    if how == "lonely":
+        return lonely()
+    return shares(how)
 
 
 def made(plan: HashPlan = PLAN, **changes: Any) -> Run:
@@ -110,8 +120,8 @@ def pooled(**changes: Any) -> FlyNNClassifier:
     )
 
 
-# What a driver adds is the same for both, and for any split but the one with parties of
-# nothing.
+# What a driver adds is the same for both runs, and for any split in which each party has
+# samples.
 @pytest.mark.parametrize(
     ("name", "driver", "how"),
     [("gram", "in process", how) for how in SPLITS]
@@ -120,64 +130,54 @@ def pooled(**changes: Any) -> FlyNNClassifier:
 def test_every_driver_ends_in_the_pooled_model(
     name: str, driver: str, how: str
 ) -> None:
-    run = DRIVERS[driver](
-        options_of(name), lonely() if how == "lonely" else shares(how)
-    )
+    parts = shared_out(how)
+    run = DRIVERS[driver](options_of(name), parts)
     names = [phase.name for phase in run.phases]
     assert names == list(run.state.results) == list(run.traffic)
     assert not run.state.absent(*names)
-    n_parties = 4
-    if how == "lonely":
-        n_parties = 7
-    assert {each.asked for each in run.traffic.values()} == {n_parties}
-    assert {each.replied for each in run.traffic.values() if each.kind == "exact"} == {
-        n_parties
-    }
-    assert min(min(each.per_party.values()) for each in run.traffic.values()) > 0
+    for traffic in run.traffic.values():
+        assert traffic.asked == len(parts)
+        assert traffic.replied == len(parts) or traffic.kind != "exact"
+        assert min(traffic.per_party.values()) > 0
+    assert "exact" in {traffic.kind for traffic in run.traffic.values()}
     model = run.model.model_
     pooled = POOLED[name]
     assert model.sha256() == pooled.model_.sha256()
     assert len(model.members) > 1
     assert (model.gram is not None) == (name == "gram")
-    assert {
-        (member.spec.hash_dim, member.counts.n_examples) for member in model.members
-    } == {(64, 120)}
+    assert {member.spec.hash_dim for member in model.members} == {64}
+    assert {member.counts.n_examples for member in model.members} == {120}
     right = pooled.predict(X[~TRAINING]) == LABELS[~TRAINING]
     assert run.state.results["evaluation"].figures["accuracy"] == np.mean(right)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    **{
-        effort: {"effort": effort, "hash_dim": None}
-        for effort in ("quick", "default", "thorough")
-    },
+    "quick": {"effort": "quick", "hash_dim": None},
+    "default": {"effort": "default", "hash_dim": None},
+    "thorough": {"effort": "thorough", "hash_dim": None},
     "novelty": {"rule": "novelty"},
     "given decay": {"decay": 0.5},
     "one member": {"max_members": 1},
     "two members": {"max_members": 2},
     "seed": {"seed": 5},
 }
+WIDTHS = {"quick": 2**14, "default": 2**15, "thorough": 2**15}
+"""Widths of the hash by the effort."""
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings_of_the_model_hold_for_the_pool_alike(name: str) -> None:
     changes = SETTINGS[name]
-    of_plan = {name: value for name, value in changes.items() if hasattr(PLAN, name)}
-    run = made(
-        replace(PLAN, **of_plan),
-        **{name: changes[name] for name in changes.keys() - of_plan.keys()},
-    )
-    model = run.model.model_
+    of_plan = {key: value for key, value in changes.items() if hasattr(PLAN, key)}
+    of_run = {key: value for key, value in changes.items() if key not in of_plan}
+    model = made(replace(PLAN, **of_plan), **of_run).model.model_
     assert model.sha256() == pooled(**changes).model_.sha256()
     assert len(model.members) <= changes.get("max_members", PLAN.max_members)
-    assert model.members[0].spec.hash_dim == {
-        "quick": 2**14,
-        "default": 2**15,
-        "thorough": 2**15,
-    }.get(name, 64)
-    assert (None if model.gram is None else len(model.gram.weights)) == (
-        1024 if name == "thorough" else None
-    )
+    assert model.members[0].spec.hash_dim == WIDTHS.get(name, 64)
+    if name == "thorough":
+        assert len(model.gram.weights) == 1024
+    else:
+        assert model.gram is None
 
 
 def test_a_plan_without_the_number_of_samples_has_it_from_the_columns(
@@ -189,31 +189,38 @@ def test_a_plan_without_the_number_of_samples_has_it_from_the_columns(
     assert run.model.model_.members[0].spec.hash_dim == 2**16
 
 
+SELECTING = ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection")
+
+
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
-@pytest.mark.parametrize("is_none", [False, True], ids=["some", "none"])
-def test_of_many_samples_some_or_none_are_left_out(
-    is_none: bool, rule: str, monkeypatch: pytest.MonkeyPatch
+def test_of_many_samples_some_are_left_out(
+    rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Equal samples are kept or dropped together, so that a subsample may have none of
-    them.
-    """
-    for module in (
-        "flwr_flynn.model.selection",
-        "flwr_flynn.federated.phases.selection",
-    ):
-        if is_none:
-            monkeypatch.setattr(
-                f"{module}.subsample_mask",
-                lambda X, y, n_per_class, n: np.zeros(len(y), bool),
-            )
+    for module in SELECTING:
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
     run = made(rule=rule)
-    assert (run.state.results["selection"].examples == 0) == is_none
-    assert run.state.results["selection"].examples < 120
-    assert {member.temperature == 0.2 for member in run.model.model_.members} >= {
-        is_none
-    }
-    assert len(run.model.model_.members) == 1 or not is_none
+    assert 0 < run.state.results["selection"].examples < 120
+    assert any(member.temperature != 0.2 for member in run.model.model_.members)
+    assert digest(run) == pooled(rule=rule).model_.sha256()
+
+
+def no_row(X: Any, y: Any, n_per_class: Any, n: int) -> Any:
+    """A subsample of nothing."""
+    return np.zeros(len(y), bool)
+
+
+@pytest.mark.parametrize("rule", ["balanced", "novelty"])
+def test_of_many_samples_none_may_be_left_out(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal samples stay or go together: a subsample may have none of them."""
+    for module in SELECTING:
+        monkeypatch.setattr(f"{module}.subsample_mask", no_row)
+        monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
+    run = made(rule=rule)
+    (member,) = run.model.model_.members
+    assert run.state.results["selection"].examples == 0
+    assert member.temperature == 0.2
     assert digest(run) == pooled(rule=rule).model_.sha256()
 
 
@@ -222,18 +229,18 @@ def test_where_nobody_tries_the_model_it_is_the_first_candidate(
     distribute: bool,
 ) -> None:
     run = made(fraction_evaluate=0, distribute=distribute)
-    assert list(run.state.results) == [
-        "columns",
-        "counts",
-        *(["evaluation"] if distribute else []),
-    ]
-    assert len(run.totals.parts) == 1  # nobody counts what nobody compares
+    phases = ["columns", "counts"]
+    if distribute:
+        phases.append("evaluation")
+    assert list(run.state.results) == phases
+    # Nobody counts what nobody compares.
+    assert len(run.totals.parts) == 1
     member = run.model.model_.member
     assert member.spec == PLAN.specs(run.state.results["columns"].histograms)[0]
-    assert member.counts == ClassCounts.from_data(
-        member.hash, X[TRAINING], Y[TRAINING], 3
-    )
-    assert (member.scoring.decay, member.weight) == (suggest_decay(member.counts), 1.0)
+    counts = ClassCounts.from_data(member.hash, X[TRAINING], Y[TRAINING], 3)
+    assert member.counts == counts
+    assert member.scoring.decay == suggest_decay(counts)
+    assert member.weight == 1.0
 
 
 @pytest.mark.parametrize("effort", ["default", "thorough"])
@@ -241,11 +248,16 @@ def test_where_nobody_tries_the_model_it_is_the_first_candidate(
 def test_a_party_has_the_memory_for_all_candidates(effort: str, n_classes: int) -> None:
     specs = placeholder_specs(HashPlan(128, n_classes, 10**6, "auto", effort=effort))
     assert len(specs) == 6
-    assert (
-        sum(memory_needed(spec, n_classes) for spec in specs)
-        < PartyOptions().memory_limit
-    )
+    needed = sum(memory_needed(spec, n_classes) for spec in specs)
+    assert needed < PartyOptions().memory_limit
     assert all(spec.hash_nnz <= spec.hash_dim // 16 for spec in specs)
+
+
+def with_few_of_the_last_class(share: dict[str, Any]) -> dict[str, Any]:
+    """The samples of a party but for four fifths of those of the last class."""
+    is_last = share["y"] == LABELS[-1]
+    chosen = ~is_last | (np.arange(len(is_last)) % 5 == 4)
+    return {**share, "X": share["X"][chosen], "y": share["y"][chosen]}
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
@@ -253,57 +265,52 @@ def test_a_party_has_the_memory_for_all_candidates(effort: str, n_classes: int) 
 def test_the_prior_and_the_temperatures_for_it_are_those_of_the_pool(
     how: str, class_weight: str | None
 ) -> None:
-    rows = [
-        np.arange(len(share["y"])) % 5 > 4 * (share["y"] == LABELS[-1]) - 1
-        for share in shares(how)
-    ]
-    parts = [
-        {**s, "X": s["X"][some], "y": s["y"][some]}
-        for s, some in zip(shares(how), rows, strict=True)
-    ]
-    points, labels = (np.concatenate([share[name] for share in parts]) for name in "Xy")
+    parts = [with_few_of_the_last_class(share) for share in shares(how)]
+    points = np.concatenate([part["X"] for part in parts])
+    labels = np.concatenate([part["y"] for part in parts])
     pooled = FlyNNClassifier(hash_dim=64, class_weight=class_weight).fit(points, labels)
     options = options_of(
         "committee",
         spec=replace(PLAN, n_examples=len(labels)),
         class_weight=class_weight,
     )
-    kept: list[FlyNNClassifier] = []
-    run = in_process(options, parts, on_model=kept.append)
+    models: list[FlyNNClassifier] = []
+    run = in_process(options, parts, on_model=models.append)
     assert digest(run) == digest(secretly(options, parts)) == pooled.model_.sha256()
     frequencies = np.unique(labels, return_counts=True)[1] / len(labels)
     assert frequencies.max() > 2 * frequencies.min()
     prior = run.model.model_.prior
     if class_weight is None:
         np.testing.assert_allclose(np.exp(prior), frequencies)
-    assert (prior is None) == (class_weight is not None)
-    assert {each.with_prior().model_.sha256() for each in kept} == {digest(run)}
-    assert {each.class_weight for each in kept} == {class_weight}
+    else:
+        assert prior is None
+    assert {model.with_prior().model_.sha256() for model in models} == {digest(run)}
+    assert {model.class_weight for model in models} == {class_weight}
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
     handed: list[FlyNNClassifier] = []
     in_process(options_of(name, distribute=True), shares(), on_model=handed.append)
-    run, kept = ended(name)
-    assert [model.with_prior().model_.sha256() for model in (*kept, *handed)] == [
-        digest(run)
-    ] * 8
-    np.testing.assert_array_equal(
-        kept[0].with_prior().predict_proba(X), run.model.predict_proba(X)
-    )
+    run, models = ended(name)
+    digests = [model.with_prior().model_.sha256() for model in (*models, *handed)]
+    assert digests == [digest(run)] * 8
+    probabilities = models[0].with_prior().predict_proba(X)
+    np.testing.assert_array_equal(probabilities, run.model.predict_proba(X))
 
 
 def facts(run: Run) -> Any:
     """All that a run makes of the parties' training samples."""
     model = run.model.model_
     selection = run.state.results.get("selection")
-    selected = selection and (
-        selection.choices,
-        selection.scorings,
-        selection.accuracies,
-        selection.examples,
-    )
+    selected = None
+    if selection is not None:
+        selected = (
+            selection.choices,
+            selection.scorings,
+            selection.accuracies,
+            selection.examples,
+        )
     members = [(member.scoring, member.weight) for member in model.members]
     sums = run.totals.sha256, counts_sha256(model.members)
     return run.state.run_spec.specs, sums, selected, members, model.sha256()
@@ -319,15 +326,13 @@ def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(
 ) -> None:
     secret = secretly(options_of(name), shares(how))
     clear = whole_of(name)
-    assert [phase.channel for phase in secret.phases] == [TRAIN] * (
-        len(secret.phases) - 1
-    ) + [EVALUATE]
+    n_trained = len(secret.phases) - 1
+    channels = [phase.channel for phase in secret.phases]
+    assert channels == [TRAIN] * n_trained + [EVALUATE]
+    assert secret.num_rounds == n_trained
     assert facts(secret) == facts(clear)
-    assert secret.num_rounds == len(secret.phases) - 1
-    figures = [
-        run.state.results["evaluation"].figures["accuracy"] for run in (clear, secret)
-    ]
-    assert figures[0] == figures[1]
+    in_clear = clear.state.results["evaluation"].figures["accuracy"]
+    assert secret.state.results["evaluation"].figures["accuracy"] == in_clear
 
 
 # ---- parties that are lost
@@ -344,30 +349,31 @@ def lost_in(
 ) -> Exchange:
     """A run with all kinds of phases, some of whose parties are lost in one of them."""
     steps = exchange(**{"spec": GRID, "gram": 16, **changes}).until(phase)
+    there = set("0123")
+    failures = None
     if how == "silent":
         steps.lost = set(who)
+    elif how == "gone":
+        there -= set(who)
     else:
-        steps.lost = set()
-    there = set("0123") - set(who if how == "gone" else "")
-    steps.step(
-        DUE,
-        sorted(there),
-        dict.fromkeys(who, "failed: no") if how == "failed" else None,
-    )
+        failures = dict.fromkeys(who, "failed: no")
+    steps.step(DUE, sorted(there), failures)
     steps.lost = set()
     return steps
 
 
+PHASES = ("columns", "counts", "selection", "gram", "evaluation")
 LOST = [
-    *product(
-        ("columns", "counts", "selection", "gram", "evaluation"), ("failed", "silent")
-    )
+    *product(PHASES, ("failed", "silent")),
+    ("selection", "gone"),
+    ("gram", "gone"),
 ]
+MISSED = {phase: (phase,) for phase in PHASES}
+MISSED["counts"] = ("counts", "selection", "gram")
+"""Phases that have no samples of a party that is lost in one."""
 
 
-@pytest.mark.parametrize(
-    ("phase", "how"), [*LOST, ("selection", "gone"), ("gram", "gone")]
-)
+@pytest.mark.parametrize(("phase", "how"), LOST)
 def test_a_party_lost_in_a_phase_is_missing_from_that_alone(
     phase: str, how: str
 ) -> None:
@@ -376,9 +382,10 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(
     absent = {
         name: run.state.absent(name) for name in results if run.state.absent(name)
     }
-    assert absent == {
-        phase: {"node 3" if phase == "columns" else "party-3": REASONS[how]}
-    }
+    party = "party-3"
+    if phase == "columns":
+        party = "node 3"
+    assert absent == {phase: {party: REASONS[how]}}
     examples = {
         "columns": results["columns"].histograms.n_examples,
         "counts": run.counts.n_examples,
@@ -386,41 +393,31 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(
         "gram": results["gram"].n_examples,
         "evaluation": results["evaluation"].figures["examples"],
     }
-    if phase == "counts":
-        missed = ("counts", "selection", "gram")
-    else:
-        missed = (phase,)
-    theirs = {
-        name: len(shares()[3]["y_test" if name == "evaluation" else "y"])
-        for name in missed
-    }
-    whole = dict.fromkeys(examples, 120) | {"evaluation": 30}
-    assert examples == {name: whole[name] - theirs.get(name, 0) for name in examples}
+    share = shares()[3]
+    theirs = dict.fromkeys(PHASES, len(share["y"]))
+    theirs["evaluation"] = len(share["y_test"])
+    expected = dict.fromkeys(PHASES, 120) | {"evaluation": 30}
+    for name in MISSED[phase]:
+        expected[name] -= theirs[name]
+    assert examples == expected
 
 
 def test_a_party_lost_in_the_counts_was_never_there() -> None:
-    assert facts(lost_in("counts").rounds()) == facts(
-        in_process(options_for(GRID, gram=16), shares()[:3])
-    )
+    never = in_process(options_for(GRID, gram=16), shares()[:3])
+    assert facts(lost_in("counts").rounds()) == facts(never)
 
 
-def test_where_nobody_answers_the_selection_it_is_the_first_spec_and_the_suggested_decay() -> (
-    None
-):
+def test_where_nobody_answers_the_selection_it_is_the_first_spec() -> None:
     run = lost_in("selection", who="0123", gram=0).run
     selection = run.state.results["selection"]
+    assert selection.specs == (0,)
+    assert selection.parties == 0
+    assert selection.accuracies == ()
+    assert selection.accuracy is None
+    # The decay is the suggested one.
     suggested = suggest_decay(run.counts)
-    assert (
-        selection.specs,
-        selection.parties,
-        selection.accuracies,
-        selection.accuracy,
-    ) == ((0,), 0, (), None)
-    assert (
-        run.model.model_.member.scoring.decay
-        == selection.scorings[0].decay
-        == suggested
-    )
+    assert selection.scorings[0].decay == suggested
+    assert run.model.model_.member.scoring.decay == suggested
 
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "gram"])
@@ -430,18 +427,20 @@ def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     secret = secretly(options_for(GRID, gram=16), shares(), lost(phase))
     clear = lost_in(phase).rounds()
     assert facts(secret) == facts(clear)
-    assert secret.state.absent("counts", "selection", "gram").keys() == {
-        "party-3" if phase != "counts" else "node 3"
-    }
+    party = "party-3"
+    if phase == "counts":
+        party = "node 3"
+    assert secret.state.absent("counts", "selection", "gram").keys() == {party}
 
 
 NONSENSE: dict[str, tuple[str, Spoil]] = {
     "selection": ("selection", odd("selection", slice(None), -BOUND)),
     "a negative product": ("gram", odd("gram", 1, -BOUND)),
     "a digit too large": ("gram", odd("gram", -1, 5 * BOUND)),
-    # the upper digit
+    # The last number is the upper digit of a response.
     "responses that so many samples cannot have": ("gram", odd("gram", -1, 14)),
 }
+"""Phases and the nonsense in them."""
 
 
 @pytest.mark.parametrize("name", NONSENSE)
@@ -452,10 +451,8 @@ def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(
     secret = secretly(options_for(GRID, gram=16), shares(), spoil)
     reasons = secret.state.absent(phase)
     assert len(reasons) == 4
-    assert all(
-        reason.startswith("refused: with its whole secure sum: ")
-        for reason in reasons.values()
-    )
+    for reason in reasons.values():
+        assert reason.startswith("refused: with its whole secure sum: ")
     assert facts(secret) == facts(lost_in(phase, who="0123").rounds())
 
 
@@ -468,19 +465,14 @@ def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
     for present, n_members in (("01", 2), ("2", 3)):
         steps.step(TRAIN, present)
         saved = saved_of(steps.run, tmp_path / "f.npz")
-        assert (saved.phase, len(saved.members), saved.is_selected) == (
-            "counts",
-            n_members,
-            False,
-        )
+        assert saved.phase == "counts"
+        assert len(saved.members) == n_members
+        assert not saved.is_selected
         assert saved.max_members == PLAN.max_members
-        resumed = {
-            "spec": saved.run_spec.specs,
-            "federation": saved,
-            "purpose": "resume",
-            "min_parties": 4,
-        }
-        steps.run = Run(RunOptions(**options_for(**resumed)))
+        resumed = options_for(
+            saved.run_spec.specs, federation=saved, purpose="resume", min_parties=4
+        )
+        steps.run = Run(RunOptions(**resumed))
         assert steps.run.needed == 4 - n_members
     assert digest(steps.rounds()) == pooled().model_.sha256()
 
@@ -494,51 +486,49 @@ def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
         stopped.step(phase.channel)
         left = whole.phases[stop:]
         steps = replace(stopped)
-        # the candidates are not known yet
         if any(phase.derives_specs for phase in left):
+            # The candidates are not known yet.
             with raises(AggregationError, counted=0):
                 steps.run.federation("1")
             continue
         saved = saved_of(steps.run, tmp_path / "f.npz")
-        assert saved.phase == (left[0].resumed_at(names) if left else "")
-        is_without = whole.model.model_.gram is None or saved.phase not in (
-            "evaluation",
-            "",
-        )
-        assert (saved.shared.gram is None) == is_without
+        if left:
+            assert saved.phase == left[0].resumed_at(names)
+        else:
+            assert saved.phase == ""
+        has_gram = whole.model.model_.gram is not None
+        is_past_gram = saved.phase in ("evaluation", "")
+        assert (saved.shared.gram is not None) == (has_gram and is_past_gram)
         resumed = options_of(
             name, spec=saved.run_spec.specs, federation=saved, purpose="resume"
         )
         steps.run = Run(RunOptions(**resumed))
         steps.asked.clear()
         steps.rounds(len(names))
-        assert [asked for asked, _ in steps.asked] == [
-            phase.name for phase in steps.run.phases
-        ]
+        planned = [phase.name for phase in steps.run.phases]
+        assert [asked for asked, _ in steps.asked] == planned
         assert sha256(steps.run.model) == sha256(whole.model)
         if left and "evaluation" in names:
-            assert (
-                steps.run.state.results["evaluation"]
-                == whole.state.results["evaluation"]
-            )
+            evaluation = steps.run.state.results["evaluation"]
+            assert evaluation == whole.state.results["evaluation"]
         after = saved_of(steps.run, tmp_path / "after.npz", "2")
-        assert (after.phase, after.model.model_.sha256()) == ("", digest(whole))
+        assert after.phase == ""
+        assert after.model.model_.sha256() == digest(whole)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> None:
     whole = whole_of(name)
     saved = saved_of(whole, tmp_path / "f.npz")
-    kept = []
     assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
-    changes = {"federation": saved, "purpose": "evaluate", "gram": 0}
-    run = in_process(
-        options_of(name, spec=saved.run_spec.specs, **changes),
-        shares(),
-        on_model=kept.append,
+    options = options_of(
+        name, spec=saved.run_spec.specs, federation=saved, purpose="evaluate", gram=0
     )
+    models: list[FlyNNClassifier] = []
+    run = in_process(options, shares(), on_model=models.append)
     assert [phase.name for phase in run.phases] == ["evaluation"]
-    assert [model.with_prior().model_.sha256() for model in kept] == [digest(whole)] * 4
+    digests = [model.with_prior().model_.sha256() for model in models]
+    assert digests == [digest(whole)] * 4
     assert digest(run) == digest(whole)
     assert run.federation("2") is saved
 
@@ -555,23 +545,24 @@ def go(
     **changes: Any,
 ) -> Run:
     """A run that starts from a file, with some of the parties."""
-    parts = dict(zip("0123", shares(), strict=True))
-    changes = {
+    parts = shares()
+    parties = {}
+    for cid in who:
+        parties[f"{purpose}{cid}"] = party_of(
+            **parts[int(cid)],
+            name=f"party-{cid}",
+            member=f"secret of {cid}",
+            leaves=cid == leaver,
+            min_examples=1,
+            gram=True,
+        )
+    given = {
         "spec": before.run_spec.specs,
         "federation": before,
         "purpose": purpose,
         **changes,
     }
-    given = {"min_examples": 1, "gram": True}
-    parties = {}
-    for cid in who:
-        known = {
-            "name": f"party-{cid}",
-            "member": f"secret of {cid}",
-            "leaves": cid == leaver,
-        }
-        parties[f"{purpose}{cid}"] = party_of(**parts[cid], **known, **given)
-    return Exchange(Run(RunOptions(**options_of(name, **changes))), parties).rounds()
+    return Exchange(Run(RunOptions(**options_of(name, **given))), parties).rounds()
 
 
 def nobody(federation: Federation) -> Federation:
@@ -593,10 +584,9 @@ def test_a_party_that_leaves_was_never_there(name: str, tmp_path: Path) -> None:
     never = go(name, nobody(whole), "join", "012")
     assert len(left.counted.members) == 3
     assert sha256(left.model) == sha256(never.model)
-    again = go(name, left.federation("2"), "join", "0123")
-    assert digest(again) == digest(
-        go(name, nobody(left.federation("2")), "join", "0123")
-    )
+    after = left.federation("2")
+    again = go(name, after, "join", "0123")
+    assert digest(again) == digest(go(name, nobody(after), "join", "0123"))
     n_left = len(shares()[3]["y"])
     assert {member.counts.n_examples for member in left.model.model_.members} == {
         120 - n_left
@@ -612,10 +602,9 @@ def test_whoever_joins_ends_what_is_not_done_anew() -> None:
 def test_a_party_that_joins_a_committee_makes_the_model_of_all_at_fixed_members() -> (
     None
 ):
-    specs = (
-        part := in_process(options_of("committee"), shares()[:3]).federation("1")
-    ).run_spec.specs
-    joined = go("committee", part, "join", "0123")
+    before = in_process(options_of("committee"), shares()[:3]).federation("1")
+    specs = before.run_spec.specs
+    joined = go("committee", before, "join", "0123")
     assert len(joined.counted.members) == 4
     assert joined.model.model_.members == fit_members(
         specs, X[TRAINING], Y[TRAINING], 3, max_members=len(specs)

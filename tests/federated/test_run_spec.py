@@ -74,21 +74,18 @@ EXTREME = HashSpec(
 def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
     again = read(run)
     config = Config(run.to_config())
-    assert (again, again.specs) == (run, run.specs)
-    assert (run.mode, run.is_plain, run.is_secure) == (
-        mode,
-        mode == "plain",
-        mode == "secure",
-    )
-    assert [each.fingerprint for each in again.agree_on_rows(config)] == [
+    assert again == run
+    assert again.specs == run.specs
+    assert run.mode == mode
+    assert run.is_plain == (mode == "plain")
+    assert run.is_secure == (mode == "secure")
+    assert [hasher.fingerprint for hasher in again.agree_on_rows(config)] == [
         FlyHash(s).fingerprint for s in run.specs
     ]
     assert announced_names(config) == run.feature_names
-    assert (run.spec, run.hasher, run.only([0]).specs) == (
-        run.specs[0],
-        run.hashers[0],
-        run.specs[:1],
-    )
+    assert run.spec == run.specs[0]
+    assert run.hasher == run.hashers[0]
+    assert run.only([0]).specs == run.specs[:1]
 
 
 WRONG_SPECS: list[tuple[Any, str]] = [
@@ -142,7 +139,7 @@ def test_specs_that_share_a_vector_send_it_once() -> None:
     specs = [one, replace(one, seed=2), replace(one, seed=3, scale=center)]
     config = RunSpec(specs, CLASSES).to_config()
     values = json.loads(zlib.decompress(config["flynn-specs"]))  # type: ignore[arg-type]
-    assert [each["center"] for each in values] == [list(center), {"as": 0}, {"as": 0}]
+    assert [spec["center"] for spec in values] == [list(center), {"as": 0}, {"as": 0}]
     assert values[2]["scale"] == list(center)
     assert RunSpec.from_config(Config(config)).specs == tuple(specs)
 
@@ -157,7 +154,7 @@ def test_references_are_no_way_to_have_a_party_expand_a_short_text(
         [replace(coded, seed=seed) for seed in range(5)], CLASSES
     ).to_config()
     assert len(RunSpec.from_config(Config(config)).specs) == 5
-    # that the text keeps to
+    # The text keeps to this version.
     monkeypatch.setattr("flwr_flynn.federated.announced_specs.MAX_CHARS", 20_000)
     with raises(PayloadError, field="flynn-specs", got="12800"):
         RunSpec.from_config(Config(config))
@@ -274,6 +271,6 @@ def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:
         for names in ("abcd", "abcd", "bacd")
     ]
     assert named[0] == named[1]
-    # columns are found by them: others make other counts
+    # Columns are found by their names: others make other counts.
     assert len({*named, RUN.digest()}) == 3
     assert RUN.digest() != RunSpec(SPEC, CLASSES[::-1]).digest()

@@ -1,5 +1,6 @@
-"""A secure run makes what the same run makes in clear, bit for bit, or says what is
-missing.
+"""A secure run makes what the same run makes in clear, bit for bit.
+
+Otherwise it says what is missing.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ def test_counts_with_nonsense_in_them_are_refused_whole() -> None:
     run = secretly(options_for(GRID), shares(), odd("counts", slice(None), -BOUND))
     assert run.counted.counted == []
     assert all(
-        "refused: with its whole secure sum: " in each
-        for each in run.counted.missing.values()
+        "refused: with its whole secure sum: " in reason
+        for reason in run.counted.missing.values()
     )
 
 
@@ -126,7 +127,7 @@ def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase: str) -> N
     assert run.model.score(X, LABELS) > 0.9
     missing = [name for name, roster in run.rosters.items() if roster.missing]
     before = list(run.rosters)[: list(run.rosters).index("columns") + 1]
-    # else the difference of two sums would be the party's alone
+    # Otherwise the difference of two sums would be the party's alone.
     assert missing == before[before.index(phase) :]
 
 
@@ -178,11 +179,9 @@ def test_a_federation_of_several_members_is_kept_and_distributed(
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")
     before = Federation.load(tmp_path / "f.npz")
-    assert (before.run_spec.is_secure, before.phase, len(before.members)) == (
-        True,
-        "",
-        4,
-    )
+    assert before.run_spec.is_secure
+    assert before.phase == ""
+    assert len(before.members) == 4
     assert before.model.model_.sha256() == made.model.model_.sha256()
     later = {"spec": before.run_spec.specs, "federation": before, "purpose": "evaluate"}
     handed = secretly(options_for(**later), parts)
@@ -196,7 +195,7 @@ def test_a_federation_of_several_members_is_kept_and_distributed(
         == summed | of_parties
     )
     assert not any(summed[name] for name in of_parties)
-    # as nobody is counted
+    # The reason is that nobody is counted.
     alone = options_for(**later) | {"secure_bound": BOUND, "min_parties": 1}
     assert RunOptions(**alone).min_parties == 1
     assert (

@@ -1,5 +1,6 @@
-"""Action update: samples go, are corrected and come, and the sum is that of parties
-that never had others.
+"""Action update: samples go, are corrected and come.
+
+The sum is that of parties that never had others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.model.counts import ClassCounts
 from tests.federated.runs import GRID, LABELS, Exchange, X, Y, options_for
 
-Rows = dict[str, np.ndarray]  # of each party, by its name
+Rows = dict[str, np.ndarray]
+"""Places of the samples of each party, by its name."""
 
 
 def party(name: str, rows: Any, before: Any = None, **more: Any) -> Party:
@@ -39,18 +41,17 @@ def go(
     stops: bool = False,
     **more: Any,
 ) -> Run:
-    """A run with these parties, whose node ids are their names; it may stop after the
-    counting.
+    """A run with these parties, which may stop after the counting.
+
+    The node ids of the parties are their names.
     """
     if saved is None:
         given: dict[str, Any] = {"spec": GRID}
     else:
         given = {"spec": saved.run_spec.specs, "federation": saved}
-    nodes = {str(each.options.name): each for each in parties}
-    steps = Exchange(
-        Run(RunOptions(**options_for(purpose=purpose, min_parties=1, **given, **more))),
-        nodes,
-    )
+    options = options_for(purpose=purpose, min_parties=1, **given, **more)
+    nodes = {str(party.options.name): party for party in parties}
+    steps = Exchange(Run(RunOptions(**options)), nodes)
     steps.step(TRAIN)
     if stops:
         return steps.run
@@ -77,7 +78,8 @@ def saved() -> Federation:
 
 
 def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> None:
-    new = np.r_[ROWS["party-1"][5:], 0, 3, 3]  # some are gone, some are new
+    # Some are gone, some are new.
+    new = np.r_[ROWS["party-1"][5:], 0, 3, 3]
     parties = [
         party("party-0", ROWS["party-0"]),
         party("party-1", new, ROWS["party-1"]),
@@ -86,25 +88,24 @@ def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> No
     after = run.federation("2")
     assert is_pooled(after, {**ROWS, "party-1": new})
     assert [member.run for member in after.members] == ["1", "2", "1"]
-    assert list(run.counted.missing) == ["party-0"]  # whose samples have not changed
+    # The samples of this party have not changed.
+    assert list(run.counted.missing) == ["party-0"]
     (change,) = [member.change for member in run.counted.counted]
     for name, member in (("before", saved.members[1]), ("now", after.members[1])):
         assert change[name] == {
             "examples": member.examples,
             "sha256": list(member.sha256),
         }
-    # its former counts are not in the sum any more
+    # The former counts of the party are not in the sum any more.
     again = go("update", parties, after)
     assert again.federation("3").totals == after.totals
     assert "another SHA-256" in again.counted.missing["party-1"]
 
 
-# Samples that were never there, or not all; those of another party; and a party that
-# was never there.
 OTHERS = [
-    ("party-1", ROWS["party-1"][1:]),
-    ("party-1", ROWS["party-0"]),
-    ("party-7", ROWS["party-1"]),
+    pytest.param("party-1", ROWS["party-1"][1:], id="not all samples"),
+    pytest.param("party-1", ROWS["party-0"], id="samples of another party"),
+    pytest.param("party-7", ROWS["party-1"], id="a party that was never there"),
 ]
 
 
@@ -117,7 +118,8 @@ def test_who_was_counted_otherwise_changes_nothing(
     assert not run.counted.counted
     assert run.state.results.get("counts", saved.totals) == saved.totals
     after = run.federation("2")
-    assert (after.totals, after.members) == (saved.totals, saved.members)
+    assert after.totals == saved.totals
+    assert after.members == saved.members
 
 
 SOME = ROWS["party-1"][4:]
@@ -125,7 +127,11 @@ SOME = ROWS["party-1"][4:]
 
 @pytest.mark.parametrize(
     ("new", "covered"),
-    [(SOME, 4), (np.r_[ROWS["party-1"], 0, 3], 2), (np.r_[SOME, 147], 1)],
+    [
+        pytest.param(SOME, 4, id="4 go"),
+        pytest.param(np.r_[ROWS["party-1"], 0, 3], 2, id="2 come"),
+        pytest.param(np.r_[SOME, 147], 1, id="1 in the place of another"),
+    ],
 )
 def test_few_changes_warn(
     saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
@@ -136,15 +142,21 @@ def test_few_changes_warn(
 
 
 def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) -> None:
+    rows = ROWS["party-1"]
     empty = np.zeros(0, np.int64)
-    gone = go("update", [party("party-1", empty, ROWS["party-1"])], saved).federation(
-        "2"
-    )
+    gone = go("update", [party("party-1", empty, rows)], saved).federation("2")
     assert is_pooled(gone, {**ROWS, "party-1": empty})
-    back = go("update", [party("party-1", ROWS["party-1"], empty)], gone).federation(
-        "3"
-    )
+    back = go("update", [party("party-1", rows, empty)], gone).federation("3")
     assert back.totals == saved.totals
+
+
+def purposes_with(n_parties: int) -> list[str]:
+    """Purposes that leave from one to six parties."""
+    if n_parties == 1:
+        return ["join", "update"]
+    if n_parties == 6:
+        return ["update"]
+    return ["join", "update", "withdraw"]
 
 
 @pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
@@ -155,37 +167,31 @@ def test_any_sequence_of_purposes_has_the_pooled_counts(
     rows: Rows = {"party-0": np.arange(20)}
     saved = go("train", [party("party-0", rows["party-0"])]).federation("0")
     for step in range(1, n_steps + 1):
-        some = rng.choice(150, rng.integers(1, 30))
+        places = rng.choice(150, rng.integers(1, 30))
         name = str(rng.choice(list(rows)))
-        kind = rng.choice(
-            ["join", "update", "withdraw"]
-            if 1 < len(rows) < 6
-            else ["join", "update"][len(rows) > 5 :]
-        )
-        if kind == "join":
+        purpose = str(rng.choice(purposes_with(len(rows))))
+        if purpose == "join":
             name = f"party-{step}"
-            who = party(name, some)
-        elif kind == "update":
-            some = rng.permutation(
-                np.r_[rng.choice(rows[name], len(rows[name]) // 2, replace=False), some]
-            )
-            who = party(name, some, rows[name])
+            who = party(name, places)
+        elif purpose == "update":
+            stay = rng.choice(rows[name], len(rows[name]) // 2, replace=False)
+            places = rng.permutation(np.r_[stay, places])
+            who = party(name, places, rows[name])
         else:
             who = party(name, rows[name], leaves=True)
-        rows = {k: v for k, v in rows.items() if k != name} | (
-            {} if kind == "withdraw" else {name: some}
-        )
+        rows = {other: rows[other] for other in rows if other != name}
+        if purpose != "withdraw":
+            rows[name] = places
         stops = bool(rng.random() < 0.3)
-        saved = go(
-            str(kind), [who], saved, stops, fraction_evaluate=float(stops)
-        ).federation(str(step))
-        saved.save(tmp_path / "federation.npz")
+        run = go(purpose, [who], saved, stops, fraction_evaluate=float(stops))
+        run.federation(str(step)).save(tmp_path / "federation.npz")
         saved = Federation.load(tmp_path / "federation.npz")
         assert bool(saved.phase) == stops
-        if stops:  # others are there when it goes on
+        if stops:
+            # Others are there when it goes on.
             there = [party(k, v) for k, v in rows.items() if rng.random() < 0.5]
             saved = go("resume", there, saved).federation(str(step))
-        assert is_pooled(saved, rows), (step, kind)
+        assert is_pooled(saved, rows), (step, purpose)
         assert {member.name: member.sizes for member in saved.members} == {
             k: tuple(np.bincount(Y[v], minlength=3).tolist()) for k, v in rows.items()
         }

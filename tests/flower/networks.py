@@ -34,16 +34,15 @@ Note = Callable[[Sequence[bytes], int, dict[str, Any]], object]
 
 
 def federation(n: int, **more: Any) -> list[FlyNNClient]:
-    """Parties with interleaved shares of the samples, the second half of which is held
-    out.
-    """
+    """Parties with interleaved shares of the samples, half of which are held out."""
     parts = [(slice(i, 30, n), slice(30 + i, None, n)) for i in range(n)]
     given = [
         {"X": X[mine], "y": Y[mine], "X_test": X[test], "y_test": Y[test]}
         for mine, test in parts
     ]
     return [
-        FlyNNClient(**each, name=f"party-{i}", **more) for i, each in enumerate(given)
+        FlyNNClient(**options, name=f"party-{i}", **more)
+        for i, options in enumerate(given)
     ]
 
 
@@ -106,9 +105,7 @@ class Legacy:
         evaluate: Log | None = None,
         before: Any = lambda _: None,
     ) -> Any:
-        """Run, and return metrics of the first round: of the training and of the
-        evaluation.
-        """
+        """Run, and return the first round's metrics of training and evaluation."""
         strategy.evaluate_fn = None
         if evaluate is not None:
             strategy.evaluate_fn = lambda number, arrays, _: evaluate(number, arrays)
@@ -130,8 +127,9 @@ class Legacy:
         return strategy.run
 
     def watch(self, i: int, note: Note, is_late: bool = False) -> None:
-        """Note the tensors, the number of samples and the metrics that leave a party;
-        those of a late one get lost.
+        """Note the tensors, the number of samples and the metrics that leave a party.
+
+        Those of a late one get lost.
 
         Over this API nobody is late.
         """
@@ -225,8 +223,9 @@ class Messages(Legacy):
         self.every[i].fails = reason
 
     def spoil(self, i: int, res: Any) -> None:
-        """Replace what a party replies, by a reply of the other API or the content of a
-        message.
+        """Replace what a party replies.
+
+        It is replaced by a reply of the other API or the content of a message.
         """
         if isinstance(res, RecordDict):
             content = res

@@ -39,7 +39,7 @@ from tests.raising import raises
         ({"min_available": 2.0}, "min_available_{}"),
         ({"min_available": True}, "min_available_{}"),
         ({"wait_timeout": -1}, "wait_timeout"),
-        # of the other options of a run, too, as `test_options` has them
+        # One of the other options of a run, which `test_options` has.
         ({"classes": []}, "classes"),
     ],
 )
@@ -55,21 +55,14 @@ def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api: Api) -> None
     strategy = api(federation(2)).make(
         min_available=np.int64(2), min_parties=np.uint8(1)
     )
-    assert (
-        repr(strategy)
-        == f"FlyNNStrategy(counted=0, min_parties=1, min_available_{api.members}=2)"
-    )
-    given = {
-        "spec": SPEC,
-        "classes": CLASSES,
-        f"min_available_{api.members}": 2,
-        "min_parties": 2,
-    }
-    for name in (f"min_available_{api.members}", "min_parties"):
+    available = f"min_available_{api.members}"
+    assert repr(strategy) == f"FlyNNStrategy(counted=0, min_parties=1, {available}=2)"
+    needed = {available: 2, "min_parties": 2}
+    for name in needed:
+        without = {"spec": SPEC, "classes": CLASSES, **needed}
+        del without[name]
         with pytest.raises((TypeError, ConfigError), match=name):
-            type(strategy)(
-                **{key: value for key, value in given.items() if key != name}
-            )
+            type(strategy)(**without)
 
 
 # ---- whole runs
@@ -87,13 +80,11 @@ def test_a_run_gives_the_pooled_model_however_many_rounds(
     strategy = network.make(min_parties=n_parties)
     training, evaluation = network.run(strategy, rounds)
     assert strategy.model.counts_ == POOLED
-    assert sorted(str(party) for party in strategy.parties) == sorted(
-        f"party-{i}" for i in range(n_parties)
-    )
+    names = {f"party-{i}" for i in range(n_parties)}
+    assert {str(party) for party in strategy.parties} == names
+    assert len(strategy.parties) == n_parties
     assert network.asked() == [["train", "evaluate"]] * n_parties
-    assert [model.counts_ == strategy.counts for model in received] == [
-        True
-    ] * n_parties
+    assert [model.counts_ for model in received] == [strategy.counts] * n_parties
     accuracy = np.mean(strategy.model.predict(X[30:]) == Y[30:])
     assert evaluation["accuracy"] == strategy.evaluation["accuracy"] == accuracy
     n_bytes = sum(party.bytes for party in strategy.parties)
@@ -111,22 +102,16 @@ def test_the_results_of_a_run_are_attributes(api: Api) -> None:
     assert strategy.counts == strategy.model.model_.members[0].counts
     assert sorted(map(str, strategy.parties)) == [f"party-{i}" for i in range(4)]
     assert sum(party.examples or 0 for party in strategy.parties) == 120
-    assert (strategy.missing, strategy.secure_bound, strategy.guarantee) == (
-        {},
-        None,
-        None,
-    )
+    assert strategy.missing == {}
+    assert strategy.secure_bound is None
+    assert strategy.guarantee is None
     assert strategy.selection is run.state.results["selection"]
-    X_test, y_test = (
-        np.concatenate([part[name] for part in shares()])
-        for name in ("X_test", "y_test")
-    )
-    assert strategy.evaluation["accuracy"] == np.mean(
-        strategy.model.predict(X_test) == y_test
-    )
-    assert (
-        strategy.federation("1").model.model_.sha256() == strategy.model.model_.sha256()
-    )
+    X_test = np.concatenate([part["X_test"] for part in shares()])
+    y_test = np.concatenate([part["y_test"] for part in shares()])
+    right = strategy.model.predict(X_test) == y_test
+    assert strategy.evaluation["accuracy"] == np.mean(right)
+    saved = strategy.federation("1").model
+    assert saved.model_.sha256() == strategy.model.model_.sha256()
     assert "counted=4, min_parties=1" in repr(strategy)
 
 
@@ -148,15 +133,13 @@ def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing_
         _ = strategy.model
     reasons = strategy.missing
     assert reasons.keys() == {"Ulm", "Genf", "node 3"}
-    assert reasons["Ulm"].startswith(
-        "declined: y: some labels are not in the class list"
-    )
-    assert (
-        reasons["Genf"]
-        == "declined: n_features: expected the run's 4 columns, got 3 at this party"
-    )
+    of_ulm = "declined: y: some labels are not in the class list"
+    of_genf = "declined: n_features: expected the run's 4 columns, got 3 at this party"
+    assert reasons["Ulm"].startswith(of_ulm)
+    assert reasons["Genf"] == of_genf
     assert reasons["node 3"] == "failed: no `fit`"
-    assert all(f"{name} ({reasons[name]})" in str(caught.value) for name in reasons)
+    for name, reason in reasons.items():
+        assert f"{name} ({reason})" in str(caught.value)
     assert "oak" not in str(caught.value)
     assert [party.name for party in strategy.parties] == ["party-0"]
 
@@ -169,12 +152,10 @@ def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
     network = api([])
     strategy = network.make(spec=spec)
     assert network.run(strategy) == ({}, {})
-    assert (
-        strategy.selection,
-        strategy.evaluation,
-        strategy.parties,
-        strategy.missing,
-    ) == (None, None, [], {})
+    assert strategy.selection is None
+    assert strategy.evaluation is None
+    assert strategy.parties == []
+    assert strategy.missing == {}
     with raises(AggregationError, counted=0, missing={}):
         _ = strategy.model
 
@@ -190,22 +171,22 @@ def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_sp
 
     def evaluate(number: int, arrays: list[np.ndarray]) -> None:
         hashers = strategy.run.state.run_spec.hashers
-        index = [hasher.fingerprint for hasher in hashers].index(
-            arrays[0].tobytes().hex()
-        )
-        seen.append(
-            (number, index, codec.decode_all(arrays, [hashers[index]], 3)[0].n_examples)
-        )
+        fingerprints = [hasher.fingerprint for hasher in hashers]
+        index = fingerprints.index(arrays[0].tobytes().hex())
+        (counts,) = codec.decode_all(arrays, [hashers[index]], 3)
+        seen.append((number, index, counts.n_examples))
 
     network.run(strategy, evaluate=evaluate)
-    assert [number for number, _, _ in seen] == list(
-        range(int(spec is AUTO), strategy.num_rounds + 1)
-    )
-    assert [n for _, _, n in seen[:2]] == [0, 120]
+    first = 0
+    if spec is AUTO:
+        # Before the first round there is no spec.
+        first = 1
+    numbers = [number for number, _, _ in seen]
+    assert numbers == list(range(first, strategy.num_rounds + 1))
+    assert [n_examples for _, _, n_examples in seen[:2]] == [0, 120]
     assert seen[-1][1:] == (strategy.selection.specs[0], 120)
-    assert sha256(strategy.model) == sha256(
-        in_process(options_for(spec), shares("dirichlet")).model
-    )
+    run = in_process(options_for(spec), shares("dirichlet"))
+    assert sha256(strategy.model) == sha256(run.model)
 
 
 @BOTH
@@ -234,7 +215,7 @@ def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for
             network.join(2)
         if server_round == 3:
             network.fail(1, None)
-            # counted already: nothing is lost, and nobody waits for it
+            # This one is counted already: nothing is lost, and nobody waits for it.
             network.leave(0)
 
     network.run(strategy, 4, before=before)
@@ -259,16 +240,18 @@ def test_a_model_may_go_to_parties_that_send_no_figures(
     strategy = network.make(fraction_evaluate=0, distribute=True)
     assert strategy.num_rounds == 1
     _, evaluation = network.run(strategy)
-    assert [model.counts_ == strategy.counts for model in received] == [True] * 3
+    assert [model.counts_ for model in received] == [strategy.counts] * 3
     result = strategy.run.state.results["evaluation"]
-    assert (
-        strategy.evaluation,
-        strategy.run.state.absent("evaluation"),
-        evaluation,
-    ) == (None, {}, {})
+    assert strategy.evaluation is None
+    assert strategy.run.state.absent("evaluation") == {}
+    assert evaluation == {}
     reason = "failed with OSError: No space left on device"
-    assert result.unkept == ({f"party-{i}": reason for i in range(3)} if fails else {})
-    assert (reason in caplog.text) == fails
+    if fails:
+        assert result.unkept == {f"party-{i}": reason for i in range(3)}
+        assert reason in caplog.text
+    else:
+        assert result.unkept == {}
+        assert reason not in caplog.text
 
 
 # ---- replies that are none
@@ -306,14 +289,13 @@ def test_a_hostile_reply_costs_its_sender_alone(
     assert [party.name for party in strategy.parties] == ["party-0"]
     assert strategy.missing.keys() == {MALLORY}
     assert strategy.missing[MALLORY].startswith(reason)
+    warned = f"{MALLORY} ({strategy.missing[MALLORY]})"
     lines = [
         record.getMessage()
         for record in caplog.records
         if record.levelname == "WARNING"
     ]
-    assert (
-        sum(f"{MALLORY} ({strategy.missing[MALLORY]})" in line for line in lines) == 1
-    )
+    assert sum(warned in line for line in lines) == 1
 
 
 # ---- a user's own functions
@@ -329,12 +311,10 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
         "evaluate_metrics_aggregation_fn": weighted,
     }
     training, evaluation = network.run(network.make(**functions))
-    assert (
-        training["n"],
-        training["parties"],
-        evaluation["n"],
-        evaluation["parties"],
-    ) == (30, 3, 30, 3)
+    assert training["n"] == 30
+    assert training["parties"] == 3
+    assert evaluation["n"] == 30
+    assert evaluation["parties"] == 3
 
     def summed(replies: list[RecordDict], weighted_by: str) -> MetricRecord:
         assert isinstance(replies[0]["config"], ConfigRecord)
@@ -345,7 +325,9 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
     network = Messages(federation(3))
     functions = {"train_metrics_aggr_fn": summed, "evaluate_metrics_aggr_fn": summed}
     training, evaluation = network.run(network.make(**functions))
-    assert (training["n"], training["examples"], evaluation["n"]) == (30, 30, 30)
+    assert training["n"] == 30
+    assert training["examples"] == 30
+    assert evaluation["n"] == 30
 
 
 def test_a_failure_outside_the_transport_can_be_noted() -> None:

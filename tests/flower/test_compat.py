@@ -1,4 +1,4 @@
-"""What depends on the version of Flower, and what the logs say of versions."""
+"""Differences between versions of Flower, and versions in the logs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def test_a_newer_flower_than_was_tested_is_told_once(
     monkeypatch.setattr(records, "version", lambda package: installed)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         Legacy([]).make().initialize_parameters(None)
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == warns
-    assert all(installed in line and "1.42" in line for line in told)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == warns
+    assert all(installed in line and "1.42" in line for line in messages)
 
 
 def test_a_party_logs_the_version_and_the_place_of_the_package_once(
@@ -57,7 +57,7 @@ def test_a_grid_of_somebody_else_s_is_no_simulation() -> None:
 def test_parties_of_another_version_decline_and_the_server_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # the server's
+    # This is the server's version.
     monkeypatch.setattr("flwr_flynn.federated.run.__version__", "99.0.0")
     nodes = {
         number: Node(flwr_flynn.FlyNNClient(*points(5), name=name))

@@ -1,5 +1,6 @@
-"""A party's record of what leaves it: equal, field for field, to what somebody else
-sees leave.
+"""A party's record of what leaves it.
+
+It is equal, field for field, to what somebody else sees leave.
 """
 
 from __future__ import annotations
@@ -55,29 +56,34 @@ FIELDS = {
 }
 
 
+def size_of(value: Any) -> int:
+    """Letters of a text; a number has eight bytes."""
+    if isinstance(value, str):
+        return len(value)
+    return 8
+
+
 def seen(tensors: Sequence[bytes], n_examples: int, metrics: Mapping[str, Any]) -> Seen:
     """A message as an observer describes it, who knows NumPy's files and no layout."""
     others = dict(metrics)
     if STATISTIC in others:
         tensors = codec.split(others.pop(STATISTIC))
-    arrays = [(each.shape, each.dtype.name) for each in codec.read_tensors(tensors)]
-    entries = {
-        name: len(name) + (len(each) if isinstance(each, str) else 8)
-        for name, each in others.items()
-    }
-    total = sum(map(len, tensors)) + sum(entries.values())
+    arrays = codec.read_tensors(tensors)
     described = [
-        (*array, len(tensor)) for array, tensor in zip(arrays, tensors, strict=True)
+        (array.shape, array.dtype.name, len(tensor))
+        for array, tensor in zip(arrays, tensors, strict=True)
     ]
+    entries = {name: len(name) + size_of(others[name]) for name in others}
+    total = sum(map(len, tensors)) + sum(entries.values())
     digest = None
     if tensors:
         digest = hashlib.sha256(b"".join(tensors)).hexdigest()
     return n_examples, described, entries, total, digest, others.get(REFUSED)
 
 
-def told(record: Disclosure) -> Seen:
+def recorded(record: Disclosure) -> Seen:
     """The same of a party's own record."""
-    arrays = [(each.shape, each.dtype, each.bytes) for each in record.arrays]
+    arrays = [(array.shape, array.dtype, array.bytes) for array in record.arrays]
     return (
         record.examples,
         arrays,
@@ -91,8 +97,7 @@ def told(record: Disclosure) -> Seen:
 def observed(
     api: Api, options: dict[str, Any], parties: list[FlyNNClient]
 ) -> tuple[Run, list[list[Seen]]]:
-    """A run whose messages are written down on their way, and what was seen of each
-    party.
+    """A run, and what was seen of the messages of each party on their way.
 
     Where it can be, the third party is late: its answers come when nobody waits any
     more.
@@ -110,84 +115,82 @@ def recording(
     parts: Sequence[dict[str, Any]], **more: Any
 ) -> tuple[list[FlyNNClient], list[list[Disclosure]]]:
     """Parties that keep their records."""
-    kept: list[list[Disclosure]] = [[] for _ in parts]
-    given = [
-        {"on_answer": kept[i].append, "name": f"party-{i}", **more, **part}
+    ledgers: list[list[Disclosure]] = [[] for _ in parts]
+    parties = [
+        FlyNNClient(on_answer=ledgers[i].append, name=f"party-{i}", **more, **part)
         for i, part in enumerate(parts)
     ]
-    return [FlyNNClient(**each) for each in given], kept
+    return parties, ledgers
 
 
 @BOTH
 @pytest.mark.parametrize("floor", [1, 5])
 def test_the_records_of_a_run_are_what_was_seen_to_leave(api: Api, floor: int) -> None:
-    # the last one refuses
-    parts = [*shares("iid", 4), {"X": np.eye(4), "y": ["unheard of"] * 4}]
-    parties, kept = recording(parts, gram=True, min_examples=floor)
+    refusing = {"X": np.eye(4), "y": ["unheard of"] * 4}
+    parts = [*shares("iid", 4), refusing]
+    parties, ledgers = recording(parts, gram=True, min_examples=floor)
     run, out = observed(api, GRAM, parties)
-    assert [[told(each) for each in records] for records in kept] == out
-    assert [record.phase for record in kept[0]] == list(FIELDS)
-    for record in kept[0]:
-        assert [", ".join(array.fields) for array in record.arrays] == FIELDS[
-            record.phase
-        ]
-        assert record.kind == ("results" if record.phase == "evaluation" else "exact")
-        assert record.entries.keys() == {
-            PARTY,
-            "accuracy" if record.phase == "evaluation" else SECONDS,
-        }
-    assert {(each.kind, each.sha256) for each in kept[4]} == {("nothing", None)}
+    assert [[recorded(record) for record in ledger] for ledger in ledgers] == out
+    assert [record.phase for record in ledgers[0]] == list(FIELDS)
+    for record in ledgers[0]:
+        fields = [", ".join(array.fields) for array in record.arrays]
+        assert fields == FIELDS[record.phase]
+        if record.phase == "evaluation":
+            assert record.kind == "results"
+            assert record.entries.keys() == {PARTY, "accuracy"}
+        else:
+            assert record.kind == "exact"
+            assert record.entries.keys() == {PARTY, SECONDS}
+    for record in ledgers[4]:
+        assert record.kind == "nothing"
+        assert record.sha256 is None
+    assert ledgers[4]
     # The server knows as much: it had these messages of all parties that it counted.
+    counted_parties = [0, 1, 3]
+    if api is Legacy:
+        # The third party is not late.
+        counted_parties = [0, 1, 2, 3]
     for name, traffic in run.traffic.items():
         replied = [
             record
-            for i in (0, 1, 2, 3)
-            for record in kept[i]
+            for i in counted_parties
+            for record in ledgers[i]
             if record.phase == name and record.arrays
         ]
-        replied = [each for each in replied if api is Legacy or each not in kept[2]]
-        assert (traffic.kind, traffic.arrivals.parties) == (
-            replied[0].kind,
-            len(replied),
-        )
+        assert traffic.kind == replied[0].kind
+        assert traffic.arrivals.parties == len(replied)
         for i, field in enumerate(traffic.arrivals.to_dict()["fields"]):
             arrays = [record.arrays[i] for record in replied if len(record.arrays) > i]
+            sizes = [array.bytes for array in arrays]
             assert field["name"] == ", ".join(arrays[0].fields)
-            assert field["bytes"][::2] == [
-                min(each.bytes for each in arrays),
-                max(each.bytes for each in arrays),
-            ]
+            assert field["bytes"][::2] == [min(sizes), max(sizes)]
 
 
 def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> None:
-    kept: list[list[Disclosure]] = [[] for _ in range(4)]
-    clients = [party(i, secure=True, on_answer=kept[i].append) for i in range(4)]
-    refusing = UnreadyClient(
-        "site 4", "no file", (late := list[Disclosure]()).append
-    ).to_client()
+    ledgers: list[list[Disclosure]] = [[] for _ in range(5)]
+    clients = [party(i, secure=True, on_answer=ledgers[i].append) for i in range(4)]
+    refusing = UnreadyClient("site 4", "no file", ledgers[4].append).to_client()
     _, wire = counted(
         [*clients, refusing], lambda node, stage: node == 4 and stage == Stage.UNMASK
     )
-    masked = {
-        node: codec.read_tensors(
-            reply.content.config_records[RECORD_KEY_CONFIGS][Key.MASKED_PARAMETERS]
-        )[1]
-        for node, stage, reply in wire.sent
-        if stage == Stage.COLLECT_MASKED_VECTORS
-    }
+    masked = wire.masked()
     assert masked.keys() == {1, 2, 3, 4}
-    for node, vector in masked.items():
-        (record,) = kept[node - 1]
+    for node, content in masked.items():
+        configs = content.config_records[RECORD_KEY_CONFIGS]
+        _, vector = codec.read_tensors(configs[Key.MASKED_PARAMETERS])
+        (record,) = ledgers[node - 1]
         (array,) = record.arrays
         assert array.fields == ("counts",)
         (tensor,) = codec.write_tensors([vector])
-        assert (array.shape, array.dtype, array.bytes) == (
-            vector.shape,
-            vector.dtype.name,
-            len(tensor),
-        )
-        assert (record.kind, record.examples, record.sha256) == ("secure", 1, None)
-    assert [(each.kind, each.refused) for each in late] == [("nothing", "no file")]
+        assert array.shape == vector.shape
+        assert array.dtype == vector.dtype.name
+        assert array.bytes == len(tensor)
+        assert record.kind == "secure"
+        assert record.examples == 1
+        assert record.sha256 is None
+    (record,) = ledgers[4]
+    assert record.kind == "nothing"
+    assert record.refused == "no file"
 
 
 @BOTH
@@ -195,19 +198,21 @@ def test_the_record_of_noisy_counts_has_no_number_of_samples(
     api: Api, tmp_path: Path
 ) -> None:
     pytest.importorskip("opendp")
-    parties, kept = recording(
-        [dict(zip("Xy", points(20), strict=True))],
-        budget=Budget(tmp_path / "s", Policy(1.0)),
-    )
-    run, out = observed(
+    X, y = points(20)
+    budget = Budget(tmp_path / "s", Policy(1.0))
+    parties, (ledger,) = recording([{"X": X, "y": y}], budget=budget)
+    run, (out,) = observed(
         api,
         {"spec": SPEC, "classes": CLASSES, "min_parties": 1, "mechanism": LAPLACE},
         parties,
     )
-    assert [[told(each) for each in records] for records in kept] == out
-    (record,) = kept[0]
-    assert (record.kind, record.examples, len(record.arrays)) == ("noisy", 1, 2)
-    assert (run.traffic["counts"].kind, list(record.entries)) == ("noisy", [PARTY])
+    (record,) = ledger
+    assert [recorded(record)] == out
+    assert record.kind == "noisy"
+    assert record.examples == 1
+    assert len(record.arrays) == 2
+    assert run.traffic["counts"].kind == "noisy"
+    assert list(record.entries) == [PARTY]
 
 
 def test_what_cannot_be_recorded_does_not_leave() -> None:
@@ -218,7 +223,8 @@ def test_what_cannot_be_recorded_does_not_leave() -> None:
     arrays, n_examples, metrics = FlyNNClient(X, y, name="Basel", on_answer=full).fit(
         [], counting(RUN)
     )
-    assert (arrays, n_examples) == ([], 0)
+    assert arrays == []
+    assert n_examples == 0
     assert metrics == {
         REFUSED: "the record of what leaves this party cannot be written",
         PARTY: "Basel",
@@ -227,17 +233,18 @@ def test_what_cannot_be_recorded_does_not_leave() -> None:
 
 def test_a_malformed_request_is_on_record() -> None:
     FakeGrid({})
-    (client,), (kept,) = recording([dict(zip("Xy", points(20), strict=True))])
+    X, y = points(20)
+    (client,), (ledger,) = recording([{"X": X, "y": y}])
     content = records.request([codec.write_tensors([np.zeros(3)])[0]], counting(RUN))
     content["arrays"]["0"].dtype = "int8"
     reply = message.train(Message(content, dst_node_id=1, message_type="train"), client)
     spoiled = client.to_client().fit(
         FitIns(Parameters([b"x"], "numpy.ndarray"), counting(RUN))
     )
-    assert [each.refused for each in kept] == [
-        reply.content["config"][REFUSED],
-        spoiled.metrics[REFUSED],
-    ]
-    assert {(each.phase, each.channel, each.kind) for each in kept} == {
-        ("counts", "train", "nothing")
-    }
+    by_message, by_client = ledger
+    assert by_message.refused == reply.content["config"][REFUSED]
+    assert by_client.refused == spoiled.metrics[REFUSED]
+    for record in ledger:
+        assert record.phase == "counts"
+        assert record.channel == "train"
+        assert record.kind == "nothing"

@@ -17,8 +17,8 @@ def texts(lines: Any, level: int | None = None) -> list[str]:
 
 
 def step(steps: Any, channel: str, **how: Any) -> list[str]:
-    taken = steps.step(channel, **how)
-    return texts(result_lines(steps.run, taken))
+    outcome = steps.step(channel, **how)
+    return texts(result_lines(steps.run, outcome))
 
 
 def test_the_plan_is_told_before_a_run() -> None:
@@ -70,9 +70,9 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
 
 def test_missing_and_repeating_parties_are_told() -> None:
     steps = exchange(GRID, min_parties=4)
-    taken = steps.step(TRAIN, failures={"3": "failed: gone\n"})
+    outcome = steps.step(TRAIN, failures={"3": "failed: gone\n"})
     warned, lines = (
-        texts(result_lines(steps.run, taken), level)
+        texts(result_lines(steps.run, outcome), level)
         for level in (logging.WARNING, None)
     )
     assert warned == ["counts: missing: node 3 (failed: gone)"]
@@ -93,10 +93,10 @@ def test_columns_that_are_left_as_they_are_are_told() -> None:
 
 def test_the_missing_are_told_in_one_line_that_does_not_grow() -> None:
     steps = exchange(AUTO)
-    taken = steps.step(TRAIN)
+    outcome = steps.step(TRAIN)
     missing = {f"node {i}": "no reply" for i in range(1000)}
     (line,) = texts(
-        result_lines(steps.run, replace(taken, missing=missing)), logging.WARNING
+        result_lines(steps.run, replace(outcome, missing=missing)), logging.WARNING
     )
     assert line.startswith("columns: missing: node 0 (no reply), node 1 (no reply), ")
     assert len(line) < 500

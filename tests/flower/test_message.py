@@ -1,6 +1,4 @@
-"""What is special to the Message API: its contents, its errors, its keywords, and a
-party behind a ClientApp.
-"""
+"""The Message API: its contents, errors and keywords, and parties of a ClientApp."""
 
 from __future__ import annotations
 
@@ -173,7 +171,7 @@ def test_keywords_of_later_versions_of_flower_go_to_its_own_start(
     original = Strategy.start
     given = []
 
-    # that of Flower 1.43
+    # This one is of Flower 1.43.
     def start(self: Strategy, *arguments: Any, should_stop: Any = None) -> Result:
         given.append(should_stop)
         return original(self, *arguments)

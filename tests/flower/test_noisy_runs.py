@@ -1,5 +1,6 @@
-"""Noisy counts from a party to the model: what leaves, what is refused, and that
-neither depends on a record.
+"""Noisy counts from a party to the model: what leaves, and what is refused.
+
+Neither depends on a record.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def refusal(client: FlyNNClient, asked: Any = None) -> str:
     else:
         config = counting(asked or asking())
     arrays, n_examples, metrics = client.fit([], config)
-    assert (arrays, n_examples) == ([], 0)
+    assert arrays == []
+    assert n_examples == 0
     return str(metrics[REFUSED])
 
 
@@ -130,14 +132,17 @@ def form(reply: FitRes) -> Any:
 # ---- what leaves a party
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda each: each.kind)
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.kind)
 def test_the_form_of_a_reply_depends_on_no_record(
     mechanism: Mechanism, tmp_path: Path
 ) -> None:
     X, y = points(40)
     odd = X.astype(object)
     wrong = y.astype(object)
-    odd[3, 1], odd[4, 2], odd[5, 3], wrong[:10] = "word", np.nan, 1e300, "oak"
+    odd[3, 1] = "word"
+    odd[4, 2] = np.nan
+    odd[5, 3] = 1e300
+    wrong[:10] = "oak"
     data = {
         "all": (X, y),
         "one less": (X[1:], y[1:]),
@@ -149,19 +154,18 @@ def test_the_form_of_a_reply_depends_on_no_record(
         "nothing that fits": (np.full((9, 4), np.nan), ["oak"] * 9),
     }
     replies = {
-        name: answer(party(tmp_path / name, *each), asking(mechanism))
-        for name, each in data.items()
+        name: answer(party(tmp_path / name, *samples), asking(mechanism))
+        for name, samples in data.items()
     }
     forms = {name: form(reply) for name, reply in replies.items()}
-    assert all(each == forms["all"] for each in forms.values()), forms
+    assert forms == dict.fromkeys(data, forms["all"])
     assert forms["all"][2:4] == (NOISY_EXAMPLES, {"flynn-party": "Basel"})
     assert forms["all"][1][1] == ("<i4", (3, 24))
 
 
 def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
-    array = array_of(
-        answer(party(tmp_path, *points(0)), asking(LaplaceCounts(0.1, **SHAPE)))
-    )
+    empty = party(tmp_path, *points(0))
+    array = array_of(answer(empty, asking(LaplaceCounts(0.1, **SHAPE))))
     assert (np.abs(array).sum(axis=1) > 0).all()
     assert array.min() < 0
 
@@ -169,16 +173,14 @@ def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "mechanism",
     [LAPLACE, GaussianCounts(1.0, 1e-5, **SHAPE)],
-    ids=lambda each: each.kind,
+    ids=lambda mechanism: mechanism.kind,
 )
 def test_the_noise_is_that_of_the_mechanism(
     mechanism: Mechanism, tmp_path: Path
 ) -> None:
     X, y = points(200)
-    noise = (
-        array_of(answer(party(tmp_path, X, y), asking(mechanism)))
-        - counts_of(X, y).array
-    )
+    noisy = array_of(answer(party(tmp_path, X, y), asking(mechanism)))
+    noise = noisy - counts_of(X, y).array
     assert 0.5 < noise.std() / mechanism.noise_sd < 2
     assert abs(noise.mean()) < 0.6 * mechanism.noise_sd  # 5 standard errors of 72 draws
 
@@ -204,23 +206,27 @@ def test_a_failed_count_is_charged_and_does_not_say_why(
     assert refusal(client).startswith("policy max-epsilon")
 
 
-def test_wide_noise_travels_in_wide_integers() -> None:
-    narrow = LaplaceCounts(0.001, **SHAPE)
-    wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
-    for mechanism, kind in ((narrow, "int32"), (wide, "int64")):
-        release = mechanism.received(np.full((3, 24), -(2**40)), HASHER.fingerprint)
-        array = encode_release(release, mechanism)[1]
-        assert array.dtype == kind
-        assert array.min() == (-(2**31) + 1 if kind == "int32" else -(2**40))
+@pytest.mark.parametrize(
+    ("records_per_person", "kind", "least"),
+    [(1, "int32", -(2**31) + 1), (10**6, "int64", -(2**40))],
+    ids=["narrow", "wide"],
+)
+def test_wide_noise_travels_in_wide_integers(
+    records_per_person: int, kind: str, least: int
+) -> None:
+    mechanism = LaplaceCounts(0.001, **SHAPE, records_per_person=records_per_person)
+    release = mechanism.received(np.full((3, 24), -(2**40)), HASHER.fingerprint)
+    array = encode_release(release, mechanism)[1]
+    assert array.dtype == kind
+    assert array.min() == least
 
 
 def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
     def array(name: str, folder: str) -> list[list[int]]:
         budget = Budget(tmp_path / folder, Policy(1.0, 0.0, ALL))
         client = FlyNNClient(*points(20), name=name, budget=budget)
-        drawn: list[list[int]] = array_of(
-            answer(client, asking(SimulatedRelease(LAPLACE, seed=3)))
-        ).tolist()
+        reply = answer(client, asking(SimulatedRelease(LAPLACE, seed=3)))
+        drawn: list[list[int]] = array_of(reply).tolist()
         return drawn
 
     assert array("a", "1") == array("a", "2") != array("b", "3")
@@ -274,28 +280,26 @@ def a_server(mechanism: Mechanism = LAPLACE, **more: Any) -> Run:
 
 
 def take(server: Run, *replies: Reply) -> ExchangeResult:
-    """Ask the parties of ``replies`` and one that stays silent; return what the run
-    takes of them.
-    """
-    assert server.ask(TRAIN, [*{each.cid: 1 for each in replies}, "late"])
-    taken = server.complete(replies, Failures())
-    return taken
+    """Ask the parties of `replies` and one that stays silent, and return the outcome."""
+    cids = dict.fromkeys(reply.cid for reply in replies)
+    assert server.ask(TRAIN, [*cids, "late"])
+    return server.complete(replies, Failures())
 
 
 def test_releases_are_added_up_with_their_noise() -> None:
     server = a_server(min_parties=3)
     arrays = [release(seed=seed) for seed in range(3)]
     take(server, reply("0", arrays[0]), reply("1", arrays[1]))
-    # it was not asked again
-    assert (
-        take(server, reply("2", arrays[2]), reply("1", arrays[1])).batch.repeated == []
-    )
+    # The second party is not asked again.
+    outcome = take(server, reply("2", arrays[2]), reply("1", arrays[1]))
+    assert outcome.batch.repeated == []
     np.testing.assert_array_equal(
         server.counts.array, sum(array[1].astype(int) for array in arrays)
     )
     assert server.counts.noise_variance == pytest.approx(3 * LAPLACE.noise_sd**2)
     assert len(server.counts.noise) == 3
-    assert [each.examples for each in server.counted.counted] == [None] * 3
+    assert {member.examples for member in server.counted.counted} == {None}
+    assert len(server.counted.counted) == 3
     assert server.counts.array.dtype == np.int64
 
 
@@ -303,18 +307,22 @@ FINGERPRINT, NOISY = release()
 HUGE = np.full((3, 24), 2**62)
 
 
+HOSTILE = {
+    "nothing": ([], 1, "expected 2 arrays"),
+    "twice": ([FINGERPRINT, NOISY] * 2, 1, "expected 2 arrays"),
+    "exact counts": (codec.encode(counts_of(*points(5))), 1, "expected type <i4"),
+    "wide": ([FINGERPRINT, NOISY.astype(np.int64)], 1, "expected type <i4"),
+    "turned": ([FINGERPRINT, NOISY.T.copy()], 1, "expected shape"),
+    "another hash": ([np.zeros(32, np.uint8), NOISY], 1, "fingerprint: expected"),
+    "half a hash": ([FINGERPRINT[:31], NOISY], 1, "fingerprint: expected shape"),
+    "no examples": ([FINGERPRINT, NOISY], 0, "num_examples"),
+    "5 examples": ([FINGERPRINT, NOISY], 5, "num_examples"),
+    "no number": ([FINGERPRINT, NOISY], True, "num_examples"),
+}
+
+
 @pytest.mark.parametrize(
-    ("arrays", "n_examples", "reason"),
-    [
-        ([], 1, "expected 2 arrays"),
-        ([FINGERPRINT, NOISY] * 2, 1, "expected 2 arrays"),
-        (codec.encode(counts_of(*points(5))), 1, "expected type <i4"),
-        ([FINGERPRINT, NOISY.astype(np.int64)], 1, "expected type <i4"),
-        ([FINGERPRINT, NOISY.T.copy()], 1, "expected shape"),
-        ([np.zeros(32, np.uint8), NOISY], 1, "fingerprint: expected"),
-        ([FINGERPRINT[:31], NOISY], 1, "fingerprint: expected shape"),
-        *((release(), wrong, "num_examples") for wrong in (0, 5, True)),
-    ],
+    ("arrays", "n_examples", "reason"), HOSTILE.values(), ids=HOSTILE
 )
 def test_hostile_replies_are_refused(
     arrays: list[np.ndarray], n_examples: Any, reason: str
@@ -323,42 +331,54 @@ def test_hostile_replies_are_refused(
     before = server.counts
     state = server.state
     assert reason in take(server, reply("0", arrays, n_examples)).batch.refused["0"]
-    assert (server.counts, server.counted.counted, server.state) == (before, [], state)
+    assert server.counts == before
+    assert server.counted.counted == []
+    assert server.state == state
 
 
-def test_counts_that_are_too_large_are_refused() -> None:
-    most = 100 + math.ceil(40 * LAPLACE.noise_sd)
-    for size, fits in (
-        (most, True),
-        (most + 1, False),
-        (-most, True),
-        (-most - 1, False),
-        (-(2**31), False),
-    ):
-        server = a_server(max_examples_per_party=100)
-        batch = take(
-            server, reply("0", [FINGERPRINT, np.full((3, 24), size, np.int32)])
-        ).batch
-        assert ("0" in batch.passed) == fits
+def batch_of(server: Run, size: int, dtype: Any) -> Any:
+    """The batch of a reply whose counts are all of this size."""
+    counts = np.full((3, 24), size, dtype)
+    return take(server, reply("0", [FINGERPRINT, counts])).batch
+
+
+MOST = 100 + math.ceil(40 * LAPLACE.noise_sd)
+
+
+@pytest.mark.parametrize("size", [MOST, -MOST])
+def test_counts_as_large_as_noise_can_make_them_are_counted(size: int) -> None:
+    server = a_server(max_examples_per_party=100)
+    assert "0" in batch_of(server, size, np.int32).passed
+
+
+@pytest.mark.parametrize("size", [MOST + 1, -MOST - 1, -(2**31)])
+def test_counts_that_are_too_large_are_refused(size: int) -> None:
+    server = a_server(max_examples_per_party=100)
+    assert "0" not in batch_of(server, size, np.int32).passed
+
+
+@pytest.mark.parametrize("size", [2**62, -(2**63)])
+def test_wide_counts_that_are_too_large_are_refused(size: int) -> None:
     wide = LaplaceCounts(0.001, **SHAPE, records_per_person=10**6)
-    for size in (2**62, -(2**63)):
-        batch = take(
-            a_server(wide), reply("0", [FINGERPRINT, np.full((3, 24), size, np.int64)])
-        ).batch
-        assert "counts: expected entries from" in batch.refused["0"]
+    batch = batch_of(a_server(wide), size, np.int64)
+    assert "counts: expected entries from" in batch.refused["0"]
 
 
 def ran(
     api: Api, tmp_path: Path, mechanism: Mechanism, settings: Any = None, **more: Any
 ) -> tuple[Any, Any]:
-    """A run of three parties, the second of which has only records that do not fit, and
-    its network.
+    """A run of three parties, and its network.
+
+    The second party has only records that do not fit.
     """
     X, y = points(300)
     spoiled = X.copy()
     spoiled[1::3] = np.nan
-    given = [(tmp_path / str(i), spoiled[i::3], y[i::3], 200.0) for i in range(3)]
-    network = api([party(*each, X_test=X, y_test=y, **more) for each in given])
+    more |= {"max_epsilon": 200.0, "X_test": X, "y_test": y}
+    parties = [
+        party(tmp_path / str(i), spoiled[i::3], y[i::3], **more) for i in range(3)
+    ]
+    network = api(parties)
     made = network.make(mechanism=mechanism, decay="auto", **settings or {})
     assert made.guarantee == mechanism.guarantee()
     network.run(made)
@@ -372,20 +392,20 @@ def test_a_private_run_s_model_has_its_guarantee(
 ) -> None:
     mechanism = LaplaceCounts(2.0, **SHAPE)
     made, network = ran(api, tmp_path, mechanism)
-    assert (made.num_rounds, made.run.state.results.keys(), made.evaluation) == (
-        1,
-        {"counts"},
-        None,
-    )
+    assert made.num_rounds == 1
+    assert made.run.state.results.keys() == {"counts"}
+    assert made.evaluation is None
     assert network.asked() == [["train"]] * 3
     assert made.guarantee == made.model.guarantee_ == mechanism.guarantee()
     assert made.guarantee in caplog.text
     X, y = points(300)
-    exact = counts_of(*(np.delete(each, np.s_[1::3], axis=0) for each in (X, y)))
+    fits = np.arange(300) % 3 != 1
+    exact = counts_of(X[fits], y[fits])
     assert 0 < np.abs(made.counts.array - exact.array).max() < 100
     made.model.save(tmp_path / "model.npz")
     loaded = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert (loaded.guarantee_, loaded.counts_) == (made.guarantee, made.counts)
+    assert loaded.guarantee_ == made.guarantee
+    assert loaded.counts_ == made.counts
     np.testing.assert_array_equal(loaded.predict(X), made.model.predict(X))
 
 
@@ -430,21 +450,21 @@ def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
     assert client.evaluate(asked.arrays(), config_of(asked))[1] == 5
 
 
-def test_sums_of_noisy_counts_travel_signed() -> None:
-    for low, high, kind in (
-        (-128, 5, "int8"),
-        (-1, 127, "int8"),
-        (-1, 128, "int16"),
-        (0, 200, "int16"),
-    ):
-        array = np.full((3, 24), low)
-        array[0, 0] = high
-        counts = LAPLACE.received(array, HASHER.fingerprint, 2)
-        message = codec.encode(counts)
-        assert message[1].dtype == kind
-        assert (codec.decode_total(message, HASHER, LAPLACE, 2).array == array).all()
+@pytest.mark.parametrize(
+    ("low", "high", "kind"),
+    [(-128, 5, "int8"), (-1, 127, "int8"), (-1, 128, "int16"), (0, 200, "int16")],
+)
+def test_sums_of_noisy_counts_travel_signed(low: int, high: int, kind: str) -> None:
+    array = np.full((3, 24), low)
+    array[0, 0] = high
+    message = codec.encode(LAPLACE.received(array, HASHER.fingerprint, 2))
+    assert message[1].dtype == kind
+    assert (codec.decode_total(message, HASHER, LAPLACE, 2).array == array).all()
+
+
+def test_sums_of_noisy_counts_that_are_too_large_are_refused() -> None:
     with raises(PayloadError, field="counts", got="an entry outside"):
-        codec.decode_total([message[0], HUGE], HASHER, LAPLACE, 2)
+        codec.decode_total([FINGERPRINT, HUGE], HASHER, LAPLACE, 2)
 
 
 def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(

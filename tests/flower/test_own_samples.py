@@ -1,5 +1,6 @@
-"""The app of docs/how_to/own_app.md with `evaluate_fn`: its test on the server's
-samples runs in each round.
+"""The app of docs/how_to/own_app.md with `evaluate_fn`.
+
+Its test on the server's samples runs in each round.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Records of the Message API: what is written is what Flower writes, and is read back
-as it was.
-"""
+"""Records of the Message API are those of Flower, and are read as they were."""
 
 from __future__ import annotations
 
@@ -77,7 +75,7 @@ def test_arrays_are_read_in_the_order_of_their_numbers() -> None:
     read = codec.read_tensors(
         records.tensors_of(RecordDict({"arrays": turned, "config": ConfigRecord()}))
     )
-    assert [int(each[0]) for each in read] == list(range(12))
+    assert [int(array[0]) for array in read] == list(range(12))
     del turned["3"]
     with raises(PayloadError, field="arrays"):
         records.tensors_of(RecordDict({"arrays": turned}))

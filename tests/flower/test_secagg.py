@@ -1,5 +1,6 @@
-"""Secure sums: the same bits as in clear, through Flower's own protocol, and nothing
-lost without a word.
+"""Secure sums have the same bits as sums in clear, through Flower's own protocol.
+
+Nothing is lost without a word.
 """
 
 from __future__ import annotations
@@ -81,6 +82,14 @@ class Wire:
         self.apps = {node: an_app(client) for node, client in enumerate(clients, 1)}
         self.contexts = {
             node: Context(1, node, {}, RecordDict(), {}) for node in self.apps
+        }
+
+    def masked(self) -> dict[int, RecordDict]:
+        """The messages with masked vectors, by the nodes that sent them."""
+        return {
+            node: reply.content
+            for node, stage, reply in self.sent
+            if stage == Stage.COLLECT_MASKED_VECTORS
         }
 
     def get_node_ids(self) -> list[int]:
@@ -165,16 +174,13 @@ def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
         f"site {i}" for i in range(n_parties)
     ]
     assert strategy.model.counts_ == strategy.counts
-    # What travels in clear beside the masked numbers: as many examples for all, and the
-    # name.
-    for _, stage, reply in wire.sent:
-        if stage == Stage.COLLECT_MASKED_VECTORS:
-            metrics = reply.content.metric_records["fitres.num_examples"]
-            assert dict(metrics) == {"num_examples": 1}
-            assert set(reply.content.config_records["fitres.metrics"]) == {
-                "flynn-party"
-            }
-            assert all(not record for record in reply.content.array_records.values())
+    # Beside the masked numbers the name travels in clear, and the same number of examples
+    # for all.
+    for content in wire.masked().values():
+        metrics = content.metric_records["fitres.num_examples"]
+        assert dict(metrics) == {"num_examples": 1}
+        assert set(content.config_records["fitres.metrics"]) == {"flynn-party"}
+        assert not any(content.array_records.values())
 
 
 def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
@@ -192,10 +198,8 @@ def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
     strategy, _ = counted(clients, rounds=0, fraction_evaluate=1.0, **options)
     assert strategy.run.due is None
     assert strategy.run.state.run_spec.specs == clear.state.run_spec.specs
-    assert (strategy.run.totals, strategy.selection) == (
-        clear.totals,
-        clear.state.results["selection"],
-    )
+    assert strategy.run.totals == clear.totals
+    assert strategy.selection == clear.state.results["selection"]
     assert strategy.model.model_.sha256() == clear.model.model_.sha256()
     assert strategy.model.model_.gram is not None
 
@@ -225,25 +229,26 @@ STAGES = Stage.all()
 COLLECT = Stage.COLLECT_MASKED_VECTORS
 
 
-TOGETHER = {
+LOST_AT = {stage: {2: stage} for stage in STAGES}
+LOST_AT["several"] = {
     2: Stage.SETUP,
     3: Stage.SHARE_KEYS,
     5: COLLECT,
     6: COLLECT,
     9: Stage.UNMASK,
 }
+"""Stages at which nodes are lost."""
 
 
-@pytest.mark.parametrize(
-    ("n", "lost"), [*((5, {2: stage}) for stage in STAGES), (14, TOGETHER)], ids=str
-)
-def test_parties_lost_at_any_stage_cost_the_others_no_bit(
-    n: int, lost: dict[int, str]
-) -> None:
+@pytest.mark.parametrize("lost", LOST_AT.values(), ids=LOST_AT)
+def test_parties_lost_at_any_stage_cost_the_others_no_bit(lost: dict[int, str]) -> None:
+    n = 5
+    if len(lost) > 1:
+        n = 14
     strategy, _ = counted(
         [party(i) for i in range(n)], lambda node, at: lost.get(node) == at
     )
-    # else its counts are in: the others' shares do
+    # Whoever is lost in the last stage is in the sum: the others' shares do.
     gone = [node for node, at in lost.items() if at != Stage.UNMASK]
     assert strategy.model.counts_ == total(*(i for i in range(n) if i + 1 not in gone))
     assert strategy.missing == {f"node {node}": "failed: gone" for node in gone}
@@ -265,33 +270,37 @@ def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
     assert strategy.federation("1").members == ()
 
 
-def test_a_second_round_makes_a_sum_of_those_who_were_late_if_they_are_enough() -> None:
-    def late(n: int) -> Fault:
-        asked: list[int] = []
+def late(n: int) -> Fault:
+    """The first nodes do not answer when they are asked for the first time."""
+    asked: list[int] = []
 
-        def lost(node: int, stage: str) -> bool:
-            asked.append(node)
-            return node <= n and asked.count(node) == 1
+    def lost(node: int, stage: str) -> bool:
+        asked.append(node)
+        return node <= n and asked.count(node) == 1
 
-        return lost
+    return lost
 
-    strategy, _ = counted(
-        [party(i) for i in range(10)], late(3), rounds=2, min_parties=10
-    )
+
+def test_a_second_round_makes_a_sum_of_those_who_were_late() -> None:
+    parties = [party(i) for i in range(10)]
+    strategy, _ = counted(parties, late(3), rounds=2, min_parties=10)
     assert strategy.model.counts_ == total(*range(10))
     assert strategy.missing == {}
-    for n in (1, 2):
-        strategy, _ = counted(
-            [party(i) for i in range(7)], late(n), rounds=2, min_parties=7
-        )
-        assert strategy.counts == total(*range(n, 7))
-        few = "not asked: too few are left for a secure sum"
-        assert strategy.missing == {f"node {node}": few for node in range(1, n + 1)}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_fewer_than_three_who_were_late_are_not_asked_again(n: int) -> None:
+    parties = [party(i) for i in range(7)]
+    strategy, _ = counted(parties, late(n), rounds=2, min_parties=7)
+    assert strategy.counts == total(*range(n, 7))
+    few = "not asked: too few are left for a secure sum"
+    assert strategy.missing == {f"node {node}": few for node in range(1, n + 1)}
 
 
 def spoiled(stage: str, spoil: Callable[[Any], object]) -> FlyNNStrategy:
-    """A run of four parties, of which node 2 replies at a stage by what `spoil` makes
-    of its record.
+    """A run of four parties.
+
+    Node 2 replies at a stage with what `spoil` makes of its record.
     """
 
     def of_node_2(node: int, at: str, record: Any) -> None:
@@ -309,62 +318,80 @@ WEIGHT = np.zeros(1, np.int64)
 COUNTS = np.zeros(72, np.int64)
 
 
+EMPTY = {}
+MALFORMED = {
+    "no key": (
+        Stage.SETUP,
+        {Key.PUBLIC_KEY_1: b"no key"},
+        "pk1: expected a public key of SecAgg+'s curve, got 6 bytes",
+    ),
+    "a long key": (
+        Stage.SETUP,
+        {Key.PUBLIC_KEY_2: bytes(5000)},
+        "pk2: expected at most 4096 bytes for each party",
+    ),
+    "a party twice": (
+        Stage.SHARE_KEYS,
+        {Key.DESTINATION_LIST: [1, 1, 3]},
+        "dsts: expected each of the 3 parties",
+    ),
+    "few shares": (
+        Stage.SHARE_KEYS,
+        {Key.CIPHERTEXT_LIST: [b"a"]},
+        "ctxts: expected 3, one for each party, got 1",
+    ),
+    "one count": (
+        COLLECT,
+        masked(WEIGHT, COUNTS[:1]),
+        "masked_params: expected a weight and counts of shape",
+    ),
+    "a negative weight": (
+        COLLECT,
+        masked(WEIGHT - 1, COUNTS),
+        "masked_params: expected integers from 0 below 2**32",
+    ),
+    "large counts": (
+        COLLECT,
+        masked(WEIGHT, COUNTS + 2**32),
+        "masked_params: expected integers from 0 below 2**32",
+    ),
+    **{f"nothing at {stage}": (stage, EMPTY, "") for stage in STAGES[:3]},
+}
+"""Stages, entries of a reply and the refusal; a reply of no entries is empty."""
+
+
+def changing(entries: dict[str, Any]) -> Callable[[Any], object]:
+    """Change entries of a record, or empty it where there are none."""
+
+    def spoil(record: Any) -> None:
+        if not entries:
+            record.clear()
+        record.update(entries)
+
+    return spoil
+
+
 @pytest.mark.parametrize(
-    ("stage", "entries", "reason"),
-    [
-        (
-            Stage.SETUP,
-            {Key.PUBLIC_KEY_1: b"no key"},
-            "pk1: expected a public key of SecAgg+'s curve, got 6 bytes",
-        ),
-        (
-            Stage.SETUP,
-            {Key.PUBLIC_KEY_2: bytes(5000)},
-            "pk2: expected at most 4096 bytes for each party",
-        ),
-        (
-            Stage.SHARE_KEYS,
-            {Key.DESTINATION_LIST: [1, 1, 3]},
-            "dsts: expected each of the 3 parties",
-        ),
-        (
-            Stage.SHARE_KEYS,
-            {Key.CIPHERTEXT_LIST: [b"a"]},
-            "ctxts: expected 3, one for each party, got 1",
-        ),
-        (
-            COLLECT,
-            masked(WEIGHT, COUNTS[:1]),
-            "masked_params: expected a weight and counts of shape",
-        ),
-        (
-            COLLECT,
-            masked(WEIGHT - 1, COUNTS),
-            "masked_params: expected integers from 0 below 2**32",
-        ),
-        (
-            COLLECT,
-            masked(WEIGHT, COUNTS + 2**32),
-            "masked_params: expected integers from 0 below 2**32",
-        ),
-        (Stage.UNMASK, {Key.NODE_ID_LIST: [1, 2]}, ""),
-        (Stage.UNMASK, {Key.SHARE_LIST: [bytes(51)] * 4}, ""),
-        *((stage, None, "") for stage in STAGES),
-    ],
+    ("stage", "entries", "reason"), MALFORMED.values(), ids=MALFORMED
 )
 def test_a_malformed_reply_costs_its_sender_alone(
-    stage: str, entries: dict[str, Any] | None, reason: str
+    stage: str, entries: dict[str, Any], reason: str
 ) -> None:
-    strategy = spoiled(
-        stage,
-        lambda record: record.clear() if entries is None else record.update(entries),
-    )
-    if stage == Stage.UNMASK:  # its counts are in already
-        assert strategy.model.counts_ == total(0, 1, 2, 3)
-        assert strategy.missing == {}
-    else:
-        assert strategy.model.counts_ == total(0, 2, 3)
-        assert strategy.missing["node 2"].startswith("refused: " + reason)
+    strategy = spoiled(stage, changing(entries))
+    assert strategy.model.counts_ == total(0, 2, 3)
+    assert strategy.missing["node 2"].startswith("refused: " + reason)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [EMPTY, {Key.NODE_ID_LIST: [1, 2]}, {Key.SHARE_LIST: [bytes(51)] * 4}],
+    ids=["nothing", "few nodes", "short shares"],
+)
+def test_a_malformed_share_costs_nobody_anything(entries: dict[str, Any]) -> None:
+    """The counts of its sender are in already."""
+    strategy = spoiled(Stage.UNMASK, changing(entries))
+    assert strategy.model.counts_ == total(0, 1, 2, 3)
+    assert strategy.missing == {}
 
 
 @pytest.mark.parametrize("share", [bytes(20), bytes(52), b"\xff" * 52])
@@ -380,24 +407,24 @@ def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> 
     seen: list[Any] = []
 
     def copy(node: int, stage: str, record: Any) -> None:
-        if stage == Stage.SETUP:
-            seen.append(record[Key.PUBLIC_KEY_1])
-            if len(seen) in (3, 4):
-                record[Key.PUBLIC_KEY_2] = seen[0 if len(seen) == 3 else -1]
+        if stage != Stage.SETUP:
+            return
+        seen.append(record[Key.PUBLIC_KEY_1])
+        if len(seen) == 3:
+            record[Key.PUBLIC_KEY_2] = seen[0]
+        if len(seen) == 4:
+            record[Key.PUBLIC_KEY_2] = seen[-1]
 
     strategy, _ = counted([party(i) for i in range(6)], spoil=copy)
     assert len(strategy.parties) == 4
-    assert strategy.counts == total(*(int(each.node) - 1 for each in strategy.parties))
-    assert (
-        len(
-            [
-                why
-                for why in strategy.missing.values()
-                if "keys that nobody else has" in why
-            ]
-        )
-        == 2
-    )
+    assert strategy.counts == total(*in_the_sum(strategy))
+    reasons = " ".join(strategy.missing.values())
+    assert reasons.count("keys that nobody else has") == 2
+
+
+def in_the_sum(strategy: FlyNNStrategy) -> list[int]:
+    """Numbers of the parties that were counted."""
+    return [int(party.node) - 1 for party in strategy.parties]
 
 
 def test_replies_that_come_twice_or_from_others_are_left_out() -> None:
@@ -433,7 +460,7 @@ def changed(value: Any, how: str, place: int, other: Any) -> Any:
     return value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]
 
 
-# each is a whole run
+# Each example is a whole run.
 @settings(max_examples=max(12, settings.default.max_examples // 12))
 @given(
     stage=st.sampled_from(STAGES),
@@ -447,18 +474,20 @@ def test_whatever_a_party_replies_the_sum_is_exact(
 ) -> None:
     def spoil(record: Any) -> None:
         name = sorted(record)[number % len(record)]
-        # Masked counts themselves apart: nobody can tell what they were.
-        is_masked = name == Key.MASKED_PARAMETERS
-        with suppress(TypeError, ValueError):  # what no record holds
-            record[name] = changed(
-                record[name], "other" if is_masked else how, place, other
-            )
+        change = how
+        if name == Key.MASKED_PARAMETERS:
+            # Nobody can tell what masked counts were.
+            change = "other"
+        # There are values that no record holds.
+        with suppress(TypeError, ValueError):
+            record[name] = changed(record[name], change, place, other)
 
     strategy = spoiled(stage, spoil)
-    inside = [int(each.node) - 1 for each in strategy.parties]
-    assert strategy.counts == (
-        total(*inside) if inside else ClassCounts.zeros(SECURE.hasher, 3)
-    )
+    inside = in_the_sum(strategy)
+    expected = ClassCounts.zeros(SECURE.hasher, 3)
+    if inside:
+        expected = total(*inside)
+    assert strategy.counts == expected
     assert len(inside) + len(strategy.missing) == 4
 
 
@@ -510,19 +539,17 @@ def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_lea
         with secagg.masking(clip, 2):
             res = client.fit(FitIns(ndarrays_to_parameters([]), counting(run)))
         assert res.parameters.tensors == []
-        told = str(res.metrics[REFUSED])
-        assert (told.startswith("secure sum: "), told.endswith(f"256, got {clip}")) == (
-            True,
-            True,
-        )
+        reason = str(res.metrics[REFUSED])
+        assert reason.startswith("secure sum: ")
+        assert reason.endswith(f"256, got {clip}")
     assert Budget(tmp_path / "1", Policy(1.0)).spent()[0] == 0
 
 
 @pytest.mark.parametrize("again", [Key.DEAD_NODE_ID_LIST, Key.ACTIVE_NODE_ID_LIST])
 def test_nobody_gives_a_server_both_keys_of_a_party(again: str) -> None:
-    # a server that asks for both keys of node 1, or for one of them as often as it
-    # takes
     class Both(Wire):
+        """A server that asks for both keys of node 1, or again and again for one."""
+
         def reply(self, message: Message) -> Message:
             configs = message.content.config_records.get(RECORD_KEY_CONFIGS, {})
             if configs.get(Key.STAGE) == Stage.UNMASK:
@@ -545,24 +572,28 @@ SETUP = {
 }
 
 
-ODD = {
-    Key.SAMPLE_NUMBER: (2, 2**23, 2**24),  # of 2**23 all weights together would be 0
-    **{Key.THRESHOLD: (2, "3"), Key.SHARE_NUMBER: (None,), Key.MAX_WEIGHT: (1000.0,)},
-    **{Key.CLIPPING_RANGE: (8.0,), Key.TARGET_RANGE: (2**22,), Key.MOD_RANGE: (2**20,)},
-}
-CHANGES: list[dict[str, Any]] = [
-    {name: value} for name, values in ODD.items() for value in values
+CHANGES = [
+    {Key.SAMPLE_NUMBER: 2},
+    # Of 2**23 parties all weights together would be 0.
+    {Key.SAMPLE_NUMBER: 2**23},
+    {Key.SAMPLE_NUMBER: 2**24},
+    {Key.THRESHOLD: 2},
+    {Key.THRESHOLD: "3"},
+    {Key.SHARE_NUMBER: None},
+    {Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1},
+    {Key.MAX_WEIGHT: 1000.0},
+    {Key.CLIPPING_RANGE: 8.0},
+    {Key.TARGET_RANGE: 2**22},
+    {Key.MOD_RANGE: 2**20},
+    {Key.CLIPPING_RANGE: 300.0, Key.TARGET_RANGE: 600},
+    {Key.CLIPPING_RANGE: 0.0, Key.TARGET_RANGE: 0},
+    # This one has a step of 1, but from a half.
+    {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},
 ]
 CHANGES.append({Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1})
-# the last has a step of 1, but from a half
-RANGES = ((300.0, 600), (0.0, 0), (256.5, 513))
-CHANGES += [
-    {Key.CLIPPING_RANGE: clipping, Key.TARGET_RANGE: target}
-    for clipping, target in RANGES
-]
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_a_party_refuses_a_protocol_that_shows_more_than_the_sum(
     change: dict[str, Any],
 ) -> None:
@@ -629,7 +660,8 @@ def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
         assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(
             spent, abs=0.02
         )
-    assert (third.parties, len(third.missing)) == ([], 3)
+    assert third.parties == []
+    assert len(third.missing) == 3
     assert all("policy max-epsilon: " in reason for reason in third.missing.values())
 
 
@@ -646,19 +678,23 @@ def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(
     assert Budget(tmp_path / "0", Policy(1.0)).spent()[0] == 0
 
 
+@pytest.mark.parametrize(("n_lost", "n_counted"), [(1, 4), (2, 0)])
 def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(
-    tmp_path: Path,
+    n_lost: int, n_counted: int, tmp_path: Path
 ) -> None:
-    given = {
-        "threshold": (needed := SharedNoise(5, 4).n_needed),
-        "min_parties": needed,
-        "secure_bound": 2**16,
-    }
-    for n_lost, n_counted in ((1, 4), (2, 0)):
-        lost: Fault = lambda node, stage, n=n_lost: node <= n and stage == COLLECT  # noqa: E731
-        strategy, wire = noisily(tmp_path / str(n_lost), 5, 4, lost=lost, **given)
-        assert len(strategy.parties) == n_counted
-        assert (Stage.UNMASK in {stage for _, stage, _ in wire.sent}) == bool(n_counted)
+    needed = SharedNoise(5, 4).n_needed
+    strategy, wire = noisily(
+        tmp_path,
+        5,
+        4,
+        lost=lambda node, stage: node <= n_lost and stage == COLLECT,
+        threshold=needed,
+        min_parties=needed,
+        secure_bound=2**16,
+    )
+    assert len(strategy.parties) == n_counted
+    stages = {stage for _, stage, _ in wire.sent}
+    assert (Stage.UNMASK in stages) == (n_counted > 0)
 
 
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(
@@ -671,29 +707,27 @@ def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(
 # ---- the server
 
 
-def test_a_workflow_that_does_not_fit_its_strategy_is_refused_before_anybody_is_asked() -> (
-    None
-):
-    for threshold in (0.5, 2.0, float("nan"), 2, True):
-        with raises(
-            ConfigError,
-            field="threshold",
-            expected="a number of parties, or a share from 0.67 to 1",
-        ):
-            secagg.workflow(256, threshold, 0)
-    for bound in (3, 2**30, "256"):
-        with raises(ConfigError, field="bound", got=bound):
-            secagg.workflow(bound, 0.67, 0)  # type: ignore[arg-type]
-    for wrong in (512, None):
-        with raises(
-            ConfigError,
-            field="secure_bound",
-            expected="the workflow's 256",
-            got=str(wrong),
-        ):
-            counted(
-                [party(i) for i in range(3)], secure_bound=wrong, workflow_bound=256
-            )
+@pytest.mark.parametrize("threshold", [0.5, 2.0, float("nan"), 2, True])
+def test_a_threshold_that_opens_a_sum_of_few_is_refused(threshold: Any) -> None:
+    expected = "a number of parties, or a share from 0.67 to 1"
+    with raises(ConfigError, field="threshold", expected=expected):
+        secagg.workflow(256, threshold, 0)
+
+
+@pytest.mark.parametrize("bound", [3, 2**30, "256"])
+def test_a_bound_that_no_workflow_has_is_refused(bound: Any) -> None:
+    with raises(ConfigError, field="bound", got=bound):
+        secagg.workflow(bound, 0.67, 0)
+
+
+@pytest.mark.parametrize("bound", [512, None])
+def test_a_strategy_of_another_bound_is_refused_before_anybody_is_asked(
+    bound: int | None,
+) -> None:
+    parties = [party(i) for i in range(3)]
+    expected = "the workflow's 256"
+    with raises(ConfigError, field="secure_bound", expected=expected, got=str(bound)):
+        counted(parties, secure_bound=bound, workflow_bound=256)
 
 
 def test_other_messages_pass_the_mod() -> None:

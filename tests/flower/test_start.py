@@ -1,5 +1,6 @@
-"""`FlyNNStrategy.start` as engineers call it: rounds that are missing, subclasses,
-wrong names, functions of theirs.
+"""`FlyNNStrategy.start` as engineers call it.
+
+Rounds are missing, classes are subclasses, names are wrong, functions are theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Flaky(Grid):
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
         is_counting = any(
-            each.content["config"].get("flynn-phase") == "counts" for each in messages
+            message.content["config"].get("flynn-phase") == "counts"
+            for message in messages
         )
         self.nodes[1].fails = None
         if is_counting and not self.turns_of_counts:
@@ -41,7 +43,8 @@ def test_a_failure_while_counting_costs_a_round_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     whole = ran(Grid(4), **PLAN)
-    flaky = ran(grid := Flaky(4), **PLAN)
+    grid = Flaky(4)
+    flaky = ran(grid, **PLAN)
     assert grid.turns_of_counts == 2
     assert flaky.model.model_.sha256() == whole.model.model_.sha256()
     assert flaky.evaluation == whole.evaluation

@@ -1,5 +1,6 @@
-"""Nodes that are asked in turns: the same model as at once, each reply let go of, and a
-second chance at the end.
+"""Nodes that are asked in turns make the same model as at once.
+
+Each reply is let go of, and there is a second chance at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Grid(FakeGrid):
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
-        self.turns.append([each.metadata.dst_node_id for each in messages])
+        self.turns.append([message.metadata.dst_node_id for message in messages])
         return super().send_and_receive(messages)
 
 
@@ -96,7 +97,8 @@ def test_a_loop_of_ones_own_asks_all_at_once() -> None:
     strategy = made(grid, nodes_at_a_time=2)
     messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
     strategy.aggregate_train(1, grid.send_and_receive(messages))
-    assert (len(strategy.parties), grid.turns) == (5, [[0, 1, 2, 3, 4]])
+    assert len(strategy.parties) == 5
+    assert grid.turns == [[0, 1, 2, 3, 4]]
 
 
 def test_a_function_of_the_user_gets_the_content_of_copied_replies(

@@ -1,5 +1,6 @@
-"""Graded responses: the written rule, in whole numbers, whatever the form and the
-length of a sample.
+"""Graded responses follow the written rule, in whole numbers.
+
+The form and the length of a sample make no difference.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def by_the_rule(hasher: FlyHash, inputs: np.ndarray) -> list[list[int]]:
     rows = []
     for x in inputs.tolist():
         largest = max(map(abs, x)) or 1.0
-        # halves to even, as rint
+        # Halves go to even numbers, as with rint.
         levels = [round(value / largest * 1023) for value in x]
         if hasher.signs is None:
             signs = np.ones(hasher.rows.shape, int)
@@ -71,9 +72,9 @@ def by_the_rule(hasher: FlyHash, inputs: np.ndarray) -> list[list[int]]:
             least = sorted(sums, reverse=True)[hasher.hash_nnz]
         else:
             least = min(sums)
-        excess = [max(each - least, 0) for each in sums]
+        excess = [max(total - least, 0) for total in sums]
         highest = max(excess) or 1
-        rows.append([(30 * each + highest) // (2 * highest) for each in excess])
+        rows.append([(30 * height + highest) // (2 * highest) for height in excess])
     return rows
 
 
@@ -156,5 +157,5 @@ def test_the_first_winner_has_the_highest_grade_and_winners_are_among_the_active
     active = hasher.active(X)
     assert (grades.max(axis=1) == graded.LEVELS).all()
     for row, bits in zip(grades, active, strict=True):
-        # the inputs are rounded: a near tie may turn around
+        # The inputs are rounded: a near tie may turn around.
         assert len(set(np.flatnonzero(row)) - set(bits)) <= 1

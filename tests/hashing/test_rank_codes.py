@@ -25,7 +25,7 @@ from tests.raising import raises
 from tests.strategies import coded_cases
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-# exponent bits of infinity, above those of the mantissa
+# These are the exponent bits of infinity, above those of the mantissa.
 INFINITE = 0x7FF << MANTISSA_BITS
 
 
@@ -47,7 +47,7 @@ def test_keys_are_in_the_order_of_the_values(values):
     assert np.isfinite(lowest).all()
     assert (lowest <= ordered).all()
     assert_array_equal(keys_of(lowest), keys)
-    # which have bins of their own
+    # These have bins of their own.
     integers = np.round(ordered[np.abs(ordered) <= 2**20])
     assert_array_equal(
         np.ceil(values_of(keys_of(integers[:, None]))), integers[:, None]
@@ -77,9 +77,9 @@ def test_codes_agree_with_the_oracle(case):
     expected = np.array([oracle.rank_codes(x, spec) for x in X], np.int64).reshape(
         len(X), spec.n_inputs
     )
-    found = codes_of(spec, X.astype(np.float64))
-    assert found.dtype == np.int16
-    assert_array_equal(found, expected)
+    codes = codes_of(spec, X.astype(np.float64))
+    assert codes.dtype == np.int16
+    assert_array_equal(codes, expected)
 
 
 def test_values_that_are_not_finite_are_refused():

@@ -40,7 +40,7 @@ def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, le
             exact = exact + x[rows[:, k]] * signs[:, k].astype(np.float32)
             coarse += np.where(signs[:, k] > 0, q[rows[:, k]], levels - q[rows[:, k]])
         if not x.any():
-            # all sums are equal, and the caller does not approximate such a point
+            # All sums are equal, and the caller does not approximate such a point.
             continue
         for a in range(20):
             for b in range(20):
@@ -49,6 +49,6 @@ def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, le
 
 @given(st.integers(0, 100), st.integers(1, 40))
 def test_batches_have_every_sample_once_and_in_order(n: int, size: int) -> None:
-    found = [list(range(n))[part] for part in batches(n, size)]
-    assert [i for part in found for i in part] == list(range(n))
-    assert all(0 < len(part) <= size for part in found)
+    slices = [list(range(n))[part] for part in batches(n, size)]
+    assert [i for part in slices for i in part] == list(range(n))
+    assert all(0 < len(part) <= size for part in slices)

@@ -1,5 +1,6 @@
-"""Real Flower processes for the tests: each fixture has its own home and ports, and
-ends what it started.
+"""Real Flower processes for the tests.
+
+Each fixture has its own home and ports, and ends what it started.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[2]
 DIGITS = load_dataset("digits")
-# of the digits
+# Features and classes of the digits.
 PUBLIC: dict[str, Any] = {"n_features": 64, "classes": ",".join(map(str, range(10)))}
 
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -50,17 +51,16 @@ _PORTS = iter(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give real processes the time that they take on a machine that is busy with other
-    work.
-    """
+    """Give real processes the time that they take on a busy machine."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(2400))
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports that nobody listens on right now, from a range of this worker below those
-    that the system hands out.
+    """Ports that nobody listens on right now.
+
+    They are from a range of this worker below those that the system hands out.
     """
     ports: list[int] = []
     for port in _PORTS:
@@ -86,8 +86,9 @@ def training_rows(
 
 
 def config_text(settings: Mapping[str, Any]) -> str:
-    """Settings as `--run-config` and `--node-config` take them (underscores for
-    hyphens).
+    """Settings as `--run-config` and `--node-config` take them.
+
+    Underscores stand for hyphens.
     """
     return " ".join(
         f"{key.replace('_', '-')}={json.dumps(value)}"
@@ -168,12 +169,13 @@ class Flower:
             "COLUMNS": "250",
             "NO_COLOR": "1",
         }
-        # each process would compile the whole app for itself
+        # Otherwise each process would compile the whole app for itself.
         self.env.pop("PYTHONDONTWRITEBYTECODE", None)
         self.install(self.folder / "home")
 
     def install(self, home: Path) -> None:
-        """Put the app of this checkout, where it is unpacked already, into a home:
+        """Put the app of this checkout, where it is unpacked already, into a home.
+
         Flower takes it as installed there.
 
         Its kernels are compiled once in a session, not once in each home, which takes
@@ -222,8 +224,9 @@ class Flower:
         ends: str = "finished:completed",
         **settings: Any,
     ) -> Run:
-        """`flwr run APP --stream` with run-config `settings` (underscores for hyphens),
-        which ends with this status.
+        """`flwr run APP --stream`, which ends with this status.
+
+        Underscores in the `settings` of the run stand for hyphens.
         """
         command = ["flwr", "run", str(app), self.superlink, "--stream"]
         if nodes is not None:
@@ -265,8 +268,9 @@ class Flower:
         return process
 
     def start(self, name: str, *command: str) -> None:
-        """Start a process that stays, with a Flower home of its own and its output in a
-        file.
+        """Start a process that stays.
+
+        It has a Flower home of its own and its output in a file.
         """
         self.logs.append(self.folder / f"{name}.log")
         self.install(self.folder / "home" / name)
@@ -289,8 +293,9 @@ class Flower:
         return found
 
     def stop(self) -> None:
-        """End every process that was started with this home, SuperLink, SuperNodes and
-        Ray's alike.
+        """End every process that was started with this home.
+
+        These are SuperLink, SuperNodes and those of Ray.
         """
         mine = self.processes(self.folder)
         for process in mine:
@@ -305,8 +310,9 @@ class Flower:
     def wait_for_health(
         self, port: int, seconds: float = 60, ca: Path | None = None
     ) -> None:
-        """Wait until a SuperLink answers; one with TLS by a certificate that `ca`
-        issued.
+        """Wait until a SuperLink answers.
+
+        One with TLS has a certificate that `ca` issued.
         """
         end = time.monotonic() + seconds
         scheme = "http"
@@ -328,8 +334,9 @@ class Flower:
 
 @dataclass
 class Deployment(Flower):
-    """A SuperLink and SuperNodes as processes of their own; each can be ended and begun
-    again.
+    """A SuperLink and SuperNodes as processes of their own.
+
+    Each can be ended and begun again.
     """
 
     superlink: str = "loopback"
@@ -353,8 +360,9 @@ class Deployment(Flower):
         )
 
     def start_link(self) -> None:
-        """Start the SuperLink; its state is in a file, so that it is there after a
-        second start.
+        """Start the SuperLink.
+
+        Its state is in a file, so that it is there after a second start.
         """
         options = (
             "--insecure",
@@ -435,8 +443,9 @@ class Deployment(Flower):
 
 @pytest.fixture(scope="session", autouse=True)
 def installed_app(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The app of this checkout, bundled and unpacked once for all processes of the
-    session, under Flower's name.
+    """The app of this checkout, bundled and unpacked once under Flower's name.
+
+    All processes of the session use it.
     """
     build = Flower(tmp_path_factory.mktemp("app").resolve())
     build.call("flwr", "build", "--app", str(ROOT))
@@ -472,8 +481,9 @@ def installed_app(tmp_path_factory: pytest.TempPathFactory) -> None:
 def deployment(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., Deployment]]:
-    """Start a SuperLink and the parties of a mapping from names to the keywords of
-    `start_party`; ends with the module.
+    """Start a SuperLink and parties, which end with the module.
+
+    The parties are a mapping from names to the keywords of `start_party`.
 
     What is given by `env` is in the environment of all processes.
     """
@@ -538,8 +548,9 @@ def write_app(
     client: Change = str,
     marks: Any = MESSAGE_API,
 ) -> Path:
-    """The server and the client of a page of the documentation, by the marks of their
-    API, as an app, changed.
+    """The server and the client of a page of the documentation as an app, changed.
+
+    They are found by the marks of their API.
     """
     texts = [
         next(block for block in blocks(page, "python") if text in block)

@@ -25,8 +25,9 @@ Federated = tuple[Deployment, list[list[list[str]]]]
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
-    """The page's first federation, and the commands of all its blocks with real ports;
-    300 digits as CSV, 500 NPZ.
+    """The page's first federation, and the commands of its blocks with real ports.
+
+    The parties have 300 digits as CSV and 500 as NPZ.
     """
     flower = Deployment(tmp_path_factory.mktemp("deployment").resolve())
     flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
@@ -60,9 +61,7 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(
         return flower.finished(flower.call(*command[:-1], given))
 
     def check(*sites: int) -> FlyNNClassifier:
-        """The server's model has the counts of the pooled samples, and its federation
-        these parties.
-        """
+        """The server's model has the pooled counts, its federation these parties."""
         saved = Federation.load(flower.cwd / "digits.npz").members
         assert [member.name for member in saved] == [
             f"site{site + 1}" for site in sites
@@ -85,10 +84,8 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(
 
     flower.start("site3", *join[0])
     joined = run(join[1])
-    assert (joined.row("parties joined"), joined.row("parties in all")) == (
-        "1 of 1",
-        "3",
-    )
+    assert joined.row("parties joined") == "1 of 1"
+    assert joined.row("parties in all") == "3"
     check(0, 1, 2)
 
     flower.end("site3", signal.SIGTERM)
@@ -96,10 +93,8 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(
     flower.start("site3", *update[1])
     files[2] = flower.cwd / "site3_now.npz"
     updated = run(update[2])
-    assert (updated.row("parties updated"), updated.row("parties in all")) == (
-        "1 of 3",
-        "3",
-    )
+    assert updated.row("parties updated") == "1 of 3"
+    assert updated.row("parties in all") == "3"
     check(0, 1, 2)
     theirs = [
         json.loads(line)["change"]

@@ -21,8 +21,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 def test_supernodes_record_what_the_server_got(
     deployment: Callable[..., Deployment], tmp_path: Path
 ) -> None:
-    """Three parties, of which one refuses, and one is killed behind the counts and
-    misses the next run.
+    """Of three parties one refuses, and one is killed behind the counts.
+
+    The one that is killed misses the next run.
     """
     sites = {
         f"site{i}": {
@@ -34,7 +35,7 @@ def test_supernodes_record_what_the_server_got(
     sites["site2"]["secure"] = True
     flower = deployment(sites)
     public = PUBLIC | {"min_available": 3, "min_parties": 1, "seed": 7}
-    # more than there are
+    # There are fewer.
     alone = public | {"min_available": 9, "output_dir": str(tmp_path / "dry")}
     flower.run(hash_dim=512, dry_run=True, **alone)
     assert not list(tmp_path.glob("*.jsonl"))

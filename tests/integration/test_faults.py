@@ -1,6 +1,4 @@
-"""Processes that die, hang or start again in the middle of a run, and what comes of the
-run.
-"""
+"""Processes that die, hang or start again in the middle of a run, and its outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SIZES = {"hash_dim": 512, "seed": 7}
 SETTINGS = PUBLIC | SIZES | {"scaling": "none", "decay": 0.5, "evaluate": "false"}
-# of a busy machine; where somebody will not answer, the tests say SOON
+# Seconds of a busy machine; where somebody will not answer, the tests say SOON
 SETTINGS["timeout"] = 240
 SOON = 60
 RUN = 400
@@ -80,7 +78,7 @@ def wait_for(text: str, log: Path, seconds: float = 200) -> None:
 
 
 def pooled(*sites: int) -> ClassCounts:
-    """What these parties' points count, put together."""
+    """The pooled counts of these parties' points."""
     rows = np.sort(np.concatenate([np.arange(site, 300, 3) for site in sites]))
     hasher = FlyHash(HashPlan(64, 10, **SIZES).specs()[0])
     return ClassCounts.from_data(hasher, DIGITS.X[rows], DIGITS.y[rows], 10)
@@ -93,8 +91,9 @@ def check_model(run: Run, output: Path, *sites: int) -> None:
 
 @pytest.fixture(scope="module")
 def federation(deployment: Callable[..., Deployment]) -> Deployment:
-    """Three parties with 100 digits each, for all tests, of which the last two end
-    parties for good.
+    """Three parties with 100 digits each, for all tests.
+
+    The last two tests end parties for good.
     """
     parties = {
         f"site{i}": {
@@ -149,9 +148,7 @@ def test_a_restart_leaves_no_half_a_model_and_who_is_killed_later_counts(
 def test_silence_costs_the_timeout_and_a_death_ends_a_run_of_too_few(
     federation: Deployment, tmp_path: Path
 ) -> None:
-    """Before it one was killed, of which Flower may or may not have noticed yet that it
-    is dead.
-    """
+    """A party was killed before, which Flower may not have noticed yet."""
     federation.send("site1", signal.SIGSTOP)
     start = time.monotonic()
     try:

@@ -1,5 +1,6 @@
-"""docs/how_to/install.md: the package as others get it, in environments without this
-repository.
+"""docs/how_to/install.md: the package as others get it.
+
+Its environments do not have this repository.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Apps of the Message API as users start them: that of the how-to guide, and the one
-with FlyNN beside FedAvg.
+"""Apps of the Message API as users start them.
+
+They are that of the how-to guide, and the one with FlyNN beside FedAvg.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ PAGE = "docs/how_to/own_app.md"
 def test_parties_that_die_or_are_late_cost_nobody_else(
     deployment: Callable[..., Deployment], tmp_path: Path
 ) -> None:
-    """Three SuperNodes: one counts, the ClientApp of one is killed while it does, one
-    answers after the timeout.
+    """Of three SuperNodes one counts, one is killed, and one is late.
+
+    The killed one has its ClientApp ended while it counts; the late one answers after
+    the timeout.
     """
     flower = deployment(
         {f"node{i}": {"partition_id": i, "num_partitions": 3} for i in range(3)},

@@ -1,5 +1,6 @@
-"""docs/tutorial/own_data.md from top to bottom: three messy files, a schema that nobody
-wrote, and predictions.
+"""docs/tutorial/own_data.md from top to bottom.
+
+There are three messy files, a schema that nobody wrote, and predictions.
 """
 
 from __future__ import annotations

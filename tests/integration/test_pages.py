@@ -1,5 +1,6 @@
-"""Pages of the documentation with shell commands, followed from top to bottom in a copy
-of the checkout.
+"""Pages of the documentation with shell commands, followed from top to bottom.
+
+They run in a copy of the checkout.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tests.docs.test_pages import COMMANDS_RUN_BY, WITH_COMMANDS
 
 from .conftest import Flower
 
-# as readers run them
+# The commands run as readers run them.
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
@@ -48,8 +49,9 @@ def checkout(folder: Path) -> Path:
 def test_the_commands_of_a_page(
     page: str, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bash blocks and Python blocks run in their order; what Python prints is what the
-    page says.
+    """Bash blocks and Python blocks run in their order.
+
+    What Python prints is what the page says.
 
     Each page has a checkout of its own; one SuperLink does for all.
     """
@@ -63,7 +65,7 @@ def test_the_commands_of_a_page(
             if "flwr run" in block.text:
                 flower.finished(output)
         elif block.language == "text" and block.text.startswith("FlyNN\n"):
-            # the report of the run before
+            # This is the report of the run before.
             printed_rows = {" ".join(line.split()) for line in output.splitlines()}
             for row in (" ".join(line.split()) for line in block.text.splitlines()):
                 assert (

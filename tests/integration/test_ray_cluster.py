@@ -1,5 +1,6 @@
-"""The Ray cluster of docs/how_to/experiments.md: two nodes on this machine, by the
-commands that stand there.
+"""The Ray cluster of docs/how_to/experiments.md: two nodes on this machine.
+
+They are started by the commands that stand there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def test_experiments_on_two_nodes_give_the_counts_of_one_process(
     head, other, experiments, end = (
         block.replace("29200", str(port)) for block in blocks(PAGE, "bash")
     )
-    # ends every Ray of this machine: here only our own processes are ended
+    # This ends every Ray of the machine: here only our own processes are ended.
     assert end == "ray stop\n"
     short = tempfile.mkdtemp(prefix="ray")  # the path of a socket has at most 107 bytes
     flower.env["RAY_TMPDIR"] = short

@@ -1,5 +1,6 @@
-"""Secure sums by Flower's SecAgg+, in a simulation and between processes: the bits of a
-plain run.
+"""Secure sums by Flower's SecAgg+, in a simulation and between processes.
+
+They have the bits of a plain run.
 """
 
 from __future__ import annotations
@@ -56,5 +57,5 @@ def test_parties_that_are_processes_make_a_secure_sum(
     assert "Traceback" not in line
     secret = flower.run(max_examples=1000, **public)
     assert secret.row("parties counted") == "3 of 3"
-    kept = training_rows(*(flower.folder / f"site{i}.npz" for i in range(3)))
-    assert secret.row("training samples") == str(len(kept[1]))
+    rows = training_rows(*(flower.folder / f"site{i}.npz" for i in range(3)))
+    assert secret.row("training samples") == str(len(rows[1]))

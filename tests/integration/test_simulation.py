@@ -23,17 +23,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
     flower: Flower, tmp_path: Path
 ) -> None:
-    """Three rounds: histograms of the columns, counts of six hashes and the selection,
-    the evaluation.
-    """
+    """Three rounds: columns, counts of six hashes and selection, evaluation."""
     given = {"hash_dim": 512, "min_examples": 1, "gram": 64, "seed": 7}
     run = flower.run(nodes=3, alpha=0.01, output_dir=str(tmp_path), **given)
     assert "Traceback" not in run.output
-    assert (run.row("equal"), run.row("whole model equal")) == ("yes", "yes")
-    assert (run.row("parties counted"), run.row("output folder")) == (
-        "3 of 3",
-        str(tmp_path),
-    )
+    assert run.row("equal") == "yes"
+    assert run.row("whole model equal") == "yes"
+    assert run.row("parties counted") == "3 of 3"
+    assert run.row("output folder") == str(tmp_path)
     for name in (
         "bytes per party",
         "accuracy",
@@ -67,10 +64,8 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
         "party-1",
         "party-2",
     ]
-    assert (report["simulation"]["dealt"], report["versions"]["flwr"]) == (
-        1797,
-        version("flwr"),
-    )
+    assert report["simulation"]["dealt"] == 1797
+    assert report["versions"]["flwr"] == version("flwr")
 
     selection = report["selection"]
     members = model.model_.members
@@ -86,7 +81,8 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
         selection["choices"], selection["scorings"], members, strict=True
     ):
         assert run.row(f"member {spec + 1}").startswith(f"weight {weight:.2f}, decay ")
-        assert (member.weight, [*asdict(member.scoring).values()]) == (weight, scoring)
+        assert member.weight == weight
+        assert [*asdict(member.scoring).values()] == scoring
         assert member.counts == ClassCounts.from_data(
             member.hash, DIGITS.X[~test], DIGITS.y[~test], 10
         )
@@ -123,23 +119,23 @@ def test_unusable_data_are_told_first_and_the_page_s_command_reports_the_failure
 ) -> None:
     (tmp_path / "own.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern\n")
     run = flower.run(nodes=2, dataset=str(tmp_path / "own.csv"), ends="finished:failed")
-    printed = [each for each in run.output.splitlines() if each]
+    printed = [line for line in run.output.splitlines() if line]
     failed = (
         "FAILED: DataError: own.csv: expected as many fields in each row as in "
         "the header, "
     )
-    told = [i for i, each in enumerate(printed) if each.startswith(failed)]
-    assert len(told) == 2, run.output[-6000:]
-    assert told[1] == len(printed) - 1
-    assert "Exit Code" in printed[told[1] - 1]
+    places = [i for i, line in enumerate(printed) if line.startswith(failed)]
+    assert len(places) == 2, run.output[-6000:]
+    assert places[1] == len(printed) - 1
+    assert "Exit Code" in printed[places[1] - 1]
     assert "Traceback" not in run.output
     # Ray has not started yet
-    assert not any("ray" in each for each in printed[: told[0]])
+    assert not any("ray" in line for line in printed[: places[0]])
     submit, status, choice = blocks("docs/how_to/run_status.md", "bash")
-    # by which all tests choose ports
+    # All tests choose ports by this variable.
     assert {pair.split("=")[0] for pair in choice.split()[1:]} <= flower.env.keys()
     assert "tee run.log" in submit
     (flower.cwd / "run.log").write_text(run.output)
     # `test_pages.py` runs the page's commands for a run that does not fail.
-    found = flower.call("bash", "-c", f"{status}\necho exit $?")
-    assert found.split() == ['"status":', '"finished:failed",', "exit", "1"]
+    status_page = flower.call("bash", "-c", f"{status}\necho exit $?")
+    assert status_page.split() == ['"status":', '"finished:failed",', "exit", "1"]

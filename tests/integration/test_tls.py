@@ -1,5 +1,6 @@
-"""The federation of docs/how_to/deploy_tls.md with TLS and SuperNode keys, by the
-commands that stand there.
+"""The federation of docs/how_to/deploy_tls.md with TLS and SuperNode keys.
+
+It is made by the commands that stand there.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ NAMES = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
 
 
 def shared_part(model: Path) -> str:
-    """SHA-256 of a party's model without the class frequencies, which are the party's
-    own.
+    """SHA-256 of a party's model without the class frequencies.
+
+    Those are the party's own.
     """
     return replace(FlyNNClassifier.load(model).model_, prior=None).sha256()
 
@@ -120,6 +122,6 @@ def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(
         model = FlyNNClassifier.load(folder / site / "model.npz")
         assert tuple(model.classes_) == ("setosa", "versicolor", "virginica")
         flowers = pd.concat(
-            [pd.read_csv(folder / each / "flowers.csv") for each in ("site1", "site3")]
+            [pd.read_csv(folder / site / "flowers.csv") for site in ("site1", "site3")]
         )
         assert np.mean(model.predict(flowers[NAMES]) == flowers["species"]) > 0.9

@@ -1,5 +1,6 @@
-"""The histograms of the columns: exact, floored at the party, and refused where no
-samples have such histograms.
+"""The histograms of the columns: exact, floored at the party, or refused.
+
+They are refused where no samples have such histograms.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ TOLD = [*range(4, 90, 5), 90]  # ranks of the values that a floor of 5 tells
 
 
 def of_told() -> ColumnHistograms:
-    """Histograms of the values that a floor of 5 tells, rounded to a thirty-second of
-    the ranks, which is 3.
+    """Histograms of the values that a floor of 5 tells.
+
+    The ranks are rounded to a thirty-second, which is 3.
     """
     met = np.sort(SWEPT)
     least, most = (met[np.clip(np.add(TOLD, by), 0, 96)] for by in (-3, 3))
@@ -96,7 +98,7 @@ def test_the_floor_is_the_party_s_own(floor: Any) -> None:
     sizes, *packed = party.answer(
         {**config_of(request), "flynn-min-examples": floor}
     ).arrays
-    gaps, counts = (unpack_numbers(each, 10**6, 2**63 - 1) for each in packed)
+    gaps, counts = (unpack_numbers(table, 10**6, 2**63 - 1) for table in packed)
     assert ColumnHistograms(1, sizes, np.cumsum(gaps + 1) - 1, counts + 1) == of_told()
 
 
@@ -115,8 +117,9 @@ def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
 
 
 def test_a_party_of_too_few_samples_sends_an_empty_histogram() -> None:
-    found = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
-    assert (found.n_examples, len(found.cells)) == (0, 0)
+    histograms = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
+    assert histograms.n_examples == 0
+    assert len(histograms.cells) == 0
     assert (
         statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples
         == 4
@@ -133,10 +136,8 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
         spoil=lambda reply: reply if is_floored else replace(reply, tensors=[b"junk"]),
     )
     result = steps.run.state.results["columns"]
-    assert (result.histograms.n_examples, result.fallback_reason) == (
-        0,
-        "no party sent the histograms of any sample",
-    )
+    assert result.histograms.n_examples == 0
+    assert result.fallback_reason == "no party sent the histograms of any sample"
     if is_floored:
         missing = set()
     else:

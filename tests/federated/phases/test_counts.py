@@ -55,13 +55,13 @@ def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
 
 
 def test_a_party_counts_by_every_spec() -> None:
-    found = statistic_of(REQUEST, party_of(X, LABELS))
-    assert found == CountsOfSpecs(
+    statistic = statistic_of(REQUEST, party_of(X, LABELS))
+    assert statistic == CountsOfSpecs(
         tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID)
     )
-    assert REQUEST.sizes(found).tolist() == [50, 50, 50]
-    assert REQUEST.digests(found) == found.sha256
-    assert REQUEST.load(found) == 150
+    assert REQUEST.sizes(statistic).tolist() == [50, 50, 50]
+    assert REQUEST.digests(statistic) == statistic.sha256
+    assert REQUEST.load(statistic) == 150
     assert REQUEST.capacity == min(codec.capacity(hasher) for hasher in RUN.hashers)
 
 
@@ -73,13 +73,13 @@ def test_threads_change_nothing() -> None:
 
 def test_a_party_that_was_refused_may_mend_its_counts() -> None:
     steps = exchange(GRID, max_examples_per_party=50, min_parties=4)
-    taken = steps.step(
+    outcome = steps.step(
         TRAIN,
         spoil=lambda reply: (
             replace(reply, n_examples=60) if reply.cid == "3" else reply
         ),
     )
-    assert list(taken.missing) == ["party-3"]
+    assert list(outcome.missing) == ["party-3"]
     assert steps.run.totals == in_process(options_for(GRID), shares()[:3]).totals
     steps.step(TRAIN)
     assert steps.run.counts.n_examples == 120

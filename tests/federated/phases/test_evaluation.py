@@ -1,5 +1,6 @@
-"""The evaluation: the model reaches the parties, and only whole confusion matrices are
-added up.
+"""The evaluation: the model reaches the parties.
+
+Only whole confusion matrices are added up.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ def test_a_party_tries_the_model_on_its_held_out_samples(
     )
     (model,) = received
     shared = model.with_prior()
-    for matrix, each in zip(matrices_of(reply), (shared, model), strict=True):
+    for matrix, classifier in zip(matrices_of(reply), (shared, model), strict=True):
         np.testing.assert_array_equal(
-            matrix, confusion_matrix(LABELS[::3], each.predict(X[::3]), labels=NAMES)
+            matrix,
+            confusion_matrix(LABELS[::3], classifier.predict(X[::3]), labels=NAMES),
         )
     assert reply.n_examples == 50
     assert reply.metrics == {
@@ -100,11 +102,9 @@ def test_a_party_that_tries_nothing_takes_the_model_and_tells_nothing(
     received: list[FlyNNClassifier] = []
     party = party_of(X, LABELS, *held_out, name="Basel", on_model=received.append)
     reply = replied(replace(REQUEST, tries=tries), party)
-    assert (list(reply.tensors), reply.n_examples, reply.metrics) == (
-        [],
-        0,
-        {"flynn-party": "Basel"},
-    )
+    assert list(reply.tensors) == []
+    assert reply.n_examples == 0
+    assert reply.metrics == {"flynn-party": "Basel"}
     assert len(received) == 1
 
 
@@ -136,8 +136,9 @@ BAD = [[0, 1, 0], [0, 1, 0], [0, 0, 0]]
 
 
 def with_matrix(reply: Reply, matrix: Any, n: Any = None, own: Any = None) -> Reply:
-    """The reply with these confusion matrices, zeros for the second by default, and
-    without scores.
+    """The reply with these confusion matrices and without scores.
+
+    The second matrix is of zeros by default.
     """
     matrix = np.array(matrix)
     if own is None:
@@ -168,27 +169,27 @@ def test_confusion_matrices_of_both_models_are_added_up() -> None:
     steps = exchange(GRID[0], decay=0.5).until("evaluation")
     shared = [[3, 0, 0], [1, 2, 1], [0, 0, 3]]
     own = [[2, 1, 0], [0, 4, 0], [0, 0, 3]]
-    # the party that sent one matrix has the shared model
+    # The party that sent one matrix has the shared model.
     matrices = {"0": (shared, own), "1": (BAD, None)}
-    taken = steps.step(
+    outcome = steps.step(
         EVALUATE,
         spoil=lambda reply: with_matrices(
             reply, *matrices.get(reply.cid, (None, None))
         ),
     )
-    assert taken.missing == steps.run.state.absent("evaluation") == {}
+    assert outcome.missing == steps.run.state.absent("evaluation") == {}
     figures = steps.run.state.results["evaluation"].figures
     total = np.array(shared) + BAD
     mine = np.array(own) + BAD
     assert {name: figures[name] for name in accuracies(total)} == accuracies(total)
     prior = figures["class_prior"]
-    assert (figures["confusion"], figures["examples"]) == (total.tolist(), 12)
-    assert (prior["confusion"], prior["examples"], prior["sent"]) == (
-        mine.tolist(),
-        12,
-        1,
-    )
-    assert (figures["accuracy"], prior["accuracy"]) == (9 / 12, 10 / 12)
+    assert figures["confusion"] == total.tolist()
+    assert figures["examples"] == 12
+    assert prior["confusion"] == mine.tolist()
+    assert prior["examples"] == 12
+    assert prior["sent"] == 1
+    assert figures["accuracy"] == 9 / 12
+    assert prior["accuracy"] == 10 / 12
     assert figures["best_party"] == {"name": "party-0", "accuracy": 0.8, "examples": 10}
     assert (
         figures["worst_party"]
@@ -201,7 +202,8 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
     steps = exchange(GRID[0], decay=0.5).until("evaluation")
     steps.step(EVALUATE, spoil=lambda reply: with_matrices(reply, None, None))
     evaluation = steps.run.state.results["evaluation"]
-    assert (evaluation.figures, steps.run.state.absent("evaluation")) == (None, {})
+    assert evaluation.figures is None
+    assert steps.run.state.absent("evaluation") == {}
 
 
 def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
@@ -249,9 +251,7 @@ def test_without_class_prior_there_is_nothing_about_them() -> None:
 
 
 def skewed() -> tuple[Any, Any]:
-    """Samples of a party that has hardly any but two classes, which resemble each
-    other.
-    """
+    """Samples of a party that has hardly any but two classes, which are alike."""
     rows = np.concatenate([np.arange(50, 98), np.arange(100, 103)])
     return X[rows], LABELS[rows]
 
@@ -294,7 +294,7 @@ HIDDEN: list[Any] = [
     (NOISY, "budget", False),
     (REQUEST, "budget", False),
 ]
-# it stays at home
+# With secure sums the prior stays at home.
 HIDDEN += [(REQUEST, "secure", True), (SECURE, "secure", True), (SECURE, "", True)]
 POLICY = Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"])
 
@@ -314,7 +314,8 @@ def test_class_prior_is_hidden(
         *skewed(), X, LABELS, on_model=received.append, evaluates=True, **options
     )
     reply = replied(replace(request_, tries=tries), party)
-    assert (REFUSED in reply.metrics, len(reply.tensors)) == (False, 4 * tries)
+    assert REFUSED not in reply.metrics
+    assert len(reply.tensors) == 4 * tries
     assert reply.metrics.keys() == ({"accuracy"} if tries else set())
     assert (received[0].model_.sha256() != request_.model.sha256()) == has_prior
     if tries:
@@ -366,9 +367,9 @@ def test_scores_are_those_of_the_shared_model_above_the_floor() -> None:
 def test_figures_are_by_class_and_by_party() -> None:
     run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"))
     found = run.state.results["evaluation"].figures
-    assert [each["label"] for each in found["figures"]["classes"]] == list(NAMES)
+    assert [row["label"] for row in found["figures"]["classes"]] == list(NAMES)
     assert found["figures"]["overall"]["accuracy"][0] == found["accuracy"]
-    assert {each["name"] for each in found["figures"]["parties"]} <= {
+    assert {row["name"] for row in found["figures"]["parties"]} <= {
         f"party-{i}" for i in range(4)
     }
 
@@ -389,8 +390,9 @@ SEXED = replace(GRID[0], n_features=SEX.width, center=np.zeros(SEX.width))
 
 
 def groups_of(sexes: Any, *parts: Any, **options: Any) -> tuple[Any, FlyNNClassifier]:
-    """Figures of the subgroups in a run of parties with these rows, which they train
-    and test with; and the model.
+    """Figures of the subgroups in a run of parties with these rows, and the model.
+
+    The parties train and test with the same rows.
     """
     parties = [
         party_of(*[with_sex(part, sexes[part]), LABELS[part]] * 2, **options)
@@ -421,9 +423,7 @@ def test_a_subgroup_below_the_floor_does_not_follow_from_the_other_levels() -> N
     groups, _ = groups_of(
         np.array(["f"] * 2 + ["m"] * 140 + ["x"] * 8, object), np.arange(150)
     )
-    assert [(each["level"], each["examples"]) for each in groups["levels"]] == [
-        ("m", 140)
-    ]
+    assert [(row["level"], row["examples"]) for row in groups["levels"]] == [("m", 140)]
 
 
 @pytest.mark.parametrize("column", ["a", "height"])

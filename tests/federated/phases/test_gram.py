@@ -1,5 +1,6 @@
-"""The Gram matrix: its rows, its memory, who may have it, and runs that lose or resume
-it.
+"""The Gram matrix: its rows, its memory, and who may have it.
+
+Runs lose and resume it.
 """
 
 from __future__ import annotations
@@ -74,8 +75,9 @@ def counted(how: str = "iid") -> Exchange:
 
 
 def scored_by(rows: Any, sizes: Any = None) -> str:
-    """SHA-256 of the scores from the samples of these rows, with the class weights of
-    samples of these sizes.
+    """SHA-256 of the scores from the samples of these rows.
+
+    The class weights are those of samples of these sizes.
     """
     weights = class_weights(np.bincount(Y[rows]) if sizes is None else sizes)
     scoring = GramMatrix.from_data(OWN, weights, X[rows], Y[rows]).scoring(OWN, weights)
@@ -108,7 +110,7 @@ def rows_of(*parts: dict[str, Any]) -> list[int]:
 def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(
     rows: int, changes: dict[str, Any]
 ) -> None:
-    found = in_process(
+    own = in_process(
         options_for(SPEC, gram=rows, **changes), shares()
     ).model.model_.gram
     pooled = (
@@ -116,14 +118,15 @@ def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(
         .fit(X[TRAINING], LABELS[TRAINING])
         .model_.gram
     )
-    assert found.sha256() == pooled.sha256()
-    assert [spec.hash_dim for spec in found.specs] == [rows]
+    assert own.sha256() == pooled.sha256()
+    assert [spec.hash_dim for spec in own.specs] == [rows]
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes that the number of rows of a thorough run follows from; 48 rows, by
-    the rule 1024, take less time.
+    """The shapes from which the number of rows of a thorough run follows.
+
+    48 rows, by the rule 1024, take less time.
     """
     shapes: list[tuple[int, ...]] = []
     for module in ("federated.options", "model.classifier"):
@@ -155,7 +158,7 @@ def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(
 def test_the_scores_are_from_the_sums_of_those_who_answer() -> None:
     steps = counted()
     steps.step(DUE, failures={"3": "failed: no"})
-    # weights of all that are counted
+    # The weights are of all that are counted.
     others = scored_by(rows_of(*shares()[:3]), np.bincount(Y[TRAINING]))
     assert steps.rounds(1).model.model_.gram.sha256() == others
 
@@ -170,7 +173,8 @@ def test_without_the_sums_of_a_class_that_is_counted_there_is_no_gram_matrix(
     steps.step(DUE, failures=dict.fromkeys(lost, "failed: gone"))
     run = steps.rounds(1)
     assert run.state.absent("gram") == {f"party-{cid}": "failed: gone" for cid in lost}
-    assert (run.model.model_.gram, digest(run)) == (None, digest(plain))
+    assert run.model.model_.gram is None
+    assert digest(run) == digest(plain)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +218,7 @@ def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
     request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES), (1, 1, 1))
     party = party_of(X, LABELS, gram=True)
     config = config_of(request)
-    # rows are drawn, code is compiled
+    # The first time rows are drawn and code is compiled.
     assert REFUSED not in party.answer(config).metrics
     with traced() as memory:
         party.answer(config)
@@ -308,7 +312,7 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
 def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:
     steps = counted()
     parts = shares()
-    # three of the first class
+    # Three of the first class are left.
     few = np.cumsum(parts[3]["y"] == "setosa") * (parts[3]["y"] == "setosa") < 4
     parts[3] = {**parts[3], "X": parts[3]["X"][few], "y": parts[3]["y"][few]}
     steps.parties["3"] = party_of(**parts[3], name="party-3", min_examples=4, gram=True)
@@ -342,7 +346,7 @@ def resumed(saved: Federation, purpose: str = "resume", **changes: Any) -> Run:
 def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> None:
     steps = counted()
     steps.run = resumed(saved_of(steps.run, tmp_path / "f.npz"), gram=0)
-    assert [each.name for each in steps.run.phases] == ["evaluation"]
+    assert [phase.name for phase in steps.run.phases] == ["evaluation"]
     assert digest(steps.rounds(1)) == PLAIN
 
 
@@ -353,7 +357,7 @@ def test_a_thorough_run_that_goes_on_is_as_thorough(
     files = []
     while stopped.run.due is not None:
         stopped.step(DUE)
-        # before those there is no file
+        # Before the counts there is no file.
         if stopped.run.due is None or stopped.run.due.name != "counts":
             files.append(saved_of(stopped.run, tmp_path / "f.npz"))
     assert stopped.run.model.model_.gram is not None

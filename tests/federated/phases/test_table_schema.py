@@ -1,6 +1,4 @@
-"""Tables across parties: the schema learned from summaries, and runs by it in all
-modes.
-"""
+"""Tables across parties: the schema learned from summaries, and runs by it."""
 
 from __future__ import annotations
 
@@ -147,8 +145,8 @@ def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
         "feature_names": run.feature_names,
     }
     (part,) = split("a level at one party")[3:]
-    # which are known, and not asked
-    members = [party_of(each["X"], each["y"]) for each in split("iid")[:2]]
+    # Their levels are known, and not asked.
+    members = [party_of(share["X"], share["y"]) for share in split("iid")[:2]]
     again = federate(RunOptions(**joining), [*members, party_of(**part, name="new")])
     assert again.counts.n_examples == first.counts.n_examples + int(
         (FRAME["text"] == "d").sum()
@@ -166,11 +164,9 @@ def party(X: Any = FRAME, **options: Any) -> Party:
 def test_few_rows_are_not_told() -> None:
     summary = statistic_of(SchemaRequest(), party(min_examples=40))
     assert summary == TableSummary.of(FRAME, 40)
-    # each has fewer
-    assert (summary.columns["text"].gaps, dict(summary.columns["text"].levels)) == (
-        0,
-        {},
-    )
+    # Each party has fewer.
+    assert summary.columns["text"].gaps == 0
+    assert dict(summary.columns["text"].levels) == {}
 
 
 def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
@@ -193,8 +189,9 @@ def test_a_run_without_a_schema_names_the_columns_that_need_one() -> None:
 
 
 def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> None:
-    """Rows with a value that is none, or an unknown label, are left out; gaps and
-    unknown levels are not.
+    """Rows with a value that is none, or an unknown label, are left out.
+
+    Rows with gaps and unknown levels are not.
     """
     schema = Schema(
         [Column("a", "number", low=0, high=9), Column("b", "category", ["x", "y"])]
@@ -274,8 +271,9 @@ def test_a_schema_is_learned_in_clear_for_a_plan_alone(change: dict[str, Any]) -
 def test_a_party_whose_values_lie_elsewhere_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Years where others have days: the party's own log asks, and the server learns
-    nothing of it.
+    """The party's own log asks about years where others have days.
+
+    The server learns nothing of it.
     """
     parts = [{"X": FRAME[i::12], "y": LABELS[i::12]} for i in range(12)]
     parts[0]["X"] = parts[0]["X"].assign(
@@ -299,7 +297,7 @@ def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied(
         ]
     )
     run = RunSpec(HashSpec(schema.width, 64, 2, 4, 0), NAMES, feature_names=schema)
-    # held-out rows are encoded, too
+    # Held-out rows are encoded, too.
     held = Samples(FRAME[:n], LABELS[:n], FRAME, LABELS)
     reason = refusal(
         CountsRequest(run), Party(held, PartyOptions(memory_limit=2**20)), {}
