@@ -117,26 +117,25 @@ def planned(settings: dict[str, Any]) -> str:
     resolved = config.resolved()
     specs = placeholder_specs(plan)
     assert (resolved.resolved(), resolved.plan(4, 100, 3)) == (resolved, plan)
-    members = (
+    text = (
+        f"{plan.effort}, scaling {resolved.scaling}: "
         f"{plan.most_members} of {len(specs)} hashes of {specs[0].hash_dim} "
         f"rows, {specs[0].hash_nnz} of them active"
     )
-    return (
-        f"{plan.effort}, scaling {resolved.scaling}: "
-        f"{members}{', and a Gram matrix' * plan.has_gram}"
-    )
+    if plan.has_gram:
+        text += ", and a Gram matrix"
+    return text
 
 
 def changes(parsed: Any) -> str:
     """The settings that are not at their defaults."""
     defaults = {row.name: row.default for row in parsed.rows()}
-    found = {
-        name: value for name, value in asdict(parsed).items() if value != defaults[name]
-    }
-    return (
-        ", ".join(f"{name}={value!r}" for name, value in found.items())
-        or "the defaults"
-    )
+    texts = [
+        f"{name}={value!r}"
+        for name, value in asdict(parsed).items()
+        if value != defaults[name]
+    ]
+    return ", ".join(texts) or "the defaults"
 
 
 def evaluates(settings: dict[str, Any]) -> str:

@@ -60,11 +60,9 @@ def hospital(
         out = csv.writer(stream, delimiter=separator)
         for row in [{name: name for name in columns}, *rows]:
             cells = [renamed.get(row[name], row[name]) for name in columns]
-            out.writerow(
-                [text.replace(".", ",") for text in cells]
-                if separator == ";"
-                else cells
-            )
+            if separator == ";":
+                cells = [text.replace(".", ",") for text in cells]
+            out.writerow(cells)
     return rows
 
 
@@ -200,16 +198,15 @@ def test_the_parts_of_a_file_are_read_as_the_whole_one(folder, capsys):
     """One part has groups of three digits alone, of which its own rows would not tell
     the decimal mark.
     """
-    rows = [f"a;1,{i % 10}5;{'no' if i % 2 else 'yes'}" for i in range(40)]
-    rows += [f"b;{i + 1},250;{'no' if i % 2 else 'yes'}" for i in range(40)]
+    labels = ["yes", "no"] * 20
+    rows = [f"a;1,{i % 10}5;{label}" for i, label in enumerate(labels)]
+    rows += [f"b;{i + 1},250;{label}" for i, label in enumerate(labels)]
     (folder / "whole.csv").write_text("site;dose;label\n" + "\n".join(rows) + "\n")
     parts, dialect = try_files._split([str(folder / "whole.csv")], "site", {}, folder)
     assert dialect == {"separator": ";", "decimal": ",", "encoding": "utf-8"}
     assert [part.stem for part in parts] == ["a", "b"]
-    assert (
-        try_files.run_files([str(folder / "whole.csv")], {"test-fraction": 0.0}, "site")
-        == 0
-    )
+    settings = {"test-fraction": 0.0}
+    assert try_files.run_files([str(folder / "whole.csv")], settings, "site") == 0
     assert "REFUSED" not in capsys.readouterr().out
 
 
@@ -257,8 +254,10 @@ def test_the_settings_mend_the_faults_as_it_is_on_record(capsys):
         given = [part for text in settings.split() for part in ("--set", text)]
         report = tried(*(f"{name}.csv" for name in files.split()), *given)
         assert report["missing"].keys() == {*files.split()} - {*names(report)}
-        note = ", with a note" * ("more.csv: note: 1 of 3" in capsys.readouterr().out)
-        return f"{', '.join(names(report))} with the classes {report['classes']}{note}"
+        text = f"{', '.join(names(report))} with the classes {report['classes']}"
+        if "more.csv: note: 1 of 3" in capsys.readouterr().out:
+            text += ", with a note"
+        return text
 
     assert_refused_as_on_record(Path(__file__).parent / "mended.txt", {"try": mended})
 

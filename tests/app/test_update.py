@@ -77,12 +77,10 @@ def digests(run: Runner, **settings: Any) -> dict[str, Any]:
     party's record.
     """
     report = run(federation="kept.npz", **settings)
-    told = [
-        json.loads(line)["change"]
-        for line in Path("left.jsonl").read_text().splitlines()
-    ]
+    records = map(json.loads, Path("left.jsonl").read_text().splitlines())
+    changes = [record["change"] for record in records if record["change"]]
     (ours,) = report["updates"]
-    assert ours == {"party": "Ulm", **[change for change in told if change][-1]}
+    assert ours == {"party": "Ulm", **changes[-1]}
     return dict(ours)
 
 
@@ -90,19 +88,20 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
     def of_ulm() -> list[dict[str, Any]]:
         members = Federation.load("kept.npz").members
         return [
-            {"examples": each.examples, "sha256": list(each.sha256)}
-            for each in members
-            if each.name == "Ulm"
+            {"examples": member.examples, "sha256": list(member.sha256)}
+            for member in members
+            if member.name == "Ulm"
         ]
 
     then = Deployed.ulm
     (first,) = of_ulm()
     Deployed.ulm = then | {"data-path": "now.npz", "previous-path": "then.npz"}
-    found = digests(run, action="update")
+    update = digests(run, action="update")
     (now,) = of_ulm()
-    assert (found["before"], found["now"]["examples"]) == (first, now["examples"])
-    # of the members that were selected
-    assert {*now["sha256"]} <= {*found["now"]["sha256"]} - {*first["sha256"]}
+    assert update["before"] == first
+    assert update["now"]["examples"] == now["examples"]
+    # The file has those of the members that were selected.
+    assert {*now["sha256"]} <= {*update["now"]["sha256"]} - {*first["sha256"]}
     Deployed.ulm = then | {"data-path": "now.npz", "leave": True}
     assert digests(run, action="withdraw") == {
         "party": "Ulm",
@@ -130,7 +129,8 @@ def update_and_die(folder: str, at: int) -> None:
 
     for name in ("_run_id", "_node_id", "_task_id"):
         setattr(TaskIdentity, name, 1)
-    os.fsync, os.replace = killing(os.fsync), killing(os.replace)
+    os.fsync = killing(os.fsync)
+    os.replace = killing(os.replace)
     Deployed.folder = Path(folder)
     Deployed.ulm = {"data-path": "now.npz", "party-id": "Ulm"} | THEN
     runner = Runner(Path(folder))

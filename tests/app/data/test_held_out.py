@@ -30,7 +30,7 @@ COLUMNS: dict[str, Any] = {
     "age": RNG.integers(20, 90, 200).tolist(),
     "crp": np.round(RNG.normal(5, 2, 200), 2).tolist(),
     "patient": [f"p{i // 3}" for i in range(200)],
-    "label": ["ill" if i % 4 else "well" for i in range(200)],
+    "label": ["well", "ill", "ill", "ill"] * 50,
 }
 SCHEMA = Schema([Column("crp", "number"), Column("age", "number")])
 
