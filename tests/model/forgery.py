@@ -34,7 +34,9 @@ def rewrite(
     else:
         text = json.dumps(fields).encode()
     parts = {"header": np.frombuffer(text, np.uint8), **arrays}
-    parts["digest"] = model_file.digest_of(*parts.values()) if seal else digest
+    if seal:
+        digest = model_file.digest_of(*parts.values())
+    parts["digest"] = digest
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, array in parts.items():
             with archive.open(f"{name}.npy", "w") as member:

@@ -87,9 +87,10 @@ def test_one_shot_batches_and_one_by_one_are_equal(container):
         parts = FlyNNClassifier(spec=SPEC)
         for first in range(0, len(X), step):
             part = slice(first, first + step)
-            parts.partial_fit(
-                container(X[part]), Y[part], classes=LABELS if first == 0 else None
-            )
+            classes = None
+            if first == 0:
+                classes = LABELS
+            parts.partial_fit(container(X[part]), Y[part], classes=classes)
         assert_array_equal(parts.counts_.array, whole.counts_.array)
         assert_array_equal(parts.decision_function(X), whole.decision_function(X))
     assert_array_equal(fitted().counts_.array, whole.counts_.array)
@@ -118,9 +119,12 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(
     model = FlyNNClassifier(hash_dim=64, hash_nnz=4).fit(before, Y)
     state = dict(vars(model))
     expected = model.predict_proba(before)
-    with pytest.raises(ValueError, match=None if field else "continuous") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         model.set_params(**change).fit(points, labels)
-    assert getattr(caught.value, "field", None) == field
+    if field is None:
+        assert "continuous" in str(caught.value)
+    else:
+        assert caught.value.field == field
     model.set_params(**{name: state[name] for name in change})
     assert vars(model) == state
     assert_array_equal(model.predict_proba(before), expected)
@@ -143,10 +147,11 @@ def test_all_ways_to_predict_agree(rule, n_classes):
     probabilities = model.predict_proba(points)
     assert_allclose(probabilities.sum(axis=1), 1)
     assert_array_equal(model.classes_[probabilities.argmax(axis=1)], predicted)
-    assert scores.shape == ((300,) if n_classes == 2 else (300, 3))
     if n_classes == 2:
+        assert scores.shape == (300,)
         best = (scores > 0).astype(int)
     else:
+        assert scores.shape == (300, 3)
         best = scores.argmax(axis=1)
     assert_array_equal(model.classes_[best], predicted)
     assert novelty.shape == (300, n_classes)

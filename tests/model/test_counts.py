@@ -219,6 +219,8 @@ def test_the_memory_that_is_needed_is_foreseen(
         hasher = FlyHash(spec)
         counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
         message = counts.array.astype(np.uint64)
-    hidden = hasher.rows.nbytes + (0 if hasher.signs is None else hasher.signs.nbytes)
+    hidden = hasher.rows.nbytes
+    if signed:
+        hidden += hasher.signs.nbytes
     assert counts.array.nbytes == message.nbytes == 8 * n_classes * hash_dim
     assert 0.5 < (memory.peak + hidden) / memory_needed(spec, n_classes) < 1.2

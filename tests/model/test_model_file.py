@@ -157,32 +157,25 @@ def test_models_come_back_from_files(make, tmp_path):
     second = tmp_path / "second"
     model_file.write(first, model)
     loaded = FlyNNClassifier.load(first)
-    # specs, counts with their noise, scorings and weights
+    # Members have specs, counts with their noise, scorings and weights.
     assert loaded.model_.members == model.members
-    assert (loaded.model_.sha256(), loaded.guarantee_) == (
-        model.sha256(),
-        model.guarantee,
-    )
+    assert loaded.model_.sha256() == model.sha256()
+    assert loaded.guarantee_ == model.guarantee
     assert_array_equal(loaded.model_.scores(X), model.scores(X))
     if len(model.members) == 1:
-        assert (loaded.counts_, loaded.spec_) == (
-            model.member.counts,
-            model.member.spec,
-        )
+        assert loaded.counts_ == model.member.counts
+        assert loaded.spec_ == model.member.spec
     loaded.save(second)
     assert first.read_bytes() == second.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
-    parts = [
-        *["prior"] * (model.prior is not None),
-        *["gram", "bias"] * (model.gram is not None),
-    ]
+    arrays = {"header", "digest"}
+    arrays |= {f"counts_{i}" for i in range(len(model.members))}
+    if model.prior is not None:
+        arrays.add("prior")
+    if model.gram is not None:
+        arrays |= {"gram", "bias"}
     with np.load(first, allow_pickle=False) as file:
-        assert {*file} == {
-            "header",
-            "digest",
-            *parts,
-            *(f"counts_{i}" for i in range(len(model.members))),
-        }
+        assert {*file} == arrays
         header = json.loads(file["header"].tobytes())
     assert header["format"] == 10
     assert model.gram is None or header["gram"].keys() == {"specs", "fingerprints"}
@@ -432,7 +425,10 @@ def with_specs(*specs):
 
 def first_value(value):
     def change(array):
-        wide = array.astype(np.int64 if array.ndim == 1 else np.int32)
+        dtype = np.int32
+        if array.ndim == 1:
+            dtype = np.int64
+        wide = array.astype(dtype)
         wide[(0,) * wide.ndim] = value
         return wide
 
@@ -518,9 +514,10 @@ def test_small_files_do_not_take_much_memory(path, large):
     rewrite(path, LARGE[large])
     assert path.stat().st_size < 10**6
     field = {"header": "header", "counts": "counts_0"}.get(large, "memory")
+    most = {"codes": 10**8}.get(large, 10**7)
     with traced() as memory, raises(ModelFileError, field=field):
         FlyNNClassifier.load(path, max_bytes=2**27)
-    assert memory.peak < (10**8 if large == "codes" else 10**7)
+    assert memory.peak < most
 
 
 def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
@@ -529,9 +526,8 @@ def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
     model = replace(two_members(), gram=pairs)
     path = tmp_path / "m"
     model_file.write(path, model)
-    limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(
-        wide, 3
-    )
+    specs = [wide, *(member.spec for member in model.members)]
+    limit = sum(memory_needed(spec, 3) for spec in specs)
     assert FlyNNClassifier.load(path, max_bytes=limit).model_.gram is not None
     with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)
