@@ -61,9 +61,9 @@ def schemas(draw: Any) -> Schema:
     """A schema with all that one may hold."""
     names = draw(st.lists(NAMES, unique=True, min_size=2, max_size=5))
     drawn = [draw(columns(name)) for name in names[1:]]
-    drawn.append(Column(names[0] + "'s", "number")) if names[
-        0
-    ] + "'s" not in names else None
+    with_quote = f"{names[0]}'s"
+    if with_quote not in names:
+        drawn.append(Column(with_quote, "number"))
     classes = draw(
         st.lists(
             st.text(st.characters(codec="utf-8"), max_size=9), unique=True, max_size=4
@@ -91,19 +91,18 @@ def test_a_schema_survives_a_file_and_json(schema: Schema) -> None:
 
 
 def read(content: bytes, path: Path) -> Schema:
-    """The schema of such a file; an error about it begins with its name, and shows as
-    one short line.
+    """The schema of such a file.
+
+    An error about it begins with its name, and shows as one short line.
     """
     path.write_bytes(content)
     try:
         return read_schema(path)
     except SchemaError as error:
         text = str(error)
-        assert (text.startswith(path.name), text.isprintable(), len(text) < 600) == (
-            True,
-            True,
-            True,
-        )
+        assert text.startswith(path.name)
+        assert text.isprintable()
+        assert len(text) < 600
         raise
 
 
