@@ -4,6 +4,7 @@ models; the page is complete.
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def test_boosted_trees_are_counted_like_others() -> None:
     made = HistGradientBoostingClassifier(
         max_iter=3, max_bins=rivals.BINS, random_state=0
     ).fit(X, Y)
-    for tree in (each for same_round in made._predictors for each in same_round):
+    for tree in chain.from_iterable(made._predictors):
         nodes = rivals._Nodes(tree.nodes)
         assert (nodes.children_left >= 0).sum() == tree.get_n_leaf_nodes() - 1
         assert nodes.max_depth == tree.get_max_depth()

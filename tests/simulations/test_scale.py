@@ -35,11 +35,12 @@ def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -
 def test_memory_of_processes_is_that_of_those_with_the_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        Path,
-        "read_bytes",
-        lambda path: b"FLWR_HOME=/here\0" if path.name == "environ" else b"",
-    )
+    def read(path: Path) -> bytes:
+        if path.name == "environ":
+            return b"FLWR_HOME=/here\0"
+        return b""
+
+    monkeypatch.setattr(Path, "read_bytes", read)
     assert scale.Watch(Path("/here")).sizes()[os.getpid()] > 2**20
     assert not scale.Watch(Path("/there")).sizes()
 
