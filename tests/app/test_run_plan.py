@@ -146,8 +146,8 @@ def test_one_setting_has_the_parties_of_a_secure_sum_share_one_noise(
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "honest-parties": 8})
     assert config.secure
     with caplog.at_level("INFO", "flwr"):
-        found = run_mechanism(config, SPEC, 3, 10)
-    assert found == GaussianCounts(
+        mechanism = run_mechanism(config, SPEC, 3, 10)
+    assert mechanism == GaussianCounts(
         1.0, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=8
     )
     assert "at least 8 of 10 parties follow the protocol" in caplog.text

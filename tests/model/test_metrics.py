@@ -52,14 +52,14 @@ def test_the_sum_over_parties_is_the_pooled_matrix(
     figures = summary(
         pooled,
         {
-            name: (int(np.trace(each)), int(each.sum()))
-            for name, each in matrices.items()
+            name: (int(np.trace(matrix)), int(matrix.sum()))
+            for name, matrix in matrices.items()
         },
     )
     assert figures["confusion"] == pooled.tolist()
     assert figures["accuracy"] == scores(pooled)["accuracy"]
-    each = [scores(matrix)["accuracy"] for matrix in matrices.values()]
-    assert figures["worst_party"]["accuracy"] == min(each)
-    assert figures["best_party"]["accuracy"] == max(each)
-    assert figures["accuracy_std"] == pytest.approx(np.std(each))
+    accuracies = [scores(matrix)["accuracy"] for matrix in matrices.values()]
+    assert figures["worst_party"]["accuracy"] == min(accuracies)
+    assert figures["best_party"]["accuracy"] == max(accuracies)
+    assert figures["accuracy_std"] == pytest.approx(np.std(accuracies))
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures

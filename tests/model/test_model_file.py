@@ -49,9 +49,12 @@ assert PAIRS is not None
 def two_members(*weights):
     first = FlyNNClassifier(SPEC).fit(X, Y).model_
     second = FlyNNClassifier(HashSpec(5, 40, 2, 4, seed=9), decay=0.3).fit(X, Y).model_
-    pairs = zip((first, second), weights or (0.75, 0.25), strict=True)
-    members = [replace(each.member, weight=weight) for each, weight in pairs]
-    return Model(tuple(members), first.classes, list("abcde"), "nothing")
+    weight, other_weight = weights or (0.75, 0.25)
+    members = (
+        replace(first.member, weight=weight),
+        replace(second.member, weight=other_weight),
+    )
+    return Model(members, first.classes, list("abcde"), "nothing")
 
 
 @pytest.fixture

@@ -154,8 +154,8 @@ def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
         'gap-texts = ["-999"]\n'
     )
     (tmp_path / "our.toml").write_text("\ufeff" + text, encoding="utf-8")
-    found = read_schema(tmp_path / "our.toml")
-    assert found == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
+    schema = read_schema(tmp_path / "our.toml")
+    assert schema == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
     with pytest.raises(FileNotFoundError):
         read_schema(tmp_path / "gone.toml")
 
