@@ -1,6 +1,4 @@
-"""The command `flwr-flynn`: each verb in this process, and the whole of it as a
-process.
-"""
+"""The command `flwr-flynn`: each verb in this process, and all of it as one."""
 
 from __future__ import annotations
 
@@ -109,8 +107,9 @@ def run(
 
 
 def test_schema_check_and_refused_predictions_print_what_is_on_record(capsys, folder):
-    """A session in which `cat` shows a file beforehand; no rows are told but what
-    stands in a refusal.
+    """A session in which `cat` shows a file beforehand.
+
+    No rows are told but what stands in a refusal.
     """
     saved_model(HALF, names=None)
     Path("model.npz").rename("nameless.npz")

@@ -1,6 +1,4 @@
-"""The file and the page of a party's record: on the disk before a message leaves, and
-whole after a crash.
-"""
+"""A party's record: on the disk before a message leaves, and whole after a crash."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_a_secure_dry_run_knows_the_memory_of_its_sums(run):
     }
     plan = planned(run, **settings, hash_dim=64, nodes=(1, 2, 3))
     kinds = {phase["name"]: phase["kind"] for phase in plan["phases"]}
-    # the model alone: results are a secure sum, too
+    # The evaluation hands out the model alone: results would be a secure sum, too.
     assert kinds.pop("evaluation") == "nothing"
     assert set(kinds.values()) == {"secure"}
     assert plan["memory"]["party"]["the secure sum of counts"] == 64 * 6 * 3 * 64

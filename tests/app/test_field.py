@@ -515,8 +515,9 @@ def test_the_console_takes_gaps_as_python_does(tmp_path, capsys):
     "ignore:this hash takes no gaps:UserWarning", "ignore:phase counts:UserWarning"
 )
 def test_rows_with_gaps_are_left_out_where_the_hash_takes_none():
-    """A model by the paper's hash is that of the rows without gaps, alone and in a
-    federation with a learned schema.
+    """A model by the paper's hash is that of the rows without gaps.
+
+    Alone, and in a federation with a learned schema.
     """
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X[:, 0] > 0).astype(int)
@@ -606,7 +607,7 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
     )
     share = private_share(node(path), schema)
     gap = np.nan
-    # a gap bit, the level
+    # The columns are the number, its gap bit, and the level.
     np.testing.assert_array_equal(
         share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]]
     )

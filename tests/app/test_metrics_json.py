@@ -1,6 +1,4 @@
-"""The report of a run: rows of its table, and the comparison with a model of the pooled
-samples.
-"""
+"""The report of a run: rows of its table, and the comparison with the pool's model."""
 
 from __future__ import annotations
 
@@ -46,8 +44,9 @@ def run_of(
     pooled: Any = lambda X: X,
     spec: HashSpec | None = None,
 ) -> tuple[bool, bool | None]:
-    """True where the counts, and the model, of three parties equal the pool's; `pooled`
-    maps the pool's samples.
+    """True where the counts, and the model, of three parties equal the pool's.
+
+    `pooled` maps the pool's samples.
     """
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])

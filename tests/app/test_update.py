@@ -1,6 +1,4 @@
-"""Updates and withdrawals of deployed parties: digests at both ends, and processes that
-are killed meanwhile.
-"""
+"""Updates and withdrawals of deployed parties: digests, and killed processes."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from tests.fakes import points
 
 
 class Deployed(Loopback):
-    """Parties with files of their own: Ulm has the file `now` of `folder`, and had
-    `then`.
-    """
+    """Parties with files of their own in `folder`: Ulm has `now`, and had `then`."""
 
     folder: Path
     ulm: dict[str, Any]
@@ -73,9 +69,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 
 def digests(run: Runner, **settings: Any) -> dict[str, Any]:
-    """The one change of a run with a party, which is the same in the report and in the
-    party's record.
-    """
+    """The one change of a run: the same in the report and in the party's record."""
     report = run(federation="kept.npz", **settings)
     records = map(json.loads, Path("left.jsonl").read_text().splitlines())
     changes = [record["change"] for record in records if record["change"]]
@@ -112,8 +106,9 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
 
 
 def update_and_die(folder: str, at: int) -> None:
-    """Update the federation in a process that is killed before its call number `at`
-    that syncs or renames a file.
+    """Update the federation, and be killed before a call that syncs or renames a file.
+
+    `at` is the number of the call.
     """
     calls = 0
 

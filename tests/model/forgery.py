@@ -21,9 +21,7 @@ def rewrite(
     seal: bool = True,
     compression: int = zipfile.ZIP_DEFLATED,
 ) -> None:
-    """Rewrite a file with changed header and arrays, and a digest that fits if it is
-    sealed.
-    """
+    """Rewrite a file with changed header and arrays; sealed, its digest fits."""
     with np.load(path) as file:
         arrays = dict(file)
     fields = json.loads(arrays.pop("header").tobytes())
@@ -63,9 +61,7 @@ def set_to(*keys: Any, value: Any) -> Change:
 
 
 def wrong_arrays(name: str, field: str, largest: int) -> dict[str, tuple[Change, str]]:
-    """Wrong forms of a matrix of int32 up to a magnitude: changes, and the field of the
-    error about each.
-    """
+    """Wrong forms of a matrix of int32 up to a magnitude, and the fields of the errors."""
     of_shape = {
         "transposed": lambda array: np.ascontiguousarray(array.T),
         "flat": np.ravel,

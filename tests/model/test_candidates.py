@@ -132,8 +132,9 @@ def sizes(case):
 
 
 def rows_of_gram(case):
-    """Rows of the Gram matrix, of so many features, classes and samples: they follow
-    from the bytes of a perceptron.
+    """Rows of the Gram matrix, of so many features, classes and samples.
+
+    They follow from the bytes of a perceptron.
     """
     n_features, n_classes, n = case
     rows = gram_rows(n_features, n_classes, n)

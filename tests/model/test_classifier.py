@@ -100,7 +100,7 @@ BARE = pd.DataFrame(X[:, :4], columns=list("abcd"))
 FAILING = [
     (BARE, Y, {"hash_nnz": 10**6}, "hash_nnz"),
     (BARE[:3] * np.nan, Y[:3], {}, "columns"),
-    # scikit-learn refuses continuous labels
+    # Scikit-learn refuses continuous labels.
     (X[:, :4], np.linspace(0, 1, len(X)), {}, None),
     (X[:, :4], Y, {"scaling": (None,)}, "scaling"),
     (X[:, :4] * 1e38, Y, {"scaling": None}, "X"),
@@ -156,7 +156,7 @@ def test_all_ways_to_predict_agree(rule, n_classes):
     assert_array_equal(model.classes_[best], predicted)
     assert novelty.shape == (300, n_classes)
     assert ((novelty >= 0) & (novelty <= 1)).all()
-    # after the fit they change nothing
+    # After the fit these parameters change nothing.
     model.set_params(rule="novelty", decay=0.1, temperature=9.0)
     assert_array_equal(model.predict_proba(points), probabilities)
 
@@ -276,13 +276,13 @@ REFUSED = [  # other parameters are in `refused.txt`
         DataError,
         {"field": "X", "expected": "5 features", "got": "4"},
     ),
-    # it learns no schema
+    # It learns no schema.
     (
         lambda model: model.fit(np.where(X[0, 0] == X, np.nan, X), Y),
         DataError,
         {"field": "X"},
     ),
-    # by scikit-learn
+    # Scikit-learn refuses these.
     (lambda model: model.partial_fit(X[:2], [1.5, 2.5]), ValueError, {}),
     (forget(-X[:1], Y[:1]), CountsError, {"field": "difference"}),
     (
@@ -323,7 +323,7 @@ def test_classes_are_needed_once_and_a_model_without_them_stays_unfitted():
         none.predict(X)
 
 
-# every fourth sample, and all
+# Every fourth sample, and all.
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     points = X[::step]
@@ -338,7 +338,7 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
         decay = (
             FlyNNClassifier(spec=spec).fit(points, labels).model_.member.scoring.decay
         )
-        # by which it is judged
+        # Candidates are judged by balanced accuracy.
         alone = FlyNNClassifier(spec=spec, decay=decay, class_weight="balanced")
         recalls.append(
             balanced_accuracy_score(
@@ -449,7 +449,7 @@ def test_a_model_becomes_a_classifier_whose_scoring_stays():
         again.counts_, "novelty"
     )
     member = given.model_.member
-    # whose parameters are nobody's alone
+    # The parameters of a member are not those of the two.
     two = FlyNNClassifier.from_model(Model((member, member), LABELS))
     assert (two.spec, two.decay, two.temperature, two.rule) == (
         None,

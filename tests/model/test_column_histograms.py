@@ -307,7 +307,7 @@ def test_centre_and_deviation_are_those_of_the_edges(case):
             values = quantiles[1:-1]
         with np.errstate(all="ignore"):
             largest = np.abs(values).max() or 1.0
-            # subnormal numbers have fewer digits
+            # Subnormal numbers have fewer digits.
             near = 1e-12 + np.nextafter(0, 1) / largest
             assert center / largest == pytest.approx(
                 (values / largest).mean(), abs=near
@@ -385,9 +385,7 @@ def test_quantiles_are_found_by_splitting_bins(case, least, splits, has_gaps):
 
 
 def chi_squared(x, y, borders):
-    """Chi squared over n of classes of equal sizes, less its degrees of freedom over n;
-    0 within chance.
-    """
+    """Chi squared over n of classes of equal sizes, and its degrees of freedom."""
     table = np.zeros((y.max() + 1, 8))
     np.add.at(table, (y, (borders < x[:, None]).sum(axis=1)), 1)
     table = table[:, table.sum(axis=0) > 0]
@@ -434,7 +432,7 @@ def test_relevance_does_not_depend_on_the_sizes_of_the_classes():
     even = ColumnHistograms.from_data(X, y, 2)
     odd = even
     for _ in range(3):
-        # the same shares of a class
+        # Within the class the shares stay the same.
         odd += ColumnHistograms.from_data(X[:400], y[:400], 2)
     assert odd.n_per_class.tolist() == [1600, 400]
     np.testing.assert_allclose(odd.relevance(), even.relevance(), atol=0.15)

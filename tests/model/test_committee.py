@@ -246,9 +246,7 @@ def test_samples_that_say_nothing_still_make_a_model():
 
 @pytest.mark.slow
 def test_many_samples_leave_out_a_subsample_of_the_pool():
-    """Beyond the samples that are left out, and beyond those from which hashes have
-    more rows for each winner.
-    """
+    """So many samples are more than are left out; hashes have more rows for a winner."""
     points, labels = make_classification(
         6000, 4, n_informative=3, n_redundant=0, n_classes=3, random_state=1
     )
@@ -271,7 +269,7 @@ FITTED = (
     "print(model.model_.sha256(), "
     "hashlib.sha256(model.decision_function(X).tobytes()).hexdigest())"
 )
-# without vectors, compiled afresh
+# Without vectors, compiled afresh.
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 THREADS = [{"OPENBLAS_NUM_THREADS": number} for number in "12"]
 

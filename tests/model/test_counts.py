@@ -210,8 +210,9 @@ SIZES = [
 def test_the_memory_that_is_needed_is_foreseen(
     n_features, hash_dim, row_nnz, n_classes, signed
 ):
-    """Of one hash and its counts, from the drawing to the message; kernels' own arrays
-    tracemalloc does not see.
+    """Of one hash and its counts, from the drawing to the message.
+
+    Tracemalloc does not see the kernels' own arrays.
     """
     spec = HashSpec(n_features, hash_dim, row_nnz, hash_nnz=16, seed=1, signed=signed)
     FlyHash(HashSpec(n_features, 16, row_nnz, 16, seed=1, signed=signed))  # compiles

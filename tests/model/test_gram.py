@@ -236,7 +236,7 @@ def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_th
     with pytest.raises(CountsError):
         model.forget(X[:200], 1 - np.minimum(Y[:200], 1))  # never there
     assert model.model_.gram is scoring
-    # without samples there are no scores
+    # Without samples there are no scores.
     assert model.forget(X[there], Y[there]).model_.gram is None
 
 
@@ -247,9 +247,7 @@ def wrong_weights(value: int) -> np.ndarray:
 
 
 def test_sums_of_other_classes_and_specs_that_are_none_are_refused() -> None:
-    """Other values of the parameter are in `refused.txt`; what a file may not say is in
-    `test_model_file`.
-    """
+    """Other values are in `refused.txt`, and those of files in `test_model_file`."""
     with raises(CountsError, field="tables"):
         _ = GRAM + GramMatrix.zeros(48, 4)
     with raises(DataError, field="gram"):

@@ -93,8 +93,9 @@ def test_leave_one_out_takes_the_point_out_of_the_mean_class_size(rule):
 @pytest.mark.parametrize("class_weight", [None, "balanced", np.array([1.0, 0.5, 3.0])])
 @pytest.mark.parametrize("rule", RULES)
 def test_log_losses_are_those_of_posteriors_of_retrained_models(rule, class_weight):
-    """With the frequencies of all samples as prior; weights are those of samples, too,
-    up to a factor.
+    """With the frequencies of all samples as prior.
+
+    Weights are those of samples, too, up to a factor.
     """
     rng = np.random.default_rng(8)
     active = hashes(rng, 40, 30, 6)

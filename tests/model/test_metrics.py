@@ -1,6 +1,4 @@
-"""Figures from confusion matrices are scikit-learn's, and adding matrices is pooling
-points.
-"""
+"""Figures from confusion matrices are scikit-learn's; sums of them are the pool's."""
 
 from __future__ import annotations
 

@@ -44,8 +44,9 @@ def empty(spec, n_classes):
     "other", [empty(OTHER, 2), empty(SPEC, 3)], ids=["features", "classes"]
 )
 def test_members_of_other_features_or_classes_are_refused(other):
-    """`refused.txt` has the other arguments that `ModelMember` and `Model` refuse;
-    `forged.txt`, the altered files.
+    """`refused.txt` has the other arguments that `ModelMember` and `Model` refuse.
+
+    `forged.txt` has the altered files.
     """
     with raises(DataError, field="members"):
         Model((MEMBER, other), ["a", "b"])

@@ -1,6 +1,4 @@
-"""Model files: they come back as they were, and those that somebody tampered with do
-not come in.
-"""
+"""Model files come back as they were, and altered ones are refused."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ def noisy_up_to(largest):
 
 
 def paired_up_to(extreme):
-    """A Gram matrix with a weight, and biases, of the largest size that their types
-    hold.
-    """
+    """A Gram matrix with the largest weight and biases that their types hold."""
     weights = np.zeros((32, 3), np.int32)
     bias = np.array([2**44, -(2**44), 0])
     weights[3, 1] = extreme
@@ -323,9 +319,7 @@ HEADERS = {
 @pytest.mark.parametrize("member", ["header", "counts_0", "digest", "extra"])
 @pytest.mark.parametrize("change", HEADERS)
 def test_members_whose_npy_header_is_none_are_refused(path, change, member):
-    """The checksums of the zip file fit: what is wrong is found by whoever reads the
-    array.
-    """
+    """The checksums of the zip file fit: the reader of the array finds the fault."""
     with model_file.reading(path, 2**20) as (model, _):
         model_file.write(path, model, extra={})
     with zipfile.ZipFile(path) as archive:

@@ -1,6 +1,4 @@
-"""Refused values of counts, releases, scoring rules, members, models, priors and plans,
-one a line of a record.
-"""
+"""Refused values of counts, rules, members, models and plans, on record."""
 
 from __future__ import annotations
 

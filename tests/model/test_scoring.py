@@ -94,7 +94,7 @@ def test_no_count_underflows(decay, size, rule):
         [[size, 0, 0], [size - 1, 1, 0]], hash_nnz=1, spec_fingerprint=FINGERPRINT
     )
     ((one, less),) = class_scores(more, [[0]], ScoringRule(rule, decay))
-    # a point more makes a difference at any count
+    # A point more makes a difference at any count.
     assert one > less or decay not in (0.1, 0.9)
 
 

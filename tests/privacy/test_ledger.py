@@ -1,5 +1,6 @@
-"""The ledger: nothing is spent twice by mistake, nothing is released that is not
-recorded, and faults mean refusal.
+"""The ledger: nothing is spent twice, and faults mean refusal.
+
+Nothing is released that is not recorded.
 """
 
 from __future__ import annotations
@@ -99,9 +100,7 @@ def refused(field, function, *args, got=None, **more):
 def test_each_request_has_an_answer_of_its_own_which_stays_whatever_the_counts_become(
     path,
 ):
-    """Sums, refusals and replays are those of
-    test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing.
-    """
+    """Sums, refusals and replays are tested in `test_release_policy`."""
     first = ask(path, 0.25).counts
     others = [
         ask(path, 0.25, terms="another run").counts,
@@ -276,9 +275,7 @@ def altered(path, change):
 
 
 def forge(path, change):
-    """Entries that come with the digests that fit them: no entry is taken for more than
-    it is.
-    """
+    """Entries with the digests that fit them: no entry is taken for more than it is."""
     content = json.loads((path / "ledger.json").read_text())
     content["entries"] = change(content["entries"])
     del content["sha256"]
@@ -665,9 +662,7 @@ def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
     "error", [DataError("X"), OSError(5, "input"), ValueError(), KeyboardInterrupt()]
 )
 def test_a_count_that_fails_is_charged_all_the_same(path, error):
-    """Else whatever fails because of one record would answer questions about it for
-    nothing.
-    """
+    """Otherwise a failure because of one record would answer questions for nothing."""
 
     def fail():
         raise error
@@ -696,7 +691,7 @@ def test_what_no_sample_decides_is_refused_before_the_charge(path, monkeypatch):
         open_budget(path).release(
             laplace(), HERE.spec_fingerprint, never, prepare=refuse
         )
-    # noise that cannot be drawn
+    # Noise cannot be drawn.
     monkeypatch.setattr(mechanism, "privacy_extra", refuse)
     with raises(DataError, field="columns"):
         open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
@@ -752,9 +747,7 @@ def test_nothing_on_the_disk_depends_on_the_counts_but_the_release(tmp_path):
 
 
 def test_a_share_is_not_sent_again_to_be_taken_out(path):
-    """Two sums, one with it and one without, would leave the others with too little
-    noise between them.
-    """
+    """Two sums, with it and without it, would leave the others with too little noise."""
     budget = open_budget(path, secure_sum=True)
     answer(budget, SHARE)
     refused("share", budget.recall, SHARE, HERE.spec_fingerprint)
@@ -821,7 +814,7 @@ def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, copies)
     assert marker_of(path).read_bytes() == copies[2][1]
     marker_of(path).write_bytes(copies[0][1])
     refused("ledger", spent, path, got="altered")
-    # folder and marker put back together are not noticed, as the module says
+    # Folder and marker put back together are not noticed, as the module says.
     put_back(path, copies[0][0])
     assert spent(path) == (0.125, 0.0)
 

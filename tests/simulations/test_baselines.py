@@ -109,7 +109,7 @@ def test_balanced_accuracy_is_scikit_learns():
     y = generator.integers(0, 3, 50)
     predicted = generator.integers(0, 5, (50, 4))
     with warnings.catch_warnings():
-        # classes that were predicted and do not occur
+        # Some classes that were predicted do not occur.
         warnings.simplefilter("ignore", UserWarning)
         expected = [balanced_accuracy_score(y, column) for column in predicted.T]
     np.testing.assert_allclose(baselines.balanced_accuracy(y, predicted, 6), expected)

@@ -92,9 +92,7 @@ def test_bench_measures_a_shape():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Two tiny sets: one with an official split and whole numbers, one with labels that
-    are words.
-    """
+    """Two tiny sets: an official split and whole numbers, and labels that are words."""
     folder = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(0)
     y = np.arange(90) % 3
@@ -251,7 +249,7 @@ def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
         == 0
     )
     n = len(methods.ABLATION)
-    # the default is that of the comparison
+    # The default is that of the comparison.
     assert f"{2 * n - 2} of {2 * n} pieces" in capsys.readouterr().err
     lines = read(finished / "ablation.csv")
     assert list(lines[0]) == ["set", *methods.ABLATION]

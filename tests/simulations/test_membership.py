@@ -1,6 +1,4 @@
-"""`python -m simulations membership`: the attack finds what there is to find, and the
-bound holds.
-"""
+"""`python -m simulations membership`: the attack works, and the bound holds."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`python -m simulations rivals`: bytes and exchanges are counted from the trained
-models; the page is complete.
-"""
+"""`python -m simulations rivals`: bytes and exchanges of the models, and the page."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ X, Y = load_iris(return_X_y=True)
 
 
 def asked(left: list[int], right: list[int], node: int = 0) -> int:
-    """Histograms below a node that is split: one for two children that are split, one
-    for one, none for none.
-    """
+    """Histograms below a node that is split: one if any child is split, else none."""
     below = [child for child in (left[node], right[node]) if left[child] >= 0]
     return bool(below) + sum(asked(left, right, child) for child in below)
 

@@ -1,6 +1,4 @@
-"""`python -m simulations tables`: mixed tables, the emptying of their cells, and what
-is written.
-"""
+"""`python -m simulations tables`: mixed tables, emptied cells, and the files."""
 
 from __future__ import annotations
 
@@ -118,9 +116,7 @@ def test_every_table_names_a_package_and_a_class():
 
 
 def known_rows():
-    """Two tables, on which FlyNN is .1 ahead of boosting, and .1 behind where cells are
-    emptied.
-    """
+    """Two tables: FlyNN is .1 ahead of boosting, .1 behind where cells are emptied."""
     shape = {"n": 10, "numbers": 1, "categories": 1, "gaps": 0.0, "classes": 2}
     rows = []
     for variant in tables.VARIANTS:
@@ -165,9 +161,7 @@ def test_tables_of_known_rows(tmp_path):
 
 @pytest.fixture
 def small(monkeypatch):
-    """One generated table, one whose package is missing, two variants and the quick
-    methods.
-    """
+    """A generated table and one without its package, two variants, the quick methods."""
     there = {
         "here": GENERATED,
         "gone": type("Gone", (Generated,), {"needs": "no_such_package"})("", "", ""),

@@ -33,9 +33,7 @@ DIGITS = datasets.load_dataset("digits")
 
 @pytest.fixture(scope="module", autouse=True)
 def flwr_datasets() -> None:
-    """Import it in the one process that runs this file: it takes seconds, and each
-    process collects every file.
-    """
+    """Import it in the one process that runs this file: it takes seconds."""
     pytest.importorskip("flwr_datasets")
 
 
@@ -43,9 +41,7 @@ def flwr_datasets() -> None:
 
 
 def test_the_rule_is_golden():
-    """Pinned: another version holding out other points would silently change every
-    figure.
-    """
+    """Pinned: other points held out would silently change every figure."""
     # The first outputs of SplitMix64 seeded with 0 are its hash at multiples of its
     # increment.
     states = [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3)]

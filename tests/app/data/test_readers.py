@@ -157,7 +157,7 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
         "text": broken,
         "half": arrow.array(np.array([0.5, 1.5, 2.5], np.float16)),
         "kinds": arrow.array(["7", "x", "7"]).dictionary_encode(),
-        # beyond the calendar of Python
+        # Beyond the calendar of Python.
         "stamp": arrow.array([-(2**62), 0, 2**62], arrow.timestamp("ms")),
         "list": arrow.array([[1.0], [2.0], None]),
         "unused": broken,

@@ -174,9 +174,7 @@ def value_of(value: Any) -> str:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_files_are_read_as_it_is_on_record(fast, path, monkeypatch):
-    """Dialects, decimal marks, kinds and types of columns, gaps, dates, rows with
-    errors, and what is refused.
-    """
+    """Dialects, kinds and types of columns, gaps, dates, rows with errors, refusals."""
     if not fast:
         monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     record = Path(__file__).parent / "csv_files.txt"
@@ -270,7 +268,7 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
         parts = read(rows, 1)
         back = read(rows[::-1], 1)
     except DataError as error:
-        # a first row of words above numbers is taken for a header
+        # A first row of words above numbers is taken for a header.
         assert error.expected == "one header"
         return
     assert whole[0] == parts[0] == back[0]

@@ -1,6 +1,4 @@
-"""Contents of a metrics.json: one with nothing but parties, one with every part that
-the page shows.
-"""
+"""Contents of a metrics.json: nothing but parties, and every part of the page."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_the_figures_of_the_page_are_a_csv_file_without_formulas():
     text = as_csv(made)
     assert not any(line.startswith(("=", "+", "-", "@")) for line in text.splitlines())
     assert_on_record(FOLDER / "figures.csv.txt", text)
-    # which is no figure
+    # A label that is a number is no figure.
     of_numbers = changed(
         {f"{OF_CLASSES} {number} label": number for number in (0, 1)}, 3, 2
     )
@@ -209,7 +209,7 @@ def test_the_figures_of_the_page_are_a_csv_file_without_formulas():
         line.split(",")[0].endswith("/ label")
         for line in as_csv(of_numbers).splitlines()
     )
-    # hidden figures are in neither
+    # Hidden figures are in neither.
     hidden = changed({"evaluation figures overall auroc": None})
     assert "figures / overall / auroc" not in as_csv(hidden)
     assert as_csv(REPORT).splitlines() == ["figure,value,low,high"]

@@ -129,12 +129,12 @@ def test_openml_offline_says_what_is_missing(monkeypatch, tmp_path):
         raise urllib.error.URLError("no network")
 
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
-    # between its three attempts
+    # Scikit-learn waits between its three attempts.
     monkeypatch.setattr("sklearn.datasets._openml.time.sleep", lambda _: None)
-    # the network, so that our arguments are checked
+    # This is in place of the network, so that scikit-learn checks our arguments.
     monkeypatch.setattr("sklearn.datasets._openml.urlopen", refuse)
     with raises(DataError, field="openml:61", got="URLError") as caught:
         load("openml:61")
     assert len(str(caught.value).splitlines()) == 1
-    # where a data set that was fetched before would be
+    # A data set that was fetched before would be here.
     assert str(tmp_path) in str(caught.value)

@@ -1,6 +1,4 @@
-"""`python -m simulations privacy`: what it writes, what it may not look at, and that it
-can be resumed.
-"""
+"""`python -m simulations privacy`: files, what it may not look at, resumption."""
 
 from __future__ import annotations
 
