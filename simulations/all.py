@@ -39,12 +39,12 @@ def arguments_of(experiment: str, data: Path) -> list[str]:
     >>> arguments_of("bench", Path("sets"))
     ['--data', 'sets']
     """
-    words = shlex.split(EXPERIMENTS[experiment].page or "")
-    return [
-        word
-        for each in words
-        for word in ([each, str(data)] if each == "--data" else [each])
-    ]
+    arguments = []
+    for word in shlex.split(EXPERIMENTS[experiment].page or ""):
+        arguments.append(word)
+        if word == "--data":
+            arguments.append(str(data))
+    return arguments
 
 
 def is_finished(results: Path, experiment: str, arguments: Sequence[str]) -> bool:
@@ -109,7 +109,8 @@ def main(arguments: list[str]) -> None:
         except (OSError, ValueError) as error:
             print(f"{name}: not published: {error}", file=sys.stderr, flush=True)
             status = 1
-        failed += [name] * bool(status)
+        if status:
+            failed.append(name)
     publish.finish(chosen.pages)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")

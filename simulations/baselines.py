@@ -178,12 +178,12 @@ def neighbour_labels(train: Array, y: Array, points: Array | None, k: int) -> Ar
     """
     from sklearn.neighbors import NearestNeighbors
 
-    distances, found = (
+    distances, nearest = (
         NearestNeighbors(n_neighbors=k, algorithm="brute").fit(train).kneighbors(points)
     )
     grain = 2.0**-39 * float((train**2).sum(axis=1).max()) or 1.0
-    order = np.lexsort((found, np.rint(distances**2 / grain)))
-    labels: Array = y[np.take_along_axis(found, order, axis=1)]
+    order = np.lexsort((nearest, np.rint(distances**2 / grain)))
+    labels: Array = y[np.take_along_axis(nearest, order, axis=1)]
     return labels
 
 

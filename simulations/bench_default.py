@@ -30,14 +30,23 @@ def stages(quick: bool) -> list[Row]:
     """Hash and count by each candidate of the default, stage before the lifting matrix
     included, beside lean SciPy.
     """
-    n, n_lean = (512, 100) if quick else (4096, 200)
+    if quick:
+        n = 512
+        n_lean = 100
+        hash_dim = 2**14
+        n_turns = 2
+    else:
+        n = 4096
+        n_lean = 200
+        hash_dim = 2**16
+        n_turns = 5
     X, y = samples(n)
     plan = HashPlan(
         _N_FEATURES,
         _N_CLASSES,
         n,
         "auto",
-        hash_dim=2**14 if quick else 2**16,
+        hash_dim=hash_dim,
         hash_nnz=64,
     )
     specs = plan.specs(ColumnHistograms.from_data(X, y, _N_CLASSES))
@@ -60,9 +69,12 @@ def stages(quick: bool) -> list[Row]:
                 ),
                 "ours": partial(hasher.count, X, y, _N_CLASSES),
             },
-            2 if quick else 5,
+            n_turns,
         )
-        stage = _STAGES.get(spec.coding, "waves" if spec.n_waves else "columns")
+        plain_stage = "columns"
+        if spec.n_waves:
+            plain_stage = "waves"
+        stage = _STAGES.get(spec.coding, plain_stage)
         drawn = ""
         if spec.row_weights is not None:
             drawn = " by relevance"
@@ -86,7 +98,11 @@ def efforts(quick: bool) -> list[Row]:
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.neighbors import KNeighborsClassifier
 
-    n, n_test = (2000, 200) if quick else (50000, 2000)
+    n = 50000
+    n_test = 2000
+    if quick:
+        n = 2000
+        n_test = 200
     X, y = samples(n + n_test)
     train = slice(0, n)
     test = slice(n, n + n_test)

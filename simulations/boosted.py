@@ -141,10 +141,10 @@ def to_flower(model: bytes, n_classes: int) -> bytes:
     """A reply of which Flower takes the trees of all classes, see the module."""
     if n_classes == 2:
         return model
-    found = json.loads(model)
-    sizes = found["learner"]["gradient_booster"]["model"]["gbtree_model_param"]
+    content = json.loads(model)
+    sizes = content["learner"]["gradient_booster"]["model"]["gbtree_model_param"]
     sizes["num_parallel_tree"] = sizes["num_trees"]
-    return json.dumps(found).encode()
+    return json.dumps(content).encode()
 
 
 @lru_cache(maxsize=1)
@@ -152,11 +152,11 @@ def from_flower(model: bytes, n_classes: int) -> bytes:
     """A model of Flower's with the classes of its trees."""
     if n_classes == 2:
         return model
-    found = json.loads(model)
-    trees = found["learner"]["gradient_booster"]["model"]
+    content = json.loads(model)
+    trees = content["learner"]["gradient_booster"]["model"]
     trees["gbtree_model_param"]["num_parallel_tree"] = "1"
     trees["tree_info"] = [i % n_classes for i in range(len(trees["trees"]))]
-    return json.dumps(found).encode()
+    return json.dumps(content).encode()
 
 
 class Sites:
@@ -182,7 +182,6 @@ class Sites:
         import xgboost
 
         data = self.known[node - 1]
-        whole = self.method == CYCLIC
         if not model:
             return self._packed(xgboost.train(self.settings, data, 1))
         booster = xgboost.Booster(
@@ -190,7 +189,9 @@ class Sites:
         )
         n_rounds = booster.num_boosted_rounds()
         booster.update(data, n_rounds)
-        return self._packed(booster if whole else booster[n_rounds : n_rounds + 1])
+        if self.method != CYCLIC:
+            booster = booster[n_rounds : n_rounds + 1]
+        return self._packed(booster)
 
     def _packed(self, booster: Any) -> bytes:
         raw = bytes(booster.save_raw("json"))
@@ -209,13 +210,16 @@ class Sites:
         for.
         """
         replies = []
-        for message in sorted(messages, key=lambda each: each.metadata.dst_node_id):
+        for message in sorted(
+            messages, key=lambda message: message.metadata.dst_node_id
+        ):
             if message.metadata.message_type != MessageType.TRAIN:
                 continue
             node = message.metadata.dst_node_id
             model = message.content["arrays"]["0"].numpy().tobytes()
             reply = self.trained(node, model)
-            self.down, self.up = self.down + len(model), self.up + len(reply)
+            self.down += len(model)
+            self.up += len(reply)
             metrics = MetricRecord({"num-examples": self.known[node - 1].num_row()})
             content = RecordDict(
                 {
@@ -238,10 +242,11 @@ def by_flower(parts: Parts, method: str, recipe: Recipe) -> tuple[Array, Sites]:
     TaskIdentity.run_id = 1
     TaskIdentity.node_id = 1
     TaskIdentity.task_id = 1
+    kind: type[FedXgbBagging | FedXgbCyclic] = FedXgbCyclic
+    if method == BAGGING:
+        kind = FedXgbBagging
     with quiet():
-        strategy = (FedXgbBagging if method == BAGGING else FedXgbCyclic)(
-            fraction_evaluate=0.0
-        )
+        strategy = kind(fraction_evaluate=0.0)
         strategy.min_train_nodes = strategy.min_evaluate_nodes = (
             strategy.min_available_nodes
         ) = 1

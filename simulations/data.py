@@ -124,14 +124,14 @@ def _openml(source: str) -> tuple[Array, Array, int]:
     """A data set of openml.org, from there or as a run with a network left it."""
     try:
         number = int(source.removeprefix("openml:"))
-        found = datasets.fetch_openml(
+        fetched = datasets.fetch_openml(
             data_id=number, as_frame=False, parser="liac-arff", n_retries=1, delay=1.0
         )
-        if hasattr(found.data, "toarray"):
-            X = found.data.toarray()
+        if hasattr(fetched.data, "toarray"):
+            X = fetched.data.toarray()
         else:
-            X = found.data.astype(np.float64)
-        _, y = coded_labels(found.target, source)
+            X = fetched.data.astype(np.float64)
+        _, y = coded_labels(fetched.target, source)
     except OSError as error:  # URLError and every other failure of the network
         expected = (
             "openml.org within reach, or what a run with a network left in "
@@ -215,10 +215,10 @@ def files(folder: Path | None) -> dict[str, Reader]:
     """Readers of the .npz files of a folder, by name; without a folder those of the
     bundled sets.
     """
-    found = {stem: partial(load, path) for stem, path in paths(folder).items()}
-    if folder is not None and not found:
+    readers = {stem: partial(load, path) for stem, path in paths(folder).items()}
+    if folder is not None and not readers:
         raise DataError("--data", ".npz files", f"none in {folder}")
-    return found or BUNDLED
+    return readers or BUNDLED
 
 
 # ---- folds
@@ -260,11 +260,9 @@ def folded(
         rows = drawn(codes, most, np.random.default_rng(seed))
         X = X[rows]
         codes = np.unique(codes[rows], return_inverse=True)[1]
-    codes, fold, sizes = (
-        codes.astype(np.int64),
-        np.zeros(len(X), np.int64),
-        np.bincount(codes),
-    )
+    codes = codes.astype(np.int64)
+    fold = np.zeros(len(X), np.int64)
+    sizes = np.bincount(codes)
     if (sizes > 1).sum() < 2 or sizes.max() < folds:
         expected = (
             f"for {folds} folds two classes with two samples each, and one "

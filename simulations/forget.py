@@ -33,22 +33,17 @@ def measured(
     what: str, rows: list[Row], X: Any, y: Any, shares: list[Any], **options: Any
 ) -> Run:
     """A run over shares of the samples, whose time and bytes become a row."""
-    before = options.pop("before", None)
+    previous: list[Any] = [None] * len(shares)
+    previous[0] = options.pop("before", None)
     given = {"min_parties": 1, "classes": np.unique(y).tolist(), **options}
     parties = [
-        party_of(
-            X[share],
-            y[share],
-            name=f"party-{i}",
-            previous=before if i == 0 else None,
-            n_jobs=-1,
-        )
+        party_of(X[share], y[share], name=f"party-{i}", previous=previous[i], n_jobs=-1)
         for i, share in enumerate(shares)
     ]
     start = time.process_time()
     run = federate(RunOptions(**given), parties)
     sizes = {
-        way: sum(getattr(each, way) for each in run.traffic.values()) / 1e6
+        way: sum(getattr(phase, way) for phase in run.traffic.values()) / 1e6
         for way in ("up", "down")
     }
     rows.append(
@@ -67,9 +62,10 @@ def measured(
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
     study = Study("forget", "Forgetting", __doc__, arguments)
-    data = read(
-        source("digits" if study.chosen.data is None else "mnist", study.chosen.data)
-    )
+    name = "digits"
+    if study.chosen.data is not None:
+        name = "mnist"
+    data = read(source(name, study.chosen.data))
     order = np.random.default_rng(0).permutation(len(data.y))[
         : study.sized(len(data.y), 2000)
     ]

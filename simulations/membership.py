@@ -92,11 +92,11 @@ def by_counts(
         if not is_seen:
             model = FlyNNClassifier.from_counts(spec, counts, range(n_classes))
             return of_probabilities(model.predict_proba(X), y)
-        at = counts.array[y[:, None], active]
-        # Without noise a count of 0 is a proof, and a count of 1 nearly one.
-        return np.asarray(
-            at.sum(axis=1) if epsilon else np.log(at + 1e-3).sum(axis=1), np.float64
-        )
+        of_bits = counts.array[y[:, None], active]
+        if not epsilon:
+            # Without noise a count of 0 is a proof, and a count of 1 nearly one.
+            of_bits = np.log(of_bits + 1e-3)
+        return np.asarray(of_bits.sum(axis=1), np.float64)
 
     return statistic
 
@@ -128,8 +128,9 @@ def by_gram(X: Array, rows: int = 256) -> Statistic:
     Z = np.maximum((X - X.mean(axis=0)) / (X.std(axis=0) + 1e-9) @ Z, 0.0)
 
     def statistic(some: Array) -> Array:
-        found = np.linalg.solve(Z[some].T @ Z[some] + 1e-6 * len(Z) * np.eye(rows), Z.T)
-        return np.asarray(-np.log(np.maximum((Z.T * found).sum(axis=0), 1e-12)))
+        products = Z[some].T @ Z[some] + 1e-6 * len(Z) * np.eye(rows)
+        leverage = (Z.T * np.linalg.solve(products, Z.T)).sum(axis=0)
+        return np.asarray(-np.log(np.maximum(leverage, 1e-12)))
 
     return statistic
 
@@ -155,17 +156,17 @@ def attacked(statistic: Statistic, n: int, n_models: int, seed: int = 0) -> Row:
         ]
         scores[own] = (distance[1] - distance[0]) / (2 * spread)
     order = np.argsort(-scores, axis=None, kind="stable")
-    found = members.ravel()[order]
-    hits = np.cumsum(found) / found.sum()
-    alarms = np.cumsum(~found) / (~found).sum()
+    is_member = members.ravel()[order]
+    hits = np.cumsum(is_member) / is_member.sum()
+    alarms = np.cumsum(~is_member) / (~is_member).sum()
     at = [
         float(hits[max(np.searchsorted(alarms, rate, side="right") - 1, 0)])
         for rate in (*RATES, *_CURVE)
     ]
-    found = {
+    rates = {
         f"found at {rate:.1%}": value for rate, value in zip(RATES, at, strict=False)
     }
-    return found | {
+    return rates | {
         "advantage": float((hits - alarms).max()),
         "curve": at[len(RATES) :],
     }
@@ -192,7 +193,7 @@ def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic
     n = len(y) // 2
     n_classes = int(y.max()) + 1
     plain = HashSpec.suggest(d, n, n_classes)
-    found: dict[str, tuple[float, Callable[[], Statistic]]] = {
+    by_name: dict[str, tuple[float, Callable[[], Statistic]]] = {
         "model, single hash": (0, partial(by_counts, X, y, plain, 0.0, False)),
         "model, committee (default)": (0, partial(by_model, X, y)),
         "model, thorough": (0, partial(by_model, X, y, effort="thorough")),
@@ -202,15 +203,15 @@ def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic
     }
     for epsilon in (4.0, 1.0):
         spec = suggest_spec(epsilon, DELTA, d, n, n_classes, 1)
-        found[f"server, counts, epsilon {epsilon:g}"] = (
+        by_name[f"server, counts, epsilon {epsilon:g}"] = (
             epsilon,
             partial(by_counts, X, y, spec, epsilon, True),
         )
-        found[f"model, epsilon {epsilon:g}"] = (
+        by_name[f"model, epsilon {epsilon:g}"] = (
             epsilon,
             partial(by_counts, X, y, spec, epsilon, False),
         )
-    return found
+    return by_name
 
 
 def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Row]:
@@ -221,9 +222,9 @@ def measure(source: str, n_samples: int, n_models: int, cells: Cells) -> list[Ro
     y = np.asarray(data.y)
     for name, (epsilon, make) in attacks(X, y).items():
         work = lambda make=make: attacked(make(), len(y), n_models)  # noqa: E731
-        found = cells.finish(f"{data.name}: {name}", (X, y, n_models, _CODE), work)
+        figures = cells.finish(f"{data.name}: {name}", (X, y, n_models, _CODE), work)
         rows.append(
-            {"set": data.name, "attack": name, "epsilon": epsilon or "", **found}
+            {"set": data.name, "attack": name, "epsilon": epsilon or "", **figures}
         )
     return rows
 

@@ -94,9 +94,9 @@ SOURCES = {
 def missing(sources: dict[str, Source]) -> dict[str, str]:
     """Sources that cannot be read, each with the package that is not installed."""
     return {
-        name: each.needs
-        for name, each in sources.items()
-        if find_spec(each.needs) is None
+        name: source.needs
+        for name, source in sources.items()
+        if find_spec(source.needs) is None
     }
 
 
@@ -133,7 +133,9 @@ def load(
 
 
 def _text(value: Any) -> str:
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
 
 
 def emptied(
@@ -172,12 +174,12 @@ def _weights(values: pd.Series, generator: np.random.Generator) -> Array:
                 strict=True,
             )
         )
-        found = values.map(of_level, na_action="ignore").astype(float)
+        weights = values.map(of_level, na_action="ignore").astype(float)
         if len(levels) > 1:
-            found = found / found.mean()
+            weights = weights / weights.mean()
         else:
-            found = found * 0 + 1
+            weights = weights * 0 + 1
     else:
-        found = 2 * (values.rank(method="average") - 0.5) / values.count()
-    factors: Array = np.minimum(found.fillna(0.0).to_numpy(), 3.0)
+        weights = 2 * (values.rank(method="average") - 0.5) / values.count()
+    factors: Array = np.minimum(weights.fillna(0.0).to_numpy(), 3.0)
     return factors

@@ -119,17 +119,16 @@ WIDE = 100  # columns: data sets with more, such as images, have one seed
 MANY = 50  # parties: more have one seed
 ALL_SETS = ("digits", "satimage", "letters", "mnist", "fashion_mnist")
 
-_CODE = {
-    True: code_digest(*FEDERATED, "simulations.runner"),
-    # What the baselines run, and no more: their pieces, the long ones, survive changes
-    # of the package.
-    False: joblib.hash(
-        [
-            inspect.getsource(each)
-            for each in (gradients, Parts, runner.rounds, log_frequencies)
-        ]
-    ),
-}
+_CODE_OF_FLYNN = code_digest(*FEDERATED, "simulations.runner")
+
+# What the baselines run, and no more: their pieces, the long ones, survive changes of
+# the package.
+_CODE_OF_BASELINES = joblib.hash(
+    [
+        inspect.getsource(source)
+        for source in (gradients, Parts, runner.rounds, log_frequencies)
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -276,11 +275,11 @@ def by_gradients(
         if kind is not HeadClient:
             return np.asarray(logits(weights, points.X_test).argmax(axis=1))
         heads = zip(*weights[2:], strict=True)
-        each = [
-            logits([*weights[:2], *head], s.X_test)
-            for head, s in zip(heads, parts.shares, strict=True)
+        by_party = [
+            logits([*weights[:2], *head], share.X_test)
+            for head, share in zip(heads, parts.shares, strict=True)
         ]
-        return np.asarray(np.concatenate(each).argmax(axis=1))
+        return np.asarray(np.concatenate(by_party).argmax(axis=1))
 
     def watch(weights: NDArrays) -> None:
         curve.append(float((predict(weights) == points.y_test).mean()))
@@ -321,13 +320,11 @@ def by_gradients(
 
 def personalized(model: FlyNNClassifier, share: Samples) -> Array:
     """Predicted classes of a party's held-out samples."""
+    if not len(share.y_test):
+        return np.zeros(0, np.int64)
     if len(share.y):
-        mine = model.with_prior(share.y)
-    else:
-        mine = model
-    return np.asarray(
-        mine.predict(share.X_test) if len(share.y_test) else np.zeros(0, np.int64)
-    )
+        model = model.with_prior(share.y)
+    return np.asarray(model.predict(share.X_test))
 
 
 def with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
@@ -343,21 +340,23 @@ def with_personal(parts: Parts, predicted: Array, own: Sequence[Array]) -> Row:
     scores |= {
         f"personal {k}": v for k, v in parts.scores(personal).items() if k != "balanced"
     }
-    before, after = (parts.right_by_party(each) for each in (predicted, personal))
+    before = parts.right_by_party(predicted)
+    after = parts.right_by_party(personal)
     change = [
         (float(b.mean() - a.mean()), len(a))
         for a, b in zip(before, after, strict=True)
         if len(a) >= LEAST
     ]
-    drop, of = min(change, default=(0.0, 0))
+    lowest, n_samples = min(change, default=(0.0, 0))
+    drop = {"drop": max(-lowest, 0.0), "drop of": 0}
+    if lowest < 0:
+        drop["drop of"] = n_samples
     counted = {
         "worse": sum(c < 0 for c, _ in change),
         "better": sum(c > 0 for c, _ in change),
         "judged": len(change),
     }
-    return (
-        scores | counted | {"drop": max(-drop, 0.0), "drop of": of if drop < 0 else 0}
-    )
+    return scores | counted | drop
 
 
 def with_class_prior(share: Samples, weights: NDArrays, n_per_class: Array) -> Array:
@@ -412,15 +411,10 @@ class Pieces:
                 largest = int(
                     self.dealt(split, n_parties, seed)[0].class_table.sum(axis=1).max()
                 )
-                yield (
-                    about
-                    | row
-                    | {
-                        "steps": Recipe(**row["recipe"]).steps(largest)
-                        if "recipe" in row
-                        else 0
-                    }
-                )
+                steps = 0
+                if "recipe" in row:
+                    steps = Recipe(**row["recipe"]).steps(largest)
+                yield about | row | {"steps": steps}
 
     def seeds(self, n_parties: int) -> tuple[int, ...]:
         """Seeds of the pieces with so many parties."""
@@ -437,7 +431,7 @@ class Pieces:
                 measured = flynn
             else:
                 measured = partial(committee, effort=COMMITTEES[method])
-            inputs = (digest, seed, _CODE[True])
+            inputs = (digest, seed, _CODE_OF_FLYNN)
             return self.cells.finish(
                 f"{label}, {method}", inputs, lambda: measured(parts, self.where)
             )
@@ -445,7 +439,7 @@ class Pieces:
         if method != ONE_ROUND:
             n_rounds = self.plan.rounds
         recipe = self.recipe(n_parties, method)
-        inputs = (digest, seed, recipe, n_rounds, _CODE[False])
+        inputs = (digest, seed, recipe, n_rounds, _CODE_OF_BASELINES)
         work = partial(
             by_gradients,
             parts.standardised(),
@@ -466,36 +460,36 @@ class Pieces:
         else:
             split = SKEW_TUNED_ON
         if algorithm == "FedProx":
-            found = self.recipe(n_parties, f"FedAvg {model}")
+            base = self.recipe(n_parties, f"FedAvg {model}")
             candidates = [
-                replace(found, epochs=n, mu=mu) for n in plan.epochs for mu in plan.mus
+                replace(base, epochs=n, mu=mu) for n in plan.epochs for mu in plan.mus
             ]
         else:
             if method == ONE_ROUND:
                 epochs = plan.epochs_at_once
             else:
                 epochs = plan.epochs
-            candidates = [Recipe(rate, each) for rate in plan.rates for each in epochs]
+            candidates = [Recipe(rate, n) for rate in plan.rates for n in epochs]
         n_rounds = 1
         if method != ONE_ROUND:
             n_rounds = plan.rounds
-        goal = "personal " * (algorithm == HEADS) + "accuracy"
+        goal = "accuracy"
+        if algorithm == HEADS:
+            goal = "personal accuracy"
         dealt, digest = self.dealt(split, n_parties, 0)
 
         def work() -> Recipe:
             parts = dealt.for_validation(seed=1).standardised()
             scores = [
-                by_gradients(parts, method, each, n_rounds, self.where, 0)[goal]
-                for each in candidates
+                by_gradients(parts, method, recipe, n_rounds, self.where, 0)[goal]
+                for recipe in candidates
             ]
-            return max(zip(candidates, scores, strict=True), key=lambda pair: pair[1])[
-                0
-            ]
+            best = max(zip(candidates, scores, strict=True), key=lambda pair: pair[1])
+            return best[0]
 
         label = f"{self.data.name}: {n_parties} parties, recipe of {method}"
-        return self.cells.finish(
-            label, (digest, candidates, n_rounds, _CODE[False]), work
-        )
+        inputs = (digest, candidates, n_rounds, _CODE_OF_BASELINES)
+        return self.cells.finish(label, inputs, work)
 
     def _dealt(self, split: str, n_parties: int, seed: int) -> tuple[Parts, str]:
         parts = deal_out(self.data, split, n_parties, seed)
@@ -520,7 +514,7 @@ def run(
         joblib.Parallel(study.chosen.jobs)(
             joblib.delayed(_finished)(name, plan, study.cells) for name in sources
         )
-    rows = [row for each in pieces for row in each.rows()]
+    rows = [row for of_set in pieces for row in of_set.rows()]
     if not rows:
         raise ConfigError("output", "a folder with finished pieces", study.folder)
     study.write("noniid", rows)
@@ -567,7 +561,10 @@ def main(arguments: list[str]) -> None:
     plan = study.sized(Plan(), QUICK, FULL, parties=chosen.parties)
     if chosen.jobs > 1 and chosen.where != "process":
         raise DataError("--jobs", "1 with --where ray", chosen.jobs)
-    wanted = chosen.sets or (ALL_SETS if chosen.data else ("digits",))
+    usual: Sequence[str] = ("digits",)
+    if chosen.data:
+        usual = ALL_SETS
+    wanted = chosen.sets or usual
     with workers(chosen.where, address=chosen.ray_address) as where:
         rows = run(study, [source(name, chosen.data) for name in wanted], plan, where)
     for sentence, lines in page.results(rows):

@@ -56,12 +56,12 @@ def table(
     ):
         line = {"split": split} | dict.fromkeys(methods, "")
         for method, of in mine.groupby("method", sort=False):
-            more = ""
+            cell = f"{of[figure].mean():.3f}"
             if beside:
-                more = f" ({of[beside].mean():.2f})"
-            line[method] = f"{of[figure].mean():.3f}{more}" + "*" * bool(
-                (of["steps"] == 1).all()
-            )
+                cell += f" ({of[beside].mean():.2f})"
+            if (of["steps"] == 1).all():
+                cell += "*"
+            line[method] = cell
         lines.append(line)
     return lines
 
@@ -89,10 +89,10 @@ def ahead(frame: pd.DataFrame, ours: str = THOROUGH) -> list[Row]:
     """
     lines: list[Row] = []
     for other in (*BASELINES, "best"):
-        line: Row = {
-            "against": "all of them" if other == "best" else other,
-            "cells": len(frame),
-        }
+        against = other
+        if other == "best":
+            against = "all of them"
+        line: Row = {"against": against, "cells": len(frame)}
         for figure, name in _PERSONAL.items():
             # no party may have enough held-out samples
             gain = (frame[figure][ours] - frame[figure][other]).dropna()
@@ -180,16 +180,12 @@ def kilobytes(rows: Sequence[Row]) -> list[Row]:
             "method": method,
             "rounds": str(chosen(rows, method=method)[0]["rounds"]),
         }
-        found = {
-            f"{name}, {n}": spent.get((method, name, n)) for name, n in groups(rows)
-        }
-        lines.append(
-            line
-            | {
-                key: "" if value is None else f"{value:.0f}"
-                for key, value in found.items()
-            }
-        )
+        for name, n in groups(rows):
+            cell = ""
+            if (method, name, n) in spent:
+                cell = f"{spent[method, name, n]:.0f}"
+            line[f"{name}, {n}"] = cell
+        lines.append(line)
     return lines
 
 
@@ -216,7 +212,9 @@ def results(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
         "over all cells:",
         harm(rows),
     )
-    for figure, name in _PERSONAL.items() if len(frame) else ():
+    if not len(frame):
+        return
+    for figure, name in _PERSONAL.items():
         means = (
             frame[figure][[THOROUGH, *BASELINES]].groupby(_CELL[:3], sort=False).mean()
         )

@@ -151,12 +151,11 @@ def lines(
     """
     with figure(path, len(panels), size, most, title, legend) as axes:
         for axis, panel in zip(axes, panels, strict=True):
+            alike = [panel]
+            if legend:
+                alike = list(panels)
             labels = list(
-                dict.fromkeys(
-                    line.label
-                    for one in (panels if legend else [panel])
-                    for line in one.lines
-                )
+                dict.fromkeys(line.label for one in alike for line in one.lines)
             )
             for line in panel.lines:
                 place = labels.index(line.label)
@@ -164,13 +163,12 @@ def lines(
                     "color": COLOURS[place % len(COLOURS)],
                     "marker": MARKERS[place % len(MARKERS)],
                 }
-                ours = line.label.startswith("FlyNN")
-                look |= {
-                    "linestyle": "-" if ours else "--",
-                    "linewidth": 1.8 if ours else 1.2,
-                    "markersize": 4,
-                }
-                look |= {"alpha": 0.85, "label": line.label} | dict(line.look)
+                if line.label.startswith("FlyNN"):
+                    look |= {"linestyle": "-", "linewidth": 1.8}
+                else:
+                    look |= {"linestyle": "--", "linewidth": 1.2}
+                look |= {"markersize": 4, "alpha": 0.85, "label": line.label}
+                look |= line.look
                 axis.plot(line.x, line.y, **look)
                 if len(line.spread):
                     low = np.subtract(line.y, line.spread)
@@ -215,9 +213,13 @@ def _powers_of_two(axis: Any) -> None:
     axis._set_axes_scale("log", base=2)
     axis.set_major_locator(LogLocator(base=2, numticks=8))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(
-        lambda value, _: f"{value / 1024:.4g}k" if value >= 2**13 else f"{value:.4g}"
-    )
+
+    def short(value: float, _: int) -> str:
+        if value >= 2**13:
+            return f"{value / 1024:.4g}k"
+        return f"{value:.4g}"
+
+    axis.set_major_formatter(short)
 
 
 def bars(
@@ -238,7 +240,10 @@ def bars(
     printed : mapping of (title, name of the bar) to (mean, spread)
     size : (float, float)
     """
-    with figure(path, len(panels), size, legend=4 * bool(printed)) as axes:
+    columns_of_legend = 0
+    if printed:
+        columns_of_legend = 4
+    with figure(path, len(panels), size, legend=columns_of_legend) as axes:
         for axis, (title, cases) in zip(axes, panels, strict=True):
             for place, (name, values) in enumerate(cases.items()):
                 error = None
@@ -310,7 +315,9 @@ def heat_maps(tables: Mapping[str, Array], title: str, path: Path) -> str:
                 interpolation="nearest",
             )
             empty = int((counts.sum(axis=1) == 0).sum())
-            note = f", {empty} parties without" * bool(empty)
+            note = ""
+            if empty:
+                note = f", {empty} parties without"
             axis.set_title(f"{split} (most: {counts.max()} samples{note})", fontsize=8)
             axis.set(xlabel="party", ylabel="class")
             axis.tick_params(labelsize=7)
@@ -345,19 +352,16 @@ def scatter(
             axis.plot(
                 [low, 1.02], [low, 1.02], "--", color="red", linewidth=1, zorder=1
             )
-            for is_better, colour, marker in (
-                (True, "tab:blue", "o"),
-                (False, "tab:orange", "^"),
+            for is_better, how, colour, marker in (
+                (True, "better or equal", "tab:blue", "o"),
+                (False, "worse", "tab:orange", "^"),
             ):
                 chosen = [
                     point
                     for point in points.values()
                     if (point[0] >= point[1]) == is_better
                 ]
-                what = (
-                    f"FlyNN {'better or equal' if is_better else 'worse'}: "
-                    f"{len(chosen)}"
-                )
+                what = f"FlyNN {how}: {len(chosen)}"
                 x, y = np.reshape(chosen, (-1, 2)).T
                 axis.scatter(
                     x,
@@ -383,15 +387,17 @@ def scatter(
             for place, one in enumerate(far):
                 # away from the diagonal
                 right = -1
+                alignment = "right"
                 if points[one][0] >= points[one][1]:
                     right = 1
+                    alignment = "left"
                 axis.annotate(
                     one,
                     points[one],
                     (right * 14, -right * (6 + 9 * (place % 2))),
                     textcoords="offset points",
                     fontsize=7,
-                    ha="left" if right > 0 else "right",
+                    ha=alignment,
                     va="center",
                     arrowprops={
                         "arrowstyle": "-",

@@ -69,7 +69,7 @@ def figures(p: Array, y: Array) -> Row:
 
     best = p.argmax(axis=1)
     n_classes = p.shape[1]
-    found = overall(*scored(p, y, best))
+    summary = overall(*scored(p, y, best))
     names = {
         "ECE": "calibration_error",
         "slope": "calibration_slope",
@@ -79,7 +79,7 @@ def figures(p: Array, y: Array) -> Row:
         "log-loss": float(-np.log(np.maximum(p[np.arange(len(y)), y], _LEAST)).mean()),
         "Brier": float(((p - np.eye(n_classes)[y]) ** 2).sum(axis=1).mean()),
         **{
-            name: (found[key] or [np.nan])[0]
+            name: (summary[key] or [np.nan])[0]
             for name, key in (names | {"AUROC": "auroc"}).items()
         },
         "accuracy": float((best == y).mean()),
@@ -121,11 +121,10 @@ def generated(rate: float, folds: int) -> DataSet:
     high = 20.0
     for _ in range(60):  # the intercept of this frequency
         shift = (low + high) / 2
-        low, high = (
-            (shift, high)
-            if (1 / (1 + np.exp(-odds - shift))).mean() < rate
-            else (low, shift)
-        )
+        if (1 / (1 + np.exp(-odds - shift))).mean() < rate:
+            low = shift
+        else:
+            high = shift
     y = (generator.random(len(X)) < 1 / (1 + np.exp(-odds - shift))).astype(np.int64)
     return folded(f"generated, {rate:.0%}", X, y, folds=folds)
 
@@ -173,24 +172,24 @@ def main(arguments: list[str]) -> None:
     ):
         label = f"{data.name}: {name}, weight {weight}"
         work = partial(measure, data, [name], weight)
-        found = study.cells.finish(label, (data.digest, _CODE), work)
+        measured = study.cells.finish(label, (data.digest, _CODE), work)
         rows += [
             row
             | {
                 "class_weight": weight or "none",
                 "made": row["set"].startswith("generated"),
             }
-            for row in found
+            for row in measured
         ]
     study.write("probabilities", rows)
     real = [*means(chosen(rows, made=False), ["class_weight", "method"])]
-    each = [*means(chosen(rows, made=True), ["set", "class_weight", "method"])]
-    print(markdown_table(real), markdown_table(each), sep="\n\n")
+    made = [*means(chosen(rows, made=True), ["set", "class_weight", "method"])]
+    print(markdown_table(real), markdown_table(made), sep="\n\n")
     parts = [
         study.about,
         markdown_table(real),
         "## Generated outcomes",
-        markdown_table(each),
+        markdown_table(made),
         "## Each set",
     ]
     study.finish(

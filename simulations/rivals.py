@@ -175,21 +175,19 @@ def trees(
     if kind == "histogram forest":
         forest = RandomForestClassifier(100, class_weight="balanced", random_state=0)
         return forest, lambda made: _spent(
-            [[each.tree_ for each in made]], 4 * int(d**0.5) * FOREST_BINS * n_classes
+            [[tree.tree_ for tree in made]], 4 * int(d**0.5) * FOREST_BINS * n_classes
         )
-    stops = kind == "boosting, early stopping"
-    common = {
-        "class_weight": "balanced",
-        "max_bins": BINS,
-        "early_stopping": stops,
-        "random_state": 0,
-    }
-    boosting = HistGradientBoostingClassifier(max_iter=1000 if stops else 100, **common)
+    settings: dict[str, Any] = {"max_iter": 100, "early_stopping": False}
+    if kind == "boosting, early stopping":
+        settings = {"max_iter": 1000, "early_stopping": True}
+    boosting = HistGradientBoostingClassifier(
+        class_weight="balanced", max_bins=BINS, random_state=0, **settings
+    )
 
     def spent(made: Any) -> tuple[int, float]:
         return _spent(
             [
-                [_Nodes(each.nodes) for each in same_round]
+                [_Nodes(tree.nodes) for tree in same_round]
                 for same_round in made._predictors
             ],
             8 * d * BINS,
@@ -347,9 +345,8 @@ def main(arguments: list[str]) -> None:
         for data in sets
         for method in METHODS
     ]
-    rows = [
-        row for found in study.cells.run(pieces, study.chosen.jobs) for row in found
-    ]
+    finished = study.cells.run(pieces, study.chosen.jobs)
+    rows = [row for of_piece in finished for row in of_piece]
     lines = table(rows)
     study.write("rivals", rows)
     shown = markdown_table(lines)
@@ -359,7 +356,7 @@ def main(arguments: list[str]) -> None:
         .mean()
         .unstack("method")
     )
-    each = [
+    lines_of_sets = [
         {"set": name} | {str(key): float(value) for key, value in line.items()}
         for name, line in by_set.iterrows()
     ]
@@ -370,6 +367,6 @@ def main(arguments: list[str]) -> None:
             draw(lines, study.folder / "rivals.png"),
             "## The methods",
             study.about,
-            markdown_table(each),
+            markdown_table(lines_of_sets),
         ]
     )

@@ -102,12 +102,11 @@ def federate(
         A setting is not as described.
     """
     names = [party.options.name or f"party-{i}" for i, party in enumerate(parties)]
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(
-            "parties",
-            "at least one, of different names",
-            "none" if not names else "equal names",
-        )
+    expected = "at least one, of different names"
+    if not names:
+        raise ConfigError("parties", expected, "none")
+    if len(set(names)) < len(names):
+        raise ConfigError("parties", expected, "equal names")
     run = Run(options)
     seconds = list[float]()
     start = time.perf_counter()
@@ -124,12 +123,11 @@ def federate(
                     run.receive([reply_of(name, reply)])
                     seconds.append(took)
                     done()
-            taken = run.complete([], Failures())
-            if (
-                taken is not None
-                and taken.phase.name == "counts"
-                and (missing := taken.missing)
-            ):
+            roster = run.complete([], Failures())
+            if roster is None or roster.phase.name != "counts":
+                continue
+            missing = roster.missing
+            if missing:
                 who = "; ".join(
                     f"{name} ({reason})" for name, reason in list(missing.items())[:5]
                 )

@@ -100,7 +100,7 @@ def at_once(n: int, noisy: bool = False) -> Row:
     held = sum(len(tensor) for reply in waiting for tensor in reply.tensors)
     counted(options, [waiting])  # imports, the rows
     seconds = counted(options, [waiting])[1]
-    peak, kept = _memory_of(lambda: counted(options, [waiting])[0].model)
+    peak, lasting = _memory_of(lambda: counted(options, [waiting])[0].model)
     row = {
         "parties": n,
         "counts": options.run_spec.mode,
@@ -110,7 +110,7 @@ def at_once(n: int, noisy: bool = False) -> Row:
     return row | {
         "CPU ms per party": 1000 * seconds / n,
         "beside replies, peak MiB": peak,
-        "kept MiB": kept,
+        "kept MiB": lasting,
     }
 
 
@@ -120,7 +120,7 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
     """
     options = _options(n, noisy)
     seconds = counted(options, ([reply] for reply in replies(n, noisy)))[1]
-    peak, kept = _memory_of(
+    peak, lasting = _memory_of(
         lambda: counted(options, ([reply] for reply in replies(n, noisy)))[
             0
         ].counted.require(n)
@@ -129,7 +129,7 @@ def one_by_one(n: int, noisy: bool = False) -> Row:
         "CPU s": seconds,
         "CPU ms per party": 1000 * seconds / n,
         "peak MiB": peak,
-        "kept MiB": kept,
+        "kept MiB": lasting,
     }
     return {f"one by one, {name}": value for name, value in figures.items()}
 
@@ -143,10 +143,10 @@ def _memory_of(work: Any) -> tuple[float, float]:
     result = work()
     peak = tracemalloc.get_traced_memory()[1]
     gc.collect()
-    kept = tracemalloc.get_traced_memory()[0]
+    lasting = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     del result
-    return (peak - before) / _MIB, (kept - before) / _MIB
+    return (peak - before) / _MIB, (lasting - before) / _MIB
 
 
 def _in_a_process(n: int, noisy: bool) -> Row:
@@ -314,10 +314,10 @@ def federation(n: int, where: str, address: str | None = None) -> Row:
         "of them counting": 1000 * float(np.mean(done.party_seconds)),
         "MB sent by parties": done.traffic.up / 1e6,
     }
-    return row | {
-        "sha256": counts.sha256()[:12],
-        "pooled": "the same" if counts == pooled else "OTHERS",
-    }
+    same = "OTHERS"
+    if counts == pooled:
+        same = "the same"
+    return row | {"sha256": counts.sha256()[:12], "pooled": same}
 
 
 def main(arguments: list[str]) -> None:
@@ -346,10 +346,11 @@ def main(arguments: list[str]) -> None:
     chosen = study.chosen
     rows = list[Row]()
     numbers = study.sized((10, 100, 1000), (10, 100))
-    if chosen.ray_address and not chosen.where:
+    places: tuple[str, ...] = ()
+    if chosen.where:
+        places = (chosen.where,)
+    elif chosen.ray_address:
         places = WHERE
-    else:
-        places = [chosen.where] * bool(chosen.where)
     if chosen.supernodes:
         name = "supernodes"
         cases = [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes]

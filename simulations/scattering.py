@@ -97,7 +97,7 @@ def wavelets() -> tuple[Integers, Integers]:
 def morlet() -> npt.NDArray[Any]:
     """The wavelets before rounding, (8, 7, 7) complex."""
     y, x = np.mgrid[-_RADIUS : _RADIUS + 1, -_RADIUS : _RADIUS + 1].astype(np.float64)
-    found = []
+    wavelets = []
     for direction in range(_DIRECTIONS):
         angle = direction * math.pi / _DIRECTIONS
         along = x * math.cos(angle) + y * math.sin(angle)
@@ -105,8 +105,8 @@ def morlet() -> npt.NDArray[Any]:
         window = np.exp(-(along**2 + (_SLANT * across) ** 2) / (2 * _WIDTH**2))
         wave = window * np.exp(1j * _FREQUENCY * along)
         wave -= window * (wave.sum() / window.sum())
-        found.append(wave * (_UNIT / np.abs(wave).sum()))
-    return np.array(found)
+        wavelets.append(wave * (_UNIT / np.abs(wave).sum()))
+    return np.array(wavelets)
 
 
 @njit(nogil=True, cache=True)

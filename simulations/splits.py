@@ -199,7 +199,7 @@ def federated(
     )
     traffic = done.run.traffic.values()
     spent = {
-        way: round(sum(getattr(each, way) for each in traffic) / n_parties)
+        way: round(sum(getattr(phase, way) for phase in traffic) / n_parties)
         for way in ("up", "down")
     }
     scores = parts.scores(done.model.predict(parts.pooled.X_test))

@@ -217,18 +217,15 @@ def measured(
     for method, name, variant in product(names, read, VARIANTS):  # the slow method last
         frame, y = read[name]
         X = emptied(frame, variant.share, variant.kind)
-        inputs = (
-            joblib.hash((X, y)),
-            n_folds,
-            _VERSION,
-            _CODE if method.startswith(FLYNN) else "",
-        )
-        found = cells.finish(
+        code = ""
+        if method.startswith(FLYNN):
+            code = _CODE
+        folds = cells.finish(
             f"{name}: {method}, {variant}",
-            inputs,
+            (joblib.hash((X, y)), n_folds, _VERSION, code),
             partial(scores, method, X, y, n_folds),
         )
-        rows.append(_row(name, variant, method, X, y, found))
+        rows.append(_row(name, variant, method, X, y, folds))
     return rows
 
 
@@ -240,7 +237,7 @@ def _row(
     y: Array,
     folds: Sequence[Row],
 ) -> Row:
-    found = np.array([fold["score"] for fold in folds])
+    by_fold = np.array([fold["score"] for fold in folds])
     n_categories = sum(isinstance(dtype, pd.CategoricalDtype) for dtype in X.dtypes)
     return {
         "set": name,
@@ -251,8 +248,8 @@ def _row(
         "categories": n_categories,
         "gaps": float(X.isna().to_numpy().mean()),
         "classes": int(y.max()) + 1,
-        "mean": float(found.mean()),
-        "sd": float(found.std(ddof=1)),
+        "mean": float(by_fold.mean()),
+        "sd": float(by_fold.std(ddof=1)),
         "seconds": sum(fold["seconds"] for fold in folds),
         "folds": len(folds),
     }
@@ -275,11 +272,13 @@ def draw(rows: Sequence[Row], path: Path) -> str:
     line_of = {line["variant"]: line for line in means(rows)}
     panels = []
     for kind in (COMPLETELY, BY_VALUE):
-        shown = [each for each in VARIANTS if not each.share or each.kind == kind]
-        x = [100 * each.share for each in shown]
+        shown = [
+            variant for variant in VARIANTS if not variant.share or variant.kind == kind
+        ]
+        x = [100 * variant.share for variant in shown]
         there = [method for method in METHODS if method in line_of[str(shown[0])]]
         lines = [
-            Line(method, x, [line_of[str(each)][method] for each in shown])
+            Line(method, x, [line_of[str(variant)][method] for variant in shown])
             for method in there
         ]
         axes = {
@@ -297,10 +296,8 @@ def _parts(rows: Sequence[Row]) -> tuple[dict[str, list[Row]], dict[str, list[Ro
     more = {}
     for variant in VARIANTS:
         mine = chosen(rows, variant=str(variant))
-        for ours in (FLYNN, THOROUGH):
-            printed[f"{ours}, {variant}:"] = against(
-                mine, ours, others if ours == FLYNN else (FLYNN, *others)
-            )
+        printed[f"{FLYNN}, {variant}:"] = against(mine, FLYNN, others)
+        printed[f"{THOROUGH}, {variant}:"] = against(mine, THOROUGH, (FLYNN, *others))
         about_set = {row["set"]: {what: row[what] for what in _SHAPE} for row in mine}
         table = by_method(mine)
         more[f"Balanced accuracy, {variant}:"] = [
@@ -328,7 +325,8 @@ def main(arguments: list[str]) -> None:
     )
     absent = mixed_tables.missing(mixed_tables.SOURCES)
     wanted = study.wanted(mixed_tables.SOURCES)
-    absent |= {} if find_spec("skrub") else dict.fromkeys(_BEHIND_SKRUB, "skrub")
+    if not find_spec("skrub"):
+        absent |= dict.fromkeys(_BEHIND_SKRUB, "skrub")
     for name in (name for name in (*wanted, *METHODS) if name in absent):
         print(f"left out: {name}, as the package {absent[name]} is not installed")
     tables, methods = (

@@ -66,6 +66,7 @@ from simulations.study import (
 )
 from simulations.study import seeds as numbered
 from simulations.trees_page import (
+    BAGGING,
     CYCLIC,
     EFFORTS,
     FLOOR_1,
@@ -77,17 +78,16 @@ from simulations.trees_page import (
 
 N_PARTIES = 5
 N_TREES = 200
-_CODE = {
-    True: code_digest(*FEDERATED, "simulations.trees"),
-    # What the trees run, and no more: their pieces, the long ones, survive changes of
-    # the package.
-    False: code_digest(
-        "simulations.trees",
-        "simulations.boosted",
-        "simulations.splits",
-        "simulations.baselines",
-    ),
-}
+_CODE_OF_FLYNN = code_digest(*FEDERATED, "simulations.trees")
+
+# What the trees run, and no more: their pieces, the long ones, survive changes of the
+# package.
+_CODE_OF_TREES = code_digest(
+    "simulations.trees",
+    "simulations.boosted",
+    "simulations.splits",
+    "simulations.baselines",
+)
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,11 @@ def votes(parts: Parts, made: Sequence[Any], by_samples: bool) -> Array:
     sizes = [len(share.y) for share in parts.shares if len(share.y)]
     result = np.zeros((len(parts.pooled.y_test), parts.n_classes))
     for forest, n in zip(made, sizes, strict=True):
-        result[:, forest.classes_] += (n if by_samples else 1) * forest.predict_proba(
-            parts.pooled.X_test
-        )
+        weight = 1
+        if by_samples:
+            weight = n
+        probabilities = forest.predict_proba(parts.pooled.X_test)
+        result[:, forest.classes_] += weight * probabilities
     return result
 
 
@@ -210,7 +212,8 @@ def best_recipe(parts: Parts, method: str, plan: Plan) -> Row:
                 note(votes(parts, made, by_samples).argmax(axis=1), recipe)
     else:
         for eta, depth, weights in product(plan.etas, plan.depths, plan.weights):
-            most = Recipe(eta, depth, weights, plan.rounds[method == CYCLIC])
+            n_rounds = dict(zip((BAGGING, CYCLIC), plan.rounds, strict=True))[method]
+            most = Recipe(eta, depth, weights, n_rounds)
             for number, margins in enumerate(boosted(parts, method, most), 1):
                 note(classes_of(margins), asdict(replace(most, rounds=number)))
     return max(tried, key=lambda pair: pair[0])[1]
@@ -230,9 +233,10 @@ class Pieces:
         """A row for every split and method, and for the pooled methods one under the
         split "pooled".
         """
-        if seed not in (
-            self.plan.seeds[:1] if self.data.X.shape[1] > WIDE else self.plan.seeds
-        ):
+        seeds = self.plan.seeds
+        if self.data.X.shape[1] > WIDE:
+            seeds = seeds[:1]
+        if seed not in seeds:
             return
         shape = {
             "n": len(self.data.y),
@@ -289,7 +293,10 @@ class Pieces:
         )
 
     def _kept(self, split: str, job: str, inputs: Any, work: Any) -> Row:
-        inputs = (self._digest, inputs, _CODE[job.startswith("FlyNN")])
+        code = _CODE_OF_TREES
+        if job.startswith("FlyNN"):
+            code = _CODE_OF_FLYNN
+        inputs = (self._digest, inputs, code)
         return self.cells.finish(f"{self.data.name}: {split}, {job}", inputs, work)
 
 
@@ -314,7 +321,9 @@ def main(arguments: list[str]) -> None:
         Pieces(read(source(name, folder), plan.largest), plan, study.cells)
         for name in names
     ]
-    rows = [row for seed in plan.seeds for each in pieces for row in each.rows(seed)]
+    rows = [
+        row for seed in plan.seeds for of_set in pieces for row in of_set.rows(seed)
+    ]
     if rows:
         frame = page.complete(rows)
     else:

@@ -186,16 +186,16 @@ def summary(
     """
     names = list(dict.fromkeys(frame.index.get_level_values("set")))
     lines = means(frame)
-    kept = [row for row in rows if row["set"] in names]
+    complete_rows = [row for row in rows if row["set"] in names]
     seeds = {
-        name: len({row["seed"] for row in kept if row["set"] == name}) for name in names
+        name: len({row["seed"] for row in complete_rows if row["set"] == name})
+        for name in names
     }
     fewer = [name for name in names if seeds[name] < max(seeds.values())]
-    ran = (
-        f"{max(seeds.values())} for each set"
-        + f", one for {', '.join(fewer)}" * bool(fewer)
-    )
-    same = [row["same"] for row in kept if row["method"] == FLOOR_1]
+    ran = f"{max(seeds.values())} for each set"
+    if fewer:
+        ran += f", one for {', '.join(fewer)}"
+    same = [row["same"] for row in complete_rows if row["method"] == FLOOR_1]
     parts = [headline(frame), markdown_table(lines), figure]
     parts += [
         "Sets where FlyNN, untuned, is ahead / equal / behind:",
@@ -211,7 +211,7 @@ def summary(
     ]
     parts += ["## The methods", methods]
     parts.append(
-        f"Samples of a set: at most {max(row['n'] for row in kept)}. Seeds of the "
+        f"Samples of a set: at most {max(row['n'] for row in complete_rows)}. Seeds of the "
         f"split: {ran}; in a single cell "
         f"differences of 0.01 are chance. In {sum(same)} of {len(same)} runs with "
         "`min-examples=1` over parties of one "
@@ -221,7 +221,7 @@ def summary(
         parts += [f"## {split}", markdown_table(by_set(frame, split))]
     sizes = {
         row["set"]: {name: row[name] for name in ("set", "n", "d", "classes")}
-        for row in kept
+        for row in complete_rows
     }
     spent = frame["kB"].groupby(["set", "method"], sort=False).mean()
     federated = [method for method in METHODS if method not in POOLED]

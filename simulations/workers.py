@@ -154,16 +154,17 @@ def _ray(address: str | None, n_cpus: int | None) -> Iterator[Any]:
         ) from None
     mine = not ray.is_initialized()
     if mine:
-        here = {"address": "local", "num_cpus": n_cpus, "include_dashboard": False}
         code = {
             "py_modules": [str(ROOT / name) for name in ("flwr_flynn", "simulations")]
         }
-        there = {"address": address, "runtime_env": code}
-        ray.init(
-            **(here if address is None else there),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        place: dict[str, Any] = {"address": address, "runtime_env": code}
+        if address is None:
+            place = {
+                "address": "local",
+                "num_cpus": n_cpus,
+                "include_dashboard": False,
+            }
+        ray.init(**place, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield ray
     finally:

@@ -174,13 +174,16 @@ def private(
     parts, active = counted(task, spec)
     rows = []
     for released, mechanism in mechanisms(kind, task, spec, epsilon, plan):
-        drawn = [
+        by_party = [
             releases(part, mechanism, plan, task.name, party)
             for party, part in enumerate(parts)
         ]
         scores = []
-        for together in zip(*drawn, strict=True):
-            summed = reduce(add, map(clipped, together) if kind == PAPER else together)
+        for drawn in zip(*by_party, strict=True):
+            if kind == PAPER:
+                summed = reduce(add, map(clipped, drawn))
+            else:
+                summed = reduce(add, drawn)
             scores.append(_accuracy(task, summed, active, kind == PAPER))
         rows.append(
             {
@@ -230,32 +233,33 @@ def measure(task: Task, plan: Plan, cells: Cells) -> list[Row]:
     """
     rows: list[Row] = []
     for setting, name, spec, epsilon in jobs(task, plan):
-        work = partial(exact, task, spec, paper=setting != task.name)
         if epsilon:
             work = partial(
                 private, name.removesuffix(OLD_HASH), task, spec, epsilon, plan
             )
-        if epsilon:
-            drawn = (
+            released: Sequence[int] = ()
+            if name == PAPER:
+                released = plan.released
+            drawn: tuple[Any, ...] = (
                 plan.noise,
                 plan.seed,
                 plan.repetitions,
-                plan.released if name == PAPER else (),
+                released,
             )
         else:
+            work = partial(exact, task, spec, paper=setting != task.name)
             drawn = ()
-        found = cells.finish(
+        measured = cells.finish(
             f"{setting}: {name} {epsilon:g}",
             (task.digest, spec.to_dict(), drawn, _CODE),
             work,
         )
         sizes = {"m": spec.hash_dim, "s": spec.row_nnz, "rho": spec.hash_nnz}
-        for row in found:
+        for row in measured:
             scores = np.array(row["scores"])
-            figures = {
-                "mean": float(scores.mean()),
-                "sd": float(scores.std(ddof=1)) if len(scores) > 1 else 0.0,
-            }
+            figures = {"mean": float(scores.mean()), "sd": 0.0}
+            if len(scores) > 1:
+                figures["sd"] = float(scores.std(ddof=1))
             about = {
                 "setting": setting,
                 "n": len(task.X),
@@ -391,11 +395,11 @@ def draw(rows: Sequence[Row], folder: Path) -> list[str]:
                 plots.lines([panels[name][kind] for name in made], path, (3.4, 3.1), 4)
             )
     pairs = [("figure3", "synthetic n=1e5, m=300, rho=30")]
-    pairs += [
-        ("figure9" if "3 v 8" in name else "mnist10", name)
-        for name in panels
-        if name.startswith("MNIST")
-    ]
+    for name in panels:
+        if name.startswith("MNIST") and "3 v 8" in name:
+            pairs.append(("figure9", name))
+        elif name.startswith("MNIST"):
+            pairs.append(("mnist10", name))
     for name, setting in pairs:
         if setting in panels:
             figures.append(

@@ -164,14 +164,13 @@ def timed(
     done = federation(shape, asked, where)
     if isinstance(where, Workers):
         return done.seconds, done
-    return critical_path(
-        time.process_time() - start, [party.cpu_seconds for party in asked]
-    ), done
+    everything = time.process_time() - start
+    return critical_path(everything, [party.cpu_seconds for party in asked]), done
 
 
-def critical_path(everything: float, each: Sequence[float]) -> float:
+def critical_path(everything: float, by_party: Sequence[float]) -> float:
     """Seconds of the slowest party and of the server."""
-    return max(each) + max(everything - sum(each), 0.0)
+    return max(by_party) + max(everything - sum(by_party), 0.0)
 
 
 def measure(
@@ -186,10 +185,13 @@ def measure(
     X, y, source = data(shape, folder, plan)
     federation(shape, parties(X[:64], y[:64], 1), "process")  # compiled now
     rows: list[Row] = []
-    for what, where in ((PATH, "process"), (WALL, on_ray)):
-        for tau in PARTIES if where is not None else ():
+    ways: list[tuple[str, str | Workers]] = [(PATH, "process")]
+    if on_ray is not None:
+        ways.append((WALL, on_ray))
+    for what, where in ways:
+        for tau in PARTIES:
 
-            def work(where: str | Workers = where or "", tau: int = tau) -> Row:
+            def work(where: str | Workers = where, tau: int = tau) -> Row:
                 done = [
                     timed(shape, parties(X, y, tau), where)
                     for _ in range(plan.repetitions)
@@ -215,7 +217,7 @@ def measure(
             if what == WALL:
                 used = cores
             inputs = (len(X), source, plan.repetitions, used, _CODE)
-            found = cells.finish(f"{shape.name}: {what} {tau}", inputs, work)
+            times = cells.finish(f"{shape.name}: {what} {tau}", inputs, work)
             row: Row = {
                 "set": shape.name,
                 "data": source,
@@ -223,7 +225,7 @@ def measure(
                 "measured": what,
                 "cores": used,
             }
-            rows.append(row | {"parties": tau, "seed": shape.spec.seed} | found)
+            rows.append(row | {"parties": tau, "seed": shape.spec.seed} | times)
     return rows
 
 
@@ -265,13 +267,13 @@ def table(rows: Sequence[Row]) -> list[Row]:
     ):
         mine = chosen(rows, set=name, measured=what)
         if mine:
-            source = " (stand-in)" * (mine[0]["data"] == "stand-in")
-            cores = f"{what}, {mine[0]['cores']} cores"
-            line = {
-                "set": name + source,
-                "points": mine[0]["n"],
-                "measured": PATH if what == PATH else cores,
-            }
+            shown = name
+            if mine[0]["data"] == "stand-in":
+                shown = f"{name} (stand-in)"
+            measured = PATH
+            if what != PATH:
+                measured = f"{what}, {mine[0]['cores']} cores"
+            line = {"set": shown, "points": mine[0]["n"], "measured": measured}
             times = {
                 row["parties"]: (row["seconds"], mine[0]["seconds"] / row["seconds"])
                 for row in mine
@@ -306,23 +308,29 @@ def main(arguments: list[str]) -> None:
     folder = study.chosen.data
     no_wall = study.chosen.no_wall
     plan = study.sized(Plan(), QUICK, FULL, examples=study.chosen.examples)
-    wanted = study.wanted(SIZES)[: None if study.chosen.sets else plan.sets]
+    wanted = study.wanted(SIZES)
+    if not study.chosen.sets:
+        wanted = wanted[: plan.sets]
     cores = n_cores()
     rows = printed(wanted)
-    with workers("process" if no_wall else "ray", n_cpus=cores) as place:
-        if not no_wall:  # workers start, and compile what they run
-            X, y, _ = data(SHAPES[0], folder, Plan(64, 1))
-            federation(SHAPES[0], parties(X, y, 2 * cores), place)
-        for shape in (shape for shape in SHAPES if shape.name in wanted):
-            rows += measure(
-                shape, folder, plan, study.cells, None if no_wall else place, cores
-            )
-            study.write("scaling", rows)
     titles = {
         PAPER: "the paper, 16 cores",
         PATH: "ours, critical path (parties one by one)",
     }
-    titles |= {} if no_wall else {WALL: f"ours, wall time on {cores} cores"}
+    where = "process"
+    if not no_wall:
+        where = "ray"
+        titles[WALL] = f"ours, wall time on {cores} cores"
+    with workers(where, n_cpus=cores) as place:
+        on_ray = None
+        if not no_wall:
+            on_ray = place
+            # The workers start, and compile what they run.
+            X, y, _ = data(SHAPES[0], folder, Plan(64, 1))
+            federation(SHAPES[0], parties(X, y, 2 * cores), place)
+        for shape in (shape for shape in SHAPES if shape.name in wanted):
+            rows += measure(shape, folder, plan, study.cells, on_ray, cores)
+            study.write("scaling", rows)
     sources = {title: speed_ups(rows, what) for what, title in titles.items()}
     axes = {
         "xlabel": "parties",
@@ -347,9 +355,9 @@ def main(arguments: list[str]) -> None:
         len({row["sha256"] for row in chosen(rows, set=name) if "sha256" in row}) == 1
         for name in wanted
     )
-    counts = (
-        f"All federations of a set {'led' if same else 'did NOT all lead'} to "
-        "the same counts, by SHA-256."
-    )
+    led = "did NOT all lead"
+    if same:
+        led = "led"
+    counts = f"All federations of a set {led} to the same counts, by SHA-256."
     study.finish([study.about, markdown_table(table(rows)), figure, counts])
     print("\n" + markdown_table(table(rows)))

@@ -141,15 +141,12 @@ def measure(plan: Plan, cells: Cells, workers: int) -> list[Row]:
                 row["method"]: row for row in chosen(done, set=sets[case.name].name)
             }
             for name in (KNN_AS_IS, KNN, *SHOWN):
-                of = [
-                    1 - mine[name]["mean"] / mine[knn]["mean"]
-                    for knn in (KNN_AS_IS, KNN)
-                ]
-                rows.append(
-                    {"case": case.name}
-                    | mine[name]
-                    | {"normalised": of[0], "by best kNN": of[1]}
-                )
+                mean = mine[name]["mean"]
+                normalised = {
+                    "normalised": 1 - mean / mine[KNN_AS_IS]["mean"],
+                    "by best kNN": 1 - mean / mine[KNN]["mean"],
+                }
+                rows.append({"case": case.name} | mine[name] | normalised)
     return rows
 
 
@@ -176,12 +173,11 @@ def table(rows: Sequence[Row]) -> list[Row]:
             )
         for name, label in SHOWN.items():
             if name in _PRINTED:
-                printed = case.printed[_PRINTED.index(name)]
-                line[f"{label}, printed"] = (
-                    ""
-                    if np.isnan(printed[0])
-                    else f"{printed[0]:+.2f} ± {printed[1]:.2f}"
-                )
+                mean, sd = case.printed[_PRINTED.index(name)]
+                printed = ""
+                if not np.isnan(mean):
+                    printed = f"{mean:+.2f} ± {sd:.2f}"
+                line[f"{label}, printed"] = printed
             line[f"{label}, ours"] = _spread(mine, name, "normalised")
         for name in (PAPER, FLYNN):
             line[f"{SHOWN[name]}, by the best kNN"] = _spread(mine, name, "by best kNN")
@@ -191,9 +187,10 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 def _spread(rows: Sequence[Row], method: str, column: str) -> str:
     values = np.array([row[column] for row in chosen(rows, method=method)])
-    return f"{values.mean():+.2f}" + (
-        f" ± {values.std(ddof=1):.2f}" if len(values) > 1 else ""
-    )
+    text = f"{values.mean():+.2f}"
+    if len(values) > 1:
+        text += f" ± {values.std(ddof=1):.2f}"
+    return text
 
 
 def main(arguments: list[str]) -> None:

@@ -111,7 +111,7 @@ def agreement(setting: Setting, draws: int, seed: int) -> Row:
                 scores[np.arange(len(tests)), knn]
                 - scores[np.arange(len(tests)), 1 - knn]
             )
-            shares.append(float(((own > 0) + 0.5 * (own == 0)).mean()))
+            shares.append(float(np.select([own > 0, own == 0], [1.0, 0.5]).mean()))
         margins.append(float(cdist(X[y == 0], X[y == 1], "chebyshev").min()))
         sums = np.sort(tests[0][hasher.rows].sum(axis=1))[::-1]
         half = sums[max(setting.rho // 2, 1) - 1] - sums[setting.rho - 1]
@@ -170,9 +170,9 @@ FULL = Plan(tests=10000, points=15)
 def sweeps(plan: Plan) -> Iterator[tuple[str, str, Setting]]:
     """Base setting, the size that grows, and the setting, curve by curve."""
     for (base, name), (low, high) in RANGES.items():
-        for value in np.geomspace(
-            low, high / (plan.scale if name in ("m", "clusters") else 1), plan.points
-        ):
+        if name in ("m", "clusters"):
+            high /= plan.scale
+        for value in np.geomspace(low, high, plan.points):
             if name == "distance":
                 number = float(value)
             else:
@@ -184,10 +184,13 @@ def measure(plan: Plan, cells: Cells) -> list[Row]:
     """A row for each point of each curve."""
     rows: list[Row] = []
     for base, name, setting in sweeps(plan):
-        draws = max(2, plan.tests // setting.clusters // (5 if base == SPEAKS else 1))
+        draws = plan.tests // setting.clusters
+        if base == SPEAKS:
+            draws //= 5
+        draws = max(2, draws)
         label = f"{base}: {name} {getattr(setting, name):.4g}"
         n = K * setting.clusters
-        found = cells.finish(
+        figures = cells.finish(
             label,
             (setting, draws, plan.seed, _CODE),
             partial(agreement, setting, draws, plan.seed),
@@ -199,7 +202,7 @@ def measure(plan: Plan, cells: Cells) -> list[Row]:
             value = n
         elif name == "distance":
             grows = "margin"
-            value = found["margin"] / (2 * setting.distance)
+            value = figures["margin"] / (2 * setting.distance)
         about = {
             "m": setting.m,
             "rho": setting.rho,
@@ -212,7 +215,7 @@ def measure(plan: Plan, cells: Cells) -> list[Row]:
         rows.append(
             {"base": base, "grows": grows, "value": value}
             | about
-            | found
+            | figures
             | {"bound": setting.bound}
         )
     return rows
@@ -236,13 +239,13 @@ _SHOWN = (
 def remarks(rows: Sequence[Row]) -> str:
     """Our measurements beside the paper's statement."""
     said = [row for row in rows if row["bound"] > 0]
-    kept = sum(row["agreement"] >= row["bound"] for row in said)
+    agreeing = sum(row["agreement"] >= row["bound"] for row in said)
     promised = sum(row["distance"] <= row["Delta / s"] for row in said)
     silent = [row for row in rows if row["bound"] == 0 and row["agreement"] >= 0.99]
     within = sum(row["distance"] <= row["Delta / s"] for row in rows)
     return (
         f"The bound says something (is above 0) at {len(said)} of {len(rows)} "
-        f"settings; at {kept} of these agreement "
+        f"settings; at {agreeing} of these agreement "
         f"is at least as high ({promised} of them meet its condition on the distance, "
         f"too). At {len(silent)} others, "
         "where the bound says nothing, agreement is .99 or more. The condition on "

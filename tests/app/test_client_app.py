@@ -141,8 +141,9 @@ def test_a_deployed_party_reads_its_own_file_whatever_tutorials_give_to_every_no
 def test_a_party_that_cannot_take_part_says_so_as_it_is_on_record_and_writes_nothing(
     own, tmp_path, monkeypatch
 ):
-    """Settings, files that no record spoils, places for the model and the record: by
-    name, none by its folder.
+    """Settings, files, and places for the model and the record.
+
+    They are named without their folders; no record of a file spoils it.
     """
     monkeypatch.chdir(tmp_path)
     for name, text in {"a.txt": "?", "bad.npz": "?", "other.csv": "a,b\n1,2\n"}.items():
@@ -160,19 +161,17 @@ def test_a_party_that_cannot_take_part_says_so_as_it_is_on_record_and_writes_not
         }
 
     def reason(settings: dict[str, Any]) -> str:
-        given = {
-            key: value.format(tmp_path) if isinstance(value, str) else value
-            for key, value in settings.items()
-        }
-        node = {key: value for key, value in (own | given).items() if value is not None}
+        node = own | settings
+        for key, value in settings.items():
+            if value is None:
+                del node[key]
+            elif isinstance(value, str):
+                node[key] = value.format(tmp_path)
         before = files()
         tensors, examples, metrics = fit(context(node), deployed_client)
-        assert (tensors, examples, metrics.keys(), metrics[PARTY]) == (
-            0,
-            0,
-            {REFUSED, PARTY},
-            "Basel",
-        )
+        assert tensors == examples == 0
+        assert metrics.keys() == {REFUSED, PARTY}
+        assert metrics[PARTY] == "Basel"
         assert files() == before
         return metrics[REFUSED]
 
@@ -215,7 +214,7 @@ def test_some_settings_are_those_of_the_node_or_of_the_simulation(
 
     simulated = {"partition-id": 0, "num-partitions": 1}
     assert found(client_fn(context(own | {key: value}))) == value
-    # the run's is not the party's
+    # The run's setting is not the party's.
     assert found(client_fn(context(own, **{key: value}))) == default
     assert found(simulated_client(context(simulated, **{key: value}))) == value
 
@@ -266,7 +265,7 @@ def test_a_deployed_party_gives_private_counts_where_its_own_config_allows_it(tm
         noisy(LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
     )
     unnamed = refused(noisy(names=None), **allowed | {"max_epsilon": 9.0})
-    # the columns of the file have names: positions may differ elsewhere
+    # The columns of the file have names: positions may differ elsewhere.
     assert unnamed.startswith("feature_names: ")
     assert refused(noisy(SimulatedRelease(LAPLACE, 1))).startswith(
         "policy mechanisms: expected "
@@ -331,9 +330,7 @@ def evaluation(
 
 @pytest.fixture
 def shuffled(tmp_path: Path) -> dict[str, Any]:
-    """A party whose file has the run's columns backwards, and two more; one of them is
-    no number.
-    """
+    """A party whose file has a text and a number, then the run's columns backwards."""
     rows = [[f"Anna{i}", 7, *row[::-1], i % 10] for i, row in enumerate(X)]
     lines = [["who", "extra", *NAMES[::-1], "label"], *rows]
     written(

@@ -1,6 +1,4 @@
-"""The file and the page of a party's record: on the disk before a message leaves, and
-whole after a crash.
-"""
+"""A party's record: on the disk before a message leaves, and whole after a crash."""
 
 from __future__ import annotations
 
@@ -50,34 +48,31 @@ def test_each_message_is_a_line_and_a_row_of_the_page(recorded, tmp_path):
     assert fit(context(recorded), deployed_client)[1] == 64
     fit(context(recorded | {"data-path": "none.npz"}), deployed_client)
     fit(context(recorded | {"no-such-key": 1}), deployed_client)
-    found = lines(tmp_path / "left.jsonl")
-    assert [(each["run"], each["phase"], each["kind"], each["examples"]) for each in found] == [
-        ("1", "counts", "exact", 64), ("1", "counts", "nothing", 0), ("1", "counts", "nothing", 0),
-    ]  # fmt: skip
-    assert "none.npz" in found[1]["refused"]
-    assert found[2]["refused"].startswith("node-config no-such-key")
-    assert (
-        sum(array["bytes"] for array in found[0]["arrays"])
-        + sum(found[0]["entries"].values())
-        == found[0]["bytes"]
-    )
+    records = lines(tmp_path / "left.jsonl")
+    for record in records:
+        assert (record["run"], record["phase"]) == ("1", "counts")
+    sent, no_file, no_setting = records
+    assert (sent["kind"], sent["examples"]) == ("exact", 64)
+    of_arrays = sum(array["bytes"] for array in sent["arrays"])
+    assert of_arrays + sum(sent["entries"].values()) == sent["bytes"]
+    assert (no_file["kind"], no_file["examples"]) == ("nothing", 0)
+    assert "none.npz" in no_file["refused"]
+    assert (no_setting["kind"], no_setting["examples"]) == ("nothing", 0)
+    assert no_setting["refused"].startswith("node-config no-such-key")
     shown = (tmp_path / "left.html").read_text()
-    assert f"3 messages, {in_bytes(sum(each['bytes'] for each in found))}" in shown
+    size = in_bytes(sum(record["bytes"] for record in records))
+    assert f"3 messages, {size}" in shown
     assert "number of samples sent along: 64</div><div>fingerprint: 32 uint8" in shown
-    # at the top, and in its row
-    assert [shown.count(CountsRequest.sentence), shown.count("<details>")] == [2, 3]
-    assert (
-        shown.index(CountsRequest.sentence)
-        < shown.index("<table")
-        < shown.index("<details>")
-    )
-    # the latest first
+    # The sentence stands at the top, and in its row.
+    sentence = CountsRequest.sentence
+    assert shown.count(sentence) == 2
+    assert shown.count("<details>") == 3
+    assert shown.index(sentence) < shown.index("<table") < shown.index("<details>")
+    # The latest message comes first.
     assert shown.index("none.npz") < shown.index("number of samples sent along: 64")
     if os.name != "nt":
-        assert {
-            (tmp_path / name).stat().st_mode & 0o777
-            for name in ("left.jsonl", "left.html")
-        } == {0o600}
+        for name in ("left.jsonl", "left.html"):
+            assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
 def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
@@ -90,14 +85,11 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
     names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
     assert {"schema", "columns", "counts", "selection", "gram"} == set(names)
     plain = {"refused": None, "kind": EXACT}
-    assert SENTENCES[EXACT] not in {
-        sentence_of(plain | {"phase": name}) for name in names
-    }
+    for name in names:
+        assert sentence_of(plain | {"phase": name}) != SENTENCES[EXACT]
     for kind in KINDS:
-        assert (
-            sentence_of({"refused": None, "phase": "an own phase", "kind": kind})
-            == SENTENCES[kind]
-        )
+        record = {"refused": None, "phase": "an own phase", "kind": kind}
+        assert sentence_of(record) == SENTENCES[kind]
     assert sentence_of({"refused": "why"}) not in SENTENCES.values()
 
 
@@ -105,12 +97,12 @@ def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path):
     path = tmp_path / "left.jsonl"
     path.write_text(PLAIN.to_json(run="6") + '\n{"time": "2026')
     recorder(path, 7)(PLAIN)
-    assert [each.get("run") for each in lines(path)] == ["6", "7"]
+    assert [record.get("run") for record in lines(path)] == ["6", "7"]
     text = page(lines(path) * 600, "left.jsonl")
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert "The latest 1,000 messages" in text
-    # the cost of the page does not grow with the file
+    # The cost of the page does not grow with the file.
     assert len(lines(path, 300)) == 1
     assert text.count("<tr>") == 1001
 

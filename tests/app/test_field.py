@@ -1,5 +1,6 @@
-"""Files and frames as people have them: columns by name, types, ids and notes, cells,
-headers; smallest inputs.
+"""Files and frames as people have them, and the smallest inputs.
+
+Columns by name, types, ids and notes, cells, and headers.
 """
 
 from __future__ import annotations
@@ -108,9 +109,7 @@ def assert_one_model(
 
 
 def frame_of(n: int, seed: int = 0) -> tuple[Any, Any]:
-    """Two measurements, in which somebody is ill if the second one is the greater, and
-    labels.
-    """
+    """Two measurements, and labels: somebody is ill if the second one is greater."""
     values = np.random.default_rng(seed).normal(size=(n, 2)).round(2)
     return pd.DataFrame(values, columns=["before", "after"]), np.where(
         values[:, 0] > values[:, 1], "no", "yes"
@@ -126,18 +125,12 @@ def test_columns_are_matched_by_name_in_whatever_order_they_stand(
     ending, names, tmp_path
 ):
     X, y = frame_of(300)
+    turned = X[["after", "before"]]
+    renamed = turned.rename(columns=dict(zip(X.columns, names, strict=True)))
     sites = []
-    for index, order in enumerate(
-        (["before", "after"], ["after", "before"], ["after", "before"])
-    ):
-        part = X[order][index::3].rename(
-            columns=dict(zip(X.columns, names, strict=True)) if index == 1 else {}
-        )
-        sites.append(
-            party(
-                written(tmp_path / f"h{index}.{ending}", part.assign(label=y[index::3]))
-            )
-        )
+    for index, frame in enumerate((X, renamed, turned)):
+        rows = frame[index::3].assign(label=y[index::3])
+        sites.append(party(written(tmp_path / f"h{index}.{ending}", rows)))
     run = assert_one_model(sites, 300)
     assert (run.model.predict(X[["after", "before"]]) == y).mean() > 0.9
 
@@ -170,31 +163,48 @@ def test_gaps_and_lacking_columns_exclude_nobody_but_a_column_spelt_otherwise_do
     assert "'after'; 1 others" in run.state.absent("columns")["2"]
 
 
-# The column is not there, or gaps are many, or few; as many are ill as elsewhere; few
-# samples.
-GAPS = [
-    (120, 80, 120, True),
-    (120, 80, 100, True),
-    (120, 80, 50, False),
-    (120, 20, 120, False),
-    (90, 80, 90, False),
-]
+def site_of(n: int, n_ill: int, n_gaps: int = 0, seed: int = 0) -> tuple[Any, Any]:
+    """A site where so many are ill; with gaps alone it has no column of troponin."""
+    X = frame_of(n, seed)[0].rename(columns={"after": "troponin"})
+    X.loc[X.index < n_gaps, "troponin"] = np.nan
+    if n_gaps == n:
+        X = X[["before"]]
+    return X, np.where(np.arange(n) < n_ill, "yes", "no")
 
 
-@pytest.mark.parametrize(("n", "n_ill", "gaps", "warns"), GAPS)
-def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(n, n_ill, gaps, warns):
-    parts = []
-    for seed, (rows, ill) in enumerate([(150, 20), (150, 20), (n, n_ill)]):
-        X = frame_of(rows, seed)[0].rename(columns={"after": "troponin"})
-        parts.append((X, np.where(np.arange(rows) < ill, "yes", "no")))
-    parts[2][0].loc[: gaps - 1, "troponin"] = np.nan
-    if gaps == n:
-        parts[2] = (parts[2][0][["before"]], parts[2][1])
-    told = coinciding(run_of(parties(parts, "abc")))
-    assert set(told) == ({"troponin"} if warns else set())
-    assert all(word in text for text in told.values() for word in ("c", "67", "13"))
+USUAL = [site_of(150, 20), site_of(150, 20, seed=1)]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(site_of(120, 80, 120, seed=2), id="no such column"),
+        pytest.param(site_of(120, 80, 100, seed=2), id="many gaps"),
+    ],
+)
+def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(odd):
+    sites = parties([*USUAL, odd], "abc")
+    warnings = coinciding(run_of(sites))
+    assert set(warnings) == {"troponin"}
+    for word in ("c", "67", "13"):
+        assert word in warnings["troponin"]
     schema = Schema([Column("before", "number"), Column("troponin", "number")])
-    assert coinciding(run_of(parties(parts, "abc"), feature_names=schema)) == {}
+    assert coinciding(run_of(sites, feature_names=schema)) == {}
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        pytest.param(site_of(120, 80, 50, seed=2), id="few gaps"),
+        pytest.param(site_of(120, 20, 120, seed=2), id="as many ill as elsewhere"),
+        pytest.param(site_of(90, 80, 90, seed=2), id="few samples"),
+    ],
+)
+def test_gaps_that_do_not_tell_the_site_are_not_warned_of(site):
+    sites = parties([*USUAL, site], "abc")
+    assert coinciding(run_of(sites)) == {}
+    schema = Schema([Column("before", "number"), Column("troponin", "number")])
+    assert coinciding(run_of(sites, feature_names=schema)) == {}
 
 
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")
@@ -217,32 +227,32 @@ def test_a_run_of_too_few_parties_ends_after_its_first_exchange(tmp_path):
     assert set(caught.value.missing) == {"bad"}
 
 
-FIXED = [
-    (scaling, names)
-    for scaling in ("auto", None)
-    for names in (("before", "after"), None)
-]
-OPTIONS = [
-    {},
-    *(
-        {"spec": plan_of(2, scaling), "feature_names": names}
-        for scaling, names in FIXED
-    ),
-]
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_run_of_no_samples_has_no_model_with_a_learned_schema_or_without(options):
-    X, y = frame_of(40)
-    if options.get("feature_names", "learned"):
-        rows = X
-    else:
-        rows = X.to_numpy()
-    good = party((rows, y))
-    empty = party((rows[:0], y[:0]))
+def assert_no_model_of_no_samples(X: Any, y: Any, **options: Any) -> None:
+    good = party((X, y))
+    empty = party((X[:0], y[:0]))
     with raises(AggregationError, counted=0, min_parties=2, missing={}):
         _ = run_of([empty, empty], **options).model
     assert run_of([good, empty], **options).counts.n_per_class.sum() == 40
+
+
+def test_a_run_of_no_samples_has_no_model_with_a_learned_schema():
+    assert_no_model_of_no_samples(*frame_of(40))
+
+
+@pytest.mark.parametrize("scaling", ["auto", None])
+def test_a_run_of_no_samples_has_no_model_with_names(scaling):
+    X, y = frame_of(40)
+    assert_no_model_of_no_samples(
+        X, y, spec=plan_of(2, scaling), feature_names=("before", "after")
+    )
+
+
+@pytest.mark.parametrize("scaling", ["auto", None])
+def test_a_run_of_no_samples_has_no_model_without_names(scaling):
+    X, y = frame_of(40)
+    assert_no_model_of_no_samples(
+        X.to_numpy(), y, spec=plan_of(2, scaling), feature_names=None
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"feature-names": "before,after"}])
@@ -360,16 +370,13 @@ def test_columns_of_ids_and_notes_are_left_out_everywhere_unless_they_are_named(
     run = run_of(sites)
     assert run.state.run_spec.feature_names.names == ("crp",)
     assert set(run.state.results["schema"].left_out) == {"own"}
-    # though the column stands in the frame
+    # Though the column stands in the frame, predictions do not need it.
     assert (run.model.predict(X) == y).mean() > 0.9
     if kind in ("sequence", "numbers"):
-        assert run_of(sites, keep=("own",)).state.run_spec.feature_names.names == (
-            "crp",
-            "own",
-        )
-        assert list(
-            FlyNNClassifier(effort="quick", keep=["own"]).fit(X, y).feature_names_in_
-        ) == ["crp", "own"]
+        named = run_of(sites, keep=("own",))
+        assert named.state.run_spec.feature_names.names == ("crp", "own")
+        alone = FlyNNClassifier(effort="quick", keep=["own"]).fit(X, y)
+        assert list(alone.feature_names_in_) == ["crp", "own"]
 
 
 @pytest.mark.parametrize("kind", MEASURED)
@@ -381,16 +388,15 @@ def test_measurements_are_no_ids(kind):
 
 def test_columns_to_ignore_are_no_features_in_any_place(tmp_path):
     X, y = frame_of(60)
-    assert list(
-        FlyNNClassifier(effort="quick", ignore=["after"]).fit(X, y).feature_names_in_
-    ) == ["before"]
+    alone = FlyNNClassifier(effort="quick", ignore=["after"]).fit(X, y)
+    assert list(alone.feature_names_in_) == ["before"]
     run = run_of([party((X, y))], ignore=("After",))
     assert run.state.run_spec.feature_names.names == ("before",)
     for name in ("own.csv", "own.npz"):
         path = written(tmp_path / name, X.assign(label=y))
         assert own_share(node(path, ignore="after")).names == ("before",)
         assert private_rows(node(path, ignore="after"), bytes).names == ("before",)
-        # misspelt, it would be used
+        # A column whose name is misspelt would be used.
         with raises(DataError, field=name, expected="the columns to ignore"):
             own_share(node(path, ignore="aftr"))
     with raises(FlyNNError, field="ignore, keep"):
@@ -399,9 +405,13 @@ def test_columns_to_ignore_are_no_features_in_any_place(tmp_path):
 
 def test_a_level_needs_five_rows_in_a_model_of_one():
     X = pd.DataFrame({"c": ["a"] * 20 + ["b"] * 4 + ["c"] * 16})
-    for options, levels in (({}, ("a", "c")), ({"min_examples": 1}, ("a", "b", "c"))):
+
+    def levels(**options: Any) -> tuple[str, ...]:
         model = FlyNNClassifier(effort="quick", **options).fit(X, X["c"] == "a")
-        assert model.model_.schema.columns[0].levels == levels
+        return model.model_.schema.columns[0].levels
+
+    assert levels() == ("a", "c")
+    assert levels(min_examples=1) == ("a", "b", "c")
 
 
 def test_edges_have_no_more_digits_than_they_need():
@@ -412,13 +422,8 @@ def test_edges_have_no_more_digits_than_they_need():
         }
     )
     model = FlyNNClassifier().fit(X, IDS > 500_000)
-    edges = np.array(
-        next(
-            member.spec.edges
-            for member in model.model_.members
-            if member.spec.edges is not None
-        )
-    )
+    specs = [member.spec for member in model.model_.members]
+    edges = np.array(next(spec.edges for spec in specs if spec.edges is not None))
     assert not np.isin(edges[0], X["own"]).any()
     assert (edges[0] % 256 == 0).all()  # of a spread of some 800,000
     np.testing.assert_allclose(np.unique(edges[1]), [0.1, 0.7, 123.4, 999.9], rtol=1e-5)
@@ -471,21 +476,18 @@ def test_levels_can_be_mapped_for_all_sites_in_the_schema(tmp_path, capsys):
         tmp_path / "a.csv",
         "smoker,label\nyes,x\nJa,x\nY,x\n0,x\nno,x\nvielleicht,x\n,x\n",
     )
-    right = [[0, 1, 0]] * 3 + [[1, 0, 0]] * 2 + [[0, 0, 0], [0, 0, 1]]
-    assert encoded_share(node(path), schema).X.tolist() == right
-    assert schema.encode(pd.read_csv(path)[["smoker"]]).tolist() == right
-    # those of a private party
-    rows, fits = encode_rows(schema, pd.read_csv(path)[["smoker"]])
-    assert (rows.tolist(), fits.all()) == (right, True)
+    expected = [[0, 1, 0]] * 3 + [[1, 0, 0]] * 2 + [[0, 0, 0], [0, 0, 1]]
+    assert encoded_share(node(path), schema).X.tolist() == expected
+    assert schema.encode(pd.read_csv(path)[["smoker"]]).tolist() == expected
+    rows_of_a_private_party, fits = encode_rows(schema, pd.read_csv(path)[["smoker"]])
+    assert rows_of_a_private_party.tolist() == expected
+    assert fits.all()
     numbers = node(written(tmp_path / "b.csv", "smoker,label\n0,x\n0,x\n"))
     assert encoded_share(numbers, schema).X.tolist() == [[1, 0, 0]] * 2
     assert main(["check", str(path), str(tmp_path / "schema.toml")]) == 0
-    assert (
-        "1"
-        in next(
-            line for line in capsys.readouterr().out.splitlines() if "smoker" in line
-        ).split()
-    )
+    lines = capsys.readouterr().out.splitlines()
+    of_smoker = next(line for line in lines if "smoker" in line)
+    assert "1" in of_smoker.split()
     X = pd.DataFrame({"smoker": ["ja", "0"] * 20})
     y = np.array(["a", "b"] * 20)
     sites = parties([(X, y), (X.replace({"ja": "Y", "0": "no"}), y)])
@@ -501,9 +503,9 @@ def test_the_console_takes_gaps_as_python_does(tmp_path, capsys):
         tmp_path / "new.csv", "after,before\n1.5,\n2,n.d.\n" + "0.5,1.5\n" * 4
     )
     assert main(["predict", str(tmp_path / "model.npz"), str(path)]) == 0
-    told = capsys.readouterr()
-    assert len(told.out.splitlines()) == 7
-    assert "before: 4 numbers, 1 others" in told.err
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 7
+    assert "before: 4 numbers, 1 others" in printed.err
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         FlyNNClassifier.load(tmp_path / "model.npz").predict(X[:1].assign(after=np.nan))
@@ -513,8 +515,9 @@ def test_the_console_takes_gaps_as_python_does(tmp_path, capsys):
     "ignore:this hash takes no gaps:UserWarning", "ignore:phase counts:UserWarning"
 )
 def test_rows_with_gaps_are_left_out_where_the_hash_takes_none():
-    """A model by the paper's hash is that of the rows without gaps, alone and in a
-    federation with a learned schema.
+    """A model by the paper's hash is that of the rows without gaps.
+
+    Alone, and in a federation with a learned schema.
     """
     X = np.random.default_rng(0).normal(size=(300, 3))
     y = (X[:, 0] > 0).astype(int)
@@ -556,8 +559,9 @@ STAGED = Schema(
 
 
 def private_rows_of(path: Path, text: str, settings: dict[str, Any]) -> list[str]:
-    """The rows of a file as a private party reads them by a schema, or why it is
-    refused; a row may be dropped.
+    """The rows of a file as a private party reads them by a schema, or the refusal.
+
+    A row may be dropped.
     """
     try:
         share = private_share(
@@ -565,15 +569,19 @@ def private_rows_of(path: Path, text: str, settings: dict[str, Any]) -> list[str
         )
     except DataError as error:
         return [f"REFUSED: {error}"]
-    return [
-        "dropped" if y is None else f"{X}: {y}"
-        for X, y in zip(share.X.tolist(), share.y, strict=True)
-    ]
+    rows = []
+    for X, y in zip(share.X.tolist(), share.y, strict=True):
+        if y is None:
+            rows.append("dropped")
+        else:
+            rows.append(f"{X}: {y}")
+    return rows
 
 
 def test_at_a_private_party_no_rule_looks_at_other_rows(tmp_path):
-    """All comes from schema and settings; what is no value drops its row, whatever the
-    others are, and one by one.
+    """All comes from schema and settings.
+
+    A cell that is no value drops its row, whatever the other rows are, or without them.
     """
     record = Path(__file__).parent / "private_rows.txt"
     path = tmp_path / "own.csv"
@@ -599,7 +607,7 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
     )
     share = private_share(node(path), schema)
     gap = np.nan
-    # a gap bit, the level
+    # The columns are the number, its gap bit, and the level.
     np.testing.assert_array_equal(
         share.X, [[1.5, 0, 0], [gap, 1, 1], [gap, 1, 0], [gap, 1, 0]]
     )
@@ -610,8 +618,9 @@ def test_a_private_party_takes_texts_beside_numbers_row_by_row(tmp_path):
 
 
 def test_no_row_of_a_frame_decides_how_another_is_read():
-    """More different numbers in a batch make no numbers of a category; the form of a
-    date is by each text alone.
+    """More different numbers in a batch make no numbers of a category.
+
+    The form of a date is found in each text alone.
     """
     wards = ["1", "2", "3", "4A"] * 20
     model = FlyNNClassifier(effort="quick").fit(
@@ -637,11 +646,9 @@ def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
     )
     file = opened(path, Reading(dialect=Dialect(gap_texts=(cell.strip().lower(),))))
     values = next(iter(file.tables()))[0].columns[0]
-    assert (file.reports[0].kind, int(np.isnan(values).sum()), np.nanmax(values)) == (
-        "number",
-        3,
-        2.25,
-    )
+    assert file.reports[0].kind == "number"
+    assert np.isnan(values).sum() == 3
+    assert np.nanmax(values) == 2.25
     schema = Schema([Column("dose", "number", gap_texts=[cell.strip()])])
     frame = pd.DataFrame({"dose": ["1.5", cell.strip(), cell.strip().upper()]})
     assert np.isnan(schema.encode(frame)[:, 0]).tolist() == [False, True, True]
@@ -654,11 +661,12 @@ def test_one_column_has_one_decimal_mark(ending, tmp_path):
     if ending == "frame":
         table = Table.of(frame[["dose"]].assign(more=range(36)), is_learned=True)
     else:
-        path = written(
-            tmp_path / f"a.{ending}", frame, **({"sep": ";"} if ending == "csv" else {})
-        )
+        options = {}
+        if ending == "csv":
+            options["sep"] = ";"
+        path = written(tmp_path / f"a.{ending}", frame, **options)
         table = next(iter(opened(path).tables()))[0]
-    # few different integers would be codes; these are numbers
+    # Few different integers would be codes; these are numbers.
     assert table.kinds[0] == "number"
     assert table.columns[0].tolist() == [1.234, 12.34, 0.567, 2.5] * 9
 
@@ -678,9 +686,8 @@ def test_categories_of_parquet_stay_categories(tmp_path):
         {"dose": pd.Categorical([f"{i / 2}" for i in range(40)]), "label": "x"}
     )
     path = written(tmp_path / "a.parquet", frame)
-    assert (
-        opened(path).reports[0].kind == "category" == Table.of(frame[["dose"]]).kinds[0]
-    )
+    assert opened(path).reports[0].kind == "category"
+    assert Table.of(frame[["dose"]]).kinds[0] == "category"
 
 
 def test_dates_of_private_arrays_are_dates(tmp_path):

@@ -1,6 +1,4 @@
-"""The report of a run: rows of its table, and the comparison with a model of the pooled
-samples.
-"""
+"""The report of a run: rows of its table, and the comparison with the pool's model."""
 
 from __future__ import annotations
 
@@ -46,20 +44,24 @@ def run_of(
     pooled: Any = lambda X: X,
     spec: HashSpec | None = None,
 ) -> tuple[bool, bool | None]:
-    """True where the counts, and the model, of three parties equal the pool's; `pooled`
-    maps the pool's samples.
+    """True where the counts, and the model, of three parties equal the pool's.
+
+    `pooled` maps the pool's samples.
     """
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
     config = RunConfig.parse({"hash-dim": 64, "min-examples": 1} | settings)
     plan = config.plan(4, 180, 3)
-    more = {"decay": 0.5 if spec else "auto", "gram": config.gram_value()}
+    decay: float | str = "auto"
+    if spec:
+        decay = 0.5
     strategy = FlyNNStrategy(
         spec=spec or plan,
         classes=CLASSES,
         min_available_clients=3,
         min_parties=3,
-        **more,
+        decay=decay,
+        gram=config.gram_value(),
     )
     parties = [
         FlyNNClient(X[i::3], y[i::3], min_examples=config.min_examples, gram=True)
@@ -72,7 +74,7 @@ def run_of(
     monkeypatch.setattr(
         datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes)
     )
-    found = reports.compared(
+    comparison = reports.compared(
         RunPlan(config, 3, plan, strategy), 3, strategy.federation("1")
     )
     if config.gram_value():
@@ -82,7 +84,7 @@ def run_of(
             "examples": 180,
             "used": True,
         }
-    return found["equal"], found["model_equal"]
+    return comparison["equal"], comparison["model_equal"]
 
 
 GRAM = {"gram": 32}
@@ -92,8 +94,6 @@ RUNS = [
     (GRAM, None),
     (GRAM | FLOOR, None),
     (GRAM, HashSpec(4, 64, 2, 6, 0, signed=True)),
-]
-RUNS += [
     ({"effort": "thorough"} | FLOOR, None),
     ({"effort": "quick", "min-examples": 8}, None),
 ]

@@ -1,6 +1,4 @@
-"""Run and node settings: values taken and refused; pyproject.toml agrees with the
-table.
-"""
+"""Run and node settings: values that are taken and refused, and pyproject.toml."""
 
 from __future__ import annotations
 
@@ -106,9 +104,7 @@ def test_settings_of_an_earlier_version_and_deep_ones_are_refused(settings):
 
 
 def planned(settings: dict[str, Any]) -> str:
-    """The plan for samples of four features and three classes, as it follows from the
-    defaults, or its refusal.
-    """
+    """The plan for samples of four features and three classes, or its refusal."""
     config = RunConfig.parse(settings)
     try:
         plan = config.plan(4, 100, 3)
@@ -117,32 +113,29 @@ def planned(settings: dict[str, Any]) -> str:
     resolved = config.resolved()
     specs = placeholder_specs(plan)
     assert (resolved.resolved(), resolved.plan(4, 100, 3)) == (resolved, plan)
-    members = (
+    text = (
+        f"{plan.effort}, scaling {resolved.scaling}: "
         f"{plan.most_members} of {len(specs)} hashes of {specs[0].hash_dim} "
         f"rows, {specs[0].hash_nnz} of them active"
     )
-    return (
-        f"{plan.effort}, scaling {resolved.scaling}: "
-        f"{members}{', and a Gram matrix' * plan.has_gram}"
-    )
+    if plan.has_gram:
+        text += ", and a Gram matrix"
+    return text
 
 
 def changes(parsed: Any) -> str:
     """The settings that are not at their defaults."""
     defaults = {row.name: row.default for row in parsed.rows()}
-    found = {
-        name: value for name, value in asdict(parsed).items() if value != defaults[name]
-    }
-    return (
-        ", ".join(f"{name}={value!r}" for name, value in found.items())
-        or "the defaults"
-    )
+    texts = [
+        f"{name}={value!r}"
+        for name, value in asdict(parsed).items()
+        if value != defaults[name]
+    ]
+    return ", ".join(texts) or "the defaults"
 
 
 def evaluates(settings: dict[str, Any]) -> str:
-    """Runs that are evaluated: in a simulation, in a deployment, and in one that goes
-    on with noisy counts.
-    """
+    """Runs that are evaluated: a simulation, a deployment, and one with noisy counts."""
     config = RunConfig.parse(settings)
     return (
         f"{config.evaluates(True)}, {config.evaluates(False)}, "
@@ -160,8 +153,7 @@ def test_noisy_federations_give_no_exact_results_unless_asked():
 
 
 def test_the_meanings_of_settings_are_those_on_record():
-    """Values as users type them, lists, evaluations, what a simulation or a deployment
-    ignores, and plans.
+    """Values as users type them, lists, evaluations, ignored settings, and plans.
 
     Keys of other apps are left alone; the scaling is "auto" where nothing forbids it.
     """
@@ -211,7 +203,7 @@ def test_a_plan_takes_what_is_given_and_leaves_the_rest_open():
         True,
     )
     paper = RunConfig.parse({"scaling": "none"}).plan(4, None, 2)
-    # as of FlyNNClassifier.paper()
+    # The settings are those of `FlyNNClassifier.paper()`.
     assert paper.specs() == HashPlan(4, 2, signed=False, scaling=None).specs()
     assert (paper.most_members, paper.specs()[0].signed) == (1, False)
 

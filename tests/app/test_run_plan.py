@@ -1,6 +1,4 @@
-"""The plan of a run: what a deployment must say, what memory allows, and the noise that
-settings ask for.
-"""
+"""The plan of a run: what a deployment must say, memory, and noise."""
 
 from __future__ import annotations
 
@@ -81,8 +79,7 @@ def words(
 
 
 def test_plans_that_lack_a_setting_or_memory_are_refused_as_it_is_on_record() -> None:
-    """All that a deployment's server cannot see is asked for at once; the memory limit
-    covers all phases.
+    """All that a server cannot see is asked for at once; memory covers all phases.
 
     Beside them the mechanisms that follow from settings.
 
@@ -146,8 +143,8 @@ def test_one_setting_has_the_parties_of_a_secure_sum_share_one_noise(
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "honest-parties": 8})
     assert config.secure
     with caplog.at_level("INFO", "flwr"):
-        found = run_mechanism(config, SPEC, 3, 10)
-    assert found == GaussianCounts(
+        mechanism = run_mechanism(config, SPEC, 3, 10)
+    assert mechanism == GaussianCounts(
         1.0, 1e-5, hash_nnz=SPEC.hash_nnz, n_classes=3, n_honest=8
     )
     assert "at least 8 of 10 parties follow the protocol" in caplog.text
@@ -215,7 +212,7 @@ def test_a_run_that_would_leave_nothing_of_the_rarest_class_is_refused() -> None
         found(2400, rarest_share=0.08)
     for more in ({"any_noise": True}, {"noise": "seeded"}):
         assert found(2400, rarest_share=0.08, **more) < LEAST_STRENGTH
-    # by default one of as many classes as there are
+    # By default the rarest is one of as many classes as there are.
     assert found(2400) > LEAST_STRENGTH
     assert found(4 * 2400, rarest_share=0.08) > LEAST_STRENGTH
     assert found(2400, rarest_share=0.08, epsilon=4) > LEAST_STRENGTH

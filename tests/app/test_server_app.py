@@ -8,7 +8,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,9 +46,7 @@ EXIT_PAGE = (
 
 @pytest.fixture(autouse=True)
 def a_logger_without_the_app_s_filter() -> Iterator[None]:
-    """Undo the app's filters of Flower's logger, which end with the process of the app,
-    at the end of a test.
-    """
+    """Undo the app's filters of Flower's logger, which end with the app's process."""
     flower = logging.getLogger("flwr")
     before = list(flower.filters)
     yield
@@ -62,9 +59,7 @@ def a_logger_without_the_app_s_filter() -> Iterator[None]:
 def streamed(
     settings: dict[str, Any], error: type[Exception], capfd: pytest.CaptureFixture[str]
 ) -> list[str]:
-    """The lines of a failed run: those of the app, then those that Flower's process
-    logs about it.
-    """
+    """The lines of a failed run: those of the app, then those of Flower's process."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s :      %(message)s"))
@@ -114,50 +109,59 @@ def test_data_that_cannot_be_used_are_told_before_parties_are_waited_for(
     monkeypatch.setattr(
         run_plan, "_simulated_parties", fail(AssertionError("waited for the parties"))
     )
-    found = streamed(
+    first, *_, last = streamed(
         {"dataset": str(path), "output-dir": str(tmp_path)}, DataError, capfd
     )
-    assert found[0] == found[-1]
-    assert found[0].startswith("FAILED: DataError: text.csv: ")
-    assert found[0].endswith("18 of 18 samples; in this file: 'town'")
+    assert first == last
+    assert first.startswith("FAILED: DataError: text.csv: ")
+    assert first.endswith("18 of 18 samples; in this file: 'town'")
+
+
+@pytest.fixture
+def lines_of_failure(capfd, monkeypatch, tmp_path) -> Callable[..., list[str]]:
+    """The lines of a run that fails by an error with a note."""
+
+    def lines(error: Exception) -> list[str]:
+        error.add_note("it has 'a'")
+        monkeypatch.setattr(server_app, "plan_run", fail(error))
+        return streamed({"output-dir": str(tmp_path)}, type(error), capfd)
+
+    return lines
 
 
 @pytest.mark.parametrize(
-    ("error", "line", "is_ours"),
+    ("error", "line"),
     [
-        (
+        pytest.param(
             AggregationError("1 of 2 parties counted"),
             "AggregationError: 1 of 2 parties counted; it has 'a'",
-            True,
+            id="one of ours",
         ),
-        (MemoryError("8 TiB"), "MemoryError: 8 TiB; it has 'a'", True),
-        (
+        pytest.param(
+            MemoryError("8 TiB"), "MemoryError: 8 TiB; it has 'a'", id="memory"
+        ),
+        pytest.param(
             AggregationError("no column " + "x" * 5000),
             f"AggregationError: no column {'x' * 1971}…",
-            True,
-        ),
-        (
-            ZeroDivisionError("two\nlines"),
-            "ZeroDivisionError: two lines; it has 'a'",
-            False,
+            id="a long one",
         ),
     ],
-    ids=lambda value: str(value)[:20],
 )
-def test_an_error_is_told_in_one_line_and_not_ours_with_its_traceback(
-    error, line, is_ours, capfd, monkeypatch, tmp_path
-):
-    error.add_note("it has 'a'")
-    monkeypatch.setattr(server_app, "plan_run", fail(error))
-    first, *rest, last = streamed({"output-dir": str(tmp_path)}, type(error), capfd)
+def test_an_error_of_ours_is_told_in_one_line(error, line, lines_of_failure):
+    first, *rest, last = lines_of_failure(error)
     assert first == last == f"FAILED: {line}"
-    assert (rest == ["ERROR :      Exit Code: 700"]) == is_ours
+    assert rest == ["ERROR :      Exit Code: 700"]
+
+
+def test_another_error_is_told_in_one_line_with_its_traceback(lines_of_failure):
+    first, *rest, last = lines_of_failure(ZeroDivisionError("two\nlines"))
+    assert first == last == "FAILED: ZeroDivisionError: two lines; it has 'a'"
     for text in (
         "ERROR :      Simulation raised",
         "Traceback",
         "For more information, visit: <https://x>",
     ):
-        assert any(each.startswith(text) for each in rest) != is_ours
+        assert any(line.startswith(text) for line in rest)
 
 
 def test_the_output_folder_is_made_before_the_run(tmp_path, monkeypatch):
@@ -174,32 +178,43 @@ def test_the_output_folder_is_made_before_the_run(tmp_path, monkeypatch):
             server_app.output_folder(RunConfig(output_dir=odd), 7)
 
 
-@pytest.mark.parametrize("failing", [TRAIN, EVALUATE])
-def test_over_the_message_api_the_model_stands_where_the_evaluation_fails(failing):
-    nodes = {
-        n: Node(FlyNNClient(*points(9, n), X_test=np.eye(4), y_test=np.arange(4) % 3))
-        for n in (1, 2)
-    }
+class MessageRun:
+    """A run over the message API whose grid fails in one kind of exchange."""
 
-    def fail(messages: list[Message]) -> list[Message]:
-        if messages[0].metadata.message_type == failing:
+    def __init__(self, failing: str) -> None:
+        self.failing = failing
+        self.strategy = message.FlyNNStrategy(
+            spec=SPEC, classes=CLASSES, min_parties=2, decay=0.5, min_available_nodes=2
+        )
+
+    def __call__(self) -> list[str]:
+        nodes = {
+            n: Node(
+                FlyNNClient(*points(9, n), X_test=np.eye(4), y_test=np.arange(4) % 3)
+            )
+            for n in (1, 2)
+        }
+        plan = RunPlan(RunConfig(), None, None, self.strategy)
+        grid = FakeGrid(nodes, between=self.fail)
+        return server_app._run(plan, grid, Context(1, 0, {}, RecordDict(), {}))
+
+    def fail(self, messages: list[Message]) -> list[Message]:
+        if messages[0].metadata.message_type == self.failing:
             raise OSError("no connection")
         return []
 
-    strategy = message.FlyNNStrategy(
-        spec=SPEC, classes=CLASSES, min_parties=2, decay=0.5, min_available_nodes=2
-    )
-    plan = RunPlan(RunConfig(), None, None, strategy)
-    with (
-        nullcontext()
-        if failing == EVALUATE
-        else pytest.raises(OSError, match="no connection")
-    ):
-        found = server_app._run(
-            plan, FakeGrid(nodes, between=fail), Context(1, 0, {}, RecordDict(), {})
-        )
-        assert found == ["OSError"]
-    assert len(strategy.parties) == 2 * (failing == EVALUATE)
+
+def test_over_the_message_api_the_model_stands_where_the_evaluation_fails():
+    run = MessageRun(EVALUATE)
+    assert run() == ["OSError"]
+    assert len(run.strategy.parties) == 2
+
+
+def test_over_the_message_api_there_is_no_model_where_the_counting_fails():
+    run = MessageRun(TRAIN)
+    with pytest.raises(OSError, match="no connection"):
+        run()
+    assert run.strategy.parties == []
 
 
 # -------- one run against parties in this process
@@ -208,9 +223,7 @@ Spoil = Callable[[RecordDict, str], RecordDict]
 
 
 class Loopback:
-    """A grid of parties; what the second one, Mallory, sends goes through `spoil`
-    first.
-    """
+    """A grid of parties, on which `spoil` changes what the second, Mallory, sends."""
 
     def __init__(self, nodes: Iterable[int], spoil: Spoil, **more: Any) -> None:
         self.run = SimpleNamespace(run_id=1)
@@ -248,15 +261,15 @@ class Loopback:
                 compat.recorddict_to_evaluateins(message.content, True)
             )
             content = compat.evaluateres_to_recorddict(evaluateres)
-        return Message(
-            self.spoil(content, kind) if message.metadata.dst_node_id == 2 else content,
-            reply_to=message,
-        )
+        if message.metadata.dst_node_id == 2:
+            content = self.spoil(content, kind)
+        return Message(content, reply_to=message)
 
 
 class Runner:
-    """Runs of the app against parties in this process, with one output folder; a run
-    returns its metrics.json.
+    """Runs of the app against parties in this process, with one output folder.
+
+    A run returns its metrics.json.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -273,33 +286,30 @@ class Runner:
         **settings: Any,
     ) -> dict[str, Any]:
         given = {name.replace("_", "-"): value for name, value in settings.items()}
-        public: dict[str, Any] = {
-            "n-features": 4,
-            "classes": ",".join(CLASSES),
-            "hash-dim": 64,
+        defaults: dict[str, Any] = {
+            "min-available": len(list(nodes)),
+            "min-parties": 1,
+            "output-dir": str(self.out),
+            "timeout": 2,
         }
-        if given.get("action", "train") != "train":
-            public = {}
-        defaults = public | {"min-available": len(list(nodes)), "min-parties": 1}
-        context = Context(
-            1,
-            0,
-            {},
-            RecordDict(),
-            defaults | {"output-dir": str(self.out), "timeout": 2} | given,
-        )
+        if given.get("action", "train") == "train":
+            defaults |= {
+                "n-features": 4,
+                "classes": ",".join(CLASSES),
+                "hash-dim": 64,
+            }
+        context = Context(1, 0, {}, RecordDict(), defaults | given)
         server_app.main(self.grid(nodes, spoil, **self.party), context)
-        is_dry = bool(given.get("dry-run"))
-        report: dict[str, Any] = json.loads(
-            (self.out / ("plan.json" if is_dry else "metrics.json")).read_text()
-        )
-        assert is_dry or (self.out / "report.html").read_text() == page(report)
+        report: dict[str, Any]
+        if given.get("dry-run"):
+            report = json.loads((self.out / "plan.json").read_text())
+        else:
+            report = json.loads((self.out / "metrics.json").read_text())
+            assert (self.out / "report.html").read_text() == page(report)
         return report
 
     def make_private(self) -> None:
-        """Give the parties a policy; both have one ledger, which gives the two the same
-        answer.
-        """
+        """Give the parties a policy, and one ledger, which gives both the same answer."""
         pytest.importorskip("opendp")
         self.party["budget"] = Budget(self.folder / "state", Policy(1.0, 1e-5))
 
@@ -342,35 +352,32 @@ def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_els
     whole = run(**PLAIN)
     unfinished = run.out / "federation.unfinished.npz"
     report = run(spoil=lost_once(), **PLAIN)
-    assert (report["missing"], report["absent"]) == ({}, {})
-    assert all(
-        report[part] == whole[part] for part in ("selection", "evaluation", "sha256")
-    )
+    assert report["missing"] == report["absent"] == {}
+    for name in ("selection", "evaluation", "sha256"):
+        assert report[name] == whole[name], name
     assert not unfinished.exists()
-    # a run that ends before its last phase can be resumed
+    # A run that ends before its last phase can be resumed.
     with monkeypatch.context() as patch:
         patch.setattr(Run, "rounds_left", 0)
         assert run(spoil=lost_once(), **PLAIN)["selection"] is None
     assert unfinished.exists()
-    assert (
-        run(action="resume", federation=str(run.out / "federation.npz"))["sha256"]
-        == whole["sha256"]
-    )
+    resumed = run(action="resume", federation=str(run.out / "federation.npz"))
+    assert resumed["sha256"] == whole["sha256"]
 
 
 class Failing(Loopback):
-    """A grid on which Ulm's reply cannot be read, Mallory's app fails, and Bonn's
-    works.
-    """
+    """A grid on which Ulm's reply cannot be read, Mallory's app fails, Bonn's works."""
 
-    is_named = True  # as the party tells its failure; else as the SuperLink does
+    is_named = True
+    """The failure is told by the party; otherwise by the SuperLink."""
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        for each in messages:
-            # as the SuperLink does
-            each.metadata.__dict__["_message_id"] = f"to {each.metadata.dst_node_id}"
+        for request in messages:
+            # The SuperLink gives messages their ids.
+            node = request.metadata.dst_node_id
+            request.metadata.__dict__["_message_id"] = f"to {node}"
         stranger = Message(RecordDict(), dst_node_id=9, message_type=MessageType.TRAIN)
         return [
             *super().send_and_receive(messages),
@@ -379,47 +386,43 @@ class Failing(Loopback):
 
     def reply(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        if node != 2:
-            made = super().reply(message)
-            (metrics,) = (
-                name
-                for name in made.content.config_records
-                if name.endswith("res.metrics")
-            )
-            if node == 1:
-                made.content.config_records[metrics] = ConfigRecord({"a": [1, 2]})
-            return made
-        made = Message(
-            Error(3, f"Traceback: {'a line, ' * 50} ZeroDivisionError: by none"),
-            reply_to=message,
-        )
+        if node == 2:
+            return self.failure(message)
+        reply = super().reply(message)
+        records = reply.content.config_records
+        (metrics,) = (name for name in records if name.endswith("res.metrics"))
+        if node == 1:
+            records[metrics] = ConfigRecord({"a": [1, 2]})
+        return reply
+
+    def failure(self, message: Message) -> Message:
+        text = f"Traceback: {'a line, ' * 50} ZeroDivisionError: by none"
+        reply = Message(Error(3, text), reply_to=message)
         if not self.is_named:
-            made.metadata.__dict__["_src_node_id"] = 1
-        return made
+            reply.metadata.__dict__["_src_node_id"] = 1
+        return reply
 
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_each_failure_is_told_of_its_own_party(is_named, run):
     run.grid = type("Failing", (Failing,), {"is_named": is_named})
     report = run(nodes=(1, 2, 3))
-    # all are asked again for it
-    assert (names(report), report["evaluation"]["examples"]) == (["Bonn"], 20)
+    assert names(report) == ["Bonn"]
+    # All are asked again for the evaluation.
+    assert report["evaluation"]["examples"] == 20
     for missing in (report["missing"], report["absent"]["evaluation"]):
         text = missing["node 2"]
         assert missing == {"node 1": f"{UNREAD} (TypeError)", "node 2": text}
         assert text.startswith("failed: Traceback: ")
-        # the cause, which comes last
+        # The cause comes last.
         assert text.endswith("ZeroDivisionError: by none")
         assert len(text) <= 200
 
 
 def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     report = run(hash_dim=256)
-    assert (
-        report["format"],
-        report["scaling"],
-        report["columns"]["examples"] <= 40,
-    ) == (3, "auto", True)
+    assert (report["format"], report["scaling"]) == (3, "auto")
+    assert report["columns"]["examples"] <= 40
     selection = report["selection"]
     members = report["members"]
     assert len(report["specs"]) == len(selection["accuracies"]) == 6 > len(members) > 1
@@ -432,17 +435,17 @@ def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     rows = zip(
         selection["choices"], selection["scorings"], members, model.members, strict=True
     )
-    for (spec, _, weight), scoring, each, member in rows:
-        assert (each["weight"], member.weight) == (weight, weight)
-        assert [report["rule"], each["decay"], each["temperature"]] == scoring
-        assert report["specs"][spec].items() <= each.items()
-        assert each["spec"] == json.loads(json.dumps(member.spec.to_dict()))
-        assert each["spec"].keys() <= each.keys()
-        assert each["fingerprint"] == member.counts.spec_fingerprint
-    kept = run.out / "federation.npz"
-    assert len(Federation.load(kept).totals.parts) == len(members)
+    for (spec, _, weight), scoring, reported, member in rows:
+        assert reported["weight"] == member.weight == weight
+        assert [report["rule"], reported["decay"], reported["temperature"]] == scoring
+        assert report["specs"][spec].items() <= reported.items()
+        assert reported["spec"] == json.loads(json.dumps(member.spec.to_dict()))
+        assert reported["spec"].keys() <= reported.keys()
+        assert reported["fingerprint"] == member.counts.spec_fingerprint
+    file = run.out / "federation.npz"
+    assert len(Federation.load(file).totals.parts) == len(members)
     capsys.readouterr()
-    assert show(["show", str(kept)]) == 0
+    assert show(["show", str(file)]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["counts sha256"] == report["sha256"]["federated"]
     assert "Mallory" in [party["party"] for party in shown["parties"]]
@@ -450,9 +453,9 @@ def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "evaluation"])
 def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
-    kept = run.folder / "kept.npz"
+    saved = run.folder / "kept.npz"
     unfinished = run.folder / "kept.unfinished.npz"
-    settings: dict[str, Any] = {"federation": str(kept)}
+    settings: dict[str, Any] = {"federation": str(saved)}
     whole = run(federation=str(run.folder / "a.npz"))
     assert not (run.folder / "a.unfinished.npz").exists()
     with monkeypatch.context() as patch:
@@ -466,14 +469,14 @@ def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
         patch.setattr(Run, "complete", stops)
         with pytest.raises(KeyboardInterrupt):
             run(**settings)
-    assert (unfinished.is_file(), kept.exists()) == (True, False)
+    assert (unfinished.is_file(), saved.exists()) == (True, False)
     with raises(ConfigError, field="run-config federation"):
         run(**settings)
     report = run(action="resume", **settings)
     assert report["sha256"]["model"] == whole["sha256"]["model"]
     assert report["evaluation"]["accuracy"] == whole["evaluation"]["accuracy"]
     assert len(report["federation"]) == 2
-    assert (unfinished.exists(), Federation.load(kept).phase) == (False, "")
+    assert (unfinished.exists(), Federation.load(saved).phase) == (False, "")
     with raises(ConfigError, field="run-config federation"):
         run(action="resume", **settings)
 
@@ -481,106 +484,111 @@ def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
 NOISY: dict[str, Any] = {"epsilon": 1.0, "n_examples": 40, "any_noise": True}
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(private, run):
-    if private:
-        run.make_private()
-    report = run(ranges="-1:5", **(NOISY | {"delta": 1e-5} if private else {}))
-    assert (report["columns"], "columns" in report["traffic"]) == (None, False)
+def assert_of_public_ranges(report: dict[str, Any]) -> None:
+    """No question about the columns, and one member whose codes have 32 edges."""
+    assert report["columns"] is None
+    assert "columns" not in report["traffic"]
     (member,) = report["members"]
-    assert (member["coding"], member["edges"], member["spec"]["row_nnz"]) == (
-        "bumps",
-        True,
-        6,
-    )
+    assert (member["coding"], member["edges"]) == ("bumps", True)
+    assert member["spec"]["row_nnz"] == 6
     assert {len(edges) for edges in member["spec"]["edges"]} == {32}
-    assert (report["privacy"] is not None, report["selection"] is None) == (
-        private,
-        private,
-    )
+
+
+def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(run):
+    report = run(ranges="-1:5")
+    assert_of_public_ranges(report)
+    assert report["privacy"] is None
+    assert report["selection"] is not None
+
+
+def test_a_private_run_with_public_ranges_asks_for_nothing_of_the_columns(run):
+    run.make_private()
+    report = run(ranges="-1:5", delta=1e-5, **NOISY)
+    assert_of_public_ranges(report)
+    assert report["privacy"] is not None
+    assert report["selection"] is None
 
 
 # -------- federations that grow
 
 
-def test_a_federation_goes_through_train_join_and_evaluate(run):
-    kept = run.folder / "kept.npz"
+def fingerprints(report: dict[str, Any]) -> set[str]:
+    return {member["fingerprint"] for member in report["members"]}
 
-    def refused(expected: str | None = None, **settings: Any) -> None:
-        with raises(
-            ConfigError,
-            field="run-config federation",
-            **({"expected": expected} if expected else {}),
-        ):
-            run(nodes={1}, **{"federation": str(kept)} | settings)
+
+def test_a_federation_goes_through_train_join_and_evaluate(run):
+    file = run.folder / "kept.npz"
+
+    def refused(expected: str = "", **settings: Any) -> None:
+        with raises(ConfigError, field="run-config federation") as error:
+            run(nodes={1}, **{"federation": str(file)} | settings)
+        if expected:
+            assert error.value.expected == expected
 
     for action in ("join", "withdraw", "evaluate"):
         refused("the server's own file", action=action)
     for name in ("model.npz", "metrics.json", "report.html", "figures.csv"):
         refused(federation=str(run.out / name))
     refused("a file", federation="~nobody-of-this-name/f.npz")
-    first = run(nodes={1}, hash_dim=256, federation=str(kept), rule="novelty")
+    first = run(nodes={1}, hash_dim=256, federation=str(file), rule="novelty")
     assert len(first["members"]) > 1
-    again = run(nodes={1}, action="evaluate", federation=str(kept))
-    assert [again[name] for name in ("members", "sha256")] == [
-        first[name] for name in ("members", "sha256")
-    ]
-    before = kept.read_bytes()
+    again = run(nodes={1}, action="evaluate", federation=str(file))
+    assert again["members"] == first["members"]
+    assert again["sha256"] == first["sha256"]
+    before = file.read_bytes()
     refused("none yet")
     with raises(AggregationError, counted=0, missing={"Mallory": TOO_MANY}):
-        run(nodes={2}, action="join", federation=str(kept), max_examples=19)
-    assert kept.read_bytes() == before
-    joined = run(nodes={2}, action="join", federation=str(kept), max_examples=20)
+        run(nodes={2}, action="join", federation=str(file), max_examples=19)
+    assert file.read_bytes() == before
+    joined = run(nodes={2}, action="join", federation=str(file), max_examples=20)
     assert (joined["rule"], joined["examples"]) == ("novelty", 40)
-    assert {each["fingerprint"] for each in joined["members"]} <= {
-        each["fingerprint"] for each in first["members"]
-    }
-    assert [member.name for member in Federation.load(kept).members] == [
-        "Mallory",
-        "Ulm",
-    ]
-    before = kept.read_bytes()
-    assert run(action="evaluate", federation=str(kept))["evaluation"]["examples"] == 40
-    assert kept.read_bytes() == before
+    assert fingerprints(joined) <= fingerprints(first)
+    parties = [member.name for member in Federation.load(file).members]
+    assert parties == ["Mallory", "Ulm"]
+    before = file.read_bytes()
+    assert run(action="evaluate", federation=str(file))["evaluation"]["examples"] == 40
+    assert file.read_bytes() == before
     for name, value in (("decay", "0.5"), ("rule", "novelty"), ("max-examples", 20)):
         with raises(ConfigError, field=f"run-config {name}"):
-            run(action="evaluate", federation=str(kept), **{name: value})
+            run(action="evaluate", federation=str(file), **{name: value})
 
 
 def test_members_of_a_saved_run_have_their_names_in_the_report_of_a_later_one(run):
-    kept = str(run.folder / "kept.npz")
-    run(nodes={2}, federation=kept)
-    # Mallory's, who is in the file
-    report = run(action="join", federation=kept, spoil=empty)
+    file = str(run.folder / "kept.npz")
+    run(nodes={2}, federation=file)
+    # What Mallory sends, who is in the file, is empty.
+    report = run(action="join", federation=file, spoil=empty)
     assert names(report) == ["Ulm"]
-    assert (
-        report["absent"]["evaluation"].keys()
-        == report["absent"]["selection"].keys()
-        == {"Mallory"}
-    )
-    report = run(action="evaluate", federation=kept, spoil=empty)
+    assert report["absent"]["selection"].keys() == {"Mallory"}
+    assert report["absent"]["evaluation"].keys() == {"Mallory"}
+    report = run(action="evaluate", federation=file, spoil=empty)
     assert report["absent"]["evaluation"].keys() == {"Mallory"}
 
 
 ONE_HASH = {"scaling": "none", "rule": "novelty", "decay": "0.5"}
-RUNS = [
-    {},
-    ONE_HASH,
-    {"scaling": "none", "decay": "0.5"},
-    {"scaling": "none", "rule": "novelty"},
-]
-RUNS += [{"ranges": "-1:5"}, {"action": "join"}, {"action": "evaluate"}]
 
 
-@pytest.mark.parametrize("settings", RUNS, ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        ONE_HASH,
+        {"scaling": "none", "decay": "0.5"},
+        {"scaling": "none", "rule": "novelty"},
+        {"ranges": "-1:5"},
+        {"action": "join"},
+        {"action": "evaluate"},
+    ],
+    ids=str,
+)
 def test_server_and_parties_without_anything_of_their_own_have_the_same_file(
     settings, run
 ):
     copy = run.folder / "party.npz"
-    kept = str(run.folder / "kept.npz")
     if "action" in settings:
-        run(nodes={1}, federation=kept, **ONE_HASH)
-        settings = settings | {"federation": kept}
+        file = str(run.folder / "kept.npz")
+        run(nodes={1}, federation=file, **ONE_HASH)
+        settings = settings | {"federation": file}
     run.party = {"class_prior": False, "on_model": lambda model: model.save(copy)}
     report = run(**settings)
     assert copy.read_bytes() == (run.out / "model.npz").read_bytes()
@@ -595,17 +603,14 @@ def test_of_noisy_counts_the_copies_differ_in_the_record_of_the_releases_alone(r
     run.make_private()
     run.party["on_model"] = lambda model: model.save(copy)
     run(**NOISY, delta=1e-5, scale="1")
-    (server,), (party,) = (
-        FlyNNClassifier.load(path).model_.members
-        for path in (run.out / "model.npz", copy)
-    )
-    assert (server.spec, server.scoring) == (party.spec, party.scoring)
+    (server,) = FlyNNClassifier.load(run.out / "model.npz").model_.members
+    (party,) = FlyNNClassifier.load(copy).model_.members
+    assert server.spec == party.spec
+    assert server.scoring == party.scoring
     assert (server.counts.array == party.counts.array).all()
-    assert (
-        sum(each.variance * each.times for each in server.counts.noise)
-        == party.counts.noise[0].variance
-    )
-    assert len(party.counts.noise) == 1
+    (noise,) = party.counts.noise
+    variances = [release.variance * release.times for release in server.counts.noise]
+    assert sum(variances) == noise.variance
 
 
 @pytest.mark.parametrize("more", [{"delta": 1e-5}, {}, {"n_released": 20}])
@@ -614,18 +619,12 @@ def test_a_private_run_reports_its_guarantee(more, run, capsys):
     report = run(**NOISY, scale="1", **more)
     privacy = report["privacy"]
     model = FlyNNClassifier.load(run.out / "model.npz")
-    assert (
-        model.guarantee_
-        == privacy["guarantee"]
-        == mechanism_from_dict(privacy["mechanism"]).guarantee()
-    )
-    assert (privacy["epsilon"], privacy["delta"]) == (
-        pytest.approx(1.0, rel=0.01),
-        more.get("delta", 0.0),
-    )
-    assert [
-        report[name] for name in ("examples", "evaluation", "selection", "columns")
-    ] == [None] * 4
+    mechanism = mechanism_from_dict(privacy["mechanism"])
+    assert model.guarantee_ == privacy["guarantee"] == mechanism.guarantee()
+    assert privacy["epsilon"] == pytest.approx(1.0, rel=0.01)
+    assert privacy["delta"] == more.get("delta", 0.0)
+    for name in ("examples", "evaluation", "selection", "columns"):
+        assert report[name] is None, name
     assert [party["examples"] for party in report["parties"]] == [None, None]
     assert model.counts_.noise_variance == pytest.approx((2 * privacy["noise_sd"]) ** 2)
     printed = " ".join(capsys.readouterr().out.split())
@@ -650,11 +649,12 @@ def test_parties_that_keep_their_results_are_named_where_they_are_asked(run):
 
 
 def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
-    report = run(
-        spoil=lambda content, kind: (
-            content if kind == MessageType.TRAIN else RecordDict()
-        )
-    )
+    def spoil(content: RecordDict, kind: str) -> RecordDict:
+        if kind == MessageType.TRAIN:
+            return content
+        return RecordDict()
+
+    report = run(spoil=spoil)
     assert (report["missing"], report["examples"]) == ({}, 40)
     assert report["absent"]["evaluation"] == {"Mallory": f"{UNREAD} (KeyError)"}
     with monkeypatch.context() as patch:
@@ -665,39 +665,47 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
     monkeypatch.setattr(reports, "run_metrics", fail(KeyError("x")))
     with pytest.raises(KeyError):
         run()
-    assert (
-        FlyNNClassifier.load(run.out / "model.npz").model_.members[0].counts.n_examples
-        == 40
-    )
+    model = FlyNNClassifier.load(run.out / "model.npz").model_
+    assert model.members[0].counts.n_examples == 40
 
 
-ALL = {"federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"}
+RESULTS = ["federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"]
+ALL = set(RESULTS)
 
 
-@pytest.mark.parametrize("is_full", [False, True])
-def test_counts_that_are_not_the_pooled_ones_fail_the_run(
-    is_full, run, monkeypatch, capsys
-):
-    whole = reports.run_metrics
+def names_of_files(run: Runner) -> set[str]:
+    return {path.name for path in run.out.iterdir()}
 
-    def unequal(*args: Any) -> dict[str, Any]:
-        report = whole(*args)
-        return report | {
-            "sha256": report["sha256"] | {"pooled": "34cd", "equal": False}
-        }
 
-    monkeypatch.setattr(reports, "run_metrics", unequal)
-    if is_full:
-        monkeypatch.setattr(os, "fsync", fail(OSError(errno.ENOSPC, "x")))
-    unwritten = (
-        "federation.npz, model.npz, metrics.json, report.html, figures.csv, " * is_full
-    )
-    with raises(FlyNNError, field="results", got=f"{unwritten}equal"):
+@pytest.fixture
+def unequal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports say that the counts are not the pooled ones."""
+    run_metrics = reports.run_metrics
+
+    def reported(*args: Any) -> dict[str, Any]:
+        report = run_metrics(*args)
+        report["sha256"] |= {"pooled": "34cd", "equal": False}
+        return report
+
+    monkeypatch.setattr(reports, "run_metrics", reported)
+
+
+@pytest.mark.usefixtures("unequal")
+def test_counts_that_are_not_the_pooled_ones_fail_the_run(run, capsys):
+    with raises(FlyNNError, field="results", got="equal"):
         run()
     assert "NO" in capsys.readouterr().out
-    assert is_full or {path.name for path in run.out.iterdir()} == ALL | {
-        ".federation.npz.lock"
-    }
+    assert names_of_files(run) == ALL | {".federation.npz.lock"}
+
+
+@pytest.mark.usefixtures("unequal")
+def test_counts_that_are_not_the_pooled_ones_fail_the_run_on_a_full_disk(
+    run, monkeypatch, capsys
+):
+    monkeypatch.setattr(os, "fsync", fail(OSError(errno.ENOSPC, "x")))
+    with raises(FlyNNError, field="results", got=", ".join([*RESULTS, "equal"])):
+        run()
+    assert "NO" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -732,43 +740,38 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     assert str(run.folder) not in str(error.value)
     assert all(str(run.folder) in record.getMessage() for record in caplog.records)
     out = capsys.readouterr().out
-    # from which the run can go on
+    expected = (ALL - full) | {".federation.npz.lock"}
     if "federation.npz" in full:
-        kept = {"federation.unfinished.npz"}
-    else:
-        kept = set()
-    assert {path.name for path in run.out.iterdir()} == (ALL - full) | {
-        ".federation.npz.lock"
-    } | kept
+        # The run can go on from what is there.
+        expected |= {"federation.unfinished.npz"}
+    assert names_of_files(run) == expected
     # The whole of a report that cannot be written stands in the log.
-    report = json.JSONDecoder().raw_decode(
-        out[out.index("{") :]
-        if "metrics.json" in full
-        else (run.out / "metrics.json").read_text()
-    )[0]
+    if "metrics.json" in full:
+        report, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
+    else:
+        report = json.loads((run.out / "metrics.json").read_text())
     assert report["examples"] == 40
-    assert ["SHA-256", "of", "the", "counts", report["sha256"]["federated"]] in map(
-        str.split, out.splitlines()
-    )
+    lines = [line.split() for line in out.splitlines()]
+    digest = report["sha256"]["federated"]
+    assert ["SHA-256", "of", "the", "counts", digest] in lines
     assert f"{report['evaluation']['accuracy']:.4f}" in out
     for name in {"model.npz", "federation.npz"} - full:
         members = FlyNNClassifier.load(run.out / name).model_.members
-        assert reports.counts_sha256(members) == report["sha256"]["federated"]
+        assert reports.counts_sha256(members) == digest
 
 
 def test_an_update_is_in_the_report_with_its_digests(run, capsys):
-    kept = str(run.folder / "kept.npz")
-    (X, y) = points(20)
-    first = run(federation=kept)
+    file = str(run.folder / "kept.npz")
+    X, y = points(20)
+    first = run(federation=file)
     run.party["previous"] = Samples(X, y)
-    same = run(action="update", federation=kept)
+    same = run(action="update", federation=file)
     assert same["sha256"]["federated"] == first["sha256"]["federated"]
-    updates = [
-        (each["party"], each["before"] == each["now"]) for each in same["updates"]
-    ]
-    assert updates == [("Ulm", True), ("Mallory", True)]
+    assert [update["party"] for update in same["updates"]] == ["Ulm", "Mallory"]
+    for update in same["updates"]:
+        assert update["before"] == update["now"]
     assert "parties updated" in capsys.readouterr().out
     run.party["previous"] = Samples(X[1:], y[1:])  # not what was counted
     with pytest.raises(AggregationError):
-        run(action="update", federation=kept)
-    assert run(action="evaluate", federation=kept)["sha256"] == same["sha256"]
+        run(action="update", federation=file)
+    assert run(action="evaluate", federation=file)["sha256"] == same["sha256"]

@@ -1,6 +1,4 @@
-"""The verb `try`: a federation of files in this process, and the faults that it tells
-before.
-"""
+"""The verb `try`: a federation of files in this process, and their faults."""
 
 from __future__ import annotations
 
@@ -38,8 +36,9 @@ def hospital(
     separator: str = ",",
     **renamed: str,
 ) -> list[dict[str, str]]:
-    """Write a file of patients, with other names for some columns or labels, and return
-    its rows.
+    """Write a file of patients, and return its rows.
+
+    Some columns or labels may have other names.
     """
     random = np.random.default_rng(seed)
     rows = []
@@ -60,11 +59,9 @@ def hospital(
         out = csv.writer(stream, delimiter=separator)
         for row in [{name: name for name in columns}, *rows]:
             cells = [renamed.get(row[name], row[name]) for name in columns]
-            out.writerow(
-                [text.replace(".", ",") for text in cells]
-                if separator == ";"
-                else cells
-            )
+            if separator == ";":
+                cells = [text.replace(".", ",") for text in cells]
+            out.writerow(cells)
     return rows
 
 
@@ -197,19 +194,16 @@ def test_a_column_splits_a_file_into_parties(capsys):
 
 
 def test_the_parts_of_a_file_are_read_as_the_whole_one(folder, capsys):
-    """One part has groups of three digits alone, of which its own rows would not tell
-    the decimal mark.
-    """
-    rows = [f"a;1,{i % 10}5;{'no' if i % 2 else 'yes'}" for i in range(40)]
-    rows += [f"b;{i + 1},250;{'no' if i % 2 else 'yes'}" for i in range(40)]
+    """One part alone would not tell the decimal mark: it has groups of three digits."""
+    labels = ["yes", "no"] * 20
+    rows = [f"a;1,{i % 10}5;{label}" for i, label in enumerate(labels)]
+    rows += [f"b;{i + 1},250;{label}" for i, label in enumerate(labels)]
     (folder / "whole.csv").write_text("site;dose;label\n" + "\n".join(rows) + "\n")
     parts, dialect = try_files._split([str(folder / "whole.csv")], "site", {}, folder)
     assert dialect == {"separator": ";", "decimal": ",", "encoding": "utf-8"}
     assert [part.stem for part in parts] == ["a", "b"]
-    assert (
-        try_files.run_files([str(folder / "whole.csv")], {"test-fraction": 0.0}, "site")
-        == 0
-    )
+    settings = {"test-fraction": 0.0}
+    assert try_files.run_files([str(folder / "whole.csv")], settings, "site") == 0
     assert "REFUSED" not in capsys.readouterr().out
 
 
@@ -248,8 +242,9 @@ def test_the_faults_of_all_files_are_told_at_once(capsys):
 
 @pytest.mark.usefixtures("faulty")
 def test_the_settings_mend_the_faults_as_it_is_on_record(capsys):
-    """Parties and classes of a run with these files and settings; a note about a label
-    of few, and a party alone.
+    """Parties and classes of a run with these files and settings.
+
+    Also a note about a label of few, and a party alone.
     """
 
     def mended(case: list[str]) -> str:
@@ -257,8 +252,10 @@ def test_the_settings_mend_the_faults_as_it_is_on_record(capsys):
         given = [part for text in settings.split() for part in ("--set", text)]
         report = tried(*(f"{name}.csv" for name in files.split()), *given)
         assert report["missing"].keys() == {*files.split()} - {*names(report)}
-        note = ", with a note" * ("more.csv: note: 1 of 3" in capsys.readouterr().out)
-        return f"{', '.join(names(report))} with the classes {report['classes']}{note}"
+        text = f"{', '.join(names(report))} with the classes {report['classes']}"
+        if "more.csv: note: 1 of 3" in capsys.readouterr().out:
+            text += ", with a note"
+        return text
 
     assert_refused_as_on_record(Path(__file__).parent / "mended.txt", {"try": mended})
 
@@ -317,8 +314,9 @@ def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):
 
 
 def test_what_cannot_be_set_or_split_is_refused_as_it_is_on_record(folder, monkeypatch):
-    """Files, the column to split one by, and settings; more than two parts are too many
-    here.
+    """Files, the column to split one by, and settings.
+
+    More than two parts are too many here.
     """
     monkeypatch.setattr(try_files, "_MOST_PARTS", 2)
     np.savez(folder / "own.npz", X=np.zeros((2, 2)), y=np.zeros(2))

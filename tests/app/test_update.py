@@ -1,6 +1,4 @@
-"""Updates and withdrawals of deployed parties: digests at both ends, and processes that
-are killed meanwhile.
-"""
+"""Updates and withdrawals of deployed parties: digests, and killed processes."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from tests.fakes import points
 
 
 class Deployed(Loopback):
-    """Parties with files of their own: Ulm has the file `now` of `folder`, and had
-    `then`.
-    """
+    """Parties with files of their own in `folder`: Ulm has `now`, and had `then`."""
 
     folder: Path
     ulm: dict[str, Any]
@@ -73,16 +69,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
 
 
 def digests(run: Runner, **settings: Any) -> dict[str, Any]:
-    """The one change of a run with a party, which is the same in the report and in the
-    party's record.
-    """
+    """The one change of a run: the same in the report and in the party's record."""
     report = run(federation="kept.npz", **settings)
-    told = [
-        json.loads(line)["change"]
-        for line in Path("left.jsonl").read_text().splitlines()
-    ]
+    records = map(json.loads, Path("left.jsonl").read_text().splitlines())
+    changes = [record["change"] for record in records if record["change"]]
     (ours,) = report["updates"]
-    assert ours == {"party": "Ulm", **[change for change in told if change][-1]}
+    assert ours == {"party": "Ulm", **changes[-1]}
     return dict(ours)
 
 
@@ -90,19 +82,20 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
     def of_ulm() -> list[dict[str, Any]]:
         members = Federation.load("kept.npz").members
         return [
-            {"examples": each.examples, "sha256": list(each.sha256)}
-            for each in members
-            if each.name == "Ulm"
+            {"examples": member.examples, "sha256": list(member.sha256)}
+            for member in members
+            if member.name == "Ulm"
         ]
 
     then = Deployed.ulm
     (first,) = of_ulm()
     Deployed.ulm = then | {"data-path": "now.npz", "previous-path": "then.npz"}
-    found = digests(run, action="update")
+    update = digests(run, action="update")
     (now,) = of_ulm()
-    assert (found["before"], found["now"]["examples"]) == (first, now["examples"])
-    # of the members that were selected
-    assert {*now["sha256"]} <= {*found["now"]["sha256"]} - {*first["sha256"]}
+    assert update["before"] == first
+    assert update["now"]["examples"] == now["examples"]
+    # The file has those of the members that were selected.
+    assert {*now["sha256"]} <= {*update["now"]["sha256"]} - {*first["sha256"]}
     Deployed.ulm = then | {"data-path": "now.npz", "leave": True}
     assert digests(run, action="withdraw") == {
         "party": "Ulm",
@@ -113,8 +106,9 @@ def test_both_ends_have_the_digests_of_an_update_and_a_withdrawal(run):
 
 
 def update_and_die(folder: str, at: int) -> None:
-    """Update the federation in a process that is killed before its call number `at`
-    that syncs or renames a file.
+    """Update the federation, and be killed before a call that syncs or renames a file.
+
+    `at` is the number of the call.
     """
     calls = 0
 
@@ -130,7 +124,8 @@ def update_and_die(folder: str, at: int) -> None:
 
     for name in ("_run_id", "_node_id", "_task_id"):
         setattr(TaskIdentity, name, 1)
-    os.fsync, os.replace = killing(os.fsync), killing(os.replace)
+    os.fsync = killing(os.fsync)
+    os.replace = killing(os.replace)
     Deployed.folder = Path(folder)
     Deployed.ulm = {"data-path": "now.npz", "party-id": "Ulm"} | THEN
     runner = Runner(Path(folder))

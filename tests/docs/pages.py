@@ -18,9 +18,7 @@ PAGES = sorted(
 
 
 class Block(NamedTuple):
-    """One fenced block of a page: its language, its text, and the text of the output
-    block that follows it, if any.
-    """
+    """One fenced block of a page: its language, its text, and its output if any."""
 
     language: str
     text: str
@@ -38,8 +36,9 @@ def text_of(page: str) -> str:
 
 
 def all_blocks(page: str) -> Iterator[Block]:
-    """The fenced blocks of a page in their order; a block `text` right behind another
-    is that one's output.
+    """The fenced blocks of a page in their order.
+
+    A block `text` right behind another one is the output of that.
     """
     for language, text, output in _FENCE.findall(text_of(page)):
         yield Block(language, text, output or None)
@@ -51,9 +50,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def run_python(text: str, page: str, names: dict[str, Any]) -> str:
-    """Run a Python block of a page with the names of earlier ones, as in a session that
-    goes on; what it prints.
-    """
+    """Run a Python block of a page with the names of earlier ones; returns the output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(text, page, "exec"), names)

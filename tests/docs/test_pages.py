@@ -1,5 +1,4 @@
-"""Pages of the documentation: their Python runs and prints what they say, and their
-links lead somewhere.
+"""Pages of the documentation: what their Python prints, and where their links lead.
 
 `tests/integration/test_pages.py` runs the pages with shell commands from top to bottom.
 """
@@ -34,8 +33,9 @@ COMMANDS_RUN_BY = {
 `tests/integration/test_pages.py` runs all others."""
 
 WITH_COMMANDS = [page for page in PAGES if blocks(page, "bash")]
-# blocks `sh` as README's first command
 INSTALLS = {"docs/contributing.md", "docs/index.md", "docs/tutorial/digits.md"}
+"""Pages with blocks `sh`, as README's first command is one."""
+
 PYTHON_ONLY = [
     page
     for page in PAGES
@@ -50,7 +50,7 @@ def test_the_python_of_a_page_runs_and_prints_what_the_page_says(
     for package in ("flwr", "pandas", "opendp", "dp_accounting"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    # the module of the reader's own app that README imports
+    # README imports this module of the reader's own app.
     theirs = types.ModuleType("my_app.task")
     theirs.load_data = lambda context: ([[0.0]], [0], [[0.0]], [0])  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_app", types.ModuleType("my_app"))
@@ -132,12 +132,13 @@ def test_the_results_are_those_that_the_experiments_wrote() -> None:
 def test_every_page_with_commands_has_its_test() -> None:
     assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
     for page, tests in COMMANDS_RUN_BY.items():
-        assert all(page in (ROOT / test).read_text(encoding="utf-8") for test in tests)
-    assert {page for page in PAGES if blocks(page, "sh")} == INSTALLS | {
-        "docs/how_to/deploy_tls.md"
-    }
+        for test in tests:
+            assert page in (ROOT / test).read_text(encoding="utf-8"), test
+    pages_with_sh = {page for page in PAGES if blocks(page, "sh")}
+    assert pages_with_sh == INSTALLS | {"docs/how_to/deploy_tls.md"}
     for page in INSTALLS:
-        assert all(block.startswith("python3 -m venv") for block in blocks(page, "sh"))
+        for block in blocks(page, "sh"):
+            assert block.startswith("python3 -m venv"), page
 
 
 def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> None:
@@ -147,8 +148,9 @@ def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> No
     ):
         for number, block in enumerate(blocks(page, "bash"), start=1):
             assert f"page_block {page} {number}" in script
-            # one copy, in the page
-            assert not any(line in script for line in block.splitlines())
+            # The page has the only copy.
+            for line in block.splitlines():
+                assert line not in script
 
 
 def test_the_tables_of_settings_are_those_of_the_package(

@@ -21,9 +21,7 @@ def rewrite(
     seal: bool = True,
     compression: int = zipfile.ZIP_DEFLATED,
 ) -> None:
-    """Rewrite a file with changed header and arrays, and a digest that fits if it is
-    sealed.
-    """
+    """Rewrite a file with changed header and arrays; sealed, its digest fits."""
     with np.load(path) as file:
         arrays = dict(file)
     fields = json.loads(arrays.pop("header").tobytes())
@@ -34,7 +32,9 @@ def rewrite(
     else:
         text = json.dumps(fields).encode()
     parts = {"header": np.frombuffer(text, np.uint8), **arrays}
-    parts["digest"] = model_file.digest_of(*parts.values()) if seal else digest
+    if seal:
+        digest = model_file.digest_of(*parts.values())
+    parts["digest"] = digest
     with zipfile.ZipFile(path, "w", compression) as archive:
         for name, array in parts.items():
             with archive.open(f"{name}.npy", "w") as member:
@@ -61,9 +61,7 @@ def set_to(*keys: Any, value: Any) -> Change:
 
 
 def wrong_arrays(name: str, field: str, largest: int) -> dict[str, tuple[Change, str]]:
-    """Wrong forms of a matrix of int32 up to a magnitude: changes, and the field of the
-    error about each.
-    """
+    """Wrong forms of a matrix of int32 up to a magnitude, and the fields of the errors."""
     of_shape = {
         "transposed": lambda array: np.ascontiguousarray(array.T),
         "flat": np.ravel,

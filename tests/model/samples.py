@@ -1,6 +1,4 @@
-"""Samples of three classes, and a specification, on which several tests of models
-learn.
-"""
+"""Samples of three classes, and a specification, for several tests of models."""
 
 from __future__ import annotations
 

@@ -101,36 +101,40 @@ def test_columns_of_any_size_make_hashes_of_moderate_numbers(exponent):
 
 
 def sizes(case):
-    """Rows and active bits of an effort, of so many samples and classes; of given ones
-    as in `HashSpec.suggest`.
+    """Rows and active bits of an effort, of so many samples and classes.
+
+    With given ones they are as in `HashSpec.suggest`.
     """
     effort, n, n_classes = case
     plan = HashPlan(4, n_classes, n, "auto", effort=effort)
     specs = plan.specs(COLUMNS)
-    assert len(specs) == (1 if effort == "quick" else 6)
-    assert (plan.has_gram, plan.most_members) == (
-        effort == "thorough",
-        1 if effort == "quick" else 3,
-    )
+    if effort == "quick":
+        assert len(specs) == plan.most_members == 1
+    else:
+        assert len(specs) == 6
+        assert plan.most_members == 3
+    assert plan.has_gram == (effort == "thorough")
     for given in (
         {"hash_dim": 512},
         {"hash_nnz": 16},
         {"hash_dim": 512, "hash_nnz": 16},
     ):
-        suggested = HashSpec.suggest(4, 150 if n is None else n, n_classes, **given)
+        n_samples = n
+        if n is None:
+            n_samples = 150
+        suggested = HashSpec.suggest(4, n_samples, n_classes, **given)
         for spec in replace(plan, **given).specs(COLUMNS):
-            assert (spec.hash_dim, spec.hash_nnz) == (
-                suggested.hash_dim,
-                suggested.hash_nnz,
-            )
-    # all candidates have them
+            assert spec.hash_dim == suggested.hash_dim
+            assert spec.hash_nnz == suggested.hash_nnz
+    # All candidates have the same sizes.
     ((hash_dim, hash_nnz),) = {(spec.hash_dim, spec.hash_nnz) for spec in specs}
     return f"{hash_dim} rows, {hash_nnz} of them active"
 
 
 def rows_of_gram(case):
-    """Rows of the Gram matrix, of so many features, classes and samples: they follow
-    from the bytes of a perceptron.
+    """Rows of the Gram matrix, of so many features, classes and samples.
+
+    They follow from the bytes of a perceptron.
     """
     n_features, n_classes, n = case
     rows = gram_rows(n_features, n_classes, n)

@@ -1,5 +1,6 @@
-"""The class prior: frequencies of the counted samples, or of one party, beside parts
-that take all classes alike.
+"""The class prior: frequencies of the counted samples, or of one party.
+
+The other parts of a model take all classes alike.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ X[np.arange(60), np.minimum(CODES, 2)] += 1.5
 
 def trained(points, codes, n_members=1):
     """A model of some samples, by all four classes."""
+    weights = WEIGHTS
+    if n_members == 1:
+        weights = (1.0,)
     members = []
-    for spec, weight in zip(
-        SPECS[:n_members], (1.0,) if n_members == 1 else WEIGHTS, strict=True
-    ):
+    for spec, weight in zip(SPECS[:n_members], weights, strict=True):
         counts = ClassCounts.from_data(flynn_hash(spec), points, codes, 4)
         members.append(
             ModelMember(spec, counts, ScoringRule("balanced", 0.6, 0.7), weight)
@@ -50,9 +52,7 @@ def trained(points, codes, n_members=1):
 
 
 def likelihood(own, shares, strength):
-    """Logarithm of the probability of a sequence with these class sizes, drawn from an
-    urn that learns.
-    """
+    """Log probability of a sequence with these class sizes from an urn that learns."""
     urn = [
         strength * share + before
         for mine, share in zip(own, shares, strict=True)
@@ -73,7 +73,7 @@ def test_frequencies_are_smoothed_by_each_number_of_samples_as_likely_as_it_make
     shares = [(size + 1) / (sum(everyone) + 4) for size in everyone]
     strengths = [2.0**power for power in range(-1, 16)]
     logs = [likelihood(own, shares, m) for m in strengths]
-    likely = [math.exp(each - max(logs)) for each in logs]
+    likely = np.exp(np.array(logs) - max(logs))
     smoothed = [
         [
             (mine + m * share) / (sum(own) + m)
@@ -81,10 +81,12 @@ def test_frequencies_are_smoothed_by_each_number_of_samples_as_likely_as_it_make
         ]
         for m in strengths
     ]
-    found = np.exp(log_frequencies(own, everyone))
-    assert_allclose(found, np.average(smoothed, axis=0, weights=likely), rtol=1e-6)
-    assert found.sum() == pytest.approx(1)
-    assert (found > 0).all()
+    frequencies = np.exp(log_frequencies(own, everyone))
+    assert_allclose(
+        frequencies, np.average(smoothed, axis=0, weights=likely), rtol=1e-6
+    )
+    assert frequencies.sum() == pytest.approx(1)
+    assert (frequencies > 0).all()
 
 
 def test_a_party_like_the_others_has_their_frequencies_and_one_unlike_them_its_own():
@@ -97,10 +99,8 @@ def test_a_party_like_the_others_has_their_frequencies_and_one_unlike_them_its_o
         (60, 30, 10): 1e-3,
     }
     for own, most in near.items():
-        assert (
-            np.abs(np.exp(log_frequencies(own, everyone)) - [0.6, 0.3, 0.1]).max()
-            < most
-        )
+        frequencies = np.exp(log_frequencies(own, everyone))
+        assert np.abs(frequencies - [0.6, 0.3, 0.1]).max() < most
     for own in ([0, 0, 200], [0, 100, 100], [0, 0, 10**9]):
         assert_allclose(
             np.exp(log_frequencies(own, everyone)), np.divide(own, sum(own)), atol=6e-3
@@ -136,11 +136,10 @@ def test_the_prior_of_counts_is_their_class_sizes_times_the_weights(sizes, weigh
         np.repeat(sizes, 5).reshape(4, 5), hash_nnz=5, spec_fingerprint=64 * "0"
     )
     for weight in (np.ones(4), np.array(weights)):
-        total = sum(size * each for size, each in zip(sizes, weight, strict=True))
-        expected = [
-            size * each / total if total else 0.25
-            for size, each in zip(sizes, weight, strict=True)
-        ]
+        weighted = np.array(sizes) * weight
+        if not weighted.any():
+            weighted = np.ones(4)
+        expected = weighted / weighted.sum()
         assert_allclose(
             np.exp(counted_prior(counts, weight)), expected, rtol=1e-9, atol=1e-300
         )
@@ -190,8 +189,8 @@ def test_probabilities_are_those_of_equal_classes_times_frequencies_and_weights(
             assert_array_equal(model.predict_proba(X), equal.predict_proba(X))
             continue
         sizes = [
-            (each == POSITIVE).sum() * (weight or {}).get(each, 1)
-            for each in ("sick", "well")
+            (label == POSITIVE).sum() * (weight or {}).get(label, 1)
+            for label in ("sick", "well")
         ]
         expected = equal.predict_proba(X) * sizes
         assert_allclose(
@@ -232,9 +231,10 @@ def test_the_prior_follows_the_counts(weight):
         temperature=0.4,
         class_weight=weight,
     )
-    assert {each.model_.sha256() for each in (batches, merged, counted)} == {whole}
+    for same in (batches, merged, counted):
+        assert same.model_.sha256() == whole
     assert merged.forget(X[parts[2]], POSITIVE[parts[2]]).model_.sha256() == rest
-    # a prior of one's own is gone
+    # A prior of one's own is gone.
     assert merged.with_prior(["sick"]).with_prior().model_.sha256() == rest
 
 
@@ -247,10 +247,8 @@ def test_files_keep_the_prior_and_whether_it_follows_the_counts(tmp_path):
         model = FlyNNClassifier(SPECS[0], class_weight=weight).fit(X, POSITIVE)
         model.save(tmp_path / "model.npz")
         loaded = FlyNNClassifier.load(tmp_path / "model.npz")
-        assert (loaded.class_weight, loaded.model_.sha256()) == (
-            expected,
-            model.model_.sha256(),
-        )
+        assert loaded.class_weight == expected
+        assert loaded.model_.sha256() == model.model_.sha256()
 
 
 def test_a_weight_of_0_excludes_a_class():
@@ -278,12 +276,10 @@ def test_probabilities_are_those_of_the_model_times_the_frequencies(n_members):
     )
     assert (scores[:, 3] < scores[:, :3].min(axis=1)).all()  # nobody has a date
     assert_array_equal(own.novelty(X), model.novelty(X))
-    assert (model.model_.prior, own.model_.members) == (None, model.model_.members)
-    assert (
-        own.model_.sha256()
-        != model.model_.sha256()
-        == replace(own.model_, prior=None).sha256()
-    )
+    assert model.model_.prior is None
+    assert own.model_.members == model.model_.members
+    assert own.model_.sha256() != model.model_.sha256()
+    assert replace(own.model_, prior=None).sha256() == model.model_.sha256()
 
 
 def test_priors_come_from_labels_or_frequencies_or_are_taken_away():

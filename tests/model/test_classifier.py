@@ -87,9 +87,10 @@ def test_one_shot_batches_and_one_by_one_are_equal(container):
         parts = FlyNNClassifier(spec=SPEC)
         for first in range(0, len(X), step):
             part = slice(first, first + step)
-            parts.partial_fit(
-                container(X[part]), Y[part], classes=LABELS if first == 0 else None
-            )
+            classes = None
+            if first == 0:
+                classes = LABELS
+            parts.partial_fit(container(X[part]), Y[part], classes=classes)
         assert_array_equal(parts.counts_.array, whole.counts_.array)
         assert_array_equal(parts.decision_function(X), whole.decision_function(X))
     assert_array_equal(fitted().counts_.array, whole.counts_.array)
@@ -99,7 +100,7 @@ BARE = pd.DataFrame(X[:, :4], columns=list("abcd"))
 FAILING = [
     (BARE, Y, {"hash_nnz": 10**6}, "hash_nnz"),
     (BARE[:3] * np.nan, Y[:3], {}, "columns"),
-    # scikit-learn refuses continuous labels
+    # Scikit-learn refuses continuous labels.
     (X[:, :4], np.linspace(0, 1, len(X)), {}, None),
     (X[:, :4], Y, {"scaling": (None,)}, "scaling"),
     (X[:, :4] * 1e38, Y, {"scaling": None}, "X"),
@@ -118,9 +119,12 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(
     model = FlyNNClassifier(hash_dim=64, hash_nnz=4).fit(before, Y)
     state = dict(vars(model))
     expected = model.predict_proba(before)
-    with pytest.raises(ValueError, match=None if field else "continuous") as caught:
+    with pytest.raises(ValueError, match=r".") as caught:
         model.set_params(**change).fit(points, labels)
-    assert getattr(caught.value, "field", None) == field
+    if field is None:
+        assert "continuous" in str(caught.value)
+    else:
+        assert caught.value.field == field
     model.set_params(**{name: state[name] for name in change})
     assert vars(model) == state
     assert_array_equal(model.predict_proba(before), expected)
@@ -143,15 +147,16 @@ def test_all_ways_to_predict_agree(rule, n_classes):
     probabilities = model.predict_proba(points)
     assert_allclose(probabilities.sum(axis=1), 1)
     assert_array_equal(model.classes_[probabilities.argmax(axis=1)], predicted)
-    assert scores.shape == ((300,) if n_classes == 2 else (300, 3))
     if n_classes == 2:
+        assert scores.shape == (300,)
         best = (scores > 0).astype(int)
     else:
+        assert scores.shape == (300, 3)
         best = scores.argmax(axis=1)
     assert_array_equal(model.classes_[best], predicted)
     assert novelty.shape == (300, n_classes)
     assert ((novelty >= 0) & (novelty <= 1)).all()
-    # after the fit they change nothing
+    # After the fit these parameters change nothing.
     model.set_params(rule="novelty", decay=0.1, temperature=9.0)
     assert_array_equal(model.predict_proba(points), probabilities)
 
@@ -271,13 +276,13 @@ REFUSED = [  # other parameters are in `refused.txt`
         DataError,
         {"field": "X", "expected": "5 features", "got": "4"},
     ),
-    # it learns no schema
+    # It learns no schema.
     (
         lambda model: model.fit(np.where(X[0, 0] == X, np.nan, X), Y),
         DataError,
         {"field": "X"},
     ),
-    # by scikit-learn
+    # Scikit-learn refuses these.
     (lambda model: model.partial_fit(X[:2], [1.5, 2.5]), ValueError, {}),
     (forget(-X[:1], Y[:1]), CountsError, {"field": "difference"}),
     (
@@ -318,7 +323,7 @@ def test_classes_are_needed_once_and_a_model_without_them_stays_unfitted():
         none.predict(X)
 
 
-# every fourth sample, and all
+# Every fourth sample, and all.
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
     points = X[::step]
@@ -333,7 +338,7 @@ def test_auto_takes_the_best_of_its_candidates_by_leave_one_out(step):
         decay = (
             FlyNNClassifier(spec=spec).fit(points, labels).model_.member.scoring.decay
         )
-        # by which it is judged
+        # Candidates are judged by balanced accuracy.
         alone = FlyNNClassifier(spec=spec, decay=decay, class_weight="balanced")
         recalls.append(
             balanced_accuracy_score(
@@ -444,7 +449,7 @@ def test_a_model_becomes_a_classifier_whose_scoring_stays():
         again.counts_, "novelty"
     )
     member = given.model_.member
-    # whose parameters are nobody's alone
+    # The parameters of a member are not those of the two.
     two = FlyNNClassifier.from_model(Model((member, member), LABELS))
     assert (two.spec, two.decay, two.temperature, two.rule) == (
         None,

@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_refused_by_column():
 
 def test_gaps_in_an_array_have_a_bit_of_their_own():
     X = RNG.normal(size=(N, 4))
-    # nothing but the gaps tells of the class
+    # Nothing but the gaps tells of the class.
     X[RNG.random((N, 4)) < 0.2 + 0.2 * Y[:, None]] = np.nan
     model = FlyNNClassifier().fit(X[:300], Y[:300])
     assert model.n_features_in_ == 4

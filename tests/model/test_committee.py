@@ -83,15 +83,14 @@ def test_scores_agree_with_the_oracle(rule):
     points = np.concatenate([X, np.random.default_rng(0).normal(size=(50, 5))])
     expected = oracle_scores(model, points)
     novelty = 0
-    for each in model.members:
-        novelty += each.weight * class_novelty(
-            each.counts, each.hash.active(points), each.scoring.decay
-        )
+    for member in model.members:
+        active = member.hash.active(points)
+        novelties = class_novelty(member.counts, active, member.scoring.decay)
+        novelty += member.weight * novelties
     assert_allclose(model.scores(points), expected, rtol=1e-9, atol=1e-12)
     assert_allclose(model.novelty(points), novelty, rtol=1e-12)
-    classifier, threaded = (
-        FlyNNClassifier.from_model(model, n_jobs=n) for n in (None, 2)
-    )
+    classifier = FlyNNClassifier.from_model(model)
+    threaded = FlyNNClassifier.from_model(model, n_jobs=2)
     proba = classifier.predict_proba(points)
     assert_allclose(proba, softmax(expected, axis=1), rtol=1e-9)
     assert_allclose(
@@ -124,8 +123,8 @@ def test_classes_without_samples_come_last_and_get_no_probability(rule):
 @pytest.mark.parametrize("temperature", [1e-300, 1e300])
 def test_no_temperature_makes_probabilities_of_nothing(temperature):
     members = [
-        replace(each, scoring=replace(each.scoring, temperature=temperature))
-        for each in committee().members
+        replace(member, scoring=replace(member.scoring, temperature=temperature))
+        for member in committee().members
     ]
     probabilities = FlyNNClassifier.from_model(
         Model(tuple(members), LABELS)
@@ -247,9 +246,7 @@ def test_samples_that_say_nothing_still_make_a_model():
 
 @pytest.mark.slow
 def test_many_samples_leave_out_a_subsample_of_the_pool():
-    """Beyond the samples that are left out, and beyond those from which hashes have
-    more rows for each winner.
-    """
+    """So many samples are more than are left out; hashes have more rows for a winner."""
     points, labels = make_classification(
         6000, 4, n_informative=3, n_redundant=0, n_classes=3, random_state=1
     )
@@ -272,7 +269,7 @@ FITTED = (
     "print(model.model_.sha256(), "
     "hashlib.sha256(model.decision_function(X).tobytes()).hexdigest())"
 )
-# without vectors, compiled afresh
+# Without vectors, compiled afresh.
 GENERIC = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
 THREADS = [{"OPENBLAS_NUM_THREADS": number} for number in "12"]
 
@@ -292,7 +289,7 @@ def test_every_processor_and_number_of_threads_makes_the_same_model(
     command = [sys.executable, "-c", FITTED.format(parameters)]
     environments = [os.environ, *(os.environ | caches | more for more in settings)]
     printed = {
-        subprocess.run(command, capture_output=True, check=True, env=each).stdout
-        for each in environments
+        subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+        for environment in environments
     }
     assert len(printed) == 1

@@ -210,8 +210,9 @@ SIZES = [
 def test_the_memory_that_is_needed_is_foreseen(
     n_features, hash_dim, row_nnz, n_classes, signed
 ):
-    """Of one hash and its counts, from the drawing to the message; kernels' own arrays
-    tracemalloc does not see.
+    """Of one hash and its counts, from the drawing to the message.
+
+    Tracemalloc does not see the kernels' own arrays.
     """
     spec = HashSpec(n_features, hash_dim, row_nnz, hash_nnz=16, seed=1, signed=signed)
     FlyHash(HashSpec(n_features, 16, row_nnz, 16, seed=1, signed=signed))  # compiles
@@ -219,6 +220,8 @@ def test_the_memory_that_is_needed_is_foreseen(
         hasher = FlyHash(spec)
         counts = ClassCounts.from_data(hasher, np.empty((0, n_features)), [], n_classes)
         message = counts.array.astype(np.uint64)
-    hidden = hasher.rows.nbytes + (0 if hasher.signs is None else hasher.signs.nbytes)
+    hidden = hasher.rows.nbytes
+    if signed:
+        hidden += hasher.signs.nbytes
     assert counts.array.nbytes == message.nbytes == 8 * n_classes * hash_dim
     assert 0.5 < (memory.peak + hidden) / memory_needed(spec, n_classes) < 1.2

@@ -1,6 +1,4 @@
-"""The Gram matrix: sums that add, scores that follow from them, and a model that has
-them.
-"""
+"""The Gram matrix: sums that add, scores that follow, and a model that has them."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import log_softmax, softmax
 from sklearn.datasets import make_classification
 
-from flwr_flynn import FlyNNClassifier, HashSpec
+from flwr_flynn import ClassCounts, FlyNNClassifier, HashSpec
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.gram import (
@@ -76,17 +74,14 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None
     bumps = replace(alike, row_weights=(255, 128, 1, 16, 200, 3))
     steps = replace(bumps, coding="steps")
     assert gram_specs([alike], 64) == (replace(alike, hash_dim=64, hash_nnz=24),)
-    found = gram_specs([bumps, steps, alike, waves, scaled, plain], 64)
     by_relevance = (255, 64, 1, 1, 157, 1)  # the squares
-    bases = [replace(each, row_weights=by_relevance) for each in (bumps, steps)] + [
-        waves,
-        scaled,
-        plain,
-    ]
-    sizes = (12, 13, 13, 13, 13)
-    assert found == tuple(
-        replace(each, hash_dim=n, hash_nnz=4)
-        for each, n in zip(bases, sizes, strict=True)
+    sizes = {"hash_dim": 13, "hash_nnz": 4}
+    assert gram_specs([bumps, steps, alike, waves, scaled, plain], 64) == (
+        replace(bumps, row_weights=by_relevance, hash_dim=12, hash_nnz=4),
+        replace(steps, row_weights=by_relevance, **sizes),
+        replace(waves, **sizes),
+        replace(scaled, **sizes),
+        replace(plain, **sizes),
     )
     assert gram_specs([scaled], 2048)[0].hash_nnz == 512
 
@@ -98,15 +93,15 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None
 def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(
     sizes: list[int],
 ) -> None:
-    found = class_weights(np.array(sizes))
+    weights = class_weights(np.array(sizes))
     filled = [size for size in sizes if size]
-    assert all(1 <= each <= LARGEST_CLASS_WEIGHT for each in found)
+    assert all(1 <= weight <= LARGEST_CLASS_WEIGHT for weight in weights)
     largest = max(sizes)
     if len(set(filled)) < 2:
-        assert set(found) == {1}
+        assert set(weights) == {1}
     for size in filled:
         exact = 4 * (largest / size) ** 0.5
-        ratio = found[sizes.index(size)] / found[sizes.index(largest)]
+        ratio = weights[sizes.index(size)] / weights[sizes.index(largest)]
         assert abs(4 * ratio - min(exact, LARGEST_CLASS_WEIGHT)) <= 0.5 + 1e-9
 
 
@@ -131,7 +126,8 @@ def test_sums_are_those_of_the_samples_one_by_one() -> None:
             GRAM.n_per_class[fold].tolist()
             == np.bincount(Y[held], minlength=3).tolist()
         )
-    assert {each.dtype for each in GRAM.tables} == {np.dtype(np.int64)}
+    for table in GRAM.tables:
+        assert table.dtype == np.int64
 
 
 @pytest.mark.parametrize("largest", [1, LARGEST_CLASS_WEIGHT])
@@ -157,49 +153,47 @@ def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
 ) -> None:
     some = n_classes > Y
     weights = CLASSES[:n_classes]
-    found = GramMatrix.from_data(SPECS, weights, X[some], Y[some]).scoring(
+    scoring = GramMatrix.from_data(SPECS, weights, X[some], Y[some]).scoring(
         SPECS, weights
     )
-    assert found is not None
+    assert scoring is not None
     z = responses(SPECS, X[some]).astype(float)
     fold = content_shares(X[some]) < 0.5
     expected = oracle.gram_log_odds(z, Y[some], np.array(weights), fold, z)
-    assert_allclose(found.log_odds(X[some]), expected, atol=2e-3)
+    assert_allclose(scoring.log_odds(X[some]), expected, atol=2e-3)
 
 
 def test_too_few_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> (
     None
 ):
     assert GramMatrix.zeros(48, 3).scoring(SPECS, CLASSES) is None
-    few = [
-        (X[:0], Y[:0]),
-        (X[:1], Y[:1]),
-        (X[:9], np.zeros(9, np.int64)),
-        (np.ones((8, 6)), np.arange(8) % 2),
-    ]
-    assert [learned(*each) for each in few] == [None] * 4
+    assert learned(X[:0], Y[:0]) is None
+    assert learned(X[:1], Y[:1]) is None
+    assert learned(X[:9], np.zeros(9, np.int64)) is None
+    assert learned(np.ones((8, 6)), np.arange(8) % 2) is None
     for n in range(2, 12):
-        found = learned(X[:n], np.arange(n) % 2)
-        assert found is None or np.isfinite(found.log_odds(X)).all()
-    found = learned(X, Y, 5)
-    assert found.log_odds(X).argmax(axis=1).max() == 2
-    assert np.isfinite(found.log_odds(X)).all()
+        scoring = learned(X[:n], np.arange(n) % 2)
+        assert scoring is None or np.isfinite(scoring.log_odds(X)).all()
+    log_odds = learned(X, Y, 5).log_odds(X)
+    assert log_odds.argmax(axis=1).max() == 2
+    assert np.isfinite(log_odds).all()
 
 
 def nearly_of_samples(share: float, seed: int) -> list[np.ndarray]:
-    """Tables with a direction whose square is below 0 by less than the strength of one
-    fold, and by more than both.
+    """Tables with a direction whose square is below 0.
+
+    By less than the strength of one fold, and by more than both.
     """
     direction = np.random.default_rng(seed).normal(size=48)
     direction /= np.linalg.norm(direction)
-    tables = [each.copy() for each in GRAM.tables]
+    tables = [table.copy() for table in GRAM.tables]
     for fold in range(2):
         square = np.zeros((48, 48))
         square[np.triu_indices(48)] = tables[0][fold]
         square += np.triu(square, 1).T
         size = direction @ square @ direction + share * square.trace()
-        taken = square - size * np.outer(direction, direction)
-        tables[0][fold] = np.rint(taken[np.triu_indices(48)]).astype(np.int64)
+        rest = square - size * np.outer(direction, direction)
+        tables[0][fold] = np.rint(rest[np.triu_indices(48)]).astype(np.int64)
     return tables
 
 
@@ -217,8 +211,8 @@ def test_sums_of_no_samples_give_no_scores_or_finite_ones() -> None:
         nearly_of_samples(2.0**-k, seed) for k in range(4, 24) for seed in range(8)
     ]
     for tables in forged:
-        found = GramMatrix(tuple(tables)).scoring(SPECS, CLASSES)
-        assert found is None or np.isfinite(found.log_odds(X[:3])).all()
+        scoring = GramMatrix(tuple(tables)).scoring(SPECS, CLASSES)
+        assert scoring is None or np.isfinite(scoring.log_odds(X[:3])).all()
 
 
 def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there() -> (
@@ -234,19 +228,15 @@ def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_th
     ):
         there = np.concatenate([np.setdiff1d(there, gone), come])
         model.forget(X[gone], Y[gone]).partial_fit(X[come], Y[come])
-        sums = GramMatrix.from_data(
-            first.scoring.specs, first.weights, X[there], Y[there]
-        )
+        specs = first.scoring.specs
+        sums = GramMatrix.from_data(specs, first.weights, X[there], Y[there])
         scoring = model.model_.gram
-        assert (
-            scoring.sha256()
-            == sums.scoring(first.scoring.specs, first.weights).sha256()
-        )
+        assert scoring.sha256() == sums.scoring(specs, first.weights).sha256()
         assert model._gram.scoring is scoring
     with pytest.raises(CountsError):
         model.forget(X[:200], 1 - np.minimum(Y[:200], 1))  # never there
     assert model.model_.gram is scoring
-    # without samples there are no scores
+    # Without samples there are no scores.
     assert model.forget(X[there], Y[there]).model_.gram is None
 
 
@@ -257,9 +247,7 @@ def wrong_weights(value: int) -> np.ndarray:
 
 
 def test_sums_of_other_classes_and_specs_that_are_none_are_refused() -> None:
-    """Other values of the parameter are in `refused.txt`; what a file may not say is in
-    `test_model_file`.
-    """
+    """Other values are in `refused.txt`, and those of files in `test_model_file`."""
     with raises(CountsError, field="tables"):
         _ = GRAM + GramMatrix.zeros(48, 4)
     with raises(DataError, field="gram"):
@@ -267,10 +255,8 @@ def test_sums_of_other_classes_and_specs_that_are_none_are_refused() -> None:
 
 
 def test_a_model_has_no_gram_matrix_of_other_features() -> None:
-    assert (
-        FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y).model_.gram
-        is None
-    )
+    without = FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y)
+    assert without.model_.gram is None
     model = FlyNNClassifier(hash_dim=32).fit(X, Y).model_
     with raises(DataError, field="gram"):
         replace(model, gram=replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]))
@@ -278,11 +264,10 @@ def test_a_model_has_no_gram_matrix_of_other_features() -> None:
 
 def test_equal_scorings_have_equal_digests() -> None:
     assert SCORING.sha256() == replace(SCORING, weights=SCORING.weights.copy()).sha256()
-    others = [{"bias": SCORING.bias + 1}, {"weights": wrong_weights(5)}]
-    digests = {replace(SCORING, **each).sha256() for each in others} | {
-        SCORING.sha256()
-    }
-    assert len(digests) == 3
+    of_another_bias = replace(SCORING, bias=SCORING.bias + 1)
+    of_other_weights = replace(SCORING, weights=wrong_weights(5))
+    different = {SCORING.sha256(), of_another_bias.sha256(), of_other_weights.sha256()}
+    assert len(different) == 3
     assert not SCORING.weights.flags.writeable
 
 
@@ -293,7 +278,8 @@ def test_equal_scorings_have_equal_digests() -> None:
     "given_", [{"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}]
 )
 def test_a_model_averages_both_log_probabilities(given_: dict) -> None:
-    plain, both = (FlyNNClassifier(gram=n, **given_).fit(X, Y) for n in (0, 48))
+    plain = FlyNNClassifier(gram=0, **given_).fit(X, Y)
+    both = FlyNNClassifier(gram=48, **given_).fit(X, Y)
     assert both.model_.members == plain.model_.members
     ours = plain.with_prior(frequencies=[1, 1, 1]).predict_proba(X)
     theirs = log_softmax(both.model_.gram.log_odds(X), axis=1)
@@ -312,11 +298,8 @@ def test_a_model_averages_both_log_probabilities(given_: dict) -> None:
         rtol=1e-5,
         atol=1e-9,
     )
-    assert (
-        mostly.with_prior().model_.sha256()
-        == both.model_.sha256()
-        != plain.model_.sha256()
-    )
+    assert mostly.with_prior().model_.sha256() == both.model_.sha256()
+    assert both.model_.sha256() != plain.model_.sha256()
 
 
 def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> None:
@@ -327,25 +310,21 @@ def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> Non
     assert fitted.model_.gram is not None
     assert fitted.merge(other).counts_ == whole.counts_
     assert fitted.model_.gram is None
-    # without sums
-    loaded = FlyNNClassifier.from_model(FlyNNClassifier(spec, gram=48).fit(X, Y).model_)
-    assert loaded.forget(X[:3], Y[:3]).model_.gram is None
-    assert (
-        FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2]).model_.gram is None
+    without_sums = FlyNNClassifier.from_model(
+        FlyNNClassifier(spec, gram=48).fit(X, Y).model_
     )
+    assert without_sums.forget(X[:3], Y[:3]).model_.gram is None
+    in_parts = FlyNNClassifier(spec, gram=48).partial_fit(X, Y, [0, 1, 2])
+    assert in_parts.model_.gram is None
 
 
 def test_a_class_without_samples_is_below_the_others() -> None:
     fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
     scores = fitted.model_.scores(X)
-    members = tuple(
-        replace(
-            each,
-            counts=each.counts
-            - type(each.counts).from_data(each.hash, X[Y == 2], Y[Y == 2], 3),
-        )
-        for each in fitted.model_.members
-    )
-    without = replace(fitted.model_, members=members)
+    members = []
+    for member in fitted.model_.members:
+        gone = ClassCounts.from_data(member.hash, X[Y == 2], Y[Y == 2], 3)
+        members.append(replace(member, counts=member.counts - gone))
+    without = replace(fitted.model_, members=tuple(members))
     assert (without.scores(X).argmax(axis=1) < 2).all()
     assert (scores.argmax(axis=1) == 2).any()

@@ -93,8 +93,9 @@ def test_leave_one_out_takes_the_point_out_of_the_mean_class_size(rule):
 @pytest.mark.parametrize("class_weight", [None, "balanced", np.array([1.0, 0.5, 3.0])])
 @pytest.mark.parametrize("rule", RULES)
 def test_log_losses_are_those_of_posteriors_of_retrained_models(rule, class_weight):
-    """With the frequencies of all samples as prior; weights are those of samples, too,
-    up to a factor.
+    """With the frequencies of all samples as prior.
+
+    Weights are those of samples, too, up to a factor.
     """
     rng = np.random.default_rng(8)
     active = hashes(rng, 40, 30, 6)
@@ -146,8 +147,8 @@ def test_losses_of_a_class_of_which_some_samples_are_left_out_weigh_as_all_of_th
     monkeypatch.setattr(leave_one_out, "N_LEFT_OUT", 30)  # about 10 of each class
     for label, share in enumerate([10 / 40, 10 / 15, 1.0]):
         some = (active[y == label], y[y == label])
-        found = leave_one_out_tables(counts, [some], one).log_losses[0]
-        np.testing.assert_allclose(found, by_class[label] * (10 / 40) / share, atol=40)
+        losses = leave_one_out_tables(counts, [some], one).log_losses[0]
+        np.testing.assert_allclose(losses, by_class[label] * (10 / 40) / share, atol=40)
 
 
 def test_blocks_and_batches_do_not_show(monkeypatch):
@@ -163,8 +164,9 @@ def test_blocks_and_batches_do_not_show(monkeypatch):
     monkeypatch.setattr(scoring_module, "BLOCK", 7)
     monkeypatch.setattr(leave_one_out, "HELD", 300)
     held = list(hashed_batches(hasher, X, y))
-    found = leave_one_out_tables(counts, held, candidates)
-    assert_array_equal(found.correct, expected.correct)
-    assert_array_equal(found.log_losses, expected.log_losses)
-    assert (len(held) > 5, sum(len(codes) for _, codes in held)) == (True, 200)
+    tables = leave_one_out_tables(counts, held, candidates)
+    assert_array_equal(tables.correct, expected.correct)
+    assert_array_equal(tables.log_losses, expected.log_losses)
+    assert len(held) > 5
+    assert sum(len(codes) for _, codes in held) == 200
     assert list(hashed_batches(hasher, X[:0], y[:0])) == []

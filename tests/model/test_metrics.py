@@ -1,6 +1,4 @@
-"""Figures from confusion matrices are scikit-learn's, and adding matrices is pooling
-points.
-"""
+"""Figures from confusion matrices are scikit-learn's; sums of them are the pool's."""
 
 from __future__ import annotations
 
@@ -52,14 +50,14 @@ def test_the_sum_over_parties_is_the_pooled_matrix(
     figures = evaluation_figures(
         pooled,
         {
-            name: (int(np.trace(each)), int(each.sum()))
-            for name, each in matrices.items()
+            name: (int(np.trace(matrix)), int(matrix.sum()))
+            for name, matrix in matrices.items()
         },
     )
     assert figures["confusion"] == pooled.tolist()
     assert figures["accuracy"] == accuracies(pooled)["accuracy"]
-    each = [accuracies(matrix)["accuracy"] for matrix in matrices.values()]
-    assert figures["worst_party"]["accuracy"] == min(each)
-    assert figures["best_party"]["accuracy"] == max(each)
-    assert figures["accuracy_std"] == pytest.approx(np.std(each))
+    of_parties = [accuracies(matrix)["accuracy"] for matrix in matrices.values()]
+    assert figures["worst_party"]["accuracy"] == min(of_parties)
+    assert figures["best_party"]["accuracy"] == max(of_parties)
+    assert figures["accuracy_std"] == pytest.approx(np.std(of_parties))
     assert json.loads(json.dumps(figures, allow_nan=False)) == figures

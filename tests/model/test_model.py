@@ -44,8 +44,9 @@ def empty(spec, n_classes):
     "other", [empty(OTHER, 2), empty(SPEC, 3)], ids=["features", "classes"]
 )
 def test_members_of_other_features_or_classes_are_refused(other):
-    """`refused.txt` has the other arguments that `ModelMember` and `Model` refuse;
-    `forged.txt`, the altered files.
+    """`refused.txt` has the other arguments that `ModelMember` and `Model` refuse.
+
+    `forged.txt` has the altered files.
     """
     with raises(DataError, field="members"):
         Model((MEMBER, other), ["a", "b"])
@@ -59,28 +60,27 @@ def test_a_model_is_immutable_and_identified_by_its_contents():
         ["a", "b"],
         False,
     )
-    assert (model.members, model.feature_names, model.member) == (
-        (MEMBER,),
-        ("p", "q"),
-        MEMBER,
-    )
+    assert model.members == (MEMBER,)
+    assert model.member == MEMBER
+    assert model.feature_names == ("p", "q")
     with pytest.raises(FrozenInstanceError):
         model.guarantee = None
-    # which plays no part in predictions
+    # The guarantee plays no part in predictions.
     assert replace(model, guarantee=None).sha256() == model.sha256()
     light = replace(MEMBER, weight=0.5)
     two = replace(model, members=(MEMBER, MEMBER))
-    others = [
+    scored = replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3))
+    twice = replace(MEMBER, counts=COUNTS + COUNTS)
+    different = [
+        model,
         two,
         Model((MEMBER,), ["b", "a"], ["p", "q"]),
         Model((MEMBER,), ["a", "b"]),
+        replace(model, members=(scored,)),
+        replace(model, members=(twice,)),
+        replace(model, members=(MEMBER, light)),
+        replace(model, members=(light, MEMBER)),
     ]
-    scored = replace(MEMBER, scoring=ScoringRule("balanced", 0.5, 0.3))
-    twice = replace(MEMBER, counts=COUNTS + COUNTS)
-    others += [
-        replace(model, members=each)
-        for each in ((scored,), (twice,), (MEMBER, light), (light, MEMBER))
-    ]
-    assert len({each.sha256() for each in (model, *others)}) == 8
+    assert len({one.sha256() for one in different}) == 8
     with raises(DataError, field="members", got="2"):
         _ = two.member

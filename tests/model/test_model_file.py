@@ -1,6 +1,4 @@
-"""Model files: they come back as they were, and those that somebody tampered with do
-not come in.
-"""
+"""Model files come back as they were, and altered ones are refused."""
 
 from __future__ import annotations
 
@@ -49,9 +47,12 @@ assert PAIRS is not None
 def two_members(*weights):
     first = FlyNNClassifier(SPEC).fit(X, Y).model_
     second = FlyNNClassifier(HashSpec(5, 40, 2, 4, seed=9), decay=0.3).fit(X, Y).model_
-    pairs = zip((first, second), weights or (0.75, 0.25), strict=True)
-    members = [replace(each.member, weight=weight) for each, weight in pairs]
-    return Model(tuple(members), first.classes, list("abcde"), "nothing")
+    weight, other_weight = weights or (0.75, 0.25)
+    members = (
+        replace(first.member, weight=weight),
+        replace(second.member, weight=other_weight),
+    )
+    return Model(members, first.classes, list("abcde"), "nothing")
 
 
 @pytest.fixture
@@ -87,9 +88,7 @@ def noisy_up_to(largest):
 
 
 def paired_up_to(extreme):
-    """A Gram matrix with a weight, and biases, of the largest size that their types
-    hold.
-    """
+    """A Gram matrix with the largest weight and biases that their types hold."""
     weights = np.zeros((32, 3), np.int32)
     bias = np.array([2**44, -(2**44), 0])
     weights[3, 1] = extreme
@@ -157,32 +156,25 @@ def test_models_come_back_from_files(make, tmp_path):
     second = tmp_path / "second"
     model_file.write(first, model)
     loaded = FlyNNClassifier.load(first)
-    # specs, counts with their noise, scorings and weights
+    # Members have specs, counts with their noise, scorings and weights.
     assert loaded.model_.members == model.members
-    assert (loaded.model_.sha256(), loaded.guarantee_) == (
-        model.sha256(),
-        model.guarantee,
-    )
+    assert loaded.model_.sha256() == model.sha256()
+    assert loaded.guarantee_ == model.guarantee
     assert_array_equal(loaded.model_.scores(X), model.scores(X))
     if len(model.members) == 1:
-        assert (loaded.counts_, loaded.spec_) == (
-            model.member.counts,
-            model.member.spec,
-        )
+        assert loaded.counts_ == model.member.counts
+        assert loaded.spec_ == model.member.spec
     loaded.save(second)
     assert first.read_bytes() == second.read_bytes()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["first", "second"]
-    parts = [
-        *["prior"] * (model.prior is not None),
-        *["gram", "bias"] * (model.gram is not None),
-    ]
+    arrays = {"header", "digest"}
+    arrays |= {f"counts_{i}" for i in range(len(model.members))}
+    if model.prior is not None:
+        arrays.add("prior")
+    if model.gram is not None:
+        arrays |= {"gram", "bias"}
     with np.load(first, allow_pickle=False) as file:
-        assert {*file} == {
-            "header",
-            "digest",
-            *parts,
-            *(f"counts_{i}" for i in range(len(model.members))),
-        }
+        assert {*file} == arrays
         header = json.loads(file["header"].tobytes())
     assert header["format"] == 10
     assert model.gram is None or header["gram"].keys() == {"specs", "fingerprints"}
@@ -327,9 +319,7 @@ HEADERS = {
 @pytest.mark.parametrize("member", ["header", "counts_0", "digest", "extra"])
 @pytest.mark.parametrize("change", HEADERS)
 def test_members_whose_npy_header_is_none_are_refused(path, change, member):
-    """The checksums of the zip file fit: what is wrong is found by whoever reads the
-    array.
-    """
+    """The checksums of the zip file fit: the reader of the array finds the fault."""
     with model_file.reading(path, 2**20) as (model, _):
         model_file.write(path, model, extra={})
     with zipfile.ZipFile(path) as archive:
@@ -432,7 +422,10 @@ def with_specs(*specs):
 
 def first_value(value):
     def change(array):
-        wide = array.astype(np.int64 if array.ndim == 1 else np.int32)
+        dtype = np.int32
+        if array.ndim == 1:
+            dtype = np.int64
+        wide = array.astype(dtype)
         wide[(0,) * wide.ndim] = value
         return wide
 
@@ -518,9 +511,10 @@ def test_small_files_do_not_take_much_memory(path, large):
     rewrite(path, LARGE[large])
     assert path.stat().st_size < 10**6
     field = {"header": "header", "counts": "counts_0"}.get(large, "memory")
+    most = {"codes": 10**8}.get(large, 10**7)
     with traced() as memory, raises(ModelFileError, field=field):
         FlyNNClassifier.load(path, max_bytes=2**27)
-    assert memory.peak < (10**8 if large == "codes" else 10**7)
+    assert memory.peak < most
 
 
 def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
@@ -529,9 +523,8 @@ def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
     model = replace(two_members(), gram=pairs)
     path = tmp_path / "m"
     model_file.write(path, model)
-    limit = sum(memory_needed(each.spec, 3) for each in model.members) + memory_needed(
-        wide, 3
-    )
+    specs = [wide, *(member.spec for member in model.members)]
+    limit = sum(memory_needed(spec, 3) for spec in specs)
     assert FlyNNClassifier.load(path, max_bytes=limit).model_.gram is not None
     with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)

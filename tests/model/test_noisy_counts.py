@@ -1,6 +1,4 @@
-"""The algebra of noisy counts: arrays add exactly, and what noise is in them is always
-known.
-"""
+"""The algebra of noisy counts: arrays add exactly, and their noise is always known."""
 
 from __future__ import annotations
 
@@ -39,8 +37,9 @@ def noisy(array, name, variance=4.0, **fields):
 
 @st.composite
 def counts(draw):
-    """Plain or noisy counts of two classes and three bits; releases with the same name
-    are the same.
+    """Plain or noisy counts of two classes and three bits.
+
+    Releases with the same name are the same.
     """
     if draw(st.booleans()):
         sizes = draw(st.lists(st.integers(0, 5), min_size=2, max_size=2))
@@ -54,10 +53,10 @@ def counts(draw):
 @given(st.lists(counts(), min_size=1, max_size=4))
 def test_sums_do_not_depend_on_the_order(several):
     totals = [sum(order) for order in permutations(several)]
-    assert all(
-        total == totals[0] and total.sha256() == totals[0].sha256() for total in totals
-    )
-    assert_array_equal(totals[0].array, sum(each.array for each in several))
+    for total in totals:
+        assert total == totals[0]
+        assert total.sha256() == totals[0].sha256()
+    assert_array_equal(totals[0].array, sum(one.array for one in several))
 
 
 @given(counts(), counts(), counts())
@@ -65,7 +64,8 @@ def test_what_was_added_can_be_subtracted_exactly(a, b, c):
     assert (a + b) - b == a
     assert (a + b + c) - (c + b) == a
     assert a - a == plain(np.zeros((2, 3), int))
-    assert a - b == a - c + c - b if b.noise and c.noise and a.noise else True
+    if a.noise and b.noise and c.noise:
+        assert a - b == a - c + c - b
 
 
 def test_variances_add_and_a_release_is_itself():
@@ -73,19 +73,14 @@ def test_variances_add_and_a_release_is_itself():
     b = noisy([[1, 1, -1], [0, 0, 0]], 1, 9.0)
     exact = plain([[1, 2, 1], [0, 0, 0]])
     thrice = noisy(a.array, 0, times=3) + b
-    assert [each.noise_variance for each in (a + b, a - b, (a + b) - b)] == [
-        13.0,
-        13.0,
-        4.0,
-    ]
-    assert [each.noise_variance for each in (a + exact, exact + a, exact - a)] == [
-        4.0
-    ] * 3
+    assert (a + b).noise_variance == 13.0
+    assert (a - b).noise_variance == 13.0
+    assert ((a + b) - b).noise_variance == 4.0
+    for beside_exact in (a + exact, exact + a, exact - a):
+        assert beside_exact.noise_variance == 4.0
     assert (a + a).noise_variance == 16.0  # the same noise twice, not two of them
-    assert [(a + thrice).noise_variance, (a - thrice).noise_variance] == [
-        16 * 4.0 + 9.0,
-        4 * 4.0 + 9.0,
-    ]
+    assert (a + thrice).noise_variance == 16 * 4.0 + 9.0
+    assert (a - thrice).noise_variance == 4 * 4.0 + 9.0
     assert ((a + thrice) - thrice).noise == a.noise
     assert ((exact + a) - a).noise == exact.noise == ()
 
@@ -107,15 +102,12 @@ def test_noise_is_part_of_what_is_equal():
         noisy(array, 1),
         noisy(array, 0, 5.0),
         noisy(array, 0, times=2),
+        noisy(array, 0, selected=True),
     ]
-    different.append(noisy(array, 0, selected=True))
-    assert (
-        len({each.sha256() for each in different})
-        == len(set(different))
-        == len(different)
-    )
-    for each in different:
-        assert pickle.loads(pickle.dumps(each)) == each
+    assert len({counts.sha256() for counts in different}) == 6
+    assert len(set(different)) == 6
+    for counts in different:
+        assert pickle.loads(pickle.dumps(counts)) == counts
 
 
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
@@ -162,31 +154,30 @@ ZERO = [0, 0, 0]
 A, B = (noisy([[5, 2, -2], [-3, 0, -2]], 0, variance) for variance in (4.0, 9.0))
 
 
+def leave_one_out_of_noise():
+    leave_one_out_tables(A, [([[0, 1]], [0])], [ScoringRule("balanced", 0.5)])
+
+
 @pytest.mark.parametrize(
     ("act", "field"),
     [
-        (
-            lambda: leave_one_out_tables(
-                A, [([[0, 1]], [0])], [ScoringRule("balanced", 0.5)]
-            ),
-            "leave_one_out",
-        ),
-        (lambda: plain(A.array), "array"),
-        *[
-            (lambda bad=bad: noisy([[bad, 0, 0], ZERO], 0), "array")
-            for bad in (2**62, -(2**63))
-        ],
-        (lambda: A + noisy(A.array, 0, 9.0), "sum"),
-        (lambda: release_name([0.5], FINGERPRINT), "array"),
-        *[
-            (lambda bad=bad: replace(A, noise=bad), "noise")
-            for bad in ("abc", [1], A.noise + B.noise, 5, None)
-        ],
+        pytest.param(leave_one_out_of_noise, "leave_one_out", id="leave one out"),
+        pytest.param(lambda: plain(A.array), "array", id="plain"),
+        pytest.param(lambda: noisy([[2**62, 0, 0], ZERO], 0), "array", id="large"),
+        pytest.param(lambda: noisy([[-(2**63), 0, 0], ZERO], 0), "array", id="small"),
+        pytest.param(lambda: A + noisy(A.array, 0, 9.0), "sum", id="other noise"),
+        pytest.param(lambda: release_name([0.5], FINGERPRINT), "array", id="floats"),
     ],
 )
 def test_what_noisy_counts_cannot_do(act, field):
     with raises(CountsError, field=field):
         act()
+
+
+@pytest.mark.parametrize("noise", ["abc", [1], A.noise + B.noise, 5, None])
+def test_noise_that_is_none_is_refused(noise):
+    with raises(CountsError, field="noise"):
+        replace(A, noise=noise)
 
 
 RELEASE = asdict(Release(NAMES[0], 2.0, -3, True))
@@ -204,15 +195,12 @@ def test_a_release_survives_json_and_other_values_are_none():
 
 def test_a_name_is_of_shape_and_values():
     array = np.arange(6).reshape(2, 3)
-    same = [array, array.astype(np.int8), np.asfortranarray(array)]
-    assert len({release_name(each, FINGERPRINT) for each in same}) == 1
-    assert (
-        len(
-            {
-                release_name(each, FINGERPRINT)
-                for each in (array, array.reshape(3, 2), -array)
-            }
-        )
-        == 3
-    )
-    assert release_name(array, FINGERPRINT) != release_name(array, 64 * "1")
+    name = release_name(array, FINGERPRINT)
+    for same in (array.astype(np.int8), np.asfortranarray(array)):
+        assert release_name(same, FINGERPRINT) == name
+    others = {
+        release_name(array.reshape(3, 2), FINGERPRINT),
+        release_name(-array, FINGERPRINT),
+        release_name(array, 64 * "1"),
+    }
+    assert len({name} | others) == 4

@@ -1,6 +1,4 @@
-"""Refused values of counts, releases, scoring rules, members, models, priors and plans,
-one a line of a record.
-"""
+"""Refused values of counts, rules, members, models and plans, on record."""
 
 from __future__ import annotations
 
@@ -53,15 +51,16 @@ def alike(*acts: Callable[[Any], object]) -> Callable[[Any], str]:
             with pytest.raises(FlyNNError) as caught:
                 act(value)
             errors.add(f"{type(caught.value).__name__} {caught.value.field}")
-        (told,) = errors
-        return told
+        (error,) = errors
+        return error
 
     return take
 
 
 def left_alone(act: Callable[[FlyNNClassifier, Any], object]) -> Callable[[Any], str]:
-    """The error of a classifier about a value, which leaves its model as it was; of
-    scikit-learn's, the parameter.
+    """The error of a classifier about a value, which leaves its model as it was.
+
+    Of an error of scikit-learn's it is the parameter.
     """
 
     def take(value: Any) -> str:

@@ -1,5 +1,6 @@
-"""Histograms of probabilities, and the figures that follow: those of plain loops and of
-scikit-learn.
+"""Histograms of probabilities, and the figures that follow.
+
+The expected ones are those of plain loops and of scikit-learn.
 """
 
 from __future__ import annotations
@@ -46,21 +47,23 @@ def probabilities(
 
 
 def by_sklearn(y: Any, proba: Any) -> dict[str, float]:
-    """The figures of pooled probabilities by scikit-learn; over several classes means
-    of each against the rest.
+    """The figures of pooled probabilities by scikit-learn.
+
+    Over several classes they are means of each against the rest.
     """
-    two = proba.shape[1] == 2
-    pairs = [
-        (y == c, proba[:, c]) for c in range(two, proba.shape[1]) if (y == c).any()
-    ]
+    n_classes = proba.shape[1]
+    brier = np.square(proba - np.eye(n_classes)[y]).sum(axis=1).mean()
+    positive = range(n_classes)
+    if n_classes == 2:
+        brier /= 2
+        positive = range(1, 2)
+    pairs = [(y == c, proba[:, c]) for c in positive if (y == c).any()]
+    clipped = np.clip(proba, np.exp(-32), 1)
     return {
         "auroc": float(np.mean([roc_auc_score(*pair) for pair in pairs])),
         "auprc": float(np.mean([average_precision_score(*pair) for pair in pairs])),
-        "brier": float(np.square(proba - np.eye(proba.shape[1])[y]).sum(axis=1).mean())
-        / (2 if two else 1),
-        "log_loss": float(
-            log_loss(y, np.clip(proba, np.exp(-32), 1), labels=range(proba.shape[1]))
-        ),
+        "brier": float(brier),
+        "log_loss": float(log_loss(y, clipped, labels=range(n_classes))),
         "calibration_error": float(
             np.mean([_calibration_error(*pair) for pair in pairs])
         ),
@@ -88,7 +91,7 @@ def test_histograms_and_sums_are_those_of_a_plain_loop(
     p, true = probabilities(n, n_classes, seed, spread=5.0)
     p[p < 1e-3] = 0.0
     predicted = p.argmax(axis=1)
-    found, sums = scored(p, true, predicted)
+    histograms, sums = scored(p, true, predicted)
     table = np.zeros((2 * n_classes, N_LEVELS), np.int64)
     expected = [0] * N_SUMS
     for row, label, guess in zip(p, true, predicted, strict=True):
@@ -99,13 +102,13 @@ def test_histograms_and_sums_are_those_of_a_plain_loop(
             loss = -math.log(row[label])
         else:
             loss = MAX_LOSS
-        for i, value in enumerate(
-            (1, guess == label, *(x / UNIT for x in (brier, brier**2, loss, loss**2)))
-        ):
-            expected[i] += round(float(value))
-    np.testing.assert_array_equal(found, table)
+        expected[0] += 1
+        expected[1] += int(guess == label)
+        for i, figure in enumerate((brier, brier**2, loss, loss**2), 2):
+            expected[i] += round(float(figure / UNIT))
+    np.testing.assert_array_equal(histograms, table)
     np.testing.assert_allclose(sums, expected, atol=max(1, n))
-    assert found.dtype == sums.dtype == np.int64
+    assert histograms.dtype == sums.dtype == np.int64
 
 
 @given(st.integers(1, 60), st.integers(2, 4), st.integers(1, 9))
@@ -113,17 +116,17 @@ def test_a_class_below_the_floor_is_not_told_and_a_floor_of_one_tells_all(
     n: int, n_classes: int, least: int
 ) -> None:
     p, true = probabilities(n, n_classes)
-    found, sums = scored(p, true, p.argmax(axis=1))
-    told, told_sums = above_floor(found, sums, least)
+    histograms, sums = scored(p, true, p.argmax(axis=1))
+    shown, shown_sums = above_floor(histograms, sums, least)
+    expected = histograms.copy()
     for c in range(n_classes):
         own = int((true == c).sum())
-        is_told = all(size == 0 or size >= least for size in (own, n - own))
-        np.testing.assert_array_equal(
-            told[2 * c : 2 * c + 2], found[2 * c : 2 * c + 2] * is_told
-        )
-    np.testing.assert_array_equal(told_sums, sums * (n >= least))
+        if 0 < own < least or 0 < n - own < least:
+            expected[2 * c : 2 * c + 2] = 0
+    np.testing.assert_array_equal(shown, expected)
+    np.testing.assert_array_equal(shown_sums, sums * (n >= least))
     if least == 1:
-        np.testing.assert_array_equal(told, found)
+        np.testing.assert_array_equal(shown, histograms)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
@@ -132,10 +135,10 @@ def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(
     n_classes: int, spread: float
 ) -> None:
     p, true = probabilities(3000, n_classes, spread=spread)
-    found, sums = scored(p, true, p.argmax(axis=1))
-    overall = figures.overall(found, sums)
+    histograms, sums = scored(p, true, p.argmax(axis=1))
+    overall = figures.overall(histograms, sums)
     near = {
-        "auroc": figures.resolution(found) + 1e-12,
+        "auroc": figures.resolution(histograms) + 1e-12,
         "auprc": 0.006,
         "calibration_error": 0.003,
     }
@@ -151,44 +154,50 @@ def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(
 def test_figures_of_rounded_probabilities_are_exact() -> None:
     p, true = probabilities(500, 2)
     rounded = CENTRES[np.searchsorted(EDGES, p[:, 1], side="right")]
-    found, sums = scored(
+    histograms, sums = scored(
         np.stack([1 - rounded, rounded], axis=1), true, (rounded > 0.5).astype(int)
     )
-    overall = figures.overall(found, sums)
-    (_, positive) = figures.by_class(found, ["a", "b"])
-    for name, of in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
-        assert overall[name][0] == pytest.approx(of(true, rounded), abs=1e-12)
-    for name, of in (("brier", brier_score_loss), ("log_loss", log_loss)):
-        assert overall[name][0] == pytest.approx(of(true, rounded), abs=1e-6)
-    assert (positive["label"], positive["examples"], positive["others"]) == (
-        "b",
-        (true == 1).sum(),
-        (true == 0).sum(),
-    )
+    overall = figures.overall(histograms, sums)
+    for name, of, near in (
+        ("auroc", roc_auc_score, 1e-12),
+        ("auprc", average_precision_score, 1e-12),
+        ("brier", brier_score_loss, 1e-6),
+        ("log_loss", log_loss, 1e-6),
+    ):
+        assert overall[name][0] == pytest.approx(of(true, rounded), abs=near), name
+    _, positive = figures.by_class(histograms, ["a", "b"])
+    assert positive["label"] == "b"
+    assert positive["examples"] == (true == 1).sum()
+    assert positive["others"] == (true == 0).sum()
     for at in positive["thresholds"]:
         (tn, fp), (fn, tp) = confusion_matrix(
             true, rounded >= at["threshold"], labels=[0, 1]
         )
-        parts = {
-            "sensitivity": (tp, fn),
-            "specificity": (tn, fp),
-            "ppv": (tp, fp),
-            "npv": (tn, fn),
-        }
-        for name, (good, bad) in parts.items():
-            assert (at[name] or [None])[0] == (
-                pytest.approx(good / (good + bad)) if good + bad else None
-            )
+        assert_is_rate(at["sensitivity"], tp, fn)
+        assert_is_rate(at["specificity"], tn, fp)
+        assert_is_rate(at["ppv"], tp, fp)
+        assert_is_rate(at["npv"], tn, fn)
     rates = np.array(positive["roc"])
-    assert (rates[0].tolist(), rates[-1].tolist()) == ([0, 0], [1, 1])
+    assert rates[0].tolist() == [0, 0]
+    assert rates[-1].tolist() == [1, 1]
     assert (np.diff(rates, axis=0) >= 0).all()
-    assert sum(each["examples"] for each in positive["reliability"]) == 500
+    assert sum(level["examples"] for level in positive["reliability"]) == 500
+
+
+def assert_is_rate(rate: list[float] | None, good: int, bad: int) -> None:
+    if good + bad == 0:
+        assert rate is None
+    else:
+        assert rate is not None
+        assert rate[0] == pytest.approx(good / (good + bad))
 
 
 def test_figures_without_a_meaning_are_none() -> None:
     p, true = probabilities(20, 2)
-    found, sums = scored(p[true == 1], true[true == 1], p[true == 1].argmax(axis=1))
-    overall = figures.overall(found, sums)
+    histograms, sums = scored(
+        p[true == 1], true[true == 1], p[true == 1].argmax(axis=1)
+    )
+    overall = figures.overall(histograms, sums)
     assert overall["auroc"] is overall["auprc"] is overall["calibration_slope"] is None
     assert overall["accuracy"] is not None
     nobody = figures.overall(
@@ -202,10 +211,8 @@ def test_figures_without_a_meaning_are_none() -> None:
     assert 0.85 < perfect["auroc"][1] < 1
     assert perfect["calibration_slope"] is None  # of any steepness
     # Counts of lying parties are beyond the exact floats.
-    assert (
-        figures.share(2.0**60 + 2.0**10, 2.0**60)[0],
-        figures.share(-(2.0**10), 2.0**60)[0],
-    ) == (1.0, 0.0)
+    assert figures.share(2.0**60 + 2.0**10, 2.0**60)[0] == 1.0
+    assert figures.share(-(2.0**10), 2.0**60)[0] == 0.0
 
 
 def drawn(rng: np.random.Generator, n: int) -> dict[str, Any]:
@@ -230,10 +237,8 @@ def test_intervals_cover() -> None:
         "log_loss",
         "calibration_slope",
     ):
-        covered = [
-            low <= true[name][0] <= high
-            for _, low, high in (each[name] for each in draws)
-        ]
+        intervals = [draw[name][1:] for draw in draws]
+        covered = [low <= true[name][0] <= high for low, high in intervals]
         assert np.mean(covered) > 0.83, name
 
 
@@ -246,14 +251,18 @@ def test_subgroups_below_the_floor_do_not_follow_from_the_others(
     sizes: list[int], least: int, seed: int
 ) -> None:
     p, true = probabilities(sum(sizes), 3, seed)
-    parts = [
-        scored(p[i : i + n], true[i : i + n], true[i : i + n])
-        for n, i in zip(sizes, np.cumsum([0, *sizes[:-1]]), strict=True)
-    ]
-    found, sums = (np.stack(each) for each in zip(*parts, strict=True))
-    told, told_sums = above_floor(found.reshape(-1, N_LEVELS), sums.ravel(), least)
-    rows = (found - told.reshape(found.shape)).sum(axis=(0, 2))
-    left = int((sums[:, 0] - told_sums.reshape(sums.shape)[:, 0]).sum())
-    everything = found.sum(axis=(0, 2))
-    assert ((rows == 0) | (rows >= least) | (rows == everything)).all()
-    assert left == 0 or left >= least or left == sum(sizes)
+    parts = []
+    first = 0
+    for n in sizes:
+        rows = slice(first, first + n)
+        parts.append(scored(p[rows], true[rows], true[rows]))
+        first += n
+    histograms, sums = map(np.stack, zip(*parts, strict=True))
+    shown, shown_sums = above_floor(
+        histograms.reshape(-1, N_LEVELS), sums.ravel(), least
+    )
+    hidden = (histograms - shown.reshape(histograms.shape)).sum(axis=(0, 2))
+    everything = histograms.sum(axis=(0, 2))
+    assert ((hidden == 0) | (hidden >= least) | (hidden == everything)).all()
+    n_hidden = int((sums - shown_sums.reshape(sums.shape))[:, 0].sum())
+    assert n_hidden == 0 or n_hidden >= least or n_hidden == sum(sizes)

@@ -27,11 +27,11 @@ def naive_score(counts, bits, label, decay, rule):
         if rule == "balanced" and sizes[label]:
             scale = Decimal(sum(filled)) / len(filled) / sizes[label]
             row = [count * scale for count in row]
-        f = sum(
-            Decimal(1) if exponent == 0 else Decimal(decay) ** exponent
-            for exponent in row
-        )
-        return float(-max(f, Decimal("0.5") if decay == 0 else f).ln())
+        f = Decimal(row.count(0))  # also where the decay is 0
+        f += sum(Decimal(decay) ** exponent for exponent in row if exponent)
+        if decay == 0:
+            f = max(f, Decimal("0.5"))
+        return float(-f.ln())
 
 
 def naive_scores(counts, active, decay, rule):
@@ -94,7 +94,7 @@ def test_no_count_underflows(decay, size, rule):
         [[size, 0, 0], [size - 1, 1, 0]], hash_nnz=1, spec_fingerprint=FINGERPRINT
     )
     ((one, less),) = class_scores(more, [[0]], ScoringRule(rule, decay))
-    # a point more makes a difference at any count
+    # A point more makes a difference at any count.
     assert one > less or decay not in (0.1, 0.9)
 
 

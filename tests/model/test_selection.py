@@ -38,30 +38,29 @@ def test_without_a_number_of_members_the_best_is_alone():
 
 
 def oracle_choose(correct, sizes, max_members):
-    """The best rows of tables, one after the other, with weights by steps of a fourth
-    root of 1/2.
+    """The best rows of tables, one after the other.
+
+    Weights go by steps of a fourth root of 1/2.
     """
     filled = [label for label, size in enumerate(sizes) if size]
     best = []
     for spec, table in enumerate(correct):
-        scores = [
-            round(
-                sum(row[label] / sizes[label] for label in filled)
-                / max(len(filled), 1),
-                12,
-            )
-            for row in table
-        ]
+        scores = []
+        for row in table:
+            recalls = [row[label] / sizes[label] for label in filled]
+            scores.append(round(sum(recalls) / max(len(filled), 1), 12))
         best.append((max(scores), spec, scores.index(max(scores))))
-    best = sorted(best, key=lambda each: -each[0])[:max_members]
+    best = sorted(best, key=lambda row: -row[0])[:max_members]
+    highest, spec, scoring = best[0]
     if not filled:
-        return [(best[0][1], best[0][2], 1.0)]
-    heavy = [each for each in best if math.floor((best[0][0] - each[0]) * 173) <= 16]
-    weights = [0.5 ** (math.floor((best[0][0] - each[0]) * 173) / 4) for each in heavy]
-    return [
-        (each[1], each[2], weight / sum(weights))
-        for each, weight in zip(heavy, weights, strict=True)
-    ]
+        return [Choice(spec, scoring, 1.0)]
+    choices = []
+    for score, spec, scoring in best:
+        steps = math.floor((highest - score) * 173)
+        if steps <= 16:
+            choices.append(Choice(spec, scoring, 0.5 ** (steps / 4)))
+    total = sum(choice.weight for choice in choices)
+    return [replace(choice, weight=choice.weight / total) for choice in choices]
 
 
 @given(st.data())
@@ -72,15 +71,15 @@ def test_choices_are_those_of_a_plain_oracle(data):
         st.lists(st.lists(row, min_size=1, max_size=3), min_size=1, max_size=5)
     )
     max_members = data.draw(st.integers(1, 6))
-    chosen = choose([np.array(table) for table in tables], np.array(sizes), max_members)
-    expected = oracle_choose(tables, sizes, max_members)
-    assert [(each.spec, each.scoring) for each in chosen] == [
-        each[:2] for each in expected
-    ]
-    np.testing.assert_allclose(
-        [each.weight for each in chosen], [each[2] for each in expected], rtol=1e-12
+    choices = choose(
+        [np.array(table) for table in tables], np.array(sizes), max_members
     )
-    weights = [each.weight for each in chosen]
+    for choice, expected in zip(
+        choices, oracle_choose(tables, sizes, max_members), strict=True
+    ):
+        assert choice == replace(expected, weight=choice.weight)
+        assert choice.weight == pytest.approx(expected.weight, rel=1e-12)
+    weights = [choice.weight for choice in choices]
     assert math.isclose(sum(weights), 1.0)
     assert weights == sorted(weights, reverse=True)
     assert min(weights) >= weights[0] / 16

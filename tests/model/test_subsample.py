@@ -95,11 +95,11 @@ def test_every_split_in_every_form_and_batch_keeps_the_same_samples(seed, n_samp
 def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_asked_for():
     sizes = np.array([20000, 6000, 900, 0, 30])
     X, y = pool(sizes)
-    found = np.bincount(y[subsample_mask(X, y, sizes, 4000)], minlength=5)
-    assert found[2:].tolist() == [900, 0, 30]
+    sizes_kept = np.bincount(y[subsample_mask(X, y, sizes, 4000)], minlength=5)
+    assert sizes_kept[2:].tolist() == [900, 0, 30]
     for label in (0, 1):
         spread = np.sqrt(1000 * (1 - 1000 / sizes[label]))
-        assert abs(found[label] - 1000) < 5 * spread
+        assert abs(sizes_kept[label] - 1000) < 5 * spread
     assert subsample_mask(X, y, sizes, 4 * 20000).all()
 
 
@@ -107,13 +107,9 @@ def test_small_classes_are_kept_whole_and_the_size_is_about_the_one_asked_for():
 def test_shares_are_uniform(d):
     from scipy.stats import chisquare, kstest
 
-    assert (
-        kstest(
-            content_shares(np.random.default_rng(1).normal(size=(20000, d))), "uniform"
-        ).pvalue
-        > 1e-4
-    )
-    # small integers differ in few bits
+    shares = content_shares(np.random.default_rng(1).normal(size=(20000, d)))
+    assert kstest(shares, "uniform").pvalue > 1e-4
+    # Small integers differ in few bits.
     grid = np.stack(np.meshgrid(*[np.arange(1, 28)] * 3), -1).reshape(-1, 3)
     counts = np.bincount((content_shares(grid) * 64).astype(int), minlength=64)
     assert chisquare(counts).pvalue > 1e-4

@@ -1,5 +1,6 @@
-"""The ledger: nothing is spent twice by mistake, nothing is released that is not
-recorded, and faults mean refusal.
+"""The ledger: nothing is spent twice, and faults mean refusal.
+
+Nothing is released that is not recorded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import stat
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,6 +30,7 @@ from flwr_flynn.errors import ConfigError, CountsError, DataError, PrivacyError
 from flwr_flynn.privacy import (
     GaussianCounts,
     LaplaceCounts,
+    Mechanism,
     SimulatedRelease,
     accounting,
     ledger_files,
@@ -86,9 +89,10 @@ def never():
 
 def refused(field, function, *args, got=None, **more):
     """The error by which a ledger refuses."""
-    with raises(
-        PrivacyError, field=field, **({} if got is None else {"got": got})
-    ) as caught:
+    expected = {"field": field}
+    if got is not None:
+        expected["got"] = got
+    with raises(PrivacyError, **expected) as caught:
         function(*args, **more)
     return caught.value
 
@@ -96,18 +100,15 @@ def refused(field, function, *args, got=None, **more):
 def test_each_request_has_an_answer_of_its_own_which_stays_whatever_the_counts_become(
     path,
 ):
-    """Sums, refusals and replays are those of
-    test_a_ledger_admits_what_its_policy_does_and_replays_cost_nothing.
-    """
-    asked = [
-        (0.25, {}),
-        (0.25, {"terms": "another run"}),
-        (0.25, {"counts": ELSEWHERE}),
-        (0.125, {}),
+    """Sums, refusals and replays are tested in `test_release_policy`."""
+    first = ask(path, 0.25).counts
+    others = [
+        ask(path, 0.25, terms="another run").counts,
+        ask(path, 0.25, counts=ELSEWHERE).counts,
+        ask(path, 0.125).counts,
     ]
-    releases = [ask(path, epsilon, **more).counts for epsilon, more in asked]
-    assert len({release.sha256() for release in releases}) == 4
-    assert ask(path, 0.25, counts=LATER).counts == releases[0]
+    assert len({release.sha256() for release in (first, *others)}) == 4
+    assert ask(path, 0.25, counts=LATER).counts == first
     assert spent(path) == (0.875, 0.0)
 
 
@@ -124,75 +125,112 @@ def test_a_refusal_says_neither_what_is_spent_nor_what_is_left(path):
 
 
 SHARE = GaussianCounts(0.5, 1e-5, **SHAPE, n_honest=4)
-TOO_MUCH = [  # policy, mechanism, field, expected, got
-    (
-        {"mechanisms": ["gaussian"]},
-        laplace(),
-        "policy mechanisms",
-        "gaussian",
-        "laplace",
-    ),
-    (
-        {},
+
+
+@dataclass(frozen=True)
+class Excess:
+    """A request that a policy does not allow, and the refusal."""
+
+    mechanism: Mechanism
+    field: str
+    expected: str | None = None
+    got: str | None = None
+    policy: dict[str, Any] = field(default_factory=dict)
+
+
+OF_A_NEW_LEDGER = {
+    "simulated noise": Excess(
         SimulatedRelease(laplace(), 1),
         "policy mechanisms",
-        "gaussian, laplace, top-t",
-        "simulated",
+        expected="gaussian, laplace, top-t",
+        got="simulated",
     ),
-    (
-        {"neighbours": "replace-one"},
+    "weaker neighbours": Excess(
         laplace(),
         "policy neighbours",
-        "replace-one",
-        "add-remove",
+        expected="replace-one",
+        got="add-remove",
+        policy={"neighbours": "replace-one"},
     ),
-    (
-        {"records_per_person": 3},
+    "fewer records of a person": Excess(
         laplace(records_per_person=2),
         "policy records-per-person",
-        "3",
-        "2",
+        expected="3",
+        got="2",
+        policy={"records_per_person": 3},
     ),
-    ({}, SHARE, "policy secure-sum", None, "off"),
-    ({"max_epsilon": 0}, laplace(), "policy max-epsilon", None, None),
-    ({}, laplace(2.0), "policy max-epsilon", None, None),
-    ({}, GaussianCounts(2.0, 1e-5, **SHAPE), "policy max-epsilon", None, None),
-    ({}, GaussianCounts(0.25, 1e-3, **SHAPE), "policy max-delta", None, None),
-]
-TOO_MUCH_AFTER_ONE = [  # of epsilon .5
-    ({}, laplace(0.75), "policy max-epsilon", None, None),
-    ({}, GaussianCounts(0.6, 1e-5, **SHAPE), "policy max-epsilon", None, None),
-    ({"composition": "zcdp"}, laplace(), "policy composition", "basic", "zcdp"),
-    *TOO_MUCH[:1],
-    *TOO_MUCH[4:],
-]
+}
+OF_ANY_LEDGER = {
+    "another mechanism": Excess(
+        laplace(),
+        "policy mechanisms",
+        expected="gaussian",
+        got="laplace",
+        policy={"mechanisms": ["gaussian"]},
+    ),
+    "a share without a secure sum": Excess(SHARE, "policy secure-sum", got="off"),
+    "a policy of nothing": Excess(
+        laplace(), "policy max-epsilon", policy={"max_epsilon": 0}
+    ),
+    "too large an epsilon": Excess(laplace(2.0), "policy max-epsilon"),
+    "too large an epsilon of Gaussian noise": Excess(
+        GaussianCounts(2.0, 1e-5, **SHAPE), "policy max-epsilon"
+    ),
+    "too large a delta": Excess(
+        GaussianCounts(0.25, 1e-3, **SHAPE), "policy max-delta"
+    ),
+}
+OF_A_BEGUN_LEDGER = {
+    "more than the rest": Excess(laplace(0.75), "policy max-epsilon"),
+    "more Gaussian noise than the rest": Excess(
+        GaussianCounts(0.6, 1e-5, **SHAPE), "policy max-epsilon"
+    ),
+    "another composition": Excess(
+        laplace(),
+        "policy composition",
+        expected="basic",
+        got="zcdp",
+        policy={"composition": "zcdp"},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("begun", "case"),
-    [
-        *((False, case) for case in TOO_MUCH),
-        *((True, case) for case in TOO_MUCH_AFTER_ONE),
-    ],
-    ids=lambda value: str(value[2]) if isinstance(value, tuple) else str(value),
-)
-def test_what_the_policy_does_not_allow_is_refused_by_the_request_alone(
-    path, begun, case, monkeypatch
-):
-    """Before data are touched, before any accounting, and without a ledger."""
-    policy, mechanism, field, expected, got = case
-    if begun:
-        ask(path, terms="earlier")
-    monkeypatch.setattr(
-        GaussianCounts,
-        "sigma",
-        property(lambda self: pytest.fail("sigma was looked for")),
-    )
-    with raises(PrivacyError, field=field, expected=expected, got=got):
-        open_budget(path, **policy).release(mechanism, HERE.spec_fingerprint, never)
-    assert spent(path) == ((0.5, 0.0) if begun else (0.0, 0.0))
-    # to look at the costs makes no ledger either
-    assert open_budget(path).is_begun == begun
+def named(cases):
+    return [pytest.param(case, id=name) for name, case in cases.items()]
+
+
+def assert_refused_by_the_request_alone(path, excess):
+    """A refusal before data are touched, and before any accounting."""
+
+    def looked_for(_):
+        pytest.fail("sigma was looked for")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GaussianCounts, "sigma", property(looked_for))
+        ledger = open_budget(path, **excess.policy)
+        with raises(
+            PrivacyError,
+            field=excess.field,
+            expected=excess.expected,
+            got=excess.got,
+        ):
+            ledger.release(excess.mechanism, HERE.spec_fingerprint, never)
+
+
+@pytest.mark.parametrize("excess", named(OF_A_NEW_LEDGER | OF_ANY_LEDGER))
+def test_what_the_policy_does_not_allow_is_refused_without_a_ledger(path, excess):
+    assert_refused_by_the_request_alone(path, excess)
+    assert spent(path) == (0.0, 0.0)
+    # To look at the costs makes no ledger either.
+    assert not open_budget(path).is_begun
+
+
+@pytest.mark.parametrize("excess", named(OF_A_BEGUN_LEDGER | OF_ANY_LEDGER))
+def test_what_the_policy_does_not_allow_is_refused_by_a_begun_ledger(path, excess):
+    ask(path, 0.5, terms="earlier")
+    assert_refused_by_the_request_alone(path, excess)
+    assert spent(path) == (0.5, 0.0)
+    assert open_budget(path).is_begun
 
 
 def test_an_answer_that_is_there_needs_no_data_and_no_room(path, monkeypatch):
@@ -237,9 +275,7 @@ def altered(path, change):
 
 
 def forge(path, change):
-    """Entries that come with the digests that fit them: no entry is taken for more than
-    it is.
-    """
+    """Entries with the digests that fit them: no entry is taken for more than it is."""
     content = json.loads((path / "ledger.json").read_text())
     content["entries"] = change(content["entries"])
     del content["sha256"]
@@ -255,77 +291,110 @@ def forge(path, change):
         marker_of(path).write_bytes(ledger.marker())
 
 
+def lose_marker(path):
+    marker_of(path).unlink()
+
+
+def lose_all_but_the_folder(path):
+    shutil.rmtree(path)
+    path.mkdir()
+
+
+def lose_all_but_a_folder_from_before(path):
+    shutil.rmtree(path)
+    marker_of(path).unlink()
+    path.mkdir()
+
+
 def swap(path):
     """Another ledger of the same request: other noise, another head."""
     ask(path.with_name("other"))
     put_back(path, path.with_name("other"))
 
 
-ENTRIES = [7, {"0": {}}, [7], [{}]]
-FIELDS = [
-    *({"epsilon": epsilon} for epsilon in (-1.0, math.nan, 10**400)),
-    *(
-        {"delta": "0"},
-        {"rho": 0.5},
-        {"closes": 0},
-        {"closes": True},
-        {"request": {}},
-        {"more": ""},
-    ),
-    {"file": "../ledger.json"},
+def forget_spending(path):
+    altered(path, lambda content: content["entries"][0].update(epsilon=0.0))
+
+
+def empty(path):
+    (path / "ledger.json").write_text('{"format": 1, "sha256": "", "entries": []}')
+
+
+def empty_and_sound(path):
+    (path / "ledger.json").write_bytes(LedgerFile().to_bytes())
+
+
+def truncate(path):
+    file = path / "ledger.json"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def forge_entries(path, entries):
+    forge(path, lambda _: entries)
+
+
+def forge_fields(path, fields):
+    forge(path, lambda entries: [entries[0] | fields])
+
+
+def forge_marker(path, content):
+    marker_of(path).write_bytes(content)
+
+
+LOSSES = [
+    lose,
+    shutil.rmtree,
+    lose_marker,
+    lose_all_but_the_folder,
+    lose_all_but_a_folder_from_before,
 ]
-MARKERS = [b"", b"7", b"[]", b"{", b"{}"]
-MARKERS += [
-    b'{"format": 2, "entries": %s, "head": ""}' % n for n in (b"1", b"1.0", b"-1")
-]
-FAULTS = {
-    "lose": lose,
-    "lose all": shutil.rmtree,
-    "lose marker": lambda path: marker_of(path).unlink(),
-    "lose all but the folder": lambda path: (shutil.rmtree(path), path.mkdir()),
-    "lose all but a folder from before": lambda path: (
-        shutil.rmtree(path),
-        marker_of(path).unlink(),
-        path.mkdir(),
-    ),
-    "swap": swap,
-    "forget spending": lambda path: altered(
-        path, lambda content: content["entries"][0].update(epsilon=0.0)
-    ),
-    "empty": lambda path: (path / "ledger.json").write_text(
-        '{"format": 1, "sha256": "", "entries": []}'
-    ),
-    "empty and sound": lambda path: (path / "ledger.json").write_bytes(
-        LedgerFile().to_bytes()
-    ),
-    "truncate": lambda path: (path / "ledger.json").write_bytes(
-        (path / "ledger.json").read_bytes()[:-1]
-    ),
-    **{
-        f"entries {bad}": partial(forge, change=lambda entries, bad=bad: bad)
-        for bad in ENTRIES
-    },
-    **{
-        f"{bad}"[:40]: partial(
-            forge, change=lambda entries, bad=bad: [entries[0] | bad]
-        )
-        for bad in FIELDS
-    },
-    **{
-        f"marker {bad}": lambda path, bad=bad: marker_of(path).write_bytes(bad)
-        for bad in MARKERS
-    },
+ALTERATIONS = {
+    fault.__name__: fault
+    for fault in (swap, forget_spending, empty, empty_and_sound, truncate)
 }
+for entries in (7, {"0": {}}, [7], [{}]):
+    ALTERATIONS[f"entries {entries}"] = partial(forge_entries, entries=entries)
+for fields in (
+    {"epsilon": -1.0},
+    {"epsilon": math.nan},
+    {"epsilon": 10**400},
+    {"delta": "0"},
+    {"rho": 0.5},
+    {"closes": 0},
+    {"closes": True},
+    {"request": {}},
+    {"more": ""},
+    {"file": "../ledger.json"},
+):
+    ALTERATIONS[f"{fields}"[:40]] = partial(forge_fields, fields=fields)
+for content in (
+    b"",
+    b"7",
+    b"[]",
+    b"{",
+    b"{}",
+    b'{"format": 2, "entries": 1, "head": ""}',
+    b'{"format": 2, "entries": 1.0, "head": ""}',
+    b'{"format": 2, "entries": -1, "head": ""}',
+):
+    ALTERATIONS[f"marker {content}"] = partial(forge_marker, content=content)
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_lost_or_altered_ledger_means_refusal_until_it_is_reset(path, name):
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_lost_ledger_means_refusal_until_it_is_reset(path, loss):
+    assert_refused_until_reset(path, loss, got="lost")
+
+
+@pytest.mark.parametrize("name", ALTERATIONS)
+def test_an_altered_ledger_means_refusal_until_it_is_reset(path, name):
+    assert_refused_until_reset(path, ALTERATIONS[name], got="altered")
+
+
+def assert_refused_until_reset(path, fault, got):
     ask(path)
-    FAULTS[name](path)
+    fault(path)
     for _ in range(2):
-        refused(
-            "ledger", ask, path, got="lost" if name.startswith("lose") else "altered"
-        )
+        refused("ledger", ask, path, got=got)
         error = refused("ledger", spent, path)
     assert str(path.parent) not in str(error)
     assert f"python -m flwr_flynn.privacy.ledger reset {path}" in error.__notes__[0]
@@ -344,7 +413,7 @@ def test_a_lost_altered_or_forged_release_is_neither_sent_nor_made_again(path):
         file.write_bytes(content)
         refused("ledger", ask, path, got="release")
         assert spent(path) == (0.5, 0.0)
-    # that the ledger vouches for, and no parser reads
+    # The ledger vouches for these, and no parser reads them.
     for content in (b"", b"PK\x03\x04", whole[:-30]):
         file.write_bytes(content)
         forge(
@@ -397,7 +466,7 @@ def test_processes_take_turns(path):
     for process in processes:
         process.join()
     by_run = {
-        run: {answer for each, answer in answers if each == run} for run in range(5)
+        run: {answer for asked, answer in answers if asked == run} for run in range(5)
     }
     assert all(len(same) == 1 for same in by_run.values())
     assert sum(same == {"policy max-epsilon"} for same in by_run.values()) == 1
@@ -428,82 +497,112 @@ def test_a_ledger_is_the_partys_own_to_read(path):
 def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(
     tmp_path, monkeypatch
 ):
-    """With a folder that vanishes, both the ledger and what tells that there was one
-    would.
-    """
+    """Otherwise the ledger and the marker that there was one would vanish together."""
     settled = []
     settle = ledger_files.settle
-    monkeypatch.setattr(
-        ledger_files, "settle", lambda folder: (settled.append(folder), settle(folder))
-    )
+
+    def noting(folder):
+        settled.append(folder)
+        settle(folder)
+
+    monkeypatch.setattr(ledger_files, "settle", noting)
     ask(tmp_path / "new" / "newer" / "state")
     assert settled[:2] == [tmp_path, tmp_path / "new"]
     assert tmp_path / "new" / "newer" in settled
 
 
-def die_at(path, step, before):
-    """Release, and be killed before or after the step-th time that a file is put in its
-    place.
-    """
+REQUESTED = "ledger with the request"
+RELEASED = "release"
+ANSWERED = "ledger with the release"
+LATER_RELEASE = [
+    REQUESTED,
+    "marker with the request",
+    RELEASED,
+    ANSWERED,
+    "marker with the release",
+]
+FIRST_RELEASE = ["marker of a new ledger", "new ledger", *LATER_RELEASE]
+"""The files that a release puts in their places, in this order."""
+
+KILLED = pytest.mark.parametrize("when", ["before", "after"])
+
+
+def die_at(path, step, when):
+    """Release, and be killed before or after the step-th file is put in its place."""
     steps = []
     replace = os.replace
 
     def replace_and_die(source, target):
         steps.append(target)
-        if not before:
-            replace(source, target)
+        if len(steps) == step and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
         if len(steps) == step:
             os.kill(os.getpid(), signal.SIGKILL)
-        if before:
-            replace(source, target)
 
     os.replace = replace_and_die
     ask(path, 0.25, terms="more")
     os._exit(0)
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize(
-    ("first", "step"),
-    [*((True, step) for step in range(1, 8)), *((False, step) for step in range(1, 6))],
-)
-def test_a_process_killed_at_any_step_leaves_a_ledger_that_counts(
-    path, first, step, before
-):
-    """Steps: for a first release marker and new ledger; ledger and marker with the
-    request; release, ledger, marker.
-    """
-    if first:
-        earlier = None
-    else:
-        earlier = ask(path, 0.25)
+def done_by_a_killed_process(path, steps, last, when):
+    """The steps of a release of which a process is killed before or after the last."""
+    index = steps.index(last)
     process = multiprocessing.get_context("fork").Process(
-        target=die_at, args=(path, step, before)
+        target=die_at, args=(path, index + 1, when)
     )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    # there was a ledger, or might have been
-    if first and (step, before) in ((1, False), (2, True)):
-        refused("ledger", spent, path, got="lost")
-        return
-    written = step - 2 * first - before  # steps that were done
-    charged = written >= 1
-    answered = written >= 4
-    cost = 0.25 * charged + 0.25 * (not first)
-    assert spent(path) == (cost, 0.0)
+    if when == "before":
+        return steps[:index]
+    return steps[: index + 1]
+
+
+def assert_counted(path, done, n_earlier):
+    """Requests are charged once they are recorded, and answers cost nothing again."""
+    n_entries = n_earlier
+    if REQUESTED in done:
+        n_entries += 1
+    n_releases = n_earlier
+    if RELEASED in done:
+        n_releases += 1
+    assert spent(path) == (0.25 * n_entries, 0.0)
     if path.exists():
-        left = {file.name for file in path.iterdir()}
-        assert left - {"ledger.json"} <= {entry["file"] for entry in entries_of(path)}
-        assert len(left) == 1 + (not first) + (written >= 3)
-        assert (
-            json.loads(marker_of(path).read_text())["entries"]
-            == len(entries_of(path))
-            == 4 * cost
-        )
-    assert earlier is None or ask(path, 0.25).counts == earlier.counts
-    assert ask(path, 0.25, terms="more").repeated == answered
-    assert spent(path) == (cost + 0.25 * (not answered), 0.0)
+        names = {file.name for file in path.iterdir()}
+        assert names - {"ledger.json"} <= {entry["file"] for entry in entries_of(path)}
+        assert len(names) == 1 + n_releases
+        assert json.loads(marker_of(path).read_text())["entries"] == n_entries
+        assert len(entries_of(path)) == n_entries
+    is_answered = ANSWERED in done
+    assert ask(path, 0.25, terms="more").repeated == is_answered
+    if not is_answered:
+        n_entries += 1
+    assert spent(path) == (0.25 * n_entries, 0.0)
+
+
+@KILLED
+@pytest.mark.parametrize("last", FIRST_RELEASE)
+def test_a_process_killed_at_any_step_of_a_first_release_leaves_a_ledger_that_counts(
+    path, last, when
+):
+    done = done_by_a_killed_process(path, FIRST_RELEASE, last, when)
+    if done == FIRST_RELEASE[:1]:
+        # There was a ledger, or might have been.
+        refused("ledger", spent, path, got="lost")
+    else:
+        assert_counted(path, done, n_earlier=0)
+
+
+@KILLED
+@pytest.mark.parametrize("last", LATER_RELEASE)
+def test_a_process_killed_at_any_step_of_a_later_release_leaves_a_ledger_that_counts(
+    path, last, when
+):
+    earlier = ask(path, 0.25)
+    done = done_by_a_killed_process(path, LATER_RELEASE, last, when)
+    assert_counted(path, done, n_earlier=1)
+    assert ask(path, 0.25).counts == earlier.counts
 
 
 # By hand
@@ -563,9 +662,7 @@ def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
     "error", [DataError("X"), OSError(5, "input"), ValueError(), KeyboardInterrupt()]
 )
 def test_a_count_that_fails_is_charged_all_the_same(path, error):
-    """Else whatever fails because of one record would answer questions about it for
-    nothing.
-    """
+    """Otherwise a failure because of one record would answer questions for nothing."""
 
     def fail():
         raise error
@@ -594,7 +691,7 @@ def test_what_no_sample_decides_is_refused_before_the_charge(path, monkeypatch):
         open_budget(path).release(
             laplace(), HERE.spec_fingerprint, never, prepare=refuse
         )
-    # noise that cannot be drawn
+    # Noise cannot be drawn.
     monkeypatch.setattr(mechanism, "privacy_extra", refuse)
     with raises(DataError, field="columns"):
         open_budget(path).release(laplace(), HERE.spec_fingerprint, never)
@@ -607,13 +704,16 @@ def test_a_ledger_is_made_whole_or_not_at_all_on_a_full_disk(path, step, monkeyp
     """0.8 left a marker without a ledger, which counted as lost."""
     steps = []
     fsync = os.fsync
+
+    def full_at_the_step(descriptor):
+        steps.append(descriptor)
+        if len(steps) == step:
+            full(descriptor)
+        fsync(descriptor)
+
     path.parent.mkdir(parents=True)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            os,
-            "fsync",
-            lambda n: (full if steps.append(n) or len(steps) == step else fsync)(n),
-        )
+        patch.setattr(os, "fsync", full_at_the_step)
         with suppress(PrivacyError):
             ask(path, 0.25)
     assert spent(path)[0] in (0.0, 0.25)
@@ -647,9 +747,7 @@ def test_nothing_on_the_disk_depends_on_the_counts_but_the_release(tmp_path):
 
 
 def test_a_share_is_not_sent_again_to_be_taken_out(path):
-    """Two sums, one with it and one without, would leave the others with too little
-    noise between them.
-    """
+    """Two sums, with it and without it, would leave the others with too little noise."""
     budget = open_budget(path, secure_sum=True)
     answer(budget, SHARE)
     refused("share", budget.recall, SHARE, HERE.spec_fingerprint)
@@ -664,12 +762,13 @@ def test_a_share_is_not_sent_again_to_be_taken_out(path):
 @pytest.fixture
 def copies(path, tmp_path):
     """Folder and marker as they were after each of three releases, which made a ledger."""
-    kept = []
+    copies = []
     for run in range(3):
         ask(path, 0.125, terms=f"run {run}")
-        kept.append((tmp_path / f"folder {run}", marker_of(path).read_bytes()))
-        shutil.copytree(path, kept[-1][0])
-    return kept
+        folder = tmp_path / f"folder {run}"
+        shutil.copytree(path, folder)
+        copies.append((folder, marker_of(path).read_bytes()))
+    return copies
 
 
 def put_back(path, folder):
@@ -715,7 +814,7 @@ def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, copies)
     assert marker_of(path).read_bytes() == copies[2][1]
     marker_of(path).write_bytes(copies[0][1])
     refused("ledger", spent, path, got="altered")
-    # folder and marker put back together are not noticed, as the module says
+    # Folder and marker put back together are not noticed, as the module says.
     put_back(path, copies[0][0])
     assert spent(path) == (0.125, 0.0)
 
@@ -731,7 +830,8 @@ def test_what_a_killed_process_left_is_removed(path):
     for file in [*stale, *others]:
         file.write_text("")
     assert spent(path) == (0.5, 0.0)
-    assert [file.exists() for file in [*stale, *others]] == 3 * [False] + 2 * [True]
+    assert not any(file.exists() for file in stale)
+    assert all(file.exists() for file in others)
     assert ask(path).repeated
 
 
@@ -825,8 +925,15 @@ def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, cap
     assert shown(path, capsys) == f"composition zcdp, {facts}"
 
 
-@pytest.mark.parametrize(("mine", "other"), [("zcdp", "basic"), ("basic", "zcdp")])
-def test_a_ledger_keeps_to_its_composition(mine, other, path, capsys):
+@pytest.mark.parametrize(
+    ("mine", "other", "epsilon", "delta"),
+    [
+        ("zcdp", "basic", accounting.zcdp_epsilon(laplace(0.1).zcdp_rho, 1e-4), 1e-4),
+        ("basic", "zcdp", 0.1, 0.0),
+    ],
+    ids=["zcdp", "basic"],
+)
+def test_a_ledger_keeps_to_its_composition(mine, other, epsilon, delta, path, capsys):
     noise = laplace(0.1)
     answer(open_budget(path, composition=mine), noise)
     budget = open_budget(path, composition=other)
@@ -835,17 +942,9 @@ def test_a_ledger_keeps_to_its_composition(mine, other, path, capsys):
         "policy composition", budget.recall, noise, HERE.spec_fingerprint, got=other
     )
     # The costs are told by the ledger's own composition.
-    epsilon, delta = (
-        (accounting.zcdp_epsilon(noise.zcdp_rho, 1e-4), 1e-4)
-        if mine == "zcdp"
-        else (0.1, 0.0)
-    )
     assert budget.spent() == (epsilon, delta)
-    told = (
-        f"composition {mine}, releases 1, epsilon {shown_bound(epsilon, 6)}, delta "
-        f"{shown_bound(delta, 6)} spent"
-    )
-    assert shown(path, capsys) == told
+    costs = f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
+    assert shown(path, capsys) == f"composition {mine}, releases 1, {costs}"
     budget.reset()
     answer(budget, noise)
 
@@ -866,8 +965,20 @@ def test_a_lock_that_was_replaced_is_noticed_before_the_ledger_is_written(path):
     refused(
         "ledger", release, laplace(0.5), HERE.spec_fingerprint, replaced, got="lock"
     )
+
+    def gone():
+        lock.unlink()
+        return HERE
+
     lock.unlink()
-    gone = laplace(0.25), HERE.spec_fingerprint, lambda: lock.unlink() or HERE
-    refused("ledger", release, *gone, terms="more", got="not written")
+    refused(
+        "ledger",
+        release,
+        laplace(0.25),
+        HERE.spec_fingerprint,
+        gone,
+        terms="more",
+        got="not written",
+    )
     assert [bool(entry["sha256"]) for entry in entries_of(path)] == [True, False, False]
     assert spent(path) == (1.0, 0.0)

@@ -62,10 +62,10 @@ def counts(array, hash_nnz=4):
 
 
 def exact_delta(epsilon, sigma, n_entries):
-    """Delta of discrete Gaussian noise where n entries differ by one: all depends on
-    their sum s alone.
+    """Delta of discrete Gaussian noise where n entries differ by one.
 
-    log P(s with) / P(s without) = (2 s - n) / (2 sigma ** 2).
+    All depends on their sum s alone: the logarithm of P(s with) / P(s without) is
+    (2 s - n) / (2 sigma ** 2).
     """
     pmf = reduce(np.convolve, n_entries * [gaussian_pmf(sigma)])
     total = np.arange(len(pmf)) - len(pmf) // 2 + n_entries  # with the record
@@ -87,23 +87,22 @@ def test_a_scale_is_the_least_that_keeps_its_promise(dividend, divisor):
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.25, 1e-5), (1.0, 1e-3), (4.0, 1e-9)])
 def test_sigma_is_what_the_promise_takes_and_no_more(epsilon, delta, n_entries):
     sigma = accounting.gaussian_sigma(epsilon, delta, n_entries)
-    for noise, is_enough in ((sigma, True), (0.997 * sigma, False)):
+    most = delta * (1 + 1e-9)
+    assert exact_delta(epsilon, sigma, n_entries) <= most
+    assert accounting.gaussian_epsilon(sigma, delta, n_entries) <= epsilon
+    less = 0.997 * sigma
+    assert exact_delta(epsilon, less, n_entries) > most
+    assert accounting.gaussian_epsilon(less, delta, n_entries) > epsilon
+    for noise in (sigma, less):
         bound = accounting.gaussian_epsilon(noise, delta, n_entries)
-        assert (
-            (exact_delta(epsilon, noise, n_entries) <= delta * (1 + 1e-9))
-            == (bound <= epsilon)
-            == is_enough
-        )
-        # of a sum of 30 convolutions
+        # The exact delta is of a sum of up to 30 convolutions.
         assert exact_delta(bound, noise, n_entries) <= delta * (1 + 1e-6)
         assert exact_delta(0.999 * bound - 1e-3, noise, n_entries) > delta
 
 
 @pytest.mark.parametrize("largest", [2, 5])
 def test_several_records_of_a_person_are_bounded_however_they_overlap(largest):
-    """In the same entries, or in as many different ones: epsilon of both is below the
-    bound.
-    """
+    """Epsilon is below the bound in the same entries, and in as many different ones."""
     sigma = 30.0
     n_entries = 9
     delta = 1e-5
@@ -152,10 +151,11 @@ def test_no_rounding_makes_the_noise_too_small_and_it_is_no_larger_than_it_must_
     top = TopTLaplace(epsilon, n_released, **common)
     selected = Fraction(n_released * k * both) / Fraction(top.gumbel_scale)
     released = Fraction(min(n_released, both * rho) * k) / Fraction(top.scale)
-    exact = Fraction(both * rho * k) / Fraction(laplace.scale), selected + released
-    assert epsilon * (1 - 1e-14) <= min(exact) <= max(exact) <= Fraction(epsilon)
-    for stated in (laplace.epsilon(), top.epsilon()):
-        assert stated == pytest.approx(epsilon, rel=1e-14)
+    exact = {laplace: Fraction(both * rho * k) / Fraction(laplace.scale)}
+    exact[top] = selected + released
+    for mechanism, spent in exact.items():
+        assert epsilon * (1 - 1e-14) <= spent <= Fraction(epsilon)
+        assert mechanism.epsilon() == pytest.approx(epsilon, rel=1e-14)
 
 
 @given(st.floats(1e-12, 1e6), st.integers(1, 6))
@@ -176,13 +176,10 @@ def test_opendp_gives_away_no_more_by_its_own_maps():
         theirs = dp.m.make_laplace(
             domain, dp.l1_distance(T="i64"), scale=mechanism.scale
         )
-        assert theirs.map(mechanism.l1_sensitivity) <= mechanism.target_epsilon * (
-            1 + 1e-12
-        )
-        assert (
-            theirs.map(2 * mechanism.l1_sensitivity) > 1.99 * mechanism.target_epsilon
-        )
-    # accounted for by zCDP, as OpenDP does
+        epsilon = mechanism.target_epsilon
+        assert theirs.map(mechanism.l1_sensitivity) <= epsilon * (1 + 1e-12)
+        assert theirs.map(2 * mechanism.l1_sensitivity) > 1.99 * epsilon
+    # OpenDP accounts for Gaussian noise by zCDP.
     gaussian = GaussianCounts(1.0, 1e-5, **SHAPE, records_per_person=3)
     add = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), scale=gaussian.sigma)
     theirs = dp.c.make_zCDP_to_approxDP(add)
@@ -213,7 +210,7 @@ def test_a_sum_of_discrete_gaussians_is_as_near_to_one_as_stated(sigma, n_partie
     total = reduce(np.convolve, n_parties * [gaussian_pmf(sigma)])
     x = np.arange(len(total)) - len(total) // 2
     whole = np.exp(-(x**2) / (2 * n_parties * sigma**2))
-    # beyond, rounding errors take over
+    # Beyond, rounding errors take over.
     near = np.abs(x) < 6 * sigma * math.sqrt(n_parties)
     gap = np.abs(np.log(total[near] / (whole / whole.sum())[near])).max()
     assert 0 < gap <= accounting.sum_of_gaussians_gap(sigma, n_parties)
@@ -228,10 +225,11 @@ def goodness(drawn, pmf):
     expected = pmf * len(drawn)
     observed = np.bincount(np.clip(drawn, -reach, reach) + reach, minlength=len(pmf))
     often = expected >= 10
-    expected, observed = [
-        np.append(each[often], each[~often].sum()) for each in (expected, observed)
-    ]
-    return chisquare(observed, expected).pvalue
+
+    def with_one_rest(numbers):
+        return np.append(numbers[often], numbers[~often].sum())
+
+    return chisquare(with_one_rest(observed), with_one_rest(expected)).pvalue
 
 
 @pytest.mark.slow
@@ -263,14 +261,8 @@ def test_no_seed_decides_what_leaves_a_party(kind, monkeypatch):
 
 def test_wide_noise_has_the_distribution_that_is_accounted_for():
     drawn = OpenDPNoise().gaussian(20000, 500.0)
-    assert (
-        kstest(
-            drawn + np.random.default_rng(0).random(drawn.size) - 0.5,
-            "norm",
-            (0, 500.0),
-        ).pvalue
-        > UNLIKELY
-    )
+    smooth = drawn + np.random.default_rng(0).random(drawn.size) - 0.5
+    assert kstest(smooth, "norm", (0, 500.0)).pvalue > UNLIKELY
 
 
 @pytest.mark.slow
@@ -282,22 +274,16 @@ def test_the_largest_noisy_scores_are_draws_without_replacement(sampler):
     how_many = 2
     scale = 2.0
     weights = np.exp(scores / scale)
-    drawn = {}
-    law = {}
-    for first, second in permutations(range(4), 2):
-        law[first, second] = (
-            weights[first]
-            / weights.sum()
-            * weights[second]
-            / (weights.sum() - weights[first])
-        )
-        drawn[first, second] = 0
+    total = weights.sum()
+    expected = {
+        (i, j): RUNS * weights[i] / total * weights[j] / (total - weights[i])
+        for i, j in permutations(range(4), 2)
+    }
+    drawn = dict.fromkeys(expected, 0)
     for _ in range(RUNS):
         drawn[tuple(sampler.top(scores, how_many, scale).tolist())] += 1
-    assert (
-        chisquare(list(drawn.values()), RUNS * np.array(list(law.values()))).pvalue
-        > UNLIKELY
-    )
+    fit = chisquare(list(drawn.values()), list(expected.values()))
+    assert fit.pvalue > UNLIKELY
 
 
 # What is released
@@ -308,13 +294,11 @@ def test_a_release_is_noisy_counts_of_the_stated_variance(mechanism):
     exact = counts(np.tile([[5, 5, 5, 5], [0, 0, 0, 0]], 1000))
     release = mechanism.release(exact)
     assert release.noise_variance == pytest.approx(mechanism.noise_sd**2)
-    noise = (release.array - exact.array)[
-        release.array != 0 if mechanism.kind == "top-t" else ...
-    ]
     if mechanism.kind == "top-t":
         assert np.count_nonzero(release.array) <= 10
         assert release.n_per_class is None
     else:
+        noise = release.array - exact.array
         assert noise.std() == pytest.approx(mechanism.noise_sd, rel=0.1)
         assert (release.array < 0).any()  # never clipped
         assert_array_equal(release.n_per_class, release.array.sum(axis=1) / 4)
@@ -324,8 +308,9 @@ def test_a_release_is_noisy_counts_of_the_stated_variance(mechanism):
 
 
 def test_no_count_is_refused_and_none_overflows():
-    """Beyond the limit, which leaves room for sums, they are clipped; far below it
-    noise is all that changes.
+    """Counts beyond the limit, which leaves room for sums, are clipped.
+
+    Far below it noise is all that changes.
     """
     limit = (2**63 - 1) // 4 // 4
     far = 1e-12  # the probability that noise is larger than this many scales
@@ -367,14 +352,19 @@ def test_what_is_released_must_be_what_the_mechanism_is_for(mechanism):
 @EACH
 def test_simulated_releases_can_be_repeated_and_protect_nobody(mechanism):
     exact = counts([[1, 1, 1, 1], [0, 0, 0, 0]])
-    one, same, other = (SimulatedRelease(mechanism, seed) for seed in (1, 1, 2))
+    one = SimulatedRelease(mechanism, 1)
+    same = SimulatedRelease(mechanism, 1)
     first = one.release(exact)
-    assert first == same.release(exact)
-    assert one.release(exact) == same.release(exact) != first != other.release(exact)
-    # as of the mechanism that it simulates
-    assert one.received(first.array, FINGERPRINT) == first
-    assert (one.epsilon(1e-5), one.noise_sd) == (math.inf, mechanism.noise_sd)
+    second = one.release(exact)
+    assert first != second
+    assert same.release(exact) == first
+    assert same.release(exact) == second
+    assert SimulatedRelease(mechanism, 2).release(exact) != first
+    assert one.epsilon(1e-5) == math.inf
     assert one.guarantee().startswith("No privacy")
+    # Other facts are those of the mechanism that it simulates.
+    assert one.received(first.array, FINGERPRINT) == first
+    assert one.noise_sd == mechanism.noise_sd
 
 
 # In words and as data
@@ -386,11 +376,14 @@ def test_simulated_releases_can_be_repeated_and_protect_nobody(mechanism):
 def test_a_description_is_all_there_is(mechanism):
     same = mechanism_from_dict(json.loads(json.dumps(mechanism.to_dict())))
     assert same == mechanism
-    assert [made(same) for made in (hash, repr)] == [
-        made(mechanism) for made in (hash, repr)
-    ]
+    assert hash(same) == hash(mechanism)
+    assert repr(same) == repr(mechanism)
     assert same.guarantee() == mechanism.guarantee()
-    assert sum(repr(each) == repr(mechanism) for each in ALL.values()) <= 1
+
+
+def test_different_mechanisms_have_different_descriptions():
+    mechanisms = [*ALL.values(), SimulatedRelease(ONE, 3)]
+    assert len(set(map(repr, mechanisms))) == len(mechanisms)
 
 
 def test_a_guarantee_says_what_is_promised_and_what_is_not():
@@ -428,22 +421,27 @@ def test_policies_and_descriptions_are_refused_as_it_is_on_record():
 
 @pytest.mark.parametrize("missing", ONE.to_dict())
 def test_nothing_may_be_missing_from_a_description(missing):
-    values = {name: value for name, value in ONE.to_dict().items() if name != missing}
-    with raises(
-        ConfigError, got="None" if missing == "mechanism" else f"none named {missing}"
-    ):
+    values = ONE.to_dict()
+    del values[missing]
+    got = f"none named {missing}"
+    if missing == "mechanism":
+        got = "None"
+    with raises(ConfigError, got=got):
         mechanism_from_dict(values)
 
 
 HUGE = {"hash_nnz": 2**31 - 1, "n_classes": 1}
 
 
-WIDE = {"0.001": LaplaceCounts(0.001, **HUGE, records_per_person=10**6)}
-WIDE |= {"one with sigma 9.45e+07": GaussianCounts(0.001, 1e-5, **HUGE)}
-
-
-@pytest.mark.parametrize(("got", "mechanism"), WIDE.items())
-def test_noise_that_no_sampler_draws_is_refused(got, mechanism):
+@pytest.mark.parametrize(
+    ("mechanism", "got"),
+    [
+        (LaplaceCounts(0.001, **HUGE, records_per_person=10**6), "0.001"),
+        (GaussianCounts(0.001, 1e-5, **HUGE), "one with sigma 9.45e+07"),
+    ],
+    ids=["laplace", "gaussian"],
+)
+def test_noise_that_no_sampler_draws_is_refused(mechanism, got):
     with raises(ConfigError, field="epsilon", got=got):
         mechanism.release(counts(np.zeros((1, 3), int), hash_nnz=2**31 - 1))
 
@@ -456,32 +454,46 @@ def test_further_refusals():
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr(
-        accounting,
-        "import_module",
-        lambda name: (_ for _ in ()).throw(ImportError(name)),
-    )
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(accounting, "import_module", missing)
     with raises(MissingExtraError, field="opendp", expected="flwr-flynn[privacy]"):
         LaplaceCounts(1.0, **SHAPE).release(counts([[1] * 4, [0] * 4]))
 
 
-SIZES = [  # delta; features, samples, classes; parties; further settings; m and rho
-    (1e-5, (64, 1444, 10), 10, {}, 512, 51),
-    (1e-5, (784, 60000, 10), 2, {}, 2**14, None),
-    (0.0, (64, 1444, 10), 10, {}, 64, None),
-    (0.0, (30, 10000, 2), 2, {}, 2000, 24),
-    (0.0, (30, 10000, 2), 2, {"neighbours": "replace-one"}, 1000, None),
-    (0.0, (30, 10000, 2), 2, {"hash_dim": 64, "hash_nnz": 5}, 64, 5),
-]
+DIGITS = {"n_features": 64, "n_examples": 1444, "n_classes": 10, "n_parties": 10}
+MNIST = {"n_features": 784, "n_examples": 60000, "n_classes": 10, "n_parties": 2}
+TABLE = {"n_features": 30, "n_examples": 10000, "n_classes": 2, "n_parties": 2}
 
 
 @pytest.mark.parametrize(
-    ("delta", "figures", "n_parties", "more", "hash_dim", "hash_nnz"), SIZES
+    ("settings", "expected"),
+    [
+        (DIGITS | {"delta": 1e-5}, {"hash_dim": 512, "hash_nnz": 51}),
+        (MNIST | {"delta": 1e-5}, {"hash_dim": 2**14}),
+        (DIGITS | {"delta": 0.0}, {"hash_dim": 64}),
+        (TABLE | {"delta": 0.0}, {"hash_dim": 2000, "hash_nnz": 24}),
+        (TABLE | {"delta": 0.0, "neighbours": "replace-one"}, {"hash_dim": 1000}),
+        (
+            TABLE | {"delta": 0.0, "hash_dim": 64, "hash_nnz": 5},
+            {"hash_dim": 64, "hash_nnz": 5},
+        ),
+    ],
+    ids=[
+        "digits",
+        "MNIST",
+        "digits, pure",
+        "a table, pure",
+        "a table, records replaced",
+        "given sizes",
+    ],
 )
-def test_sizes_of_private_counts(delta, figures, n_parties, more, hash_dim, hash_nnz):
-    spec = privacy.suggest_spec(1.0, delta, *figures, n_parties, seed=3, **more)
-    assert (spec.seed, spec.hash_dim) == (3, hash_dim)
-    assert hash_nnz in (spec.hash_nnz, None)
+def test_sizes_of_private_counts(settings, expected):
+    spec = privacy.suggest_spec(1.0, seed=3, **settings)
+    assert spec.seed == 3
+    for name, size in expected.items():
+        assert getattr(spec, name) == size, name
 
 
 def test_sizes_for_private_counts_follow_the_noise():
@@ -511,8 +523,9 @@ class HalvedNoise(OpenDPNoise):
 
 
 def neighbours(mechanism):
-    """Counts of one class without and with a person's records, as far apart as the
-    mechanism says they may be.
+    """Counts of one class without and with a person's records.
+
+    They are as far apart as the mechanism says they may be.
     """
     rho = mechanism.hash_nnz
     k = mechanism.records_per_person
@@ -524,9 +537,7 @@ def neighbours(mechanism):
 
 
 def runs(mechanism, sampler, array, n):
-    """Releases; noise on all counts is independent, so that the classes of one release
-    will do.
-    """
+    """Releases, or classes of one release: noise on all counts is independent."""
     if mechanism.kind == "top-t":
         exact = counts([array], mechanism.hash_nnz)
         return np.array(
@@ -540,9 +551,7 @@ def runs(mechanism, sampler, array, n):
 
 
 def shown_by(mechanism, without, with_person, before, after):
-    """Lower bound on epsilon that releases of `before` and of `after` show about the
-    difference of the two.
-    """
+    """Lower bound on epsilon that releases show, of counts before and after a change."""
     change = after - before
     changed = np.flatnonzero(change)
     if mechanism.kind == "gaussian":
@@ -564,12 +573,9 @@ def audited(mechanism, sampler, n=RUNS):
     if mechanism.kind != "top-t":
         before = before[: mechanism.n_changed]
         after = after[: mechanism.n_changed]
-    return shown_by(
-        mechanism,
-        *(runs(mechanism, sampler, each, n) for each in (before, after)),
-        before,
-        after,
-    )
+    without = runs(mechanism, sampler, before, n)
+    with_person = runs(mechanism, sampler, after, n)
+    return shown_by(mechanism, without, with_person, before, after)
 
 
 REPLACED = {"neighbours": "replace-one", "hash_nnz": 2, "n_classes": 1}
@@ -615,20 +621,15 @@ def test_an_audit_notices_halved_noise(mechanism):
     ],
 )
 def test_audit_of_the_messages_that_leave_a_party(mechanism):
-    """The same through all that makes a message: nothing in it gives away more than the
-    noisy counts.
-    """
-    before, after = np.array([[0, 0, 1, 1], [1, 1, 1, 1]])
+    """Nothing in a message gives away more than the noisy counts."""
+    before = np.array([0, 0, 1, 1])
+    after = np.array([1, 1, 1, 1])
+    field = codec.release_field(HASHER, mechanism, 0)
 
     def sent(array):
         exact = counts([array], hash_nnz=2)
         return np.array(
-            [
-                codec.release_field(HASHER, mechanism, 0).packed(
-                    mechanism.release(exact).array
-                )[0]
-                for _ in range(FEW)
-            ]
+            [field.packed(mechanism.release(exact).array)[0] for _ in range(FEW)]
         )
 
     shown = shown_by(mechanism, sent(before), sent(after), before, after)

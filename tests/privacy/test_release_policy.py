@@ -1,5 +1,6 @@
-"""Sums of releases: no account admits more than it promises, by figures that are worked
-out here once more.
+"""Sums of releases: no account admits more than it promises.
+
+The figures are worked out here once more.
 """
 
 from __future__ import annotations
@@ -51,16 +52,14 @@ REQUESTS = [*GAUSSIANS, SHARE, *PURE]
 
 
 def rho_of(mechanism):
-    """From what noise is drawn and what a person changes, in other words than the
-    package's.
-    """
+    """The parameter from the noise that is drawn and from what a person changes."""
     both = 2
     if mechanism.neighbours == "add-remove":
         both = 1
     k = mechanism.records_per_person
     rho = mechanism.hash_nnz
-    # of the sum, where shares are summed; for sigma of 3 that is a discrete Gaussian
     if mechanism.kind == "gaussian":
+        # Shares are summed; for sigma of 3 the sum is a discrete Gaussian.
         variance = Fraction(mechanism.sigma) ** 2 * (mechanism.n_honest or 1)
         return Fraction(both * rho * k**2) / (2 * variance)
     if mechanism.kind == "laplace":
@@ -74,9 +73,7 @@ def rho_of(mechanism):
 
 
 def delta_of(rho, epsilon):
-    """Delta of rho-zCDP (Canonne, Kamath and Steinke 2020), by another search than the
-    package's for epsilon.
-    """
+    """Delta of rho-zCDP (Canonne, Kamath and Steinke 2020), by a search of its own."""
 
     def log_delta(place):
         beyond = math.exp(place)
@@ -85,19 +82,17 @@ def delta_of(rho, epsilon):
 
     starts = np.linspace(-12, 18, 241)
     best = min(starts, key=log_delta)
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         log_delta,
         bounds=(best - 0.2, best + 0.2),
         method="bounded",
         options={"xatol": 1e-9},
     )
-    return math.exp(min(found.fun, log_delta(best)))
+    return math.exp(min(minimum.fun, log_delta(best)))
 
 
 def admitted(policy, requests):
-    """Costs of those requests that a policy admits, one after the other, and which they
-    are.
-    """
+    """The requests that a policy admits, one after the other, behind their costs."""
     costs = []
     which = []
     for request in requests:
@@ -127,13 +122,13 @@ def test_basic_admits_no_more_than_its_sums(bounds, requests):
         pytest.approx(float(delta)),
     )
     assert not any(cost.closes for cost in costs)
-    for request in REQUESTS:  # and what is refused does not fit
+    for request in REQUESTS:
         if not admits(policy, request, costs):
-            assert (
-                # what it asked for
-                epsilon + Fraction(request.target_epsilon) > bounds["max_epsilon"]
-                or delta + Fraction(request.delta) > bounds["max_delta"]
-            )
+            # With what was asked for it would not fit.
+            sum_of_epsilons = epsilon + Fraction(request.target_epsilon)
+            sum_of_deltas = delta + Fraction(request.delta)
+            is_epsilon_too_large = sum_of_epsilons > bounds["max_epsilon"]
+            assert is_epsilon_too_large or sum_of_deltas > bounds["max_delta"]
 
 
 def admits(policy, request, costs):
@@ -167,7 +162,8 @@ def test_zcdp_admits_no_more_than_its_filter(bounds, requests):
     assert delta_of(rho, most) <= delta * (1 + 1e-6)
     if costs:
         epsilon, at = Account("zcdp", delta).total(costs)
-        assert (epsilon <= most * ROUNDING, at) == (True, delta)
+        assert epsilon <= most * ROUNDING
+        assert at == delta
         assert epsilon == 0 or delta_of(rho, epsilon) == pytest.approx(delta, rel=1e-4)
     for request in REQUESTS:
         if not admits(policy, request, costs):
@@ -183,10 +179,9 @@ def test_the_total_does_not_depend_on_the_order(composition, requests, draw):
     policy = Policy(100.0, 0.1, secure_sum=True, composition=composition)
     costs, which = admitted(policy, requests)
     assert len(which) == len(requests)
-    shuffled = draw.sample(requests, len(requests))
-    assert Account(composition, 0.1).total(admitted(policy, shuffled)[0]) == Account(
-        composition, 0.1
-    ).total(costs)
+    shuffled, _ = admitted(policy, draw.sample(requests, len(requests)))
+    account = Account(composition, 0.1)
+    assert account.total(shuffled) == account.total(costs)
 
 
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
@@ -246,13 +241,13 @@ def test_gaussian_noise_and_sums_of_it_are_of_the_stated_parameter(
     sharp = shift**2 / (2 * n_parties * sigma**2)
     assert bound >= sharp
     for order in (1.01, 1.5, 2, 3):
-        found = max(
+        largest = max(
             divergence(total[:-shift], total[shift:], order),
             divergence(total[shift:], total[:-shift], order),
         )
-        assert found <= order * bound * (1 + 1e-9)
+        assert largest <= order * bound * (1 + 1e-9)
         if sigma == 3.0:
-            assert found >= order * sharp * 0.999
+            assert largest >= order * sharp * 0.999
     assert accounting.gaussian_rho(0.4, 1, 1, 2) == math.inf
 
 
@@ -266,15 +261,12 @@ def test_laplace_noise_is_of_the_stated_parameter(scale):
 
 @pytest.mark.parametrize("mechanism", REQUESTS, ids=lambda mechanism: mechanism.kind)
 def test_the_parameter_of_every_mechanism(mechanism):
-    assert (
-        float(rho_of(mechanism))
-        <= mechanism.zcdp_rho
-        <= float(rho_of(mechanism)) * (1 + 1e-9)
-    )
-    assert SimulatedRelease(mechanism, 1).zcdp_rho == math.inf
-    assert Account("zcdp", 1e-5).cost(SimulatedRelease(mechanism, 1)) == Account(
-        "zcdp", 1e-5
-    ).cost(mechanism)
+    rho = float(rho_of(mechanism))
+    assert rho <= mechanism.zcdp_rho <= rho * (1 + 1e-9)
+    simulated = SimulatedRelease(mechanism, 1)
+    assert simulated.zcdp_rho == math.inf
+    account = Account("zcdp", 1e-5)
+    assert account.cost(simulated) == account.cost(mechanism)
     assert Account().cost(mechanism).rho is None
 
 
@@ -290,22 +282,27 @@ def test_the_conversion_is_that_of_dp_accounting(rho, delta):
 
 
 def test_the_conversion_refuses_what_is_none():
-    for bad in ((-1.0, 0.1), (math.nan, 0.1), (1.0, 0.0), (1.0, 1.0), (1.0, math.nan)):
+    for rho, delta in (
+        (-1.0, 0.1),
+        (math.nan, 0.1),
+        (1.0, 0.0),
+        (1.0, 1.0),
+        (1.0, math.nan),
+    ):
         with pytest.raises(ConfigError):
-            accounting.zcdp_epsilon(*bad)
-    assert [accounting.zcdp_epsilon(rho, 1e-5) for rho in (0.0, math.inf)] == [
-        0,
-        math.inf,
-    ]
+            accounting.zcdp_epsilon(rho, delta)
+
+
+def test_the_conversion_of_nothing_and_of_everything():
+    assert accounting.zcdp_epsilon(0.0, 1e-5) == 0
+    assert accounting.zcdp_epsilon(math.inf, 1e-5) == math.inf
 
 
 # What it is for
 
 
 def test_twenty_noisy_releases_cost_about_what_they_give_away():
-    """Of 20 times (.2, 1e-6), basic sums make 4 and the filter .91, where the exact
-    account of them is .83.
-    """
+    """Of 20 times (.2, 1e-6), basic sums make 4, the filter .91, and exact ones .83."""
     run = GaussianCounts(0.2, 1e-6, **SHAPE)
     delta = 2e-5
     filtered = Policy(1.0, delta, composition="zcdp")

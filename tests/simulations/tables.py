@@ -1,6 +1,4 @@
-"""What the experiments write: tables, figures and a summary, and finished pieces that
-stay.
-"""
+"""Files of the experiments: tables, figures, a summary, and finished pieces."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def shown(folder: Path, *figures: str) -> str:
 def run_once(
     experiment: str, *options: str, smaller: Sequence[tuple[Any, str, Any]] = ()
 ) -> Any:
-    """A fixture: the folder of a quick run, some parts of which are made smaller for
-    the tests of a module.
-    """
+    """A fixture: the folder of a quick run, some parts of which are made smaller."""
 
     @pytest.fixture(scope="module")
     def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -53,9 +49,7 @@ def run_once(
 
 
 def run_again(arguments: list[str], folder: Path, *parts: tuple[Any, str]) -> None:
-    """Run an experiment whose pieces are finished: none of these parts computes, and
-    all tables stay as they are.
-    """
+    """Run a finished experiment: none of these parts computes, and all tables stay."""
     before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
     with pytest.MonkeyPatch.context() as patch:
         for module, name in parts:

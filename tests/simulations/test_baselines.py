@@ -31,57 +31,65 @@ def test_neighbours_are_the_nearest_and_of_equals_the_first():
     # A coarse grid, with many ties and duplicates: of all neighbours, equally far ones
     # come in their own order.
     generator = np.random.default_rng(0)
-    train, points = (generator.integers(0, 3, (n, 4)).astype(float) for n in (60, 20))
-    found = baselines.neighbour_labels(train, np.arange(60), points, 60)
-    assert found.tolist() == [plain_neighbours(train, point, 60) for point in points]
-    found = baselines.neighbour_labels(train, np.arange(60), None, 59)
-    assert found.tolist() == [
-        plain_neighbours(train, train[i], 59, own=i) for i in range(60)
-    ]
+    train = generator.integers(0, 3, (60, 4)).astype(float)
+    points = generator.integers(0, 3, (20, 4)).astype(float)
+    of_points = baselines.neighbour_labels(train, np.arange(60), points, 60)
+    for row, point in zip(of_points.tolist(), points, strict=True):
+        assert row == plain_neighbours(train, point, 60)
+    of_samples = baselines.neighbour_labels(train, np.arange(60), None, 59)
+    for i, row in enumerate(of_samples.tolist()):
+        assert row == plain_neighbours(train, train[i], 59, own=i)
     alike = baselines.neighbour_labels(
         np.zeros((4, 2)), np.arange(4), np.zeros((1, 2)), 4
     )
     assert sorted(alike[0]) == [0, 1, 2, 3]
 
 
-def test_samples_are_scaled_timed_and_held_out_by_fold():
+def test_samples_are_scaled_by_columns_or_rows():
     X = np.array([[1.0, 5.0], [3.0, 5.0], [100.0, 7.0]])
-    y = np.arange(60) % 3
     np.testing.assert_allclose(
         baselines.standardised(X, np.array([0, 1])), [[-1, 0], [1, 0], [98, 2]]
     )
     np.testing.assert_allclose(
         baselines.unit_rows(np.array([[3, 4], [0, 0]])), [[0.6, 0.8], [0, 0]]
     )
-    ((train, test),) = DataSet(
-        "made", np.zeros((4, 1)), np.arange(4) % 2, np.array([-1, 0, -1, 0])
-    ).splits
-    # of no fold: never held out
-    assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
+
+
+def test_samples_of_no_fold_are_never_held_out():
+    fold = np.array([-1, 0, -1, 0])
+    data = DataSet("made", np.zeros((4, 1)), np.arange(4) % 2, fold)
+    ((train, test),) = data.splits
+    assert train.tolist() == [0, 2]
+    assert test.tolist() == [1, 3]
+
+
+def test_methods_are_timed_by_fold():
+    y = np.arange(60) % 3
     data = DataSet(
         "made",
         np.random.default_rng(10).normal(size=(60, 4)) + 5 * y[:, None],
         y,
         np.arange(60) % 2,
     )
-    found = baselines.trained(
+    row = baselines.trained(
         "1-NN",
         data,
         lambda classes: KNeighborsClassifier(1),
-        lambda each: each.n_samples_fit_,
+        lambda model: model.n_samples_fit_,
     )
-    assert (json.loads(found["detail"]), found["scores"]) == (
-        {"folds": [30, 30]},
-        [1.0, 1.0],
-    )
-    assert min(found["fit"] + found["predict"]) > 0
+    assert json.loads(row["detail"]) == {"folds": [30, 30]}
+    assert row["scores"] == [1.0, 1.0]
+    assert min(row["fit"] + row["predict"]) > 0
+
+
+def test_numbers_of_neighbours_are_below_the_size_of_the_training_fold():
+    y = np.arange(6) % 2
     few = baselines.knn_rows(
-        DataSet("made", np.arange(6.0)[:, None], y[:6] % 2, np.arange(6) // 2),
+        DataSet("made", np.arange(6.0)[:, None], y, np.arange(6) // 2),
         "as is",
         as_is,
         64,
     )
-    # below the size of the training fold
     assert {*json.loads(few["nested"]["detail"])["k"]} <= {1, 2, 3}
 
 
@@ -101,7 +109,7 @@ def test_balanced_accuracy_is_scikit_learns():
     y = generator.integers(0, 3, 50)
     predicted = generator.integers(0, 5, (50, 4))
     with warnings.catch_warnings():
-        # classes that were predicted and do not occur
+        # Some classes that were predicted do not occur.
         warnings.simplefilter("ignore", UserWarning)
         expected = [balanced_accuracy_score(y, column) for column in predicted.T]
     np.testing.assert_allclose(baselines.balanced_accuracy(y, predicted, 6), expected)
@@ -138,26 +146,27 @@ def test_sbfc_is_its_definition():
     sizes = [1, 7, 40, 1100]
     predicted = baselines.sbfc_predictions(DataSet("made", X, y, fold), planes, sizes)
     for column, size in enumerate(sizes):
-        pairs = list(
-            zip(predicted[:, column], plain_sbfc(X, y, fold, planes, size), strict=True)
-        )
-        assert all(said in candidates for said, candidates in pairs)
-        # Ties, of which one bit makes many, are broken at random.
-        assert (
-            size > 1
-            or len({said for said, candidates in pairs if len(candidates) == 3}) == 3
-        )
+        classes = predicted[:, column].tolist()
+        candidates = plain_sbfc(X, y, fold, planes, size)
+        for label, some in zip(classes, candidates, strict=True):
+            assert label in some
+        if size == 1:
+            # Ties, of which one bit makes many, are broken at random.
+            of_ties = [
+                label
+                for label, some in zip(classes, candidates, strict=True)
+                if len(some) == 3
+            ]
+            assert set(of_ties) == {0, 1, 2}
 
 
 def test_sbfc_sizes_go_down_and_up_from_d():
     sizes = baselines.sbfc_sizes(50, 20, 2**14)
     assert sizes == sorted(set(sizes) | {50})
     assert 15 <= len(sizes) <= 20
-    assert (sizes[0], sizes[-1], baselines.sbfc_sizes(2, 20, 2**14)[-1]) == (
-        2,
-        2**14,
-        4096,
-    )
+    assert sizes[0] == 2
+    assert sizes[-1] == 2**14
+    assert baselines.sbfc_sizes(2, 20, 2**14)[-1] == 4096
     assert baselines.sbfc_sizes(784, 3, 512) == [39, 784]  # no room above
 
 

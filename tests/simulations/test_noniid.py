@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -62,16 +63,14 @@ def test_gradients_are_those_of_the_loss(hidden):
     )
 
 
-def near(found, expected, atol=1e-6, rtol=0.0):
+def near(arrays, expected, atol=1e-6, rtol=0.0):
     """Require that arrays are equal, one by one, but for rounding."""
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(arrays, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=atol, rtol=rtol)
 
 
-def federated(parts, recipe, n_rounds, hidden=0, **more):
-    return gradients.federate(
-        parts, 3, hidden, recipe, n_rounds, more.pop("each", lambda _: None), **more
-    )
+def federated(parts, recipe, n_rounds, hidden=0, watch=lambda _: None, **more):
+    return gradients.federate(parts, 3, hidden, recipe, n_rounds, watch, **more)
 
 
 def test_the_proximal_term_pulls_towards_the_global_weights():
@@ -109,8 +108,9 @@ def skewed(n_points=(90, 60, 33)):
 
 
 def scaffold(parts, start, recipe, n_rounds):
-    """SCAFFOLD as its paper has it, with means by samples, in float64: weights, the
-    server's variates, the parties'.
+    """SCAFFOLD as its paper has it, with means by samples, in float64.
+
+    Returns weights, the server's variates, and the parties'.
     """
     weights = [array.astype(float) for array in start]
     common = [np.zeros(array.shape) for array in start]
@@ -125,10 +125,8 @@ def scaffold(parts, start, recipe, n_rounds):
             steps = 0
             for _ in range(recipe.epochs):
                 order = random.permutation(len(y))
-                for rows in (
-                    order[at : at + recipe.batch]
-                    for at in range(0, len(y), recipe.batch)
-                ):
+                for at in range(0, len(y), recipe.batch):
+                    rows = order[at : at + recipe.batch]
                     slopes = gradients.gradient(end, X[rows].astype(float), y[rows])
                     end = [
                         e - recipe.rate * (g - c_i + c)
@@ -137,12 +135,14 @@ def scaffold(parts, start, recipe, n_rounds):
                         )
                     ]
                     steps += 1
-            new = [
-                c_i - c + (x - e) / (max(steps, 1) * recipe.rate)
-                for c_i, c, x, e in zip(own[i], common, weights, end, strict=True)
-            ]
+            new = own[i]
+            if steps:
+                new = [
+                    c_i - c + (x - e) / (steps * recipe.rate)
+                    for c_i, c, x, e in zip(own[i], common, weights, end, strict=True)
+                ]
             ends.append(end)
-            news.append(new if steps else own[i])
+            news.append(new)
         for place in range(len(start)):
             weights[place] += sum(
                 p * (end[place] - weights[place])
@@ -161,12 +161,13 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
     parts = skewed()
     recipe = Recipe(0.1, 3, batch=16)
     parties = []
-    made = gradients.ScaffoldClient.__init__
-    monkeypatch.setattr(
-        gradients.ScaffoldClient,
-        "__init__",
-        lambda self, *args: [made(self, *args), parties.append(self)][0],
-    )
+    initialise = gradients.ScaffoldClient.__init__
+
+    def noted(self, *args):
+        initialise(self, *args)
+        parties.append(self)
+
+    monkeypatch.setattr(gradients.ScaffoldClient, "__init__", noted)
     start = gradients.initial_weights(4, 3, hidden, seed=0)
     got, traffic = federated(parts, recipe, 4, hidden, kind=gradients.ScaffoldClient)
     weights, common, own = scaffold(parts, start, recipe, 4)
@@ -174,14 +175,11 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
     for party, theirs in zip(parties, own, strict=True):
         near(party.own, theirs, 2e-3)
     # The server's variate is the mean of the parties', by samples.
+    sizes = [len(y) for _, y in parts]
+    assert sum(sizes) == 183
     for place, array in enumerate(common):
-        mean = (
-            sum(
-                len(y) * party.own[place]
-                for party, (_, y) in zip(parties, parts, strict=True)
-            )
-            / 183
-        )
+        of_parties = [party.own[place] for party in parties]
+        mean = np.average(of_parties, axis=0, weights=sizes)
         np.testing.assert_allclose(mean, array, atol=2e-3)
     # It sends twice what FedAvg sends, and does better by what parties differ in.
     plain, less = federated(parts, recipe, 4, hidden)
@@ -202,7 +200,7 @@ def test_common_arrays_are_means_of_what_parties_trained_by_their_samples_and_he
     recipe = Recipe(0.1, 2)
     start = gradients.initial_weights(4, 3, 5, seed=3)
     seen = []
-    got, traffic = federated(parts, recipe, 3, 5, each=seen.append, seed=3, kind=kind)
+    got, traffic = federated(parts, recipe, 3, 5, watch=seen.append, seed=3, kind=kind)
     common = start[:n_common]
     own = [start[n_common:]] * 4
     for number in (1, 2, 3):
@@ -212,25 +210,25 @@ def test_common_arrays_are_means_of_what_parties_trained_by_their_samples_and_he
             )
             for i, (X, y) in enumerate(parts)
         ]
-        own = [each[n_common:] for each in trained]
+        own = [weights[n_common:] for weights in trained]
         common = [
-            sum(len(y) * each[k] for each, (_, y) in zip(trained, parts, strict=True))
+            sum(
+                len(y) * weights[k]
+                for weights, (_, y) in zip(trained, parts, strict=True)
+            )
             / 183
             for k in range(n_common)
         ]
-    heads = [np.stack(each) for each in zip(*own, strict=True)]
-    near(got, [*common, *heads], 1e-5)
+    heads = [np.stack(layer) for layer in zip(*own, strict=True)]
+    expected = [*common, *heads]
+    near(got, expected, 1e-5)
     near(seen[-1], got, 0)
-    assert [array.shape for array in got] == [
-        array.shape for array in (*common, *heads)
-    ]
-    assert (len(seen), traffic.replied) == (3, 12)
+    assert [array.shape for array in got] == [array.shape for array in expected]
+    assert len(seen) == 3
+    assert traffic.replied == 12
     if kind is gradients.HeadClient:
-        assert all(
-            np.abs(got[2][i] - got[2][j]).max() > 1e-3
-            for i in range(4)
-            for j in range(i)
-        )
+        for one, other in combinations(got[2], 2):
+            assert np.abs(one - other).max() > 1e-3
         assert traffic.up < federated(parts, recipe, 3, 5)[1].up
 
 
@@ -258,9 +256,8 @@ def test_every_split_deals_out_points_once(split, n_parties):
 
 def test_a_shift_differs_by_party_and_is_the_same_for_all_points_of_one():
     data = splits.read("digits")
-    plain, shifted = (
-        splits.deal_out(data, split, 5, seed=0) for split in ("IID", splits.SHIFT)
-    )
+    plain = splits.deal_out(data, "IID", 5, seed=0)
+    shifted = splits.deal_out(data, splits.SHIFT, 5, seed=0)
     maps = []
     for one, other in zip(plain.shares, shifted.shares, strict=True):
         np.testing.assert_array_equal(one.y, other.y)
@@ -292,7 +289,9 @@ def test_scores_of_a_small_known_case():
 @given(n=st.integers(1000, 5000), n_parties=st.integers(1, 300))
 def test_uneven_sizes_add_up(n, n_parties):
     sizes = splits.uneven_sizes(n, n_parties)
-    assert (sum(sizes), len(sizes), min(sizes) >= 1) == (n, n_parties, True)
+    assert sum(sizes) == n
+    assert len(sizes) == n_parties
+    assert min(sizes) >= 1
     assert sizes == sorted(sizes)
 
 
@@ -302,26 +301,21 @@ finished = run_once("noniid", "--jobs", "2", smaller=[(noniid, "QUICK", TINY)])
 def test_there_is_a_row_for_every_cell_and_none_is_run_again(finished):
     rows = read(finished / "noniid.csv")
     assert len(rows) == 3 * len(noniid.METHODS)
-    assert all(
-        0 < float(row["personal accuracy"]) <= 1
-        and int(row["up"]) * int(row["down"]) > 0
-        for row in rows
-    )
-    assert {row["rounds"] for row in rows if row["method"] in page.BASELINES} == {"3"}
-    assert {row["accuracy"] for row in rows if row["method"] == "own heads MLP"} == {
-        "nan"
-    }
+    for row in rows:
+        assert 0 < float(row["personal accuracy"]) <= 1
+        assert int(row["up"]) * int(row["down"]) > 0
+        if row["method"] in page.BASELINES:
+            assert row["rounds"] == "3"
+        if row["method"] == "own heads MLP":
+            assert row["accuracy"] == "nan"
     assert "| Dirichlet 0.1 |" in shown(
         finished, "accuracy-all-4", "bytes-digits-4", "skew-digits-4"
     )
-    # the pooled model in every cell
+    # FlyNN has the pooled model in every cell.
     mine = [row for row in rows if row["method"] == noniid.FLYNN]
-    assert (
-        len({row["sha256"] for row in mine})
-        == len({row["accuracy"] for row in mine})
-        == 1
-    )
-    assert len(mine[0]["sha256"]) == 64
+    assert len({row["accuracy"] for row in mine}) == 1
+    (digest,) = {row["sha256"] for row in mine}
+    assert len(digest) == 64
     for more in ([], ["--finished"]):
         run_again(
             ["noniid", "--quick", *more],
@@ -342,15 +336,16 @@ def test_a_party_adds_its_frequencies_less_the_pooled_ones(own, pooled):
     shares = (np.array(pooled) + 1) / 102
     mine = np.repeat([0, 1], own)
     scores = gradients.logits(weights, X) + np.log(own + 2 * shares) - np.log(shares)
-    found = noniid.with_class_prior(
+    predicted = noniid.with_class_prior(
         splits.Samples(X[: len(mine)], mine, X, y), weights, np.array(pooled)
     )
-    np.testing.assert_array_equal(found, scores.argmax(axis=1))
+    np.testing.assert_array_equal(predicted, scores.argmax(axis=1))
 
 
 def known_rows():
-    """Two cells: ours is ahead in the first, in the second behind on the mean and equal
-    at the worst party.
+    """Two cells: ours is ahead in the first one.
+
+    In the second it is behind on the mean, and equal at the worst party.
     """
     rows = []
     for seed, mean, worst in ((0, 0.9, 0.8), (1, 0.7, 0.5)):
@@ -394,29 +389,20 @@ def test_cells_are_counted_where_ours_is_ahead_or_equal():
     frame = page.beside(known_rows())
     assert len(frame) == 2
     best = page.ahead(frame)[-1]
-    assert (best["against"], best["cells"], best["mean: ahead or equal"]) == (
-        "all of them",
-        2,
-        "50 %",
-    )
-    assert (best["worst party: ahead or equal"], best["worst party: gain"]) == (
-        "100 %",
-        "+0.150",
-    )
+    assert best["against"] == "all of them"
+    assert best["cells"] == 2
+    assert best["mean: ahead or equal"] == "50 %"
+    assert best["worst party: ahead or equal"] == "100 %"
+    assert best["worst party: gain"] == "+0.150"
     line = page.by_set(known_rows(), frame)[0]
-    told = [
-        line[name]
-        for name in ("mean: FlyNN thorough", "mean: best baseline", "of the MLP's")
-    ]
-    assert told == ["0.800", "0.800", "0.50"]
+    assert line["mean: FlyNN thorough"] == line["mean: best baseline"] == "0.800"
+    assert line["of the MLP's"] == "0.50"
     means = frame["personal accuracy"][[page.THOROUGH, *page.BASELINES]]
     (line,) = behind(means, page.THOROUGH, page.BASELINES)
-    assert (line["seed"], line[page.THOROUGH], line["best"], line["by"]) == (
-        1,
-        0.7,
-        0.8,
-        "FedAvg LR",
-    )
+    assert line["seed"] == 1
+    assert line[page.THOROUGH] == 0.7
+    assert line["best"] == 0.8
+    assert line["by"] == "FedAvg LR"
     assert behind(means.iloc[:1], page.THOROUGH, page.BASELINES) == []
     incomplete = [
         row
@@ -428,10 +414,8 @@ def test_cells_are_counted_where_ours_is_ahead_or_equal():
 
 def test_a_star_marks_figures_that_skew_cannot_touch():
     common = {"split": "IID", "accuracy": 0.5, "worst": 0.25}
-    rows = [
-        common | {"method": name, "steps": 2 - (name == "FedAvg LR")}
-        for name in noniid.METHODS
-    ]
+    rows = [common | {"method": name, "steps": 2} for name in noniid.METHODS]
+    rows[noniid.METHODS.index("FedAvg LR")]["steps"] = 1
     (line,) = page.table(rows, "accuracy", ["FedAvg LR", "FedAvg MLP", "none"], "worst")
     assert line == {
         "split": "IID",
@@ -454,11 +438,8 @@ def test_harm_is_counted_over_parties():
     ]
     shared = np.concatenate([[1] * 5, [0] * 10, [0] * 4, [0] * 8]).astype(int)
     scores = noniid.with_personal(splits.Parts(shares, 2), shared, own)
-    assert [scores[name] for name in ("worse", "better", "judged", "drop of")] == [
-        1,
-        1,
-        3,
-        10,
-    ]
+    assert scores["worse"] == scores["better"] == 1
+    assert scores["judged"] == 3
+    assert scores["drop of"] == 10
     assert scores["drop"] == pytest.approx(0.3)
     assert scores["personal accuracy"] == pytest.approx(20 / 27)

@@ -45,15 +45,12 @@ def test_a_notebook_is_committed_as_it_ran(path):
     assert path.stem in NEEDS
     notebook = read(path)
     nbformat.validate(notebook)
-    assert [cell.execution_count for cell in code(notebook)] == list(
-        range(1, len(code(notebook)) + 1)
-    )
+    for number, cell in enumerate(code(notebook), 1):
+        assert cell.execution_count == number
     assert printed(notebook)
-    assert not [
-        each
-        for each in outputs(notebook)
-        if each.output_type == "error" or each.get("name") == "stderr"
-    ]
+    for output in outputs(notebook):
+        assert output.output_type != "error"
+        assert output.get("name") != "stderr"
     # Of no machine: no path that starts at the root, but for those of the examples.
     roots = set(re.findall(r"(?<![\w.:/])/(\w+)/", path.read_text(encoding="utf-8")))
     assert roots.isdisjoint({"tmp", "home", "root", "work", "usr", "Users", "opt"})
@@ -73,17 +70,14 @@ def test_a_notebook_runs_and_prints_the_same_checksums(path):
         resources={"metadata": {"path": str(FOLDER)}},
     )  # fmt: skip
     client.execute()
-    before, after = (
-        re.findall(r"\b[0-9a-f]{64}\b", printed(each)) for each in (committed, notebook)
-    )
-    assert before == after
+    before = printed(committed)
+    after = printed(notebook)
+    digests = re.findall(r"\b[0-9a-f]{64}\b", after)
+    assert digests == re.findall(r"\b[0-9a-f]{64}\b", before)
     # Bytes too; what FedAvg learns may differ in the last place between machines,
     # FlyNN's counts do not.
-    sizes = [
-        re.findall(r"^.*\d (?:kB|bytes)\b.*$", printed(each), re.MULTILINE)
-        for each in (committed, notebook)
-    ]
-    assert sizes[0] == sizes[1]
+    sizes = re.compile(r"^.*\d (?:kB|bytes)\b.*$", re.MULTILINE)
+    assert sizes.findall(after) == sizes.findall(before)
     if path.stem == "non_iid":
-        assert len(after) == 2
-        assert after[0] == after[1]
+        assert len(digests) == 2
+        assert digests[0] == digests[1]

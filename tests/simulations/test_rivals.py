@@ -1,9 +1,8 @@
-"""`python -m simulations rivals`: bytes and exchanges are counted from the trained
-models; the page is complete.
-"""
+"""`python -m simulations rivals`: bytes and exchanges of the models, and the page."""
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +19,7 @@ X, Y = load_iris(return_X_y=True)
 
 
 def asked(left: list[int], right: list[int], node: int = 0) -> int:
-    """Histograms below a node that is split: one for two children that are split, one
-    for one, none for none.
-    """
+    """Histograms below a node that is split: one if any child is split, else none."""
     below = [child for child in (left[node], right[node]) if left[child] >= 0]
     return bool(below) + sum(asked(left, right, child) for child in below)
 
@@ -44,7 +41,7 @@ def test_boosted_trees_are_counted_like_others() -> None:
     made = HistGradientBoostingClassifier(
         max_iter=3, max_bins=rivals.BINS, random_state=0
     ).fit(X, Y)
-    for tree in (each for same_round in made._predictors for each in same_round):
+    for tree in chain.from_iterable(made._predictors):
         nodes = rivals._Nodes(tree.nodes)
         assert (nodes.children_left >= 0).sum() == tree.get_n_leaf_nodes() - 1
         assert nodes.max_depth == tree.get_max_depth()

@@ -1,6 +1,4 @@
-"""Cost of a party to the server: the law is that memory does not depend on how many
-there are.
-"""
+"""Cost of a party to the server: memory does not depend on the number of parties."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -
     few = scale.at_once(4, noisy)
     many = scale.at_once(64, noisy)
     assert many["kept MiB"] < few["kept MiB"] + 0.5
-    # sums in int64; packing wider counts takes some more
+    # Sums are in int64; packing wider counts takes some more.
     assert many["beside replies, peak MiB"] < 13 * 1.25
     few = scale.one_by_one(4, noisy)
     many = scale.one_by_one(64, noisy)
@@ -35,11 +33,12 @@ def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -
 def test_memory_of_processes_is_that_of_those_with_the_home(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        Path,
-        "read_bytes",
-        lambda path: b"FLWR_HOME=/here\0" if path.name == "environ" else b"",
-    )
+    def read(path: Path) -> bytes:
+        if path.name == "environ":
+            return b"FLWR_HOME=/here\0"
+        return b""
+
+    monkeypatch.setattr(Path, "read_bytes", read)
     assert scale.Watch(Path("/here")).sizes()[os.getpid()] > 2**20
     assert not scale.Watch(Path("/there")).sizes()
 

@@ -35,9 +35,8 @@ def modulus(image: Any, real: Any, imag: Any) -> Any:
 
 def test_coefficients_are_those_of_the_definition() -> None:
     pairs = list(zip(*wavelets(), strict=True))
-    for image, found in zip(
-        IMAGES.reshape(3, 7, 10), scattered(IMAGES, (7, 10)), strict=True
-    ):
+    rows = scattered(IMAGES, (7, 10))
+    for image, coefficients in zip(IMAGES.reshape(3, 7, 10), rows, strict=True):
         maps = [halved(halved(image))]
         for pair in pairs:
             fine = halved(modulus(image, *pair))
@@ -46,13 +45,14 @@ def test_coefficients_are_those_of_the_definition() -> None:
                 *(halved(modulus(fine, *second)) for second in pairs),
             ]
         maps += [halved(modulus(halved(image), *pair)) for pair in pairs]
-        assert_array_equal(found, np.concatenate([each.ravel() for each in maps]))
-        assert len(found) == n_coefficients((7, 10)) == 81 * 2 * 3
+        assert_array_equal(coefficients, np.concatenate(list(map(np.ravel, maps))))
+        assert len(coefficients) == n_coefficients((7, 10)) == 81 * 2 * 3
 
 
 def test_coefficients_are_the_same_everywhere() -> None:
-    """No tap is near a half, sums are exact, and a root is rounded alike: so this
-    digest is that of every machine.
+    """This digest is that of every machine.
+
+    No tap is near a half, sums are exact, and a root is rounded alike.
     """
     for part in (morlet().real, morlet().imag):
         assert (np.abs(np.abs(part % 1) - 0.5) > 1e-3).all()

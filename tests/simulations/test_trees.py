@@ -1,10 +1,9 @@
-"""`python -m simulations trees`: Flower's boosted trees, a federated forest, and what
-is shown of them.
-"""
+"""`python -m simulations trees`: Flower's boosted trees, and a federated forest."""
 
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -25,8 +24,8 @@ TINY = trees.Plan((0,), 200, (0.3,), (2,), ("own",), (2, 3), (1,))
 
 def parts_of(n_classes, split="Dirichlet 0.3"):
     data = splits.read("digits", 400)
-    kept = data.y < n_classes
-    few = splits.Dataset(data.X[kept], data.y[kept], list(range(n_classes)), "few")
+    rows = data.y < n_classes
+    few = splits.Dataset(data.X[rows], data.y[rows], list(range(n_classes)), "few")
     return trees.dealt(few, split, 0)
 
 
@@ -56,7 +55,7 @@ def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
     margins, driven = trees.by_flower(parts, BAGGING, recipe)
     assert len(expected) == 5 * 3
     assert driven.up == sum(len(json.dumps(reply)) for reply in replies)
-    # the sum of the replies goes to five parties, with one head
+    # The sum of the replies goes to five parties, with one head.
     assert driven.up < driven.down / 5 + 5 * 2000
     cyclic = trees.by_flower(parts, CYCLIC, recipe)[1]
     assert cyclic.down == 5 * cyclic.up  # what is sent comes back
@@ -83,7 +82,7 @@ def test_flower_alone_takes_one_tree_of_a_reply_and_files_it_under_the_first_cla
         for known in sites.known[:2]
     ]
     assert classes_of(aggregate_bagging(*raw)) == [0, 1, 2, 0]
-    together = aggregate_bagging(*(federated.to_flower(each, 3) for each in raw))
+    together = aggregate_bagging(*(federated.to_flower(reply, 3) for reply in raw))
     assert classes_of(federated.from_flower(together, 3)) == [0, 1, 2, 0, 1, 2]
     assert federated.to_flower(raw[0], 2) is federated.from_flower(raw[0], 2) is raw[0]
 
@@ -97,13 +96,10 @@ def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
     assert len(parts.shares) == 5
     if n_classes >= 5:
         assert (table > 0).sum(axis=0).max() == 1
-    # the same samples as in another split, held out or not
+    # The samples, held out or not, are those of another split.
     for name in ("X", "X_test"):
-        one, other = (
-            np.sort([row.tobytes() for row in getattr(each.pooled, name)])
-            for each in (parts, even)
-        )
-        np.testing.assert_array_equal(one, other)
+        rows = sorted(row.tobytes() for row in getattr(parts.pooled, name))
+        assert rows == sorted(row.tobytes() for row in getattr(even.pooled, name))
 
 
 def test_a_party_has_no_votes_for_classes_that_it_lacks():
@@ -111,16 +107,16 @@ def test_a_party_has_no_votes_for_classes_that_it_lacks():
         np.zeros((4, 1)), np.array([0, 0, 0, 2]), np.zeros((0, 1)), np.zeros(0, int)
     )
     table = np.array([[3, 0, 1], [1, 0, 5]])
-    own, pooled = (
-        trees.sample_weights(share, table, name) for name in ("own", "pooled")
-    )
+    own = trees.sample_weights(share, table, "own")
+    pooled = trees.sample_weights(share, table, "pooled")
     np.testing.assert_allclose(own, [2 / 3] * 3 + [2])
     np.testing.assert_allclose(pooled, [10 / 8] * 3 + [10 / 12])
     parts = parts_of(7, ONE_CLASS)
     made = trees.forests(parts, "own", 1, seed=0)
     assert sum(len(forest.estimators_) for forest in made) == 200
     sizes = parts.class_table.sum(axis=1)
-    by_trees, by_samples = (trees.votes(parts, made, which) for which in (False, True))
+    by_trees = trees.votes(parts, made, by_samples=False)
+    by_samples = trees.votes(parts, made, by_samples=True)
     np.testing.assert_allclose(by_trees.sum(axis=1), 5)
     np.testing.assert_allclose(by_samples.sum(axis=1), sizes.sum())
     np.testing.assert_allclose(by_trees[:, 2], 1)  # the third party has class 2 alone
@@ -135,38 +131,19 @@ def test_the_default_floor_alone_tells_the_parties_model_from_the_pooled_one():
 
 
 def known_rows():
-    """Two sets: FlyNN is ahead by 0.1 in the first, behind FedXgbBagging by 0.2 in the
-    second.
-    """
+    """Two sets: FlyNN is ahead by 0.1 in the first, behind by 0.2 in the second."""
     rows = []
-    for name, mine in (("a", 0.9), ("b", 0.6)):
+    for (name, mine), seed in product((("a", 0.9), ("b", 0.6)), (0, 1)):
         about = {"set": name, "n": 10, "d": 2, "classes": 2, "up": 600, "down": 400}
-        for seed in (0, 1):
-            for split in page.SPLITS:
-                scores = (
-                    dict.fromkeys(page.EFFORTS, mine)
-                    | dict.fromkeys(page.TREES, 0.5)
-                    | {BAGGING: 0.8}
-                )
-                rows += [
-                    about
-                    | {
-                        "split": split,
-                        "method": method,
-                        "seed": seed,
-                        "balanced": score + 0.01 * seed,
-                    }
-                    for method, score in scores.items()
-                ]
-            apart = about | {
-                "split": page.EVERYWHERE,
-                "seed": seed,
-                "balanced": 0.7,
-                "same": True,
-            }
-            rows += [
-                apart | {"method": method} for method in (page.FLOOR_1, *page.POOLED)
-            ]
+        about["seed"] = seed
+        scores = dict.fromkeys(page.EFFORTS, mine) | dict.fromkeys(page.TREES, 0.5)
+        scores[BAGGING] = 0.8
+        for split, (method, score) in product(page.SPLITS, scores.items()):
+            cell = {"split": split, "method": method, "balanced": score + 0.01 * seed}
+            rows.append(about | cell)
+        for method in (page.FLOOR_1, *page.POOLED):
+            cell = {"split": page.EVERYWHERE, "method": method, "balanced": 0.7}
+            rows.append(about | cell | {"same": True})
     return rows
 
 
@@ -180,29 +157,25 @@ def test_tables_of_known_rows():
         "seed": 0,
         "method": BAGGING,
     }
-    # of c cells are missing
+    # Of the set c cells are missing.
     frame = page.complete(
         [*known_rows(), other | {"up": 1, "down": 1, "balanced": 1.0}]
     )
     lines = {line["method"]: line for line in page.means(frame)}
     assert list(lines) == list(page.METHODS)
-    assert (lines["FlyNN"]["IID"], lines["pooled forest"][ONE_CLASS]) == pytest.approx(
-        (0.755, 0.7)
-    )
-    assert (lines["FlyNN"]["kB, median"], lines["pooled forest"]["kB, median"]) == (
-        "1",
-        "all samples",
-    )
+    assert lines["FlyNN"]["IID"] == pytest.approx(0.755)
+    assert lines["FlyNN"]["kB, median"] == "1"
+    assert lines["pooled forest"][ONE_CLASS] == pytest.approx(0.7)
+    assert lines["pooled forest"]["kB, median"] == "all samples"
     won = {line["against"]: line["IID"] for line in page.wins(frame)}
-    assert (won[BAGGING], won[CYCLIC], won["pooled forest"]) == (
-        "1/0/1",
-        "2/0/0",
-        "1/0/1",
-    )
+    assert won[BAGGING] == "1/0/1"
+    assert won[CYCLIC] == "2/0/0"
+    assert won["pooled forest"] == "1/0/1"
     lost = behind(frame["balanced"].unstack("method"), "FlyNN", page.TREES)
-    assert [(line["set"], line["by"], round(line["gap"], 9)) for line in lost] == [
-        ("b", BAGGING, 0.2)
-    ] * 4
+    assert len(lost) == 4
+    for line in lost:
+        assert (line["set"], line["by"]) == ("b", BAGGING)
+        assert line["gap"] == pytest.approx(0.2)
     assert "costs it -0.055 on average, and 0.095 at most (b, IID)" in page.headline(
         frame
     )
@@ -216,8 +189,8 @@ finished = run_once("trees", smaller=[(trees, "QUICK", TINY)])
 
 def test_every_cell_is_there_once_and_is_not_run_again(finished):
     rows = read(finished / "trees.csv")
-    found = [(row["split"], row["method"]) for row in rows]
-    assert len(set(found)) == len(found) == 4 * 6 + 3
+    cells = [(row["split"], row["method"]) for row in rows]
+    assert len(set(cells)) == len(cells) == 4 * 6 + 3
     assert {row["rounds"] for row in rows if row["method"] == "federated forest"} == {
         "1"
     }

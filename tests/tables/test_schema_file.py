@@ -61,9 +61,9 @@ def schemas(draw: Any) -> Schema:
     """A schema with all that one may hold."""
     names = draw(st.lists(NAMES, unique=True, min_size=2, max_size=5))
     drawn = [draw(columns(name)) for name in names[1:]]
-    drawn.append(Column(names[0] + "'s", "number")) if names[
-        0
-    ] + "'s" not in names else None
+    with_quote = f"{names[0]}'s"
+    if with_quote not in names:
+        drawn.append(Column(with_quote, "number"))
     classes = draw(
         st.lists(
             st.text(st.characters(codec="utf-8"), max_size=9), unique=True, max_size=4
@@ -91,19 +91,18 @@ def test_a_schema_survives_a_file_and_json(schema: Schema) -> None:
 
 
 def read(content: bytes, path: Path) -> Schema:
-    """The schema of such a file; an error about it begins with its name, and shows as
-    one short line.
+    """The schema of such a file.
+
+    An error about it begins with its name, and shows as one short line.
     """
     path.write_bytes(content)
     try:
         return read_schema(path)
     except SchemaError as error:
         text = str(error)
-        assert (text.startswith(path.name), text.isprintable(), len(text) < 600) == (
-            True,
-            True,
-            True,
-        )
+        assert text.startswith(path.name)
+        assert text.isprintable()
+        assert len(text) < 600
         raise
 
 
@@ -155,8 +154,8 @@ def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
         'gap-texts = ["-999"]\n'
     )
     (tmp_path / "our.toml").write_text("\ufeff" + text, encoding="utf-8")
-    found = read_schema(tmp_path / "our.toml")
-    assert found == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
+    schema = read_schema(tmp_path / "our.toml")
+    assert schema == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
     with pytest.raises(FileNotFoundError):
         read_schema(tmp_path / "gone.toml")
 

@@ -106,26 +106,35 @@ def test_objects_are_of_the_kind_of_all_of_them():
     assert kind(timedelta(days=2), None) == "number"
 
 
-NEEDS = [
-    *[
-        (np.array([[1.0, np.nan]]), True),
-        (np.array([[1, None]], object), True),
-        (np.array([["a"]]), True),
-    ],
-    *[([[1, "a"]], True), (FRAME[["real"]], True), (FRAME[["levels"]], True)],
-    *[
-        (np.zeros((2, 2), np.uint8), False),
-        (np.array([[1.0, np.inf]]), False),
-        (np.array([[1, 2]], object), False),
-    ],
-    *[([[1, 2]], False), ([[1], [1, 2]], False), (FRAME[["flag"]], False)],
-    (pd.DataFrame({"a": pd.array([1, 2], dtype="Int64")}), False),
-]
+MIXED = {
+    "an array with a gap": np.array([[1.0, np.nan]]),
+    "objects with a gap": np.array([[1, None]], object),
+    "texts": np.array([["a"]]),
+    "a list with a text": [[1, "a"]],
+    "a frame with a gap": FRAME[["real"]],
+    "a frame with categories": FRAME[["levels"]],
+}
+PLAIN = {
+    "integers": np.zeros((2, 2), np.uint8),
+    "an infinite number": np.array([[1.0, np.inf]]),
+    "objects": np.array([[1, 2]], object),
+    "a list": [[1, 2]],
+    "a ragged list": [[1], [1, 2]],
+    "a frame of truths": FRAME[["flag"]],
+    "a frame of nullable integers": pd.DataFrame(
+        {"a": pd.array([1, 2], dtype="Int64")}
+    ),
+}
 
 
-@pytest.mark.parametrize(("X", "expected"), NEEDS)
-def test_what_needs_a_table(X, expected):
-    assert needs_table(X) is expected
+@pytest.mark.parametrize("name", MIXED)
+def test_gaps_and_texts_need_a_table(name):
+    assert needs_table(MIXED[name]) is True
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_numbers_need_no_table(name):
+    assert needs_table(PLAIN[name]) is False
 
 
 # ---- schemas
@@ -164,14 +173,14 @@ def test_columns_are_found_by_name_and_checked():
         )[:, 1],
         [1, 1],
     )
-    # gaps
+    # A column that is not there is a gap.
     assert_array_equal(schema.encode(pd.DataFrame({"a": [1.0]}))[:, 2:], [[0, 0, 1]])
     frame = pd.DataFrame({"a": [1.0, 3.0, np.inf, np.nan], "b": "1"})
     with raises(
         DataError, field="column 'a'", expected="numbers in 0 to 2", got="others"
     ) as caught:
         schema.encode(frame)
-    # for this machine's log: the server chose the range
+    # The notes are for this machine's log, as the server chose the range.
     assert caught.value.__notes__ == ["2 of 4 rows"]
     assert encode_rows(schema, frame)[1].tolist() == [True, False, False, True]
 
@@ -186,62 +195,92 @@ NAMED = Schema(
 NEEDED = Schema([Column("a", "number"), Column("b", "number", required=True)])
 NAMELESS = Schema(NAMED.columns, is_named=False)
 DAY = Schema([Column("day", "date")])
-REFUSED = [
-    (
-        lambda: NAMED.encode(pd.DataFrame({"a": [1.0], "bb": ["1"]})),
-        "columns",
-        "1 of 2 missing: 'b'; 1 others",
-    ),
-    (
-        lambda: NEEDED.encode(pd.DataFrame({"a": [1.0]})),
-        "columns",
-        "1 of 2 missing: 'b'; 0 others",
-    ),
-    (
-        lambda: NAMED.encode(pd.DataFrame({"a": ["x"], "b": ["1"]})),
-        "column 'a'",
-        "kind category",
-    ),
-    (lambda: NAMED.encode(np.zeros((1, 2))), "X", "an array without"),
-    (lambda: NAMELESS.encode(np.zeros((1, 3))), "X", "3"),
-    (
-        lambda: DAY.encode(pd.DataFrame({"day": ["soon", "later"]})),
-        "column 'day'",
-        "kind category",
-    ),
-    (
-        lambda: encode_rows(NEEDED, pd.DataFrame({"a": [1], "c": [1]})),
-        "columns",
-        "1 of 2 missing",
-    ),
-    (lambda: encode_rows(NAMED, np.zeros((2, 3))), "X", "3 columns"),
-    (lambda: encode_rows(NAMELESS, np.zeros((2, 3))), "X", "3 columns"),
-    (
-        lambda: Table(["a", "a"], [np.zeros(1)] * 2),
-        "columns",
-        "2 columns, 1 of them named again",
-    ),
-    (
-        lambda: needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"])),
-        "columns",
-        "2 columns, 1 of them named again",
-    ),
-    *(
-        (lambda bad=bad: Table.of(numbers(*bad)), "a", None)
-        for bad in ([10**400], [Decimal("sNaN"), 1])
-    ),
-    *(
-        (lambda bad=bad: Table.of(numbers("a", bad)), "a", None)
-        for bad in ([1, 2], {"a": 1}, b"x", 1j)
-    ),
-]
 
 
-@pytest.mark.parametrize(("act", "field", "got"), REFUSED)
-def test_what_does_not_fit_is_refused_by_name(act, field, got):
-    with raises(DataError, field=field) as caught:
-        act()
-    assert got in (None, caught.value.got)
+@pytest.mark.parametrize(
+    ("schema", "X", "field", "got"),
+    [
+        pytest.param(
+            NAMED,
+            pd.DataFrame({"a": [1.0], "bb": ["1"]}),
+            "columns",
+            "1 of 2 missing: 'b'; 1 others",
+            id="another name",
+        ),
+        pytest.param(
+            NEEDED,
+            pd.DataFrame({"a": [1.0]}),
+            "columns",
+            "1 of 2 missing: 'b'; 0 others",
+            id="no required column",
+        ),
+        pytest.param(
+            NAMED,
+            pd.DataFrame({"a": ["x"], "b": ["1"]}),
+            "column 'a'",
+            "kind category",
+            id="texts for numbers",
+        ),
+        pytest.param(
+            DAY,
+            pd.DataFrame({"day": ["soon", "later"]}),
+            "column 'day'",
+            "kind category",
+            id="texts for dates",
+        ),
+        pytest.param(NAMED, np.zeros((1, 2)), "X", "an array without", id="no names"),
+        pytest.param(NAMELESS, np.zeros((1, 3)), "X", "3", id="too many columns"),
+    ],
+)
+def test_what_does_not_fit_a_schema_is_refused_by_name(schema, X, field, got):
+    with raises(DataError, field=field, got=got):
+        schema.encode(X)
+
+
+@pytest.mark.parametrize(
+    ("schema", "X", "field", "got"),
+    [
+        pytest.param(
+            NEEDED,
+            pd.DataFrame({"a": [1], "c": [1]}),
+            "columns",
+            "1 of 2 missing",
+            id="no required column",
+        ),
+        pytest.param(NAMED, np.zeros((2, 3)), "X", "3 columns", id="no names"),
+        pytest.param(
+            NAMELESS, np.zeros((2, 3)), "X", "3 columns", id="too many columns"
+        ),
+    ],
+)
+def test_rows_of_other_columns_are_refused_by_name(schema, X, field, got):
+    with raises(DataError, field=field, got=got):
+        encode_rows(schema, X)
+
+
+def test_columns_of_one_name_are_refused():
+    got = "2 columns, 1 of them named again"
+    with raises(DataError, field="columns", got=got):
+        Table(["a", "a"], [np.zeros(1)] * 2)
+    with raises(DataError, field="columns", got=got):
+        needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"]))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [10**400],
+        [Decimal("sNaN"), 1],
+        ["a", [1, 2]],
+        ["a", {"a": 1}],
+        ["a", b"x"],
+        ["a", 1j],
+    ],
+    ids=["an endless number", "no number", "a list", "a dict", "bytes", "a complex"],
+)
+def test_values_of_no_kind_are_refused_by_the_name_of_their_column(values):
+    with raises(DataError, field="a"):
+        Table.of(numbers(*values))
 
 
 def test_ranges_of_the_numbers():
@@ -259,9 +298,7 @@ def test_ranges_of_the_numbers():
 
 @st.composite
 def tables(draw):
-    """A table of a category with gaps, a number with gaps and dates, and a split of its
-    rows.
-    """
+    """A table of categories and numbers with gaps, and of dates, and a split of it."""
     n = draw(st.integers(1, 30))
     texts = np.array(
         draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=n, max_size=n)),
@@ -280,7 +317,8 @@ def tables(draw):
 
 def parts(summary: TableSummary) -> tuple[object, ...]:
     return summary.n_rows, {
-        name: (each.gaps, dict(each.levels)) for name, each in summary.columns.items()
+        name: (column.gaps, dict(column.levels))
+        for name, column in summary.columns.items()
     }
 
 
@@ -291,9 +329,8 @@ def test_summaries_of_a_split_add_to_that_of_all_rows(case):
     whole = TableSummary.of(table)
     assert schema_of(total)[0].columns == schema_of(whole)[0].columns
     assert parts(total)[0] == parts(whole)[0]
-    assert {name: total.columns[name].levels for name in whole.columns} == {
-        name: each.levels for name, each in whole.columns.items()
-    }
+    for name, column in whole.columns.items():
+        assert total.columns[name].levels == column.levels
     assert TableSummary.from_dict(json.loads(json.dumps(total.to_dict()))) == total
 
 
@@ -319,20 +356,19 @@ def test_columns_that_are_left_out():
     alone = TableSummary.of(Table(["many", "alone"], [many, np.zeros(n)]))
     both, left_out = schema_of(TableSummary.of(table) + alone)
     assert both.columns == schema.columns
-    # of those that most rows have
-    assert (schema.ignore, both.ignore) == (("empty", "id"), ())
+    # Of columns that are left out, those that most rows have are ignored.
+    assert schema.ignore == ("empty", "id")
+    assert both.ignore == ()
     assert set(left_out) == {"id", "empty", "x" * 300, "alone"}
     with raises(SchemaError, field="columns", got="1 that cannot: 'empty' (no values)"):
         schema_of(TableSummary.of(Table(["empty"], [empty])))
 
 
 def test_the_kind_of_most_rows_wins():
-    texts, numbers = (
-        Table(["a"], [values]) for values in (np.array(["x", "x"], object), np.zeros(3))
-    )
-    total = TableSummary.of(texts) + TableSummary.of(numbers)
-    assert total.columns["a"].kind == "number"
-    assert (total + TableSummary.of(texts)).columns["a"].kind == "category"
+    texts = TableSummary.of(Table(["a"], [np.array(["x", "x"], object)]))
+    numbers = TableSummary.of(Table(["a"], [np.zeros(3)]))
+    assert (texts + numbers).columns["a"].kind == "number"
+    assert (texts + numbers + texts).columns["a"].kind == "category"
 
 
 # ---- rows one by one
@@ -346,40 +382,37 @@ ROW_SCHEMA = Schema(
     ]
 )
 ODD = [
-    *(
-        "1.5",
-        " 2 ",
-        "true",
-        "1_0",
-        "x",
-        "-3",
-        "NA",
-        "",
-        None,
-        np.nan,
-        4,
-        True,
-        1j,
-        date(2024, 1, 2),
-    ),
-    *(
-        "2024-01-02",
-        "2024-13-02",
-        np.datetime64("2024-01-02"),
-        pd.NaT,
-        pd.NA,
-        object(),
-        np.inf,
-        "inf",
-        "1e400",
-    ),
+    "1.5",
+    " 2 ",
+    "true",
+    "1_0",
+    "x",
+    "-3",
+    "NA",
+    "",
+    None,
+    np.nan,
+    4,
+    True,
+    1j,
+    date(2024, 1, 2),
+    "2024-01-02",
+    "2024-13-02",
+    np.datetime64("2024-01-02"),
+    pd.NaT,
+    pd.NA,
+    object(),
+    np.inf,
+    "inf",
+    "1e400",
 ]
 
 
 @given(st.lists(st.tuples(*[st.sampled_from(ODD)] * 3), min_size=1, max_size=8))
 def test_no_row_decides_about_another(rows):
-    """All rows together are what each is by itself: the law on which the privacy of
-    refusals rests.
+    """All rows together are what each is by itself.
+
+    The privacy of refusals rests on this law.
     """
     X = np.empty((len(rows), 3), object)
     for index, row in enumerate(rows):
@@ -412,46 +445,37 @@ def test_rows_that_do_not_fit():
 
 
 def test_dates_of_one_row_are_those_of_a_table():
-    moments = pd.to_datetime(["2020-01-31 06:00", None])
-    for frame in (
-        pd.DataFrame({"d": moments}),
-        pd.DataFrame({"d": ["31.01.2020 06:00", ""]}, dtype=object),
-    ):
-        numbers, fits = encode_rows(Schema([Column("d", "date")]), frame)
+    schema = Schema([Column("d", "date")])
+    moments = pd.DataFrame({"d": pd.to_datetime(["2020-01-31 06:00", None])})
+    texts = pd.DataFrame({"d": ["31.01.2020 06:00", ""]}, dtype=object)
+    for frame in (moments, texts):
+        numbers, fits = encode_rows(schema, frame)
         assert fits.all()
-        assert_array_equal(
-            numbers, Schema([Column("d", "date")]).encode(pd.DataFrame({"d": moments}))
-        )
+        assert_array_equal(numbers, schema.encode(moments))
     odd = ["today", "20240131", "03/04/2024", "2024-13-01"]
-    assert not encode_rows(Schema([Column("d", "date")]), pd.DataFrame({"d": odd}))[
-        1
-    ].any()
+    _, fits = encode_rows(schema, pd.DataFrame({"d": odd}))
+    assert not fits.any()
 
 
-FORMS = [  # levels, and other forms of the first two
-    *(
-        (["1", "2.0"], seen)
-        for seen in (
-            [1, 2],
-            [1.0, 2.0],
-            ["1", "2.0"],
-            [True, 2],
-            pd.Categorical([1.0, 2.0]),
-        )
-    ),
-    *[
-        (["True", "False", "unknown"], [True, False]),
-        (["01", "02", "A3"], [1, 2]),
-        (["1", "0"], ["true", "False"]),
+@pytest.mark.parametrize(
+    ("levels", "forms"),
+    [
+        pytest.param(["1", "2.0"], [1, 2], id="integers"),
+        pytest.param(["1", "2.0"], [1.0, 2.0], id="floats"),
+        pytest.param(["1", "2.0"], ["1", "2.0"], id="the same"),
+        pytest.param(["1", "2.0"], [True, 2], id="a truth"),
+        pytest.param(["1", "2.0"], pd.Categorical([1.0, 2.0]), id="categories"),
+        pytest.param(["True", "False", "unknown"], [True, False], id="truths"),
+        pytest.param(["01", "02", "A3"], [1, 2], id="leading zeros"),
+        pytest.param(["1", "0"], ["true", "False"], id="truths in words"),
+        pytest.param(["heart", "lung"], ["Heart", " LUNG "], id="capitals"),
+        pytest.param(["e\u0301", "o"], ["\u00e9", "O"], id="forms of Unicode"),
     ],
-    *[(["heart", "lung"], ["Heart", " LUNG "]), (["e\u0301", "o"], ["\u00e9", "O"])],
-]
-
-
-@pytest.mark.parametrize(("levels", "seen"), FORMS)
-def test_a_level_is_known_in_every_form_that_it_may_have(levels, seen):
+)
+def test_a_level_is_known_in_every_form_that_it_may_have(levels, forms):
+    """The forms are those of the first two levels."""
     schema = Schema([Column("a", "category", levels)])
-    frame = pd.DataFrame({"a": seen})
+    frame = pd.DataFrame({"a": forms})
     assert_array_equal(schema.encode(frame)[:, :2], np.eye(2))
     assert_array_equal(encode_rows(schema, frame)[0][:, :2], np.eye(2))
     assert "e\u0301" not in schema.columns[0].levels
@@ -468,20 +492,16 @@ def test_columns_of_an_array_keep_their_positions():
 
 
 def test_numbers_of_rows_are_told_in_multiples_of_the_floor():
-    """Exact ones, 99 gaps of 100 rows, or 60 and 39 of two levels, would tell of the
-    one row that is left.
+    """Exact ones would tell of the one row that is left.
+
+    Here they are 99 gaps of 100 rows, and 60 and 39 of two levels.
     """
-    rare = Table(
-        ["hiv", "sex"],
-        [
-            np.array(["yes"] + [None] * 99, object),
-            np.array(["f"] * 60 + ["m"] * 39 + ["x"]),
-        ],
-    )
-    rare = Table(rare.names, [column.astype(object) for column in rare.columns])
-    told = TableSummary.of(rare, 5).columns
-    assert (told["hiv"].gaps, told["hiv"].levels) == (95, {})
-    assert told["sex"].levels == {"f": 60, "m": 35}
+    hiv = np.array(["yes"] + [None] * 99, object)
+    sex = np.array(["f"] * 60 + ["m"] * 39 + ["x"], object)
+    summary = TableSummary.of(Table(["hiv", "sex"], [hiv, sex]), 5).columns
+    assert summary["hiv"].gaps == 95
+    assert summary["hiv"].levels == {}
+    assert summary["sex"].levels == {"f": 60, "m": 35}
 
 
 def test_a_learned_schema_is_bounded():

@@ -17,10 +17,10 @@ app = ClientApp()
 def train(msg: Message, context: Context) -> Message:
     """A round of FedAvg."""
     X, y, _, _ = load_data(context)
-    found = network(msg.content["arrays"].to_numpy_ndarrays()).partial_fit(scaled(X), y)
+    model = network(msg.content["arrays"].to_numpy_ndarrays()).partial_fit(scaled(X), y)
     metrics = MetricRecord({"num-examples": len(y)})
     return Message(
-        RecordDict({"arrays": ArrayRecord(weights_of(found)), "metrics": metrics}),
+        RecordDict({"arrays": ArrayRecord(weights_of(model)), "metrics": metrics}),
         reply_to=msg,
     )
 
@@ -29,8 +29,8 @@ def train(msg: Message, context: Context) -> Message:
 def evaluate(msg: Message, context: Context) -> Message:
     """FedAvg's model on the payments held out."""
     _, _, X_test, y_test = load_data(context)
-    found = auroc(network(msg.content["arrays"].to_numpy_ndarrays()), X_test, y_test)
-    metrics = MetricRecord({"num-examples": len(y_test), "auroc": found})
+    figure = auroc(network(msg.content["arrays"].to_numpy_ndarrays()), X_test, y_test)
+    metrics = MetricRecord({"num-examples": len(y_test), "auroc": figure})
     return Message(RecordDict({"metrics": metrics}), reply_to=msg)
 
 

@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
     flynn.start(grid)
     flynn.model.save(str(config["output"]))
     assert flynn.evaluation is not None
-    banks = [each["auroc"][0] for each in flynn.evaluation["figures"]["parties"]]
+    banks = [bank["auroc"][0] for bank in flynn.evaluation["figures"]["parties"]]
     of_flynn = f"{sum(banks) / len(banks):.4f} after {flynn.num_rounds}"
     print(
         f"AUROC, mean of the banks: FedAvg {of_fedavg:.4f} after {rounds} rounds, "

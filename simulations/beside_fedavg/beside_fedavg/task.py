@@ -35,8 +35,11 @@ def payments(bank: int, n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
     taken_over = (np.abs(hour - 2) < 3) & (declined > 0)
     opened = (age < 120) & (amount > 150)
     risk = np.full(n, 0.004)
-    for kind, found in enumerate((tested, stolen, taken_over, opened)):
-        risk = np.maximum(risk, found * (0.55 if kind == bank % 4 else 0.25))
+    for kind, suspects in enumerate((tested, stolen, taken_over, opened)):
+        fraud = 0.25
+        if kind == bank % 4:
+            fraud = 0.55
+        risk = np.maximum(risk, suspects * fraud)
     return np.stack([amount, hour, away, since, declined, age], axis=1), (
         rng.random(n) < risk
     ).astype(np.int64)
@@ -58,20 +61,20 @@ def scaled(X: np.ndarray) -> np.ndarray:
 
 def network(weights: list[np.ndarray] | None = None) -> MLPClassifier:
     """A network of one hidden layer, with these weights."""
-    found = MLPClassifier((32,), learning_rate_init=0.01, batch_size=64, random_state=0)
+    model = MLPClassifier((32,), learning_rate_init=0.01, batch_size=64, random_state=0)
     X, y = payments(0, 100)
-    found.partial_fit(scaled(X), y, classes=[0, 1])
+    model.partial_fit(scaled(X), y, classes=[0, 1])
     if weights is not None:
-        found.coefs_ = [each.copy() for each in weights[:2]]
-        found.intercepts_ = [each.copy() for each in weights[2:]]
-    return found
+        model.coefs_ = [layer.copy() for layer in weights[:2]]
+        model.intercepts_ = [layer.copy() for layer in weights[2:]]
+    return model
 
 
-def weights_of(found: MLPClassifier) -> list[np.ndarray]:
+def weights_of(model: MLPClassifier) -> list[np.ndarray]:
     """The weights, and then the intercepts, of both layers."""
-    return [*found.coefs_, *found.intercepts_]
+    return [*model.coefs_, *model.intercepts_]
 
 
-def auroc(found: MLPClassifier, X: np.ndarray, y: np.ndarray) -> float:
+def auroc(model: MLPClassifier, X: np.ndarray, y: np.ndarray) -> float:
     """Probability that a fraud is ranked above another payment."""
-    return float(roc_auc_score(y, found.predict_proba(scaled(X))[:, 1]))
+    return float(roc_auc_score(y, model.predict_proba(scaled(X))[:, 1]))

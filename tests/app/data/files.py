@@ -25,11 +25,14 @@ READERS = pytest.mark.parametrize(
 def written(
     path: Path, content: str | bytes | Mapping[str, Any], **options: Any
 ) -> Path:
-    """The path of a file of this text, or of these columns: as its ending says, with
-    the labels as last or as y.
+    """The path of a file of this text, or of these columns, as its ending says.
+
+    Labels are the last column, or y.
     """
-    if isinstance(content, str | bytes):
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    if isinstance(content, str):
+        content = content.encode()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
         return path
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(content)
@@ -47,17 +50,11 @@ def written(
             }
             names = [name for name in frame if name not in others]
             X = frame[names].to_numpy()
+            if X.dtype == object:
+                X = X.astype(str)
             if "label" in others:
-                y = {"y": others.pop("label")}
-            else:
-                y = {}
-            np.savez(
-                stream,
-                X=X.astype(str) if X.dtype == object else X,
-                feature_names=names,
-                **y,
-                **others,
-            )
+                others["y"] = others.pop("label")
+            np.savez(stream, X=X, feature_names=names, **others)
     return path
 
 

@@ -31,19 +31,16 @@ def private_share(
     secret: bytes = b"secret",
     n_rows: int = 2**14,
 ) -> Samples:
-    """Training and held-out rows as numbers; those that are no samples of a schema have
-    no label.
-    """
+    """Training and held-out rows as numbers, without a label where they do not fit."""
     return share_of(private_rows(node, lambda: secret), features, n_rows)
 
 
 def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> Samples:
     """The same of rows that are open already."""
-    check_columns(
-        rows,
-        features,
-        len(features) if isinstance(features, tuple) and features else rows.width,
-    )
+    width = rows.width
+    if isinstance(features, tuple) and features:
+        width = len(features)
+    check_columns(rows, features, width)
 
     def read(X: Any, y: Any) -> tuple[Any, Any]:
         numbers, fits = as_numbers(X, features)
@@ -54,21 +51,23 @@ def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> S
 
     sides = []
     for held_out in (False, True):
-        found = (
-            part
-            for block in rows.blocks(n_rows, held_out)
-            for part in each_part(block, read)
-        )
-        parts = [part for part in found if not isinstance(part, Dropped)]
-        sides += [
-            np.concatenate([X for X, _ in parts])
-            if parts
-            else np.zeros((0, rows.width))
-        ]
-        sides += [
-            np.concatenate([y for _, y in parts]) if parts else np.zeros(0, object)
-        ]
+        X = []
+        y = []
+        for block in rows.blocks(n_rows, held_out):
+            for part in each_part(block, read):
+                if not isinstance(part, Dropped):
+                    X.append(part[0])
+                    y.append(part[1])
+        sides.append(joined(X, np.zeros((0, rows.width))))
+        sides.append(joined(y, np.zeros(0, object)))
     return Samples(*sides)
+
+
+def joined(arrays: list[Any], nothing: Any) -> Any:
+    """The rows of all arrays, or of none."""
+    if not arrays:
+        return nothing
+    return np.concatenate(arrays)
 
 
 def count(
@@ -86,14 +85,8 @@ def count(
         of=hasher.active,
     ):
         active += parts
-    if active:
-        bits = np.concatenate([bits for _, _, bits in active])
-    else:
-        bits = np.zeros((0, hasher.hash_nnz), np.int32)
-    if active:
-        codes = np.concatenate([codes for _, codes, _ in active])
-    else:
-        codes = np.zeros(0, np.int64)
-    return ClassCounts.from_active(hasher, bits, codes, len(classes)), len(y) - len(
-        codes
-    )
+    no_bits = np.zeros((0, hasher.hash_nnz), np.int32)
+    bits = joined([bits for _, _, bits in active], no_bits)
+    codes = joined([codes for _, codes, _ in active], np.zeros(0, np.int64))
+    counts = ClassCounts.from_active(hasher, bits, codes, len(classes))
+    return counts, len(y) - len(codes)

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from flwr_flynn.app.data import datasets, own_file
 from flwr_flynn.app.data.datasets import deal, held_out, splitmix64
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import PARTITIONERS, RunConfig
-from flwr_flynn.errors import ConfigError, DataError, PayloadError
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from tests.app.data.files import READERS, node, npz, written
@@ -32,9 +33,7 @@ DIGITS = datasets.load_dataset("digits")
 
 @pytest.fixture(scope="module", autouse=True)
 def flwr_datasets() -> None:
-    """Import it in the one process that runs this file: it takes seconds, and each
-    process collects every file.
-    """
+    """Import it in the one process that runs this file: it takes seconds."""
     pytest.importorskip("flwr_datasets")
 
 
@@ -42,9 +41,7 @@ def flwr_datasets() -> None:
 
 
 def test_the_rule_is_golden():
-    """Pinned: another version holding out other points would silently change every
-    figure.
-    """
+    """Pinned: other points held out would silently change every figure."""
     # The first outputs of SplitMix64 seeded with 0 are its hash at multiples of its
     # increment.
     states = [(i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3)]
@@ -92,7 +89,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "shard": {"partitioner-options": '{"keep_incomplete_shard": true}'},
     "natural-id": {"partitioner-options": '{"partition_by": "ward"}'},
 }
-REFUSED = {("exponential", 10), ("natural-id", 1)}  # by flwr-datasets
+REFUSED_BY_FLWR_DATASETS = [("exponential", 10), ("natural-id", 1)]
+DEALT = [
+    (name, n)
+    for name in PARTITIONERS
+    for n in (1, 7, 10)
+    if (name, n) not in REFUSED_BY_FLWR_DATASETS
+]
 
 
 @pytest.fixture(scope="module")
@@ -108,24 +111,29 @@ def wards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", PARTITIONERS)
-@pytest.mark.parametrize("n_parties", [1, 7, 10])
+def config_of(partitioner: str, path: Path) -> RunConfig:
+    settings = {"partitioner": partitioner, "dataset": str(path)}
+    return RunConfig.parse(settings | SETTINGS.get(partitioner, {}))
+
+
+@pytest.mark.parametrize(("name", "n_parties"), DEALT)
 def test_every_partitioner_deals_disjoint_shares(name, n_parties, wards):
-    config = RunConfig.parse(
-        {"partitioner": name, "dataset": str(wards)} | SETTINGS.get(name, {})
-    )
-    if (name, n_parties) in REFUSED:
-        with raises(ConfigError, field="run-config partitioner", got=name) as caught:
-            datasets.simulated_shares(config, n_parties)
-        assert len(str(caught.value).splitlines()) == 1
-        return
-    shares = datasets.simulated_shares(config, n_parties)
+    shares = datasets.simulated_shares(config_of(name, wards), n_parties)
     assert len(shares) == n_parties
     dealt = np.concatenate(shares)
     assert len(set(dealt.tolist())) == len(dealt)
-    assert (dealt.min() >= 0, dealt.max() < 1797) == (True, True)
-    # which leave points out
-    assert len(dealt) == 1797 or name in {"pathological", "shard"}
+    assert dealt.min() >= 0
+    assert dealt.max() < 1797
+    if name not in ("pathological", "shard"):  # these leave points out
+        assert len(dealt) == 1797
+
+
+@pytest.mark.parametrize(("name", "n_parties"), REFUSED_BY_FLWR_DATASETS)
+def test_what_flwr_datasets_refuses_is_refused_in_one_line(name, n_parties, wards):
+    config = config_of(name, wards)
+    with raises(ConfigError, field="run-config partitioner", got=name) as caught:
+        datasets.simulated_shares(config, n_parties)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_partitioners_that_cannot_deal_are_refused_as_it_is_on_record():
@@ -159,12 +167,9 @@ def test_an_empty_party_is_a_valid_party():
     sizes = [len(share) for share in datasets.simulated_shares(config, 50)]
     assert min(sizes) == 0
     share = datasets.simulated_share(config, int(np.argmin(sizes)), 50)
-    assert (share.X.shape, share.X.dtype, len(share.y), len(share.y_test)) == (
-        (0, 64),
-        DIGITS.X.dtype,
-        0,
-        0,
-    )
+    assert share.X.shape == (0, 64)
+    assert share.X.dtype == DIGITS.X.dtype
+    assert len(share.y) == len(share.y_test) == 0
 
 
 @pytest.mark.parametrize("partitioner", ["iid", "dirichlet"])
@@ -174,9 +179,8 @@ def test_training_points_are_the_same_however_they_are_split(partitioner, n_part
     parties = [datasets.simulated_share(config, i, n_parties) for i in range(n_parties)]
     train = np.concatenate([np.column_stack([p.X, p.y]) for p in parties])
     rest = ~held_out(1797, 0.2, 0)
-    assert sorted(train.tolist()) == sorted(
-        np.column_stack([DIGITS.X[rest], DIGITS.y[rest]]).tolist()
-    )
+    expected = np.column_stack([DIGITS.X[rest], DIGITS.y[rest]])
+    assert sorted(train.tolist()) == sorted(expected.tolist())
     X, codes = datasets.pooled_training(config, n_parties)
     assert (DIGITS.X[rest] == X).all()
     assert (codes == DIGITS.y[rest]).all()
@@ -186,11 +190,12 @@ def test_training_points_are_the_same_however_they_are_split(partitioner, n_part
 
 
 def test_split_seed_moves_the_split():
-    one, again, other = (
-        [share.tolist() for share in deal(RunConfig(split_seed=s), 5, DIGITS.y)]
-        for s in (1, 1, 2)
-    )
-    assert one == again != other
+    def dealt(seed: int) -> list[list[int]]:
+        shares = deal(RunConfig(split_seed=seed), 5, DIGITS.y)
+        return [share.tolist() for share in shares]
+
+    assert dealt(1) == dealt(1)
+    assert dealt(1) != dealt(2)
 
 
 def test_options_are_arguments_of_flwr_datasets():
@@ -217,14 +222,15 @@ def test_digits_are_bytes():
     assert len(DIGITS.feature_names or ()) == 64
 
 
-CLASSES: list[tuple[list[Any], list[Any]]] = [
-    ([2, 0, 2], [0, 2]),
-    ([1.0, 0.0, 1.0], [0, 1]),
-]
-CLASSES += [([0.5, 1, 1], ["0.5", "1.0"]), ([True, False, True], ["False", "True"])]
-
-
-@pytest.mark.parametrize(("y", "classes"), CLASSES)
+@pytest.mark.parametrize(
+    ("y", "classes"),
+    [
+        pytest.param([2, 0, 2], [0, 2], id="integers"),
+        pytest.param([1.0, 0.0, 1.0], [0, 1], id="whole numbers"),
+        pytest.param([0.5, 1, 1], ["0.5", "1.0"], id="fractions"),
+        pytest.param([True, False, True], ["False", "True"], id="truths"),
+    ],
+)
 def test_classes_are_integers_or_strings(y, classes, tmp_path):
     """Those of CSV files stand in csv_files.txt."""
     np.savez(tmp_path / "a.npz", X=np.eye(3), y=np.array(y))
@@ -240,8 +246,8 @@ def test_a_problem_is_told_without_the_folder_of_the_file(tmp_path):
     assert str(tmp_path) not in own_file.full_text(caught.value)
 
 
-# the same in capitals and other forms
 NAMES = {"a": "A", "b": "\uff42", "c": " c ", "d": "d", "label": "label"}
+"""Columns by their names, as a file has these in capitals and other forms."""
 
 
 @READERS
@@ -263,12 +269,13 @@ def test_columns_are_found_by_name_whatever_their_order(
     share = read(of_one, ("c", "a", "D"))
     assert share.X.tolist() == [[7, 1, 10], [8, 2, 11], [9, 3, 12]]
     assert share.y.tolist() == ["x", "y", "x"]
-    assert read is private_share or own_file.opened_own(
-        of_one, ("c", "a", "d")
-    ).left_out == (NAMES["b"],)
+    if read is own_file.own_share:
+        opened = own_file.opened_own(of_one, ("c", "a", "d"))
+        assert opened.left_out == (NAMES["b"],)
     loaded = datasets.load_dataset(str(path))
-    assert (loaded.classes, loaded.y.tolist()) == (["x", "y"], [0, 1, 0])
-    # as they stand in the file
+    assert loaded.classes == ["x", "y"]
+    assert loaded.y.tolist() == [0, 1, 0]
+    # Names stay as they stand in the file.
     assert {*(loaded.feature_names or ())} in ({"A", "\uff42", "c", "d"}, set())
 
 
@@ -280,14 +287,14 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
     path = written(
         tmp_path / f"mine.{ending}", {"age": [1], "secret": [2], "label": [7]}
     )
-    told = {"field": path.name, "got": "2 of 3 missing: weight, height"}
+    expected = {"field": path.name, "got": "2 of 3 missing: weight, height"}
     if read is private_share:  # tells no names
-        told = {
+        expected = {
             "field": "columns",
             "expected": "the features of the run",
             "got": "not all",
         }
-    with raises(DataError, **told) as caught:
+    with raises(DataError, **expected) as caught:
         read(node(path), ("weight", "age", "height"))
     assert "secret" not in str(caught.value)  # the server gets this
     assert "in this file: 'age', 'secret'" in own_file.full_text(caught.value)
@@ -298,7 +305,10 @@ def test_npz_files_without_names_are_taken_as_they_are(read, tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, X=[[1, 2]], y=[0])
     assert read(node(path), ("b", "a")).X.tolist() == [[1, 2]]
-    with pytest.raises(DataError if read is own_file.own_share else PayloadError):
+    kind: type[FlyNNError] = PayloadError
+    if read is own_file.own_share:
+        kind = DataError
+    with pytest.raises(kind):
         read(node(path), ("b",))
     np.savez(path, X=[[1, 2]], y=[0], feature_names=["a"])
     with raises(
@@ -307,14 +317,14 @@ def test_npz_files_without_names_are_taken_as_they_are(read, tmp_path):
         read(node(path), ("b", "a"))
 
 
-INFINITE = {
-    ("age",): "1 of 1 features: age",
-    ("height", "age"): "2 of 2 features: height, age",
-}
-INFINITE |= {("who", "height"): "1 of 2 features: height"}
-
-
-@pytest.mark.parametrize(("features", "got"), INFINITE.items())
+@pytest.mark.parametrize(
+    ("features", "got"),
+    [
+        (("age",), "1 of 1 features: age"),
+        (("height", "age"), "2 of 2 features: height, age"),
+        (("who", "height"), "1 of 2 features: height"),
+    ],
+)
 def test_columns_that_the_run_announced_are_told_by_name(features, got, tmp_path):
     path = written(
         tmp_path / "mine.csv",
@@ -373,67 +383,61 @@ def parquet(path: Path, index: str | None, notes: Any = None) -> NodeConfig:
     return node(path)
 
 
-RANGE = {"kind": "range", "start": "x"}
-# whether the file is read all the same, and the notes
-NOTES: dict[str, tuple[bool, Any]] = {
-    "no JSON": (False, b"{"),
-    "no text": (False, b"\xff\xfe"),
-    "a list": (False, b"[]"),
-    "nothing": (False, b""),
-    "a number": (False, b"5"),
-    "deep": (False, b"[" * 10**5),
-    "without row labels": (
-        False,
-        lambda notes: notes.pop("index_columns") and json.dumps(notes),
-    ),
-    "row labels that are none": (
-        False,
-        lambda notes: json.dumps(notes | {"index_columns": 5}),
-    ),
-    "the label as row label": (
-        False,
-        lambda notes: json.dumps(notes | {"index_columns": ["label"]}),
-    ),
-    "as they are": (True, None),
-    "types": (
-        True,
-        lambda notes: (
-            json.dumps(notes)
-            .replace("int64", "float128")
-            .replace("numpy_type", "numpy_typo")
-        ),
-    ),
-    "columns": (True, lambda notes: json.dumps(notes | {"columns": None})),
-    "column labels": (
-        True,
-        lambda notes: json.dumps(notes | {"column_indexes": [{"name": 5}]}),
-    ),
-    "range": (
-        True,
-        lambda notes: json.dumps(
-            notes | {"index_columns": [*notes["index_columns"], RANGE]}
-        ),
-    ),
+def with_note(**change: Any) -> Callable[[dict[str, Any]], str]:
+    return lambda notes: json.dumps(notes | change)
+
+
+def with_other_types(notes: dict[str, Any]) -> str:
+    text = json.dumps(notes).replace("int64", "float128")
+    return text.replace("numpy_type", "numpy_typo")
+
+
+def with_a_range(notes: dict[str, Any]) -> str:
+    notes["index_columns"].append({"kind": "range", "start": "x"})
+    return json.dumps(notes)
+
+
+def without_row_labels(notes: dict[str, Any]) -> str:
+    del notes["index_columns"]
+    return json.dumps(notes)
+
+
+READ: dict[str, Any] = {
+    "as they are": None,
+    "types": with_other_types,
+    "columns": with_note(columns=None),
+    "column labels": with_note(column_indexes=[{"name": 5}]),
+    "range": with_a_range,
+}
+UNREAD: dict[str, Any] = {
+    "no JSON": b"{",
+    "no text": b"\xff\xfe",
+    "a list": b"[]",
+    "nothing": b"",
+    "a number": b"5",
+    "deep": b"[" * 10**5,
+    "without row labels": without_row_labels,
+    "row labels that are none": with_note(index_columns=5),
+    "the label as row label": with_note(index_columns=["label"]),
 }
 
 
 @READERS
 @PARQUETS
-@pytest.mark.parametrize("case", NOTES)
-def test_row_labels_are_no_features_and_notes_that_name_none_are_refused(
-    read, case, index, tmp_path
-):
-    is_read, notes = NOTES[case]
-    own = parquet(tmp_path / "mine.parquet", index, notes)
-    if is_read:
-        share = read(own)
-        assert (share.X.tolist(), share.y.tolist()) == (
-            [[1, 0.5], [2, 0.25]],
-            ["x", "y"],
-        )
-        return
+@pytest.mark.parametrize("case", READ)
+def test_row_labels_are_no_features(read, case, index, tmp_path):
+    share = read(parquet(tmp_path / "mine.parquet", index, READ[case]))
+    assert share.X.tolist() == [[1, 0.5], [2, 0.25]]
+    assert share.y.tolist() == ["x", "y"]
+
+
+@READERS
+@PARQUETS
+@pytest.mark.parametrize("case", UNREAD)
+def test_notes_that_name_no_row_labels_are_refused(read, case, index, tmp_path):
+    party = parquet(tmp_path / "mine.parquet", index, UNREAD[case])
     with raises(DataError, field="mine.parquet") as caught:
-        read(own)
+        read(party)
     assert caught.value.expected in ("a readable .parquet file", "a column 'label'")
 
 
@@ -446,22 +450,31 @@ def test_a_damaged_parquet_file_is_refused(read, tmp_path):
     no_footer = whole[:footer] + bytes(100) + whole[footer + 100 :]
     two_rows = b"\x16\x04\x19\x1c"  # and a list of one row group
     assert whole.count(two_rows) == 1
-    damages = dict.fromkeys(
-        (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer),
-        "a readable .parquet file",
-    )
-    damages[whole.replace(two_rows, b"\x16\x06\x19\x1c")] = (
-        "as many rows as the file says"
-    )
-    for damaged, expected in damages.items():
-        path.write_bytes(damaged)
+
+    def refused(content: bytes, expected: str) -> None:
+        path.write_bytes(content)
         with raises(DataError, field="mine.parquet", expected=expected):
             read(own)
-    # a label: no record decides about the file
+
+    for damaged in (b"", b"PAR1", whole[:-1], whole[:100], whole + b"x", no_footer):
+        refused(damaged, "a readable .parquet file")
+    three_rows = whole.replace(two_rows, b"\x16\x06\x19\x1c")
+    refused(three_rows, "as many rows as the file says")
+
+
+@READERS
+def test_a_damaged_label_does_not_decide_about_a_parquet_file(read, tmp_path):
+    path = tmp_path / "mine.parquet"
+    own = parquet(path, None)
+    whole = path.read_bytes()
     no_text = whole.replace(b"\x01\0\0\0x", b"\x01\0\0\0\xff")
     assert no_text != whole
     path.write_bytes(no_text)
-    assert read(own).y.tolist() == ([None, "y"] if read is private_share else ["y"])
+    labels = read(own).y.tolist()
+    if read is private_share:
+        assert labels == [None, "y"]
+    else:
+        assert labels == ["y"]
 
 
 # -------- what is not there
@@ -522,13 +535,11 @@ def promise(rows: int, columns: int) -> bytes:
 
 
 def oversized() -> bytes:
-    """An archive whose directory says that an array is larger than any compression
-    makes it.
-    """
+    """An archive whose directory says that an array is impossibly large."""
     content = bytearray(
         npz({"X": promise(10**6, 10**3), "y": GOOD_Y}, zipfile.ZIP_DEFLATED)
     )
-    # of X in the directory, where it says how large it is
+    # The directory says how large X is.
     entry = content.index(b"PK\x01\x02")
     content[entry + 24 : entry + 28] = (2**32 - 2).to_bytes(4, "little")
     return bytes(content)

@@ -1,11 +1,13 @@
-"""Files as sites have them: dialects, kinds of columns, gaps, dates, hostile files, and
-files larger than memory.
+"""Files as sites have them.
+
+Dialects, kinds of columns, gaps, dates, hostile files, and files larger than memory.
 """
 
 from __future__ import annotations
 
 import gzip
 import logging
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -65,18 +67,21 @@ def days(column: Any) -> list[str]:
 def test_blanks_line_breaks_and_forms_of_unicode_in_a_header_do_not_matter(
     read, ending, tmp_path
 ):
-    """Names as spreadsheets and other systems write them are those of a schema, and of
-    another site.
-    """
+    """Names as other systems write them are those of a schema, and of another site."""
     size = "Gro\u0308\u00dfe"
     content: Any = {" age\n(years) ": [1, 2], size: [3, 4], "label": ["x", "y"]}
-    if ending == "csv" and read is private_share:  # which reads a record in each line
+    read_by_schema = encoded_share
+    if read is private_share:
+        read_by_schema = private_share
+    if ending == "csv" and read is private_share:
+        # A private party reads a record in each line.
         content = f"age (years), {size}, label\n1,3, x\n2,4, y\n"
     path = written(tmp_path / f"mine.{ending}", content)
     levels = Column("Gr\u00f6\u00dfe", "category", ["3", "4"], gaps=False)
     schema = Schema([levels, Column("age (years)", "number", gaps=False)])
-    share = (read if read is private_share else encoded_share)(node(path), schema)
-    assert (share.X.tolist(), share.y.tolist()) == ([[1, 0, 1], [0, 1, 2]], ["x", "y"])
+    share = read_by_schema(node(path), schema)
+    assert share.X.tolist() == [[1, 0, 1], [0, 1, 2]]
+    assert share.y.tolist() == ["x", "y"]
     assert {*(columns_of(path) or ())} >= set(schema.names)
 
 
@@ -100,17 +105,15 @@ def test_settings_of_the_node_win_and_the_log_has_what_was_read(path, caplog):
     assert "mine.csv: 2 rows; columns: 2 of numbers, 1 of dates" in caplog.text
     np.testing.assert_array_equal(table.columns[:2], [[1.5, 2], [np.nan, 7]])
     assert days(table.columns[2]) == ["2024-03-04T00:00", "2024-05-06T00:00"]
-    assert (
-        NodeConfig.parse({"data-path": "a.csv", "separator": "tab"}).dialect().separator
-        == "\t"
-    )
+    tabs = NodeConfig.parse({"data-path": "a.csv", "separator": "tab"})
+    assert tabs.dialect().separator == "\t"
 
 
 def test_an_encoding_that_shows_behind_the_head_is_found(path, monkeypatch):
     monkeypatch.setattr("flwr_flynn.app.data.csv_file._HEAD", 64)
     written(path, b"town,label\n" + b"Bern,x\n" * 50 + "Zürich,y\n".encode("cp1252"))
     assert table_of(path).columns[0][-1] == "Zürich"
-    # which windows-1252 does not have
+    # Windows-1252 does not have this byte.
     written(path, b"town,label\n" + b"Bern,x\n" * 50 + b"Z\xfcrich\x81,y\n")
     assert table_of(path).columns[0][-1] == "Zürich\x81"
     with raises(
@@ -123,9 +126,7 @@ def test_an_encoding_that_shows_behind_the_head_is_found(path, monkeypatch):
 
 
 def as_read(path: Path) -> Iterator[str]:
-    """Columns and labels of a file, or the refusal, as an open party reads it and as a
-    private one does.
-    """
+    """Columns and labels of a file, or the refusal, at an open and a private party."""
     try:
         file = opened(path)
         file.check()
@@ -174,9 +175,7 @@ def value_of(value: Any) -> str:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_files_are_read_as_it_is_on_record(fast, path, monkeypatch):
-    """Dialects, decimal marks, kinds and types of columns, gaps, dates, rows with
-    errors, and what is refused.
-    """
+    """Dialects, kinds and types of columns, gaps, dates, rows with errors, refusals."""
     if not fast:
         monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     record = Path(__file__).parent / "csv_files.txt"
@@ -189,16 +188,15 @@ def test_files_are_read_as_it_is_on_record(fast, path, monkeypatch):
     assert_on_record(record, made)
 
 
-# of one unit, and of two
-UNITS = [
-    (["45 %", "12%", "7.5 %"], "number"),
-    (["1.5 mg", "2 g", "0.5 mg"], "category"),
-]
-CODES = [["1A", "2B", "3A", "4"], ["low", "3", "high"], ["01", "02", "A3"]]
-
-
 @pytest.mark.parametrize(
-    ("cells", "kind"), [*UNITS, *((codes, "category") for codes in CODES)]
+    ("cells", "kind"),
+    [
+        pytest.param(["45 %", "12%", "7.5 %"], "number", id="one unit"),
+        pytest.param(["1.5 mg", "2 g", "0.5 mg"], "category", id="two units"),
+        pytest.param(["1A", "2B", "3A", "4"], "category", id="codes"),
+        pytest.param(["low", "3", "high"], "category", id="a number among words"),
+        pytest.param(["01", "02", "A3"], "category", id="leading zeros"),
+    ],
 )
 def test_units_are_of_one_kind_and_codes_are_no_numbers(cells, kind, path):
     columns = {"c": cells * 9, "label": ["x"] * 9 * len(cells)}
@@ -260,20 +258,18 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
             file = opened(path, Reading(dialect=dialect))
             tables = [table for table, *_ in file.tables()]
         facts = [
-            (each.kind, each.dtype, each.gaps, each.texts, each.infinite)
-            for each in file.reports
+            (report.kind, report.dtype, report.gaps, report.texts, report.infinite)
+            for report in file.reports
         ]
-        return facts, [
-            np.concatenate([table.columns[i] for table in tables])
-            for i in range(len(facts))
-        ]
+        columns = zip(*(table.columns for table in tables), strict=True)
+        return facts, [np.concatenate(column) for column in columns]
 
     try:
         whole = read(rows, 100)
         parts = read(rows, 1)
         back = read(rows[::-1], 1)
     except DataError as error:
-        # a first row of words above numbers is taken for a header
+        # A first row of words above numbers is taken for a header.
         assert error.expected == "one header"
         return
     assert whole[0] == parts[0] == back[0]
@@ -285,15 +281,15 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
 def test_what_is_read_at_once_are_the_numbers_of_each_text(texts):
     numbers = plain_numbers(texts, GAP_TEXTS)
-    for text, value in zip(
-        texts, [] if numbers is None else numbers.tolist(), strict=numbers is not None
-    ):
+    if numbers is None:
+        return
+    for text, value in zip(texts, numbers.tolist(), strict=True):
         alone = number_of(text)[0]
-        assert (
-            value == alone
-            if alone is not None
-            else (value != value and text in GAP_TEXTS)
-        )
+        if alone is None:
+            assert math.isnan(value)
+            assert text in GAP_TEXTS
+        else:
+            assert value == alone
 
 
 @given(st.datetimes(), st.sampled_from(DATE_FORMATS))
@@ -333,22 +329,18 @@ def test_a_schema_keeps_texts_that_look_like_numbers(path):
 
 
 @pytest.mark.parametrize(
-    ("bad", "expected", "name"),
+    ("good", "bad", "expected", "name"),
     [
-        (("50,01", "old,01"), "numbers", "age"),
-        (("2024-0", "soon"), "dates of one form", "day"),
+        pytest.param("50,01", "old,01", "numbers", "age", id="number"),
+        pytest.param("2024-0", "soon", "dates of one form", "day", id="date"),
     ],
 )
 def test_values_of_another_kind_than_the_schema_s_are_counted(
-    bad, expected, name, path
+    good, bad, expected, name, path
 ):
-    written(path, SCHEMA_TEXT.replace(*bad).replace("\n70", "\n"))
-    with raises(
-        DataError,
-        field="mine.csv",
-        expected=expected,
-        got=f"others in 1 of 3 features: {name}",
-    ):
+    written(path, SCHEMA_TEXT.replace(good, bad).replace("\n70", "\n"))
+    others = f"others in 1 of 3 features: {name}"
+    with raises(DataError, field="mine.csv", expected=expected, got=others):
         own_share(NodeConfig(data_path=str(path)), SCHEMA)
 
 
@@ -372,10 +364,8 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
     for share in (in_memory, in_file):
         np.testing.assert_array_equal(share.X, SCHEMA.encode(X[~test]))
         np.testing.assert_array_equal(share.X_test, SCHEMA.encode(X[test]))
-        assert (share.y.tolist(), share.y_test.tolist()) == (
-            y[~test].tolist(),
-            y[test].tolist(),
-        )
+        assert share.y.tolist() == y[~test].tolist()
+        assert share.y_test.tolist() == y[test].tolist()
     assert not list(path.parent.glob("tmp*"))
 
 
@@ -415,32 +405,47 @@ def test_parquet_keeps_its_types(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     noon = datetime(2024, 1, 5, 12, tzinfo=timezone(timedelta(hours=2)))
-    rows = [  # a column, its kind, and its first value as it is read
-        (pa.array([1, None], pa.int8()), "number", 1),
-        (pa.array([True, None]), "number", 1),
-        (pa.array([Decimal("1.10"), None]), "number", 1.1),
-        (pa.array([" a ", "NA"]), "category", "a"),
-        (pa.array(["x", None]).dictionary_encode(), "category", "x"),
-        (pa.array([7, None]).dictionary_encode(), "number", 7),
-        (pa.array([date(2024, 1, 5), None]), "date", "2024-01-05T00:00"),
-        (
-            pa.array([noon, None], pa.timestamp("ns", "Europe/Zurich")),
-            "date",
-            "2024-01-05T10:00",
-        ),
-        (pa.array([timedelta(hours=12), None]), "number", 0.5),
-        (pa.nulls(2), "number", None),
-    ]
-    columns = {f"c{i}": column for i, (column, *_) in enumerate(rows)}
-    pq.write_table(
-        pa.table(columns | {"label": pa.array(["u", "v"])}), tmp_path / "mine.parquet"
-    )
+    columns = {
+        "integer": pa.array([1, None], pa.int8()),
+        "truth": pa.array([True, None]),
+        "decimal": pa.array([Decimal("1.10"), None]),
+        "text": pa.array([" a ", "NA"]),
+        "text of a dictionary": pa.array(["x", None]).dictionary_encode(),
+        "number of a dictionary": pa.array([7, None]).dictionary_encode(),
+        "date": pa.array([date(2024, 1, 5), None]),
+        "time": pa.array([noon, None], pa.timestamp("ns", "Europe/Zurich")),
+        "duration": pa.array([timedelta(hours=12), None]),
+        "nothing": pa.nulls(2),
+        "label": pa.array(["u", "v"]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "mine.parquet")
     table = own_share(node(tmp_path / "mine.parquet")).X
-    assert table.kinds == tuple(kind for _, kind, _ in rows)
-    for column, (_, kind, first) in zip(table.columns, rows, strict=True):
-        value, gap = days(column) if kind == "date" else column
-        assert value == first or (first is None and value != value)
-        assert gap is None or gap != gap or gap == "NaT"
+    kinds = dict(zip(table.names, table.kinds, strict=True))
+    of_kind: dict[str, dict[str, Any]] = {"number": {}, "category": {}, "date": {}}
+    for name, column in zip(table.names, table.columns, strict=True):
+        of_kind[kinds[name]][name] = column.tolist()
+        if kinds[name] == "date":
+            of_kind["date"][name] = days(column)
+    gap = np.nan
+    expected = {
+        "integer": [1, gap],
+        "truth": [1, gap],
+        "decimal": [1.1, gap],
+        "number of a dictionary": [7, gap],
+        "duration": [0.5, gap],
+        "nothing": [gap, gap],
+    }
+    assert of_kind["number"].keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(of_kind["number"][name], values, name)
+    assert of_kind["category"] == {
+        "text": ["a", None],
+        "text of a dictionary": ["x", None],
+    }
+    assert of_kind["date"] == {
+        "date": ["2024-01-05T00:00", "NaT"],
+        "time": ["2024-01-05T10:00", "NaT"],
+    }
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "float32", "bool"])
@@ -498,11 +503,11 @@ def test_files_that_are_no_texts_of_one_encoding_or_too_long_are_refused_with_th
 ):
     """Others stand in csv_files.txt."""
     content, expected = REFUSED[case]
+    features: tuple[str, ...] = ()
+    if case == "control characters":
+        features = ("\x1b[31m",)
     with raises(DataError, field="mine.csv") as caught:
-        own_share(
-            node(written(path, content)),
-            ("\x1b[31m",) if case == "control characters" else (),
-        )
+        own_share(node(written(path, content)), features)
     assert caught.value.expected.startswith(expected)
     assert_short(caught.value)
 
@@ -510,21 +515,18 @@ def test_files_that_are_no_texts_of_one_encoding_or_too_long_are_refused_with_th
 def test_strange_files_that_are_tables_are_read(path):
     long = "x" * 100_000
     table = table_of(written(path, f'a,b,label\n{long},"two\nlines",x\ny,\0,y\n'))
-    assert [column.tolist() for column in table.columns] == [
-        [long, "y"],
-        ["two lines", "\0"],
-    ]
-    wide = ",".join(f"c{i}" for i in range(5000))
+    a, b = table.columns
+    assert a.tolist() == [long, "y"]
+    assert b.tolist() == ["two lines", "\0"]
+
+    def loaded(text: str) -> Any:
+        return load_dataset(str(written(path, text))).X
+
+    names = ",".join(f"c{i}" for i in range(5000))
     row = ",".join(["1"] * 5000)
-    assert load_dataset(str(written(path, f"{wide},label\n{row},x\n"))).X.shape == (
-        1,
-        5000,
-    )
-    assert load_dataset(str(written(path, "a;b;label\n"))).X.shape == (0, 2)
-    assert load_dataset(str(written(path, "a,label\r1,x\r2,y\r"))).X.tolist() == [
-        [1],
-        [2],
-    ]
+    assert loaded(f"{names},label\n{row},x\n").shape == (1, 5000)
+    assert loaded("a;b;label\n").shape == (0, 2)
+    assert loaded("a,label\r1,x\r2,y\r").tolist() == [[1], [2]]
 
 
 @pytest.mark.slow
@@ -548,11 +550,9 @@ def test_of_too_many_levels_those_of_one_row_are_let_go_of(
     )
     monkeypatch.setattr("flwr_flynn.app.data.own_file._MOST_TEXTS", most)
     column = summary_of_file(opened(path)).columns["a"]
-    assert (column.n_rows, len(column.levels), column.levels["often"]) == (
-        400,
-        n_levels,
-        300,
-    )
+    assert column.n_rows == 400
+    assert len(column.levels) == n_levels
+    assert column.levels["often"] == 300
 
 
 @ENDINGS
@@ -561,12 +561,11 @@ def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending, tmp_p
     columns = {"crp": crp, "code": ["01", "02"] * 21 + ["01"], "label": ["x"] * 43}
     table = table_of(written(tmp_path / f"mine.{ending}", columns))
     assert table.names == ("crp", "code", "crp text")
-    # where texts are typed
-    assert table.kinds == (
-        "number",
-        "number" if ending == "csv" else "category",
-        "category",
-    )
+    # Codes are texts where a file has types.
+    kind_of_codes = "category"
+    if ending == "csv":
+        kind_of_codes = "number"
+    assert table.kinds == ("number", kind_of_codes, "category")
     np.testing.assert_array_equal(
         table.columns[0], [*(i / 4 for i in range(40)), np.nan, np.nan, np.nan]
     )

@@ -1,6 +1,4 @@
-"""Contents of a metrics.json: one with nothing but parties, one with every part that
-the page shows.
-"""
+"""Contents of a metrics.json: nothing but parties, and every part of the page."""
 
 from __future__ import annotations
 
@@ -56,9 +54,10 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     ]
     rates = [round(0.8 + 7 * i % 19 / 100, 4) for i in range(n_parties)]
     matrix = [
-        [80 + i % 40 if i == j else (5 * i + 3 * j) % 12 for j in range(n_classes)]
-        for i in range(n_classes)
+        [(5 * i + 3 * j) % 12 for j in range(n_classes)] for i in range(n_classes)
     ]
+    for i in range(n_classes):
+        matrix[i][i] = 80 + i % 40
     rows = [
         {"name": name, "accuracy": rate, "examples": 40}
         for name, rate in zip(names, rates, strict=True)

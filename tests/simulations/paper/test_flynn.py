@@ -1,6 +1,4 @@
-"""The paper's FlyNN with one pass of hashing: what a classifier trained on each fold
-would predict.
-"""
+"""The paper's FlyNN with one pass of hashing predicts as a classifier of each fold."""
 
 from __future__ import annotations
 

@@ -64,10 +64,8 @@ def test_the_comparison_has_the_papers_line_and_ours_for_each_baseline(finished)
     for row in table:
         of.setdefault(row["set"], {})[row["method"]] = float(row["mean"])
     assert of.keys() == {"semeion", "pc3"}  # the paper's sets of the folder
-    assert all(
-        each["1-NN"] == max(each["1-NN L2"], each["1-NN standardised"])
-        for each in of.values()
-    )
+    for means in of.values():
+        assert means["1-NN"] == max(means["1-NN L2"], means["1-NN standardised"])
     text = shown(finished, "openml_main", "openml_appendix", "openml_defaults")
     assert "39/2/30" in text
     assert "semeion" in text
@@ -131,12 +129,12 @@ def test_openml_offline_says_what_is_missing(monkeypatch, tmp_path):
         raise urllib.error.URLError("no network")
 
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
-    # between its three attempts
+    # Scikit-learn waits between its three attempts.
     monkeypatch.setattr("sklearn.datasets._openml.time.sleep", lambda _: None)
-    # the network, so that our arguments are checked
+    # This is in place of the network, so that scikit-learn checks our arguments.
     monkeypatch.setattr("sklearn.datasets._openml.urlopen", refuse)
     with raises(DataError, field="openml:61", got="URLError") as caught:
         load("openml:61")
     assert len(str(caught.value).splitlines()) == 1
-    # where a data set that was fetched before would be
+    # A data set that was fetched before would be here.
     assert str(tmp_path) in str(caught.value)

@@ -56,7 +56,7 @@ def test_the_critical_path_is_the_slowest_party_and_what_comes_after_them():
 def test_the_papers_speed_ups_are_those_of_its_times():
     lines = scaling.speed_ups(scaling.printed(list(SIZES)), scaling.PAPER)
     assert list(lines) == list(SIZES) == list(PRINTED)
-    # those of the paper
+    # Of the shapes, these are the paper's.
     assert list(SIZES) == [
         shape.name for shape in SHAPES if not shape.name.endswith("k")
     ]

@@ -13,8 +13,10 @@ SHAPE = {"hash_nnz": 4, "n_classes": 2}
 
 
 def test_the_paper_s_accounting() -> None:
-    """Algorithm 2 with epsilon / tau: exponent e / 4 T as printed, e / 2 T in the
-    authors' code; Laplace 2 T / e.
+    """Algorithm 2 with epsilon / tau.
+
+    The exponent is e / 4 T as printed, e / 2 T in the authors' code; Laplace 2 T /
+    e.
     """
     paper = PaperTopT(1.0, 10, **SHAPE, accounting="paper", n_parties=2)
     code = PaperTopT(1.0, 10, **SHAPE, accounting="code", n_parties=2)
