@@ -19,12 +19,12 @@ LONGEST = 100
 """Characters of a line, at most. Code is laid out at 88."""
 
 DENSITY = {
-    "joined assignments": {"flwr_flynn": 379, "simulations": 158, "tests": 328},
-    "ternaries": {"flwr_flynn": 842, "simulations": 145, "tests": 297},
-    "nested ternaries": {"flwr_flynn": 23, "simulations": 2, "tests": 5},
-    "walruses": {"flwr_flynn": 131, "simulations": 8, "tests": 12},
-    "values from truth values": {"flwr_flynn": 12, "simulations": 11, "tests": 13},
-    "long lines": {"flwr_flynn": 0, "simulations": 0, "tests": 0},
+    "joined assignments": {"flwr_flynn": 3},
+    "ternaries": {"flwr_flynn": 44, "simulations": 15, "tests": 31},
+    "nested ternaries": {},
+    "walruses": {"flwr_flynn": 3},
+    "values from truth values": {},
+    "long lines": {},
 }
 """The most of each kind in each folder. A change may lower a number, and does so where
 it can."""
@@ -136,7 +136,7 @@ def _density() -> dict[str, dict[str, int]]:
 def test_code_is_no_denser_than_the_numbers() -> None:
     for kind, numbers in _density().items():
         for folder, number in numbers.items():
-            most = DENSITY[kind][folder]
+            most = DENSITY[kind].get(folder, 0)
             assert number <= most, f"{folder} has {number} {kind}, at most {most}"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.code import code_lines, modules
+from tests.code import bare, modules
 
 REGISTRY = "federated/plan.py"
 EXCEPTIONS = Path(__file__).with_name("one_home.txt")
@@ -62,7 +62,7 @@ def test_each_capability_has_one_home() -> None:
     listed = {tuple(line.split()) for line in EXCEPTIONS.read_text().splitlines()}
     found = set()
     for module, path in modules().items():
-        code = "\n".join(code_lines(path, imports=True))
+        code = bare(path.read_text(), imports=True)
         for name, (pattern, home) in CAPABILITIES.items():
             if module not in (REGISTRY, *home.split()) and re.search(pattern, code):
                 found.add((name, module))

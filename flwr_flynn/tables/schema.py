@@ -297,13 +297,12 @@ class Schema:
                 remarks.append(
                     f"column {column.name!r} is not there: all of its values are gaps"
                 )
-            elif (
-                index is not None and column.levels and not numbers[:, first:end].any()
-            ):
-                has_values = not missing(table.columns[index]).all()
-                remarks += [
-                    f"column {column.name!r}: no value is one of its levels"
-                ] * has_values
+            elif index is not None and column.levels:
+                is_empty = missing(table.columns[index]).all()
+                if not is_empty and not numbers[:, first:end].any():
+                    remarks.append(
+                        f"column {column.name!r}: no value is one of its levels"
+                    )
             first += column.width
         return remarks
 
