@@ -286,6 +286,7 @@ def main(arguments: list[str]) -> None:
     ):
         table = measured(study.chosen.quick)
         study.write(name, table)
-        parts += [(measured.__doc__ or "").partition("\n")[0], markdown_table(table)]
+        caption, _, _ = (measured.__doc__ or "").partition("\n\n")
+        parts += [" ".join(caption.split()), markdown_table(table)]
     print("\n\n".join(parts))
     study.finish([study.about, *parts])

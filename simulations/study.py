@@ -129,7 +129,8 @@ class Study:
         self.experiment = experiment
         self.title = title
         self.arguments = arguments
-        self.about = (docstring or "").partition("\n")[2].strip()
+        # The first paragraph is the title in a sentence.
+        self.about = (docstring or "").partition("\n\n")[2].strip()
         self.parser = ArgumentParser(
             prog=f"python -m simulations {experiment}", description=docstring
         )

@@ -27,6 +27,7 @@ from simulations.baselines import CENTRALISED, Settings
 from simulations.data import folded, load
 from simulations.lean import lean_count, lean_matrix, lean_rows
 from simulations.methods import FLYNN
+from simulations.study import Study
 from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
 from tests.simulations.tables import read, run_again, shown
@@ -491,3 +492,9 @@ def test_the_experiments_that_the_documentation_names_are_there():
     }
     assert len(named) >= 3
     assert named <= {*command.EXPERIMENTS, "publish", "all"}
+
+
+def test_a_page_is_about_all_but_the_first_paragraph_of_its_module(tmp_path):
+    text = "A sentence that stands on\ntwo lines.\n\nWhat was measured."
+    study = Study("name", "Title", text, ["--out", str(tmp_path)])
+    assert study.about == "What was measured."
