@@ -265,12 +265,12 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     wait_timeout : int, default=86400
         Seconds to wait for `min_available_clients`. Then the round starts with the
         parties that are present.
-    evaluate_fn, on_fit_config_fn, on_evaluate_config_fn, fit_metrics_aggregation_fn,
-    evaluate_metrics_aggregation_fn
+    evaluate_fn, on_fit_config_fn, on_evaluate_config_fn
         As in `flwr.server.strategy.FedAvg`. `evaluate_fn` gets the summed counts of the
-        selected spec, as `codec.encode` writes them, once there is a spec. The
-        functions for metrics see the replies of the counting and of the evaluation
-        only.
+        selected spec, as `codec.encode` writes them, once there is a spec.
+    fit_metrics_aggregation_fn, evaluate_metrics_aggregation_fn
+        As in `flwr.server.strategy.FedAvg`. They see the replies of the counting and of
+        the evaluation only.
     **options
         Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and
         `min_parties` are required. Optional are `max_examples_per_party`, `decay`,
