@@ -9,6 +9,7 @@ import math
 import operator
 import os
 import re
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -30,18 +31,14 @@ def integer(
 
     Integers of NumPy are integers, booleans are not.
     """
-    try:
-        if isinstance(value, bool):
-            number = None
-        else:
+    number = None
+    with suppress(TypeError):
+        if not isinstance(value, bool):
             number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = None
     if number is None or not least <= number <= most:
+        bounds = f" from {least} to {most}"
         if most == LARGEST:
             bounds = f" of at least {least}"
-        else:
-            bounds = f" from {least} to {most}"
         if (least, most) == (-LARGEST, LARGEST):
             bounds = ""
         raise error(field, f"an integer{bounds}", value)
@@ -61,13 +58,10 @@ def number(
     """`value` as a float of Python, if it is finite, from `least` to `most`, more than
     `above`, less than `below`.
     """
-    try:
-        if isinstance(value, bool | str | bytes):
-            figure = math.nan
-        else:
+    figure = math.nan
+    with suppress(TypeError, ValueError, OverflowError):
+        if not isinstance(value, bool | str | bytes):
             figure = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        figure = math.nan
     if not (
         math.isfinite(figure) and least <= figure <= most and above < figure < below
     ):
@@ -76,7 +70,7 @@ def number(
             from_least = "from"
         bounds = (("above", above), (from_least, least), ("to", most), ("below", below))
         words = [f" {word} {bound:g}" for word, bound in bounds if math.isfinite(bound)]
-        raise error(field, "".join(["a number", *words]), value)
+        raise error(field, "a number" + "".join(words), value)
     return figure
 
 

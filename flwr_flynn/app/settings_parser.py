@@ -211,12 +211,13 @@ def _checked(field: str, value: Any, default: object, facts: Facts) -> object:
             return _text(field, value, None if value == default else facts.choices)
         if isinstance(default, int):
             # A command line has 2.0 where a program computed the number.
+            whole = value
             if isinstance(value, float) and value.is_integer():
-                value = int(value)
+                whole = int(value)
             most = _validation.LARGEST
             if facts.high is not None:
                 most = int(facts.high)
-            return _validation.integer(field, value, int(facts.low or 0), most)
+            return _validation.integer(field, whole, int(facts.low or 0), most)
         bounds = {
             "least": facts.low,
             "most": facts.high,

@@ -134,16 +134,17 @@ def _add(
     statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
     if statistic is None:
         return
-    party = _member(request, roster, reply, sender, statistic)
-    _check_new(batch, roster, party, member)
+    digests = request.digests(statistic)
+    _check_new(batch, roster, sender, digests, member)
     if request.load(batch.total) + request.load(statistic) > request.capacity:
         raise PayloadError("the sum has no room for it")
     index = request.match(statistic, sender, set(batch.taken_out.values()))
+    party = _member(request, roster, reply, sender, statistic, digests)
     arrivals = batch.arrivals + Arrivals.of(request.contents, reply)
     result = request.party_result(statistic, len(batch.parts))
     batch.total = request.add(batch.total, statistic)
-    if party.name and party.sha256:
-        batch.known[party.name, party.sha256] = cid
+    if sender.name and digests:
+        batch.known[sender.name, digests] = cid
     if member is not None and cid not in counted:
         batch.answered[member.node, member.name] = cid
     if index is not None:
@@ -157,7 +158,12 @@ def _add(
 
 
 def _member(
-    request: Request[S], roster: Roster, reply: Reply, sender: Sender, statistic: S
+    request: Request[S],
+    roster: Roster,
+    reply: Reply,
+    sender: Sender,
+    statistic: S,
+    digests: tuple[str, ...],
 ) -> Member:
     """The member that a party becomes by its reply."""
     sizes = request.sizes(statistic)
@@ -172,7 +178,7 @@ def _member(
         sender.cid,
         roster.identify(sender.cid),
         per_class,
-        request.digests(statistic),
+        digests,
         bytes=reply.n_bytes,
         seconds=seconds,
         proof=sender.proof,
@@ -181,12 +187,16 @@ def _member(
 
 
 def _check_new(
-    batch: Batch[Any], roster: Roster, party: Member, member: Member | None
+    batch: Batch[Any],
+    roster: Roster,
+    sender: Sender,
+    digests: tuple[str, ...],
+    member: Member | None,
 ) -> None:
     """Refuse a party that is in the sum, or in the batch, under another node id."""
-    twin = roster.twin(party.node, party.name, party.sha256)
+    twin = roster.twin(sender.cid, sender.name, digests)
     if twin is None:
-        twin = batch.known.get((party.name, party.sha256))
+        twin = batch.known.get((sender.name, digests))
     if twin is not None:
         raise PayloadError(f"the same name and counts as node {twin}, which is counted")
     if member is None:

@@ -123,7 +123,8 @@ class Phase:
         True where the specs of the run follow from the phase: before it nothing of a
         run can be kept.
     resumes_at : tuple of str, default=()
-        Earlier phases, with results that this one needs and that no file keeps. A run
+        Earlier phases behind the counting, with results that this one needs and that no
+        file keeps. A run
         that stopped before this phase was done begins anew at the first of them that
         its plan has.
     content : str, default=""

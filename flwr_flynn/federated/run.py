@@ -170,14 +170,20 @@ class Run:
         """The phase at which a later run goes on from the file of this one; None at the
         end.
 
-        It is the earliest at which a phase that is not done begins anew.
+        It is the earliest behind the counting at which a phase that is not done begins
+        anew.
         """
         due = self.due
-        if due is None:
-            return None
-        names = [phase.name for phase in self.phases]
-        left = self.phases[self.phases.index(due) :]
-        return self.phases[min(names.index(phase.resumed_at(names)) for phase in left)]
+        behind = self.phases
+        if self.counting is not None:
+            behind = behind[behind.index(self.counting) + 1 :]
+        if due not in behind:
+            return due
+        names = [phase.name for phase in behind]
+        start = behind.index(due)
+        for phase in behind[start:]:
+            start = min(start, names.index(phase.resumed_at(names)))
+        return behind[start]
 
     def phase(self, channel: str) -> Phase | None:
         """The phase for a channel's next step, if the one that is due is on it."""
@@ -190,7 +196,7 @@ class Run:
         self,
         channel: str,
         present: Sequence[str],
-        user_config: Callable[[], Mapping[str, Any]] = dict,
+        user_config: Callable[[], Mapping[str, Any]] | None = None,
     ) -> Ask | None:
         """The request that is due on a channel, and the parties that get it.
 
@@ -210,7 +216,7 @@ class Run:
         request = phase.request(self.state, Context(self.options, self.counted))
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         self._check_request(phase, request)
-        config = merged(user_config(), ours)
+        config = merged((user_config or dict)(), ours)
         roster = self._roster(phase)
         if phase.channel == TRAIN:
             roster.ask(cids)

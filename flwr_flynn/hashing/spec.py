@@ -289,13 +289,9 @@ class HashSpec:
         (16384, 26, 64)
         """
         n_features = integer("n_features", n_features, error=SpecError)
-        if n_examples is None:
-            n_examples = None
-        else:
+        if n_examples is not None:
             n_examples = integer("n_examples", n_examples, least=0, error=SpecError)
-        if n_classes is None:
-            n_classes = None
-        else:
+        if n_classes is not None:
             n_classes = integer("n_classes", n_classes, error=SpecError)
         if noise_sigma is not None:
             noise_sigma = number("noise_sigma", noise_sigma, least=0, error=SpecError)

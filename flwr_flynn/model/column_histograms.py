@@ -195,11 +195,11 @@ class ColumnHistograms(Additive):
             )
             - 1
         )
-        n_rows = 1
         labels = np.zeros_like(rows)
+        n_rows = 1
         if by_class:
-            n_rows = len(self.n_per_class)
             labels = rows // self.n_features
+            n_rows = len(self.n_per_class)
         table = np.zeros((n_rows, len(cuts)), np.int64)
         np.add.at(table, (labels, bins), self.counts)
         return table

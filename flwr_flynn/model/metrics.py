@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, logit
@@ -186,25 +186,6 @@ def _shown_groups(sizes: Counts, least: int) -> Mask:
 
 Figure = list[float] | None
 
-
-class AtThreshold(TypedDict):
-    """Figures of the rule that takes a class from a probability on."""
-
-    threshold: float
-    sensitivity: Figure
-    specificity: Figure
-    ppv: Figure
-    npv: Figure
-
-
-class CalibrationGroup(TypedDict):
-    """Mean prediction and observed share of the samples with similar predictions."""
-
-    predicted: float
-    observed: Figure
-    examples: int
-
-
 _Z = 1.959963984540054  # of the standard normal distribution
 _THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 # Group of each level in the reliability curve; groups are of equal width.
@@ -338,8 +319,8 @@ class _Curves:
         """Average precision: the mean of the precision at each sample of the class."""
         own = _from_here_on(self.own)
         flagged = _from_here_on(self.own + self.rest)
-        precision = own / np.maximum(flagged, 1)
-        area = (self.own * precision).sum(axis=1) / np.maximum(self.n_own, 1)
+        hits = self.own * own / np.maximum(flagged, 1)
+        area = hits.sum(axis=1) / np.maximum(self.n_own, 1)
         figures: list[Figure] = [None] * len(area)
         for c in np.flatnonzero(self.is_defined).tolist():
             n = float(self.n_own[c])
@@ -417,7 +398,7 @@ class _Curves:
             is_done & (half < 1e3),
         )
 
-    def at(self, c: int, threshold: float) -> AtThreshold:
+    def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""
         first = int(np.searchsorted(EDGES, threshold, side="right"))
         hit = self.own[c, first:].sum()
@@ -445,9 +426,9 @@ class _Curves:
         roc: list[list[float]] = points[np.unique(chosen)].tolist()
         return roc
 
-    def reliability(self, c: int) -> list[CalibrationGroup]:
+    def reliability(self, c: int) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""
-        groups: list[CalibrationGroup] = []
+        groups: list[dict[str, Any]] = []
         for group in range(10):
             levels = group == _GROUPS
             own = self.own[c, levels]

@@ -195,8 +195,7 @@ def _is_entry(entry: object, composition: str) -> bool:
 
 
 def _is_amount(value: object) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value <= _LARGEST  # type: ignore[operator]
+    return type(value) in (int, float) and 0 <= value <= _LARGEST  # type: ignore[operator]
 
 
 def digest_of(value: object) -> str:

@@ -81,8 +81,9 @@ class Schema:
         for name, (least, most) in bounds.items():
             values = getattr(self, name)
             if not isinstance(values, Sequence) or isinstance(values, str):
-                got: object = type(values).__name__
-                raise SchemaError(name, f"a list of at most {most}", got)
+                raise SchemaError(
+                    name, f"a list of at most {most}", type(values).__name__
+                )
             if not least <= len(values) <= most:
                 raise SchemaError(name, f"a list of at most {most}", len(values))
             object.__setattr__(self, name, tuple(values))
@@ -154,8 +155,9 @@ class Schema:
                 if column.low is None or column.high is None:
                     return None
                 n_bits -= 1
-                low.append(float(column.low))
-                high.append(float(column.high))
+                # -0.0 + 0.0 is 0.0.
+                low.append(column.low + 0.0)
+                high.append(column.high + 0.0)
             low += [0.0] * n_bits
             high += [1.0] * n_bits
         return low, high

@@ -8,6 +8,7 @@ an empty one is a gap.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -380,8 +381,9 @@ def _of_objects(values: Array, name: str) -> Array:
     known = {type(value) for value in objects} - {type(None)}
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
         try:
-            # NumPy makes NaN of None.
-            return np.array(objects, np.float64)
+            # A single array of all values would take durations for numbers.
+            numbers = [math.nan if value is None else float(value) for value in objects]
+            return np.array(numbers, np.float64)
         except (OverflowError, ValueError, InvalidOperation):
             raise DataError(name, "numbers that float64 holds", "others") from None
     if all(issubclass(kind, date | np.datetime64) for kind in known):

@@ -139,13 +139,15 @@ class TableSummary:
                     name: columns[name] for name in map(str, range(len(columns)))
                 }
             is_valid = (
-                len(columns) == len(entries) <= MOST_COLUMNS
+                all(summary.n_rows <= n_rows for summary in columns.values())
+                and len(columns) == len(entries) <= MOST_COLUMNS
                 and _is_number(n_rows)
                 and isinstance(is_named, bool)
-                and all(isinstance(name, str) for name in columns)
-                and all(len(name) <= 10 * MOST_LEVELS for name in columns)
+                and all(
+                    isinstance(name, str) and len(name) <= 10 * MOST_LEVELS
+                    for name in columns
+                )
                 and all(as_name(name) == name for name in columns)
-                and all(summary.n_rows <= n_rows for summary in columns.values())
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(

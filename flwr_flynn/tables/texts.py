@@ -174,8 +174,7 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
         match = _QUANTITY.fullmatch(text.strip())
     if match is None:
         return None, ""
-    numeral = match[1]
-    unit = match[2]
+    numeral, unit = match.group(1, 2)
     number = number_of(numeral, decimal)[0]
     is_code = len(unit) == 1 and unit.isalpha() and " " not in text.strip()
     if number is None or is_code:  # such as 12A
@@ -192,11 +191,13 @@ def date_of(text: str, form: str) -> datetime | None:
     match = None
     if len(text) <= _LONGEST_DATE:
         match = _MOMENT.fullmatch(text.strip())
+    if match is None:
+        return None
     order = form[0]
     separator = form[2]
     if order == "y":
         separator = form[4]
-    if match is None or match[2] != separator:
+    if match[2] != separator:
         return None
     places = {"y": (1, 3, 4), "d": (4, 3, 1), "m": (4, 1, 3)}
     year, month, day = (match[place] for place in places[order])
