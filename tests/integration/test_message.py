@@ -42,9 +42,9 @@ def test_parties_that_die_or_are_late_cost_nobody_else(
     )
 
     def server(text: str) -> str:
-        fewer = "min_available_nodes=3, min_parties=1, decay=0.5, fraction_evaluate=0"
         new = {
-            "min_available_nodes=2, min_parties=2": fewer,
+            "min_available_nodes=2,": "min_available_nodes=3,",
+            "min_parties=2,": "min_parties=1, decay=0.5, fraction_evaluate=0,",
             "timeout=600": "timeout=90",
         }
         new["    strategy.model.save"] = (
