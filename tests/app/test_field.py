@@ -21,8 +21,9 @@ from flwr.app import Context, RecordDict
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app import server_app
 from flwr_flynn.app.cli import main
+from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.own_file import encoded_share, opened, own_share, private_rows
-from flwr_flynn.app.data.source import Dialect, HeldOut, Reading
+from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.app.metrics_json import coinciding
 from flwr_flynn.app.try_files import FilesGrid
 from flwr_flynn.errors import AggregationError, DataError, FlyNNError

@@ -22,9 +22,9 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO
 
+from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
     SEPARATORS,
-    Cells,
     Dialect,
     Part,
     Reading,

@@ -21,18 +21,17 @@ import numpy as np
 
 from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
+from flwr_flynn.app.data.held_out import HeldOut, id_keys
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
     MOST_ROWS,
     Dialect,
-    HeldOut,
     Reading,
     Source,
     Wanted,
     decoding,
     ending,
-    id_keys,
     keys_of,
     mapped,
     objects,

@@ -6,32 +6,24 @@ They have columns and rows, and each column has a use in a run.
 from __future__ import annotations
 
 import csv
-import hashlib
-import math
-import re
-import struct
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_flynn._types import Array, Floats, Mask
+from flwr_flynn._types import Array, Mask
+from flwr_flynn.app.data.held_out import Cells, HeldOut, in_list, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.raw_column import Raw, RawColumn, is_gap_text, plain_numbers
-from flwr_flynn.tables.row_wise import real_of
+from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import is_gap, level_of, places
-from flwr_flynn.tables.texts import GAP_TEXTS, as_name, gaps_with
-
-Cells = Sequence[Any] | Array
-"""Values as a file has them: of a column, of a row, or of each column."""
+from flwr_flynn.tables.texts import as_name, gaps_with
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 
@@ -77,13 +69,6 @@ def objects(values: Cells) -> Array:
     array = np.empty(len(values), object)
     array[:] = in_list(values)
     return array
-
-
-def in_list(values: Cells) -> Cells:
-    """Python's values of a column."""
-    if isinstance(values, np.ndarray):
-        return values.tolist()  # type: ignore[no-any-return]
-    return values
 
 
 @dataclass(frozen=True)
@@ -356,128 +341,3 @@ def keys_of(source: Source, cells: Cells, group: int | None) -> list[bytes]:
 
 
 ALL = Reading()
-
-
-# ---- rows that are held out
-
-# By what stands in the row, or by a column of ids that the site names: no request, no
-# order of columns or rows, and no other row has a part in it. A row of a file is held
-# out for ever or never. With a column of ids, such as patients, rows of one id stay
-# together, and a corrected cell moves none.
-
-_GAP = struct.pack("<d", np.nan)
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The rule of a party.
-
-    Parameters
-    ----------
-    fraction : float
-        Expected share of the rows that are held out.
-    secret : bytes
-        At most 64; who knows it and a row knows if the row is held out.
-    """
-
-    fraction: float
-    secret: bytes
-
-    def mask(self, keys: Iterable[bytes]) -> Mask:
-        """(n,) mask of the rows that are held out, by the key of each."""
-        most = self.fraction * 2.0**64
-        digests = (
-            hashlib.blake2b(key, digest_size=8, key=self.secret).digest()
-            for key in keys
-        )
-        return np.fromiter(
-            (int.from_bytes(digest, "big") < most for digest in digests), np.bool_
-        )
-
-
-def row_keys(
-    columns: Cells, ids: Cells | None = None, names: Sequence[str] | None = None
-) -> list[bytes]:
-    """Keys of rows, by their ids.
-
-    Without ids, or where an id is missing, a key is of all cells in the order of the
-    names. Columns are arrays or lists. A number is the same in whatever form it comes.
-    """
-    if ids is not None:
-        keys = id_keys(ids)
-        if _GAP not in keys:
-            return keys
-        rows = row_keys(columns, None, names)
-        return [rows[index] if key == _GAP else key for index, key in enumerate(keys)]
-    if names is not None:
-        order = sorted(range(len(columns)), key=names.__getitem__)
-        columns = [columns[index] for index in order]
-    floats = [_floats(column) for column in columns]
-    numbers = [column for column in floats if column is not None]
-    if numbers and len(numbers) == len(floats):
-        return _bytes(np.stack(numbers, axis=1))
-    return [*map(b"".join, zip(*map(_cells, columns), strict=True))]
-
-
-def id_keys(ids: Cells) -> list[bytes]:
-    """The key of each id: that of a cell, or the digits of a very long integer."""
-    keys = _cells(ids)
-    for index, cell in enumerate(in_list(ids)):
-        if isinstance(cell, bytes):
-            text = cell.decode("utf-8", "replace").strip()
-        else:
-            text = str(cell).strip()
-        if _is_long(text):
-            keys[index] = f"{text}\x1f".encode()
-    return keys
-
-
-def _is_long(text: str) -> bool:
-    """True for an integer of which float64 does not keep all digits."""
-    return bool(re.fullmatch(r"[+-]?\d{16,}", text)) and (
-        len(text) > 17 or abs(int(text)) > 2**53
-    )
-
-
-def _floats(column: Cells) -> Floats | None:
-    """The numbers of a column, with one NaN and no -0.0; None where it has others."""
-    if isinstance(column, np.ndarray):
-        numbers: Array | None = column
-    else:
-        numbers = plain_numbers(column, GAP_TEXTS)
-    if numbers is None or numbers.dtype.kind not in "biufmM":
-        return None
-    if numbers.dtype.kind in "mM":
-        numbers = numbers.astype(np.int64)
-    return np.asarray(np.where(np.isnan(numbers), np.nan, numbers).astype("<f8") + 0.0)
-
-
-def _bytes(rows: Floats) -> list[bytes]:
-    """The bytes of each row."""
-    return rows.view(f"V{8 * rows.shape[1]}")[:, 0].tolist()  # type: ignore[no-any-return]
-
-
-def _cells(column: Cells) -> list[bytes]:
-    """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
-    floats = _floats(column)
-    if floats is not None:
-        return _bytes(floats[:, None])
-    values = in_list(column)
-    known = {value: _cell(value) for value in {*values}}
-    return [known[value] for value in values]
-
-
-def _cell(value: object) -> bytes:
-    """The key of one value, the same as among others."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if value is None or (isinstance(value, str) and is_gap_text(value, GAP_TEXTS)):
-        return _GAP
-    number: Any = real_of(value)
-    if isinstance(number, Real) or (isinstance(number, str) and "_" not in number):
-        with suppress(ValueError, OverflowError):
-            real = float(number)
-            if math.isnan(real):
-                return _GAP
-            return struct.pack("<d", real + 0.0)
-    return f"{str(value).strip()}\x1f".encode("utf-8", "surrogatepass")

@@ -16,9 +16,9 @@ import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import listed
+from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
     MOST_ROWS,
-    Cells,
     Features,
     Part,
     Reading,

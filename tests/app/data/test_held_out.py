@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from flwr_flynn.app.data import own_file, table_file
+from flwr_flynn.app.data.held_out import HeldOut, id_keys, row_keys
 from flwr_flynn.app.data.own_file import opened, summary_of_file
-from flwr_flynn.app.data.source import HeldOut, Reading, id_keys, row_keys
+from flwr_flynn.app.data.source import Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.samples import Samples
