@@ -120,7 +120,7 @@ def test_the_ids_that_keep_rows_together_are_no_feature(ending, read, tmp_path):
 
 @ENDINGS
 def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
-    """Where ids are known, the floor counts patients.
+    """The floor counts patients where ids are known.
 
     Before, names of patients with six visits each stood in a model.
     """
