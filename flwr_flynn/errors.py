@@ -42,7 +42,11 @@ class FlyNNError(Exception):
     field : str or None
         None for an error about no single value.
     expected, got : str or None
+    is_public : bool
+        True for an error that no sample of a party had a part in.
     """
+
+    is_public = False
 
     def __init__(
         self,

@@ -208,7 +208,7 @@ def _ready(
         on_answer = record()
         client = make(on_answer)
         # `response-seconds` hide the time of reading the file, too.
-        client.party.since = start
+        client.party = replace(client.party, since=start)
         return client.to_client()
     except FlyNNError as error:
         log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))

@@ -33,8 +33,8 @@ from flwr_flynn.app.run_noise import (
 from flwr_flynn.app.settings_parser import key_of
 from flwr_flynn.errors import ConfigError, FlyNNError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, ColumnsRequest
-from flwr_flynn.federated.request import ENTRY_BYTES
+from flwr_flynn.federated.layout import ENTRY_BYTES
+from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, memory_of_total
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Features
@@ -479,8 +479,9 @@ def _memory_of_columns(plan: RunPlan, hashes: HashPlan) -> dict[str, float]:
     most_bins = MOST_BINS
     if not run.is_secure:
         most_bins = _most_bins(plan)
-    request = ColumnsRequest(hashes.n_features, run.classes)
-    n_bytes = request.memory_of_sum(hashes.n_examples, most_bins, floor)
+    n_bytes = memory_of_total(
+        hashes.n_features, run.n_classes, hashes.n_examples, most_bins, floor
+    )
     columns = f"{hashes.n_features} columns for {run.n_classes} classes"
     return {f"the histograms of {columns}": n_bytes}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flwr_flynn.errors import ConfigError, PayloadError
-from flwr_flynn.federated.protocol import Config, key
+from flwr_flynn.federated.protocol import Config, Entry, key
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 
@@ -20,12 +20,17 @@ MAX_CHARS = 2**24
 second of parsing at most."""
 
 
+SPECS = Entry(bytes, MAX_CHARS)
+FINGERPRINTS = Entry(str, 65 * MAX_SPECS)
+"""Entries of the specs of a request, and of the fingerprints of their hashes."""
+
+
 def check_fingerprints(config: Config, name: str, hashers: Sequence[FlyHash]) -> None:
     """Refuse rows unless the server drew the same for each hash.
 
     It announced their fingerprints.
     """
-    announced = config.text(name, 65 * len(hashers) - 1).split(" ")
+    announced = config[name].split(" ")
     if len(announced) != len(hashers):
         raise PayloadError(
             key(name), f"{len(hashers)}, one for each spec", len(announced)
@@ -70,12 +75,8 @@ def _inflated(config: Config, name: str) -> object:
 
     No more is expanded than a text of that size.
     """
-    raw = config.entries.get(key(name))
+    raw = config[name]
     expected = f"a deflated text of at most {MAX_CHARS} characters"
-    if raw is None:
-        raise PayloadError(key(name), expected, "nothing")
-    if not isinstance(raw, bytes):
-        raise PayloadError(key(name), expected, type(raw).__name__)
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(raw, MAX_CHARS + 1)

@@ -19,15 +19,17 @@ from flwr_flynn._files import npy_header
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.announced_specs import (
+    MAX_CHARS,
+    MAX_SPECS,
     announced_specs,
     check_fingerprints,
     deflated_specs,
 )
 from flwr_flynn.federated.compression import check_packed, unpack_signed
-from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.sample_access import SampleAccess
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import (
@@ -240,6 +242,14 @@ def split(joined: object) -> list[bytes]:
 
 # -------- parts of a model: scoring rules, weights, scores from the Gram matrix
 
+MODEL_ENTRIES = {
+    "scorings": Entry(str, 200 * MAX_SPECS),
+    "gram": Entry(str, MAX_CHARS, is_needed=False),
+    "gram_specs": Entry(bytes, MAX_CHARS, is_needed=False),
+    "gram_fingerprints": Entry(str, 65 * MOST_SPECS, is_needed=False),
+}
+"""Entries of the parts of a model that are no counts."""
+
 
 def announced_members(
     config: Config, run: RunSpec, counts: Sequence[ClassCounts]
@@ -248,7 +258,7 @@ def announced_members(
 
     They have the specs of the run and these counts.
     """
-    lists = config.json("scorings", 200 * len(run.specs))
+    lists = config.json("scorings")
     if not isinstance(lists, list) or not all(
         isinstance(values, list) and len(values) == 4 for values in lists
     ):
@@ -282,7 +292,7 @@ def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
 
 
 def announced_gram(
-    config: Config, run: RunSpec, arrays: Sequence[Array], party: SampleAccess
+    config: Config, run: RunSpec, arrays: Sequence[Array], options: PartyOptions
 ) -> GramScoring:
     """Scores from the Gram matrix in a message that may come from anybody.
 
@@ -296,7 +306,7 @@ def announced_gram(
         n_rows = sum(spec.hash_dim for spec in specs)
         needed = 64 * n_rows * run.n_classes
         needed += sum(memory_needed(spec, run.n_classes) for spec in specs)
-        party.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
+        options.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
         check_fingerprints(
             config, "gram_fingerprints", [flynn_hash(spec) for spec in specs]
         )

@@ -10,15 +10,17 @@ mean for each party: all of them are added, or none.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.protocol import REFUSED, SECONDS, Reply
-from flwr_flynn.federated.request import Request, S
+from flwr_flynn.federated.request import S
 from flwr_flynn.federated.roster import Member, Roster, Sender
+from flwr_flynn.federated.tally import Facts, Tally
 from flwr_flynn.federated.traffic import Arrivals
 
 
@@ -66,7 +68,7 @@ class Batch(Generic[S]):
 
 
 def collect(
-    request: Request[S],
+    tally: Tally[S],
     batch: Batch[S],
     roster: Roster,
     counted: Roster,
@@ -74,26 +76,14 @@ def collect(
 ) -> None:
     """Add replies to a batch.
 
-    `roster` is that of the phase, and `counted` that of the counts.
+    `roster` is that of the phase, and `counted` that of the counts. Replies in clear are
+    checked one by one. No party is added twice: not if it replies again, and not if it
+    has the name and the very counts of a party in the sum, as a node that restarted
+    under a new id has.
     """
-    if request.bound is None:
-        _add_each(request, batch, roster, counted, replies)
-    else:
-        _add_sum(request, batch, roster, replies)
-
-
-def _add_each(
-    request: Request[S],
-    batch: Batch[S],
-    roster: Roster,
-    counted: Roster,
-    replies: Sequence[Reply],
-) -> None:
-    """Check replies one by one, and add up those that pass.
-
-    No party is added twice: not if it replies again, and not if it has the name and the
-    very counts of a party in the sum, as a node that restarted under a new id has.
-    """
+    if tally.request.bound is not None:
+        _add_sum(tally, batch, roster, replies)
+        return
     for reply in replies:
         sender = Sender.of(reply)
         cid, name, _ = sender
@@ -107,7 +97,7 @@ def _add_each(
             batch.refused[cid] = f"declined: {reason}"
             continue
         try:
-            _add(request, batch, roster, counted, reply, sender)
+            _add(tally, batch, roster, counted, reply, sender)
         except FlyNNError as error:
             batch.refused[cid] = f"refused: {error}"
         except Exception as error:  # noqa: BLE001
@@ -116,7 +106,7 @@ def _add_each(
 
 
 def _add(
-    request: Request[S],
+    tally: Tally[S],
     batch: Batch[S],
     roster: Roster,
     counted: Roster,
@@ -131,20 +121,19 @@ def _add(
     member = counted.member(cid, sender.name or None, sender.proof)
     if reply.fault:
         raise PayloadError(reply.fault)
-    statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
+    statistic = tally.read(codec.read_tensors(reply.tensors), reply, member)
     if statistic is None:
         return
-    digests = request.digests(statistic)
-    _check_new(batch, roster, sender, digests, member)
-    if request.load(batch.total) + request.load(statistic) > request.capacity:
+    facts = tally.facts(statistic, len(batch.parts))
+    _check_new(batch, roster, sender, facts.digests, member)
+    if tally.load(batch.total) + tally.load(statistic) > tally.capacity:
         raise PayloadError("the sum has no room for it")
-    index = request.match(statistic, sender, set(batch.taken_out.values()))
-    party = _member(request, roster, reply, sender, statistic, digests)
-    arrivals = batch.arrivals + Arrivals.of(request.contents, reply)
-    result = request.party_result(statistic, len(batch.parts))
-    batch.total = request.add(batch.total, statistic)
-    if sender.name and digests:
-        batch.known[sender.name, digests] = cid
+    index = tally.match(statistic, sender, set(batch.taken_out.values()))
+    party = _member(facts, roster, reply, sender)
+    arrivals = batch.arrivals + Arrivals.of(tally.request.layout.contents, reply)
+    batch.total = cast(S, operator.add(batch.total, statistic))
+    if sender.name and facts.digests:
+        batch.known[sender.name, facts.digests] = cid
     if member is not None and cid not in counted:
         batch.answered[member.node, member.name] = cid
     if index is not None:
@@ -153,23 +142,15 @@ def _add(
     batch.passed[cid] = reply
     batch.members[cid] = party
     batch.arrivals = arrivals
-    if result is not None:
-        batch.parts[cid] = result
+    if facts.result is not None:
+        batch.parts[cid] = facts.result
 
 
-def _member(
-    request: Request[S],
-    roster: Roster,
-    reply: Reply,
-    sender: Sender,
-    statistic: S,
-    digests: tuple[str, ...],
-) -> Member:
+def _member(facts: Facts, roster: Roster, reply: Reply, sender: Sender) -> Member:
     """The member that a party becomes by its reply."""
-    sizes = request.sizes(statistic)
     per_class = None
-    if sizes is not None:
-        per_class = tuple(sizes.tolist())
+    if facts.sizes is not None:
+        per_class = tuple(facts.sizes.tolist())
     seconds = reply.metrics.get(SECONDS)
     if not isinstance(seconds, float) or not 0 <= seconds < math.inf:
         seconds = None
@@ -178,11 +159,11 @@ def _member(
         sender.cid,
         roster.identify(sender.cid),
         per_class,
-        digests,
+        facts.digests,
         bytes=reply.n_bytes,
         seconds=seconds,
         proof=sender.proof,
-        change=request.change(statistic),
+        change=facts.change,
     )
 
 
@@ -207,7 +188,7 @@ def _check_new(
 
 
 def _add_sum(
-    request: Request[S], batch: Batch[S], roster: Roster, replies: Sequence[Reply]
+    tally: Tally[S], batch: Batch[S], roster: Roster, replies: Sequence[Reply]
 ) -> None:
     """Add the sum that copies of its mean make: all senders are in it, or none is."""
     if not replies:
@@ -223,7 +204,10 @@ def _add_sum(
     if not first:
         return
     try:
-        batch.total = request.add(batch.total, request.summed(list(first.values())))
+        request = tally.request
+        parts = request.layout.summed([*first.values()])
+        statistic = request.of_parts(parts, len(first))
+        batch.total = cast(S, operator.add(batch.total, statistic))
     except FlyNNError as error:
         batch.refused = dict.fromkeys(
             first, f"refused: with its whole secure sum: {error}"
@@ -234,7 +218,7 @@ def _add_sum(
         if name:
             batch.names[cid] = name
         batch.passed[cid] = reply
-        batch.arrivals += Arrivals.of(request.contents, reply)
+        batch.arrivals += Arrivals.of(request.layout.contents, reply)
         batch.members[cid] = Member(
             name, cid, roster.identify(cid), proof=proof, bytes=reply.n_bytes
         )

@@ -21,17 +21,23 @@ the party `evaluates`.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import import_module
 from typing import Any
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import PayloadError, clean
+from flwr_flynn.errors import FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.disclosure import Disclosure, SentArray, n_bytes
+from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_bytes
+from flwr_flynn.federated.loader import Load, Loader
+from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
+from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
@@ -46,17 +52,46 @@ from flwr_flynn.federated.protocol import (
     Entries,
     Scalar,
 )
-from flwr_flynn.federated.request import Request, request_of
-from flwr_flynn.federated.run_spec import announced_names
-from flwr_flynn.federated.sample_access import SampleAccess, log
+from flwr_flynn.federated.request import Request, kind_of
 from flwr_flynn.federated.samples import Samples as Samples
+from flwr_flynn.federated.views import Mask, View, no_mask, reason_of, view_of
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 
-class Party(SampleAccess):
-    """A party's samples and its answers; `SampleAccess` has the parameters."""
+@dataclass(frozen=True)
+class Party:
+    """A party's samples and its answers. No answer changes anything but the ledger.
 
+    Parameters
+    ----------
+    source : Samples, RowReader or callable
+        The samples, of any kind that `Table.of` takes; or a function of the names of
+        the features, or of the schema, of a run (() without either) -> Samples. With a
+        schema their X may be numbers, of the schema's width, or a raw table; without
+        one, of a file that is not held in memory, its summary. With a budget it is
+        called once the ledger has admitted a request, with () whatever is asked; it may
+        return a `private_rows.RowReader`, which a party with a budget may also be
+        given.
+    options : PartyOptions
+    mask : callable, default=`no_mask`
+        Called with the bound, and the mechanism if any, before anything leaves in a
+        secure sum; raises where nothing will mask it.
+    since : float, optional
+        The time from which an answer counts, for a party that is made for one answer.
+    """
+
+    source: Samples | RowReader | Load
+    options: PartyOptions = field(default_factory=PartyOptions)
+    mask: Mask = no_mask
     since: float | None = None
-    """The time, where samples are loaded for an answer before it is asked for."""
+    loader: Loader = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loader", Loader(self.source))
+        if self.options.response_seconds and self.options.on_model is not None:
+            # Imported here, and not in the time that an answer takes.
+            import_module("flwr_flynn.model.classifier")
 
     def answer(
         self,
@@ -71,33 +106,57 @@ class Party(SampleAccess):
         """
         start = time.monotonic()
         what = "the request"
-        request = None
+        request: Request[Any] | None = None
+        view: View | None = None
         with self._fixed_time():
             try:
-                self._touched = False
-                config = Config(entries)
-                kind = request_of(entries)
+                kind = kind_of(entries)
                 what = f"phase {kind.phase}"
                 if channel is not None and channel != kind.channel:
                     expected = f"{kind.channel} for phase {kind.phase}"
                     raise PayloadError("channel", expected, channel)
-                names = announced_names(config) or ()
-                if names != self._names:
-                    self._samples = None  # loaded, or encoded, by other names
-                self._names = names
-                request = kind.from_config(config, arrays, self)
-                request.admit(self.options)
-                self._admitted = request.discloses
-                answer = request.compute(self)
-            except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason`
-                answer = Answer(metrics={REFUSED: self.reason(what, error)})
-            finally:
-                discloses = self._admitted
-                self._admitted = NOTHING
+                config = Config(entries, kind.entries)
+                request = kind.from_config(config, arrays, self.options)
+                view = self._granted(request)
+                answer = request.answer(view)
+            except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason_of`
+                if view is None:
+                    refusal = self.refused(what, error)
+                else:
+                    refusal = view.reason(what, error)
+                answer = Answer(metrics={REFUSED: refusal})
             # Time tells something of the samples, which noisy counts hide.
-            if discloses == EXACT and REFUSED not in answer.metrics:
+            is_exact = view is not None and view.grant.kind == EXACT
+            if is_exact and REFUSED not in answer.metrics:
                 answer.metrics[SECONDS] = time.monotonic() - start
             return self._recorded(answer, entries, channel, request)
+
+    def refused(self, what: str, error: Exception) -> str:
+        """The reason of a refusal before any look at samples, as the server gets it."""
+        hides = self.options.keeps_exact and not isinstance(error, FlyNNError)
+        return reason_of(what, error, hides)
+
+    def _granted(self, request: Request[Any]) -> View:
+        """The view of the samples for a request, if the party answers it."""
+        asked = Asked(
+            request.discloses,
+            request.phase,
+            request.is_withdrawal,
+            request.consent,
+            request.sentence,
+        )
+        if asked.kind == SECURE and request.bound is None:
+            raise PayloadError(
+                "bound",
+                f"the bound of a secure sum, for phase {asked.phase}",
+                "nothing",
+            )
+        grant = decide(self.options, asked)
+        if request.bound is not None:
+            self.mask(request.bound, None)
+        if grant.kind != NOTHING:
+            self.options.check_memory(*request.layout.memory)
+        return view_of(self.loader, self.options, grant, request.features, self.mask)
 
     def decline(self, reason: str, entries: Entries, channel: str) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""
@@ -117,19 +176,23 @@ class Party(SampleAccess):
         """
         name = self.options.name
         record = self.options.on_answer
+        discloses = NOTHING
+        contents: Sequence[Content] = ()
         if name is not None:
             answer.metrics[PARTY] = name
-        if (
-            self.options.member
-            and request is not None
-            and request.proves
-            and REFUSED not in answer.metrics
-        ):
-            answer.metrics[MEMBER] = self.options.member
+        if request is not None and REFUSED not in answer.metrics:
+            if request.proves and self.options.member:
+                answer.metrics[MEMBER] = self.options.member
+            # An answer without arrays tells nothing.
+            if answer.arrays:
+                discloses = request.discloses
+                contents = request.layout.contents
+        if channel is None and request is not None:
+            channel = request.channel
         try:
             if record is not None:
-                record(_disclosure(answer, entries, channel, request))
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing leaves without a record
+                record(_disclosure(answer, entries, channel, discloses, contents))
+        except Exception as error:
             log.error(
                 "FlyNN: the answer stays here, as on_answer failed", exc_info=error
             )
@@ -144,7 +207,6 @@ class Party(SampleAccess):
     @contextmanager
     def _fixed_time(self) -> Iterator[None]:
         start = self.since or time.monotonic()
-        self.since = None
         try:
             yield
         finally:
@@ -164,23 +226,13 @@ def _disclosure(
     answer: Answer,
     entries: Entries,
     channel: str | None,
-    request: Request[Any] | None,
+    kind: str,
+    contents: Sequence[Content],
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
-    kind = NOTHING
-    change = None
-    names: list[tuple[str, ...]] = []
-    # An answer without arrays tells nothing.
-    if answer.arrays and request is not None:
-        kind = request.discloses
-        if answer.statistic is not None:
-            names = [content.fields for content in request.contents]
-            change = request.change(answer.statistic)
-    arrays, digest = _sent_arrays(answer.arrays, names)
+    arrays, digest = _sent_arrays(answer.arrays, contents)
     if kind == SECURE:
         digest = None  # masks come on top of the arrays
-    if channel is None and request is not None:
-        channel = request.channel
     refused = None
     if REFUSED in answer.metrics:
         refused = clean(answer.metrics[REFUSED], 1000)
@@ -196,12 +248,12 @@ def _disclosure(
         entries=sizes,
         bytes=sum(array.bytes for array in arrays) + sum(sizes.values()),
         sha256=digest,
-        change=change,
+        change=answer.change,
     )
 
 
 def _sent_arrays(
-    arrays: Sequence[Array], names: Sequence[tuple[str, ...]]
+    arrays: Sequence[Array], contents: Sequence[Content]
 ) -> tuple[tuple[SentArray, ...], str | None]:
     """Arrays with the names of their fields, and the SHA-256 of all of their bytes.
 
@@ -211,9 +263,11 @@ def _sent_arrays(
         return (), None
     sent = []
     digest = hashlib.sha256()
-    unnamed = [("",)] * len(arrays)
+    names = [content.fields for content in contents]
+    if len(names) != len(arrays):  # an app of one's own may send others
+        names = [("",)] * len(arrays)
     tensors = codec.write_tensors(arrays)
-    for fields, array, tensor in zip(names or unnamed, arrays, tensors, strict=True):
+    for fields, array, tensor in zip(names, arrays, tensors, strict=True):
         digest.update(tensor)
         sent.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
     return tuple(sent), digest.hexdigest()

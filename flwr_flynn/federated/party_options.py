@@ -1,13 +1,13 @@
-"""Options of a party, which say what may leave it."""
+"""Options of a party, which decide what may leave it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
-from flwr_flynn.errors import ConfigError, PrivacyError
+from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError, with_rows
 from flwr_flynn.federated.protocol import (
     EXACT,
     NOISY,
@@ -114,30 +114,87 @@ class PartyOptions:
             boolean(name, getattr(self, name))
         number("response_seconds", self.response_seconds, least=0)
 
-    def admit(self, discloses: str, phase: str, is_withdrawal: bool) -> None:
-        """Raise unless the options allow what an answer in a phase discloses."""
-        if discloses not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
-            raise ConfigError(
-                "discloses", "a kind of disclosure that this party knows", discloses
-            )
-        if is_withdrawal != self.leaves and discloses != NOTHING:
-            expected = "no run with action=withdraw"
-            if self.leaves:
-                expected = "only runs with action=withdraw"
-            raise ConfigError(
-                "node-config leave",
-                expected,
-                text=f"node-config leave: this party answers {expected}",
-            )
-        if self.secure and discloses in (EXACT, NOISY):
-            raise ConfigError(
-                "node-config secure",
-                "a secure sum, in which alone counts leave this party",
-                discloses,
-            )
-        if self.budget is not None and discloses == EXACT:
-            text = (
-                "policy max-epsilon set: only noisy counts leave this party, not "
-                f"phase {phase}"
-            )
-            raise PrivacyError("policy max-epsilon", NOISY, discloses, text=text)
+    @property
+    def keeps_exact(self) -> bool:
+        """True if exact figures stay at home: a refusal may then tell nothing of them."""
+        return self.budget is not None or self.secure
+
+    def check_memory(self, needed: int, what: str, is_public: bool = True) -> None:
+        """Raise a `PayloadError` unless the party allows so many bytes.
+
+        The number is public where the request decides it.
+        """
+        if needed <= self.memory_limit:
+            return
+        most = f"{self.memory_limit / 2**20:.1f}"
+        got = f"{needed / 2**20:.1f}"
+        text = f"memory: {what} need about {got} MiB, this party allows {most}"
+        if is_public:
+            raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
+        error = PayloadError("memory", f"at most {most} MiB for {what}", "more")
+        raise with_rows(error, text)
+
+
+class Asked(NamedTuple):
+    """Facts of a request by which it is answered or refused."""
+
+    kind: str
+    """What an answer discloses, see `protocol`."""
+    phase: str
+    is_withdrawal: bool = False
+    consent: str = ""
+    """Name of an option that must be set for an answer in clear."""
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A permission to answer one request."""
+
+    kind: str
+    is_private: bool
+    """True for rows that are read one by one, with a ledger."""
+    hides: bool
+    """True where an error after a look at samples may not leave."""
+
+
+def decide(options: PartyOptions, asked: Asked) -> Grant:
+    """The permission for an answer; an error unless the options allow it.
+
+    Nothing else has a part in it: no sample, and no earlier request.
+    """
+    kind, phase = asked[:2]
+    if kind not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
+        raise ConfigError(
+            "discloses", "a kind of disclosure that this party knows", kind
+        )
+    if asked.is_withdrawal != options.leaves and kind != NOTHING:
+        expected = "no run with action=withdraw"
+        if options.leaves:
+            expected = "only runs with action=withdraw"
+        raise ConfigError(
+            "node-config leave",
+            expected,
+            text=f"node-config leave: this party answers {expected}",
+        )
+    if options.secure and kind in (EXACT, NOISY):
+        raise ConfigError(
+            "node-config secure",
+            "a secure sum, in which alone counts leave this party",
+            kind,
+        )
+    if options.budget is not None and kind == EXACT:
+        text = (
+            f"policy max-epsilon set: only noisy counts leave this party, not phase "
+            f"{phase}"
+        )
+        raise PrivacyError("policy max-epsilon", NOISY, kind, text=text)
+    if kind == EXACT and asked.consent and not getattr(options, asked.consent):
+        raise PrivacyError(
+            f"node-config {asked.consent}",
+            f"true (FlyNNClient: {asked.consent}=True) for an answer in clear to phase "
+            f"{phase} ({asked.sentence})",
+            False,
+        )
+    is_private = options.budget is not None
+    return Grant(kind, is_private, options.keeps_exact or kind == SECURE)

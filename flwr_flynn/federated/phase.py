@@ -2,8 +2,9 @@
 
 It makes the model and the federation file.
 
-A phase is a name, a request that follows from the state, and a fold that puts the total
-of the answers into the state.
+A phase is a name, a request that follows from the state, with the rules by which the
+answers are checked and added up (`tally`), and a fold that puts the total into the
+state.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import numpy as np
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.tally import Tally
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
@@ -111,8 +112,8 @@ class Phase:
     name : str
         Key of its result in the state.
     channel : {"train", "evaluate"}
-    request : callable
-        (state, context) -> Request.
+    tally : callable
+        (state, context) -> Tally, with the request.
     fold : callable
         (state, batch, context) -> state with the phase's result.
     is_counting : bool, default=False
@@ -135,7 +136,7 @@ class Phase:
 
     name: str
     channel: str
-    request: Callable[[RunState, Context], Request[Any]]
+    tally: Callable[[RunState, Context], Tally[Any]]
     fold: Callable[[RunState, Batch[Any], Context], RunState]
     is_counting: bool = False
     audience: str = ALL

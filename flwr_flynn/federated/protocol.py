@@ -25,6 +25,7 @@ from flwr_flynn.errors import (
     PayloadError,
     SchemaError,
     SpecError,
+    clean,
 )
 
 Scalar = bool | int | float | str | bytes
@@ -83,32 +84,80 @@ NOISY_EXAMPLES = 1
 tells nothing."""
 
 
-class Config:
-    """Fields of a request as they arrived.
+@dataclass(frozen=True)
+class Entry:
+    """An entry that a request declares: its type, and its bound.
 
-    Each read checks type and size, or raises a `PayloadError`.
+    Parameters
+    ----------
+    kind : type
+        str, bytes, int or bool.
+    most : int, default=0
+        Characters of a text or bytes, at most; or the largest integer.
+    least : int, default=0
+        The smallest integer.
+    is_needed : bool, default=True
+        False for an entry that a request may lack.
     """
 
-    def __init__(self, entries: Entries) -> None:
-        self.entries = entries
+    kind: type
+    most: int = 0
+    least: int = 0
+    is_needed: bool = True
+
+    def check(self, name: str, value: object) -> None:
+        """Raise a `PayloadError` unless a value is one of this entry."""
+        if self.kind is int:
+            _integer(name, value, self.least, self.most)
+            return
+        if value is None:
+            raise PayloadError(name, _KINDS[self.kind], "nothing")
+        if type(value) is not self.kind:
+            raise PayloadError(name, _KINDS[self.kind], type(value).__name__)
+        if isinstance(value, str | bytes) and len(value) > self.most:
+            raise PayloadError(name, f"at most {self.most} characters", len(value))
+
+
+_KINDS = {str: "a string", bytes: "bytes", bool: "True or False"}
+
+Declared = Mapping[str, Entry]
+"""Entries that a request declares, by their names without the prefix."""
+
+
+class Config:
+    """Declared entries of a request as it arrived, of their types and within bounds.
+
+    A `PayloadError` refuses one that is missing or beyond its bound, and a key of this
+    package that is not declared. Other keys are the user's, and are not looked at.
+    """
+
+    def __init__(self, entries: Entries, declared: Declared) -> None:
+        names = {key(name): name for name in declared}
+        unknown = sorted(
+            str(name)
+            for name in entries
+            if str(name).startswith(PREFIX) and name not in (*names, PHASE, VERSION)
+        )
+        if unknown:
+            expected = "no entries but those that the phase declares"
+            raise PayloadError(
+                clean(unknown[0], 80), expected, f"{len(unknown)} others"
+            )
+        for full_name, name in names.items():
+            if full_name in entries or declared[name].is_needed:
+                declared[name].check(full_name, entries.get(full_name))
+        self._values = {name: entries.get(key(name)) for name in declared}
 
     def __contains__(self, name: str) -> bool:
-        return key(name) in self.entries
+        return self._values[name] is not None
 
-    def text(self, name: str, longest: int) -> str:
-        """A string of at most `longest` characters."""
-        value = self.entries.get(key(name))
-        if value is None:
-            raise PayloadError(key(name), "a string", "nothing")
-        if not isinstance(value, str):
-            raise PayloadError(key(name), "a string", type(value).__name__)
-        if len(value) > longest:
-            raise PayloadError(key(name), f"at most {longest} characters", len(value))
-        return value
+    def __getitem__(self, name: str) -> Any:
+        """The value of a declared entry; None without one."""
+        return self._values[name]
 
-    def json(self, name: str, longest: int) -> Any:
-        """The value that a string of at most `longest` characters holds as JSON."""
-        text = self.text(name, longest)
+    def json(self, name: str) -> Any:
+        """The value that a text holds as JSON."""
+        text = self[name]
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
@@ -116,23 +165,12 @@ class Config:
                 key(name), "JSON", f"{len(text)} characters that are none"
             ) from None
 
-    def integer(self, name: str, least: int = 0, most: int = 2**63 - 1) -> int:
-        """An integer within bounds."""
-        return _integer(key(name), self.entries.get(key(name)), least, most)
-
     def integers(self, name: str, n: int, least: int, most: int) -> list[int]:
         """A list of `n` integers within bounds, as JSON."""
-        values = self.json(name, 22 * n + 2)
+        values = self.json(name)
         if not isinstance(values, list) or len(values) != n:
             raise PayloadError(key(name), f"{n} integers", type(values).__name__)
         return [_integer(key(name), value, least, most) for value in values]
-
-    def boolean(self, name: str) -> bool:
-        """True or False."""
-        value = self.entries.get(key(name))
-        if not isinstance(value, bool):
-            raise PayloadError(key(name), "True or False", type(value).__name__)
-        return value
 
 
 @contextmanager
@@ -196,8 +234,9 @@ class Answer:
     """Samples in it, or a constant where the number would tell something."""
     metrics: dict[str, Scalar] = field(default_factory=dict)
     """Further entries, such as ``accuracy``."""
-    statistic: Any = None
-    """The statistic that the arrays are of, for the party's own record."""
+    change: Entries | None = None
+    """Samples and SHA-256 of counts that an answer in clear replaces or takes out: those
+    of "before", and of "now" or None."""
 
 
 def merged(users: Entries, ours: Entries) -> dict[str, Any]:

@@ -54,6 +54,7 @@ from flwr_flynn.federated.roster import (
     require_samples,
 )
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES, check_room
+from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.traffic import Traffic
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 
@@ -69,12 +70,17 @@ class Ask:
     """A request, and the parties that get it."""
 
     phase: Phase
-    request: Request[Any]
+    tally: Tally[Any]
     cids: list[str]
     tensors: list[bytes]
     config: dict[str, Scalar]
     roster: Roster  # roster of the phase
     start: Any  # the total before any answer
+
+    @property
+    def request(self) -> Request[Any]:
+        """The request."""
+        return self.tally.request
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,8 @@ class Run:
         cids = self._audience(phase, list(present))
         if not cids:
             return None
-        request = phase.request(self.state, Context(self.options, self.counted))
+        tally = phase.tally(self.state, Context(self.options, self.counted))
+        request = tally.request
         ours = {PHASE: request.phase, VERSION: __version__, **request.to_config()}
         self._check_request(phase, request)
         config = merged((user_config or dict)(), ours)
@@ -227,8 +234,8 @@ class Run:
         if phase.is_counting:
             start = self.state.results.get(phase.name)
         if start is None:
-            start = request.start
-        self.asked = Ask(phase, request, cids, tensors, config, roster, start)
+            start = tally.start
+        self.asked = Ask(phase, tally, cids, tensors, config, roster, start)
         self._asked_cids = frozenset(cids)
         self._batch = Batch(start)
         return self.asked
@@ -258,7 +265,7 @@ class Run:
             return
         batch = self._batch
         replies = [reply for reply in replies if reply.cid in self._asked_cids]
-        collect(ask.request, batch, ask.roster, self.counted, replies)
+        collect(ask.tally, batch, ask.roster, self.counted, replies)
         for cid, reply in first_of_each(replies).items():
             entries = {
                 name: value for name, value in reply.metrics.items() if name == UNKEPT
@@ -427,7 +434,7 @@ class Run:
         totals = self.state.results.get("counts")
         if totals is None and counting is not None:
             context = Context(self.options, self.counted)
-            totals = counting.request(self.state, context).start
+            totals = counting.tally(self.state, context).start
         return cast(CountsOfSpecs, totals)
 
     @property

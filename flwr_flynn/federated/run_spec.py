@@ -14,15 +14,17 @@ from flwr_flynn._types import Array, Integers
 from flwr_flynn._validation import one_of
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.announced_specs import (
+    FINGERPRINTS,
     MAX_CHARS,
     MAX_SPECS,
+    SPECS,
     _checked_specs,
     announced_specs,
     check_fingerprints,
     deflated_specs,
 )
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
-from flwr_flynn.federated.protocol import Config, key, refusing
+from flwr_flynn.federated.protocol import Config, Entry, key, refusing
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.secure_bound import check_bound
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
@@ -31,6 +33,24 @@ from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.tables.schema import Schema
 
 log = logging.getLogger("flwr")  # Flower's own
+
+NAMES = Entry(str, MAX_CHARS, is_needed=False)
+"""Names of features, or a schema, in JSON."""
+
+BOUND = Entry(str, 20, is_needed=False)
+"""The bound of a secure sum, as text."""
+
+RUN_ENTRIES = {
+    "specs": SPECS,
+    "fingerprints": FINGERPRINTS,
+    "classes": Entry(str, MAX_CHARS),
+    "mode": Entry(str, 40),
+    "mechanism": Entry(str, 4096, is_needed=False),
+    "bound": BOUND,
+    "feature_names": NAMES,
+    "class_weight": Entry(str, 40, is_needed=False),
+}
+"""Entries of the announcement of a run."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +120,11 @@ class RunSpec:
     def n_classes(self) -> int:
         """Number of classes, L."""
         return len(self.classes)
+
+    @property
+    def features(self) -> Features:
+        """Names of the features, or their schema; () without."""
+        return features_of(self.feature_names)
 
     @property
     def mode(self) -> str:
@@ -199,18 +224,18 @@ class RunSpec:
         """The run that a server announced; its rows are drawn by `agree_on_rows`."""
         with refusing():
             parsed = announced_specs(config, "specs", MAX_SPECS)
-            classes = config.json("classes", MAX_CHARS)
+            classes = config.json("classes")
             mechanism = None
             if "mechanism" in config:
-                mechanism = mechanism_from_dict(config.json("mechanism", 4096))
+                mechanism = mechanism_from_dict(config.json("mechanism"))
             bound = None
             if "bound" in config:
                 bound = announced_bound(config)
-            weight = config.entries.get(key("class_weight"))
+            weight = config["class_weight"]
             run = cls(
                 parsed, classes, mechanism, bound, announced_names(config), weight
             )
-        mode = config.text("mode", 40)
+        mode = config["mode"]
         if mode != run.mode:
             raise PayloadError(
                 key("mode"), f"{run.mode} with this mechanism and bound", mode
@@ -229,10 +254,17 @@ class RunSpec:
 
 def announced_bound(config: Config) -> int:
     """The bound of the secure sum that a request is for."""
-    bound = config.json("bound", 20)
+    bound = config.json("bound")
     with refusing(key("bound")):
         check_bound(bound)
     return int(bound)
+
+
+def features_of(names: Sequence[str] | Schema | None) -> Features:
+    """Names of features as a tuple, or the schema; () without."""
+    if isinstance(names, Schema):
+        return names
+    return tuple(names or ())
 
 
 def names_to_json(names: Sequence[str] | Schema) -> str:
@@ -253,7 +285,7 @@ def announced_names(config: Config) -> Features | None:
     """
     if "feature_names" not in config:
         return None
-    names = config.json("feature_names", MAX_CHARS)
+    names = config.json("feature_names")
     if isinstance(names, dict):
         with refusing(key("feature_names")):
             return Schema.from_dict(names)

@@ -65,6 +65,8 @@ class Samples:
     y_test: Any = None
     names: Sequence[str] | None = None
     """Names of the columns of arrays that were read from a file with names."""
+    ids: Sequence[bytes] | None = None
+    """Keys of the persons of the training samples, of which several may have one."""
 
     def tables(self) -> list[Any]:
         """The samples and those held out, as they are or, with `names`, as tables."""
@@ -147,7 +149,7 @@ def prepared(
         X = _as_numbers(X, features)
     if X_test is not None:
         X_test = _as_numbers(X_test, features)
-    return Samples(X, samples.y, X_test, samples.y_test)
+    return replace(samples, X=X, X_test=X_test, names=None)
 
 
 def _as_numbers(X: object, features: Features) -> Array:

@@ -178,7 +178,7 @@ class _Wire(Client):
     ) -> dict[str, Scalar]:
         """The refusal of a malformed request, recorded."""
         party = self.client.party
-        reason = party.reason("the request", error)
+        reason = party.refused("the request", error)
         return party.decline(reason, config, channel).metrics
 
     def fit(self, ins: FitIns) -> FitRes:

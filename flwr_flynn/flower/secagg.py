@@ -289,7 +289,9 @@ def workflow(bound: int, threshold: float, timeout: float) -> Workflow:
             raise ConfigError("secure_bound", f"the workflow's {bound}", own)
         protocol.done = False
         replies = Replies(
-            grid, lambda: (strategy.run.asked.request.n_entries,), strategy.note_failure
+            grid,
+            lambda: (strategy.run.asked.request.layout.n_entries,),
+            strategy.note_failure,
         )
         try:
             protocol(cast(Grid, replies), context)

@@ -8,10 +8,12 @@ together, see `learned_schema`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import MOST_LEVELS
 from flwr_flynn.tables.column_summary import (
@@ -20,11 +22,12 @@ from flwr_flynn.tables.column_summary import (
     floored,
     summary_of,
 )
+from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import MOST_COLUMNS
 from flwr_flynn.tables.table import (
     Table,
 )
-from flwr_flynn.tables.texts import as_name
+from flwr_flynn.tables.texts import as_name, is_beside
 
 
 @dataclass(frozen=True)
@@ -51,43 +54,31 @@ class TableSummary:
     is_named: bool = True
 
     @classmethod
-    def of(cls, X: object, min_examples: int = 1) -> TableSummary:
-        """The summary of a table, or of what `Table.of` takes, as it may be told."""
-        return cls.of_table(Table.of(X, is_learned=True)).floored(min_examples)
+    def of(
+        cls, X: object, min_examples: int = 1, ids: Sequence[bytes] | None = None
+    ) -> TableSummary:
+        """The summary of a table, or of what `Table.of` takes, as it may be told.
 
-    @classmethod
-    def of_table(cls, table: Table) -> TableSummary:
-        """The summary of a table with all its levels, as it is counted at home."""
-        pairs = zip(table.names, table.columns, table.kinds, strict=True)
-        columns = {name: summary_of(values, kind) for name, values, kind in pairs}
-        return cls(columns, len(table), table.is_named)
+        `ids` are those of the rows, see `TableCounter`.
+        """
+        counter = TableCounter(min_examples)
+        counter.add(Table.of(X, is_learned=True), ids)
+        return counter.summary()
 
     def floored(self, min_examples: int, most: int = MOST_LEVELS) -> TableSummary:
         """The summary without gaps and levels of fewer rows, in multiples of these, and
         with the most frequent levels.
 
-        So above 1, or with more than `MOST_LEVELS` levels at a party, the sum may
-        differ from the pool's.
+        Nor has it a column of the texts beside numbers of fewer rows. So above 1, or
+        with more than `MOST_LEVELS` levels at a party, the sum may differ from the
+        pool's.
         """
         columns = {
             name: floored(summary, min_examples, most)
             for name, summary in self.columns.items()
+            if not is_beside(name, self.columns)
+            or summary.n_rows - summary.gaps >= min_examples
         }
-        return replace(self, columns=columns)
-
-    def only(self, keep: Callable[[str, str | None], bool]) -> TableSummary:
-        """The summary with the levels, and for None the gaps, to keep: by the name of
-        the column and the level.
-        """
-        columns = {}
-        for name, summary in self.columns.items():
-            levels = {
-                level: n for level, n in summary.levels.items() if keep(name, level)
-            }
-            n_gaps = 0
-            if keep(name, None):
-                n_gaps = summary.gaps
-            columns[name] = replace(summary, gaps=n_gaps, levels=levels)
         return replace(self, columns=columns)
 
     def __add__(self, other: TableSummary) -> TableSummary:
@@ -158,3 +149,83 @@ class TableSummary:
                 "summary", "different names, each with numbers of rows", "others"
             )
         return cls(columns, n_rows, is_named)
+
+
+_MOST_TEXTS = 2**20
+"""Different texts of a column that are counted; beyond, those that occurred once are
+dropped."""
+
+
+class TableCounter:
+    """Kinds, gaps and levels of tables that come some rows at a time.
+
+    Parameters
+    ----------
+    least : int
+        Rows that gaps and levels need to be told; where rows have ids, such as those of
+        patients, as many different ids as well: one person's name in many rows stays
+        at home.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._total = TableSummary({}, 0)
+        # Ids by column and level, None for gaps, at most `least` of each.
+        self._holders = defaultdict[str, dict[str | None, set[bytes]]](dict)
+        self._has_ids = False
+
+    def add(self, table: Table, ids: Sequence[bytes] | None = None) -> None:
+        """Add the rows of a table, with their ids."""
+        pairs = zip(table.names, table.columns, table.kinds, strict=True)
+        columns = {name: summary_of(values, kind) for name, values, kind in pairs}
+        self._total += TableSummary(columns, len(table), table.is_named)
+        if ids is not None:
+            self._has_ids = True
+            for name, values in zip(table.names, table.columns, strict=True):
+                self._add_holders(self._holders[name], values, ids)
+        for name, summary in self._total.columns.items():
+            if max(len(summary.levels), len(self._holders[name])) > _MOST_TEXTS:
+                levels = {text: n for text, n in summary.levels.items() if n > 1}
+                self._replace(name, levels=levels)
+                self._holders[name] = {
+                    cell: keys
+                    for cell, keys in self._holders[name].items()
+                    if cell in levels or cell is None
+                }
+
+    def _add_holders(
+        self, holders: dict[str | None, set[bytes]], values: Array, ids: Sequence[bytes]
+    ) -> None:
+        if values.dtype.kind == "O":
+            cells = values.tolist()
+        else:
+            cells = [None if gap else "" for gap in missing(values)]
+        for cell, key in zip(cells, ids, strict=True):
+            keys = holders.setdefault(cell, set())
+            if len(keys) < self._least:
+                keys.add(key)
+
+    def _replace(self, name: str, **changes: Any) -> None:
+        columns = dict(self._total.columns)
+        columns[name] = replace(columns[name], **changes)
+        self._total = replace(self._total, columns=columns)
+
+    def summary(self) -> TableSummary:
+        """The summary as it may be told."""
+        if self._has_ids:
+            for name, summary in self._total.columns.items():
+                self._keep_shared(name, summary)
+        return self._total.floored(self._least)
+
+    def _keep_shared(self, name: str, summary: ColumnSummary) -> None:
+        """Drop levels and gaps of fewer ids, and count values of fewer as gaps."""
+        holders = self._holders[name]
+        shared = {cell for cell, keys in holders.items() if len(keys) >= self._least}
+        levels = {level: n for level, n in summary.levels.items() if level in shared}
+        gaps = 0
+        if None in shared:
+            gaps = summary.gaps
+        own = set[bytes]().union(*(keys for cell, keys in holders.items() if cell))
+        if is_beside(name, self._total.columns) and len(own) < self._least:
+            gaps = summary.n_rows
+        self._replace(name, levels=levels, gaps=gaps)

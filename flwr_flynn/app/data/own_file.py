@@ -9,7 +9,6 @@ import io
 import logging
 import os
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -44,10 +43,10 @@ from flwr_flynn.errors import ConfigError, DataError, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.tables.raw_column import distinct, missing
+from flwr_flynn.tables.raw_column import distinct
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
-from flwr_flynn.tables.table_summary import TableSummary
+from flwr_flynn.tables.table_summary import TableCounter, TableSummary
 from flwr_flynn.tables.texts import as_name
 
 log = logging.getLogger("flwr")  # Flower's own
@@ -175,15 +174,18 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     if isinstance(features, Schema):
         return encoded_share(node, features)
     file = opened_own(node, features)
-    if file.needs_table and ((node.held_out_key and not features) or is_large(file)):
+    if file.needs_table and is_large(file):
         file.check()
         return Samples(summary_of_file(file, node.min_examples), np.zeros(0))
-    X, y, _, test = file.whole()
+    X, y, groups, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = None
     if file.is_named and file.names and not features:
         names = file.names
-    return Samples(X[~test], labels[~test], X[test], labels[test], names)
+    ids = None
+    if groups is not None:
+        ids = id_keys(groups[~test])
+    return Samples(X[~test], labels[~test], X[test], labels[test], names, ids)
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
@@ -319,10 +321,6 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
 LARGE = 2**28
 """Bytes of a file's numbers above which they are in files without a name."""
 
-_MOST_TEXTS = 2**20
-"""Different texts of a column that are counted; beyond, those that occurred once are
-dropped."""
-
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps.
@@ -407,48 +405,15 @@ def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
     """Kinds, gaps and levels of the features, as they may be told.
 
     Rows that are held out are not counted. With a column of ids, levels and gaps need
-    `least` different ids too: one person's name in many rows stays at home.
+    `least` different ids too.
     """
-    total = TableSummary({}, 0)
-    holders = defaultdict[str, _Holders](dict)
+    counter = TableCounter(least)
     in_batches = file.batches() if is_large(file) else [file.in_one()]
     for batch in in_batches:
         if batch.test is not None:
             batch = batch.rows(~batch.test)
-        table = file.table(batch.columns)
-        total += TableSummary.of_table(table)
+        ids = None
         if batch.groups is not None:
             ids = id_keys(batch.groups)
-            for name, column in zip(table.names, table.columns, strict=True):
-                _add_holders(holders[name], column, ids, least)
-        for name, summary in total.columns.items():
-            if max(len(summary.levels), len(holders[name])) > _MOST_TEXTS:
-                levels = {text: n for text, n in summary.levels.items() if n > 1}
-                columns = {**total.columns, name: replace(summary, levels=levels)}
-                total = replace(total, columns=columns)
-                holders[name] = {
-                    cell: keys
-                    for cell, keys in holders[name].items()
-                    if cell in levels or cell is None
-                }
-    if file.reading.group:
-        total = total.only(lambda name, cell: len(holders[name].get(cell, ())) >= least)
-    return total.floored(least)
-
-
-_Holders = dict[str | None, set[bytes]]
-"""Keys of ids by the level of a column that they have; None is the key of gaps."""
-
-
-def _add_holders(
-    holders: _Holders, column: Array, ids: Sequence[bytes], most: int
-) -> None:
-    """Add the ids of some rows, at most so many of a level."""
-    if column.dtype.kind == "O":
-        cells = column.tolist()
-    else:
-        cells = [None if gap else "" for gap in missing(column)]
-    for cell, key in zip(cells, ids, strict=True):
-        keys = holders.setdefault(cell, set())
-        if len(keys) < most:
-            keys.add(key)
+        counter.add(file.table(batch.columns), ids)
+    return counter.summary()

@@ -34,25 +34,30 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
+    Entry,
     Reply,
     Scalar,
     key,
     refusing,
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, PLAIN, Field, Sizes
-from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.request import Measured, Request, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import (
+    NAMES,
     announced_bound,
     announced_names,
+    features_of,
     names_to_json,
 )
-from flwr_flynn.federated.sample_access import SampleAccess
-from flwr_flynn.federated.samples import checked_names
+from flwr_flynn.federated.samples import Features, checked_names
+from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.views import View
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -69,6 +74,13 @@ USUAL_BINS: int = 2 ** (MANTISSA_BITS + 6)
 """Bins of a column with values of both signs within 32 powers of two."""
 
 
+_COLUMN_ENTRIES = {
+    "n_features": Entry(int, 2**31 - 1, least=1),
+    "classes": Entry(str, MAX_CHARS),
+    "feature_names": NAMES,
+}
+
+
 @register
 @dataclass(frozen=True)
 class ColumnsRequest(Request[ColumnHistograms]):
@@ -77,42 +89,17 @@ class ColumnsRequest(Request[ColumnHistograms]):
     n_features: int
     classes: Sequence[Label]
     feature_names: Sequence[str] | Schema | None = None
-    max_examples: int | None = None
-    """Samples of a party, at most; by default a 1024th of the capacity."""
 
     phase = "columns"
     sentence = (
         "Every min-examples-th value of a column, by class: no row follows, "
         "but a value may be one person's."
     )
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "classes", checked_classes(self.classes))
-        if self.feature_names is not None:
-            object.__setattr__(
-                self,
-                "feature_names",
-                checked_names(self.feature_names, self.n_features),
-            )
+    entries = _COLUMN_ENTRIES
 
     @property
-    def memory_needed(self) -> int:
-        """Bytes that the sums of rows take, samples not included."""
-        return 16 * len(self.classes) * self.n_features
-
-    def memory_of_sum(
-        self, n_examples: int | None, most_bins: int = USUAL_BINS, min_examples: int = 1
-    ) -> int:
-        """Bytes that the sum of so many samples takes at the server, roughly.
-
-        A bin has at least as many of them as the lowest floor of a party,
-        `min_examples`, and the values of a class in a column fall into `most_bins`.
-        None: a number that is not known, taken as 0.
-        """
-        n_cells = (n_examples or 0) * self.n_features // min_examples
-        return self.memory_needed + _SUM_BYTES * min(
-            n_cells, most_bins * len(self.classes) * self.n_features
-        )
+    def features(self) -> Features:
+        return features_of(self.feature_names)
 
     def to_config(self) -> dict[str, Scalar]:
         config: dict[str, Scalar] = {
@@ -125,39 +112,22 @@ class ColumnsRequest(Request[ColumnHistograms]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> ColumnsRequest:
+        n_features = config["n_features"]
         with refusing():
-            n_features = config.integer("n_features", 1, 2**31 - 1)
-            classes = config.json("classes", MAX_CHARS)
-            request = cls(n_features, classes, announced_names(config))
-        what = f"histograms of {n_features} columns, {len(request.classes)} classes"
-        party.check_memory(request.memory_needed, what)
-        return request
+            classes = checked_classes(config.json("classes"))
+            names = announced_names(config)
+            if names is not None:
+                names = checked_names(names, n_features)
+        needed = memory_of_sums(n_features, len(classes))
+        what = f"histograms of {n_features} columns, {len(classes)} classes"
+        options.check_memory(needed, what)
+        return cls(n_features, classes, names)
 
-    def histograms(self, party: SampleAccess) -> ColumnHistograms:
-        """The histograms of the party's samples, in groups of at least its floor."""
-        X, codes = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        n_values = X.shape[0] * self.n_features
-        party.check_memory(
-            _CELL_BYTES * min(n_values, _MOST_CELLS),
-            f"histograms of {self.n_features} columns",
-            False,
-        )
-        histograms = ColumnHistograms.from_data(
-            X, codes, len(self.classes), party.options.min_examples
-        )
-        if len(histograms.cells) > _MOST_CELLS:
-            raise PayloadError(
-                "histograms",
-                f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
-                "more",
-            )
-        return histograms
-
-    def measured(self, party: SampleAccess) -> tuple[ColumnHistograms, int]:
-        histograms = self.histograms(party)
-        return histograms, histograms.n_examples
+    def measured(self, view: View) -> Measured[ColumnHistograms]:
+        histograms = _histograms(view, self.n_features, self.classes)
+        return Measured(histograms, histograms.n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = len(self.classes)
@@ -196,22 +166,60 @@ class ColumnsRequest(Request[ColumnHistograms]):
         except DataError as error:
             raise PayloadError("histograms", error.expected, error.got) from None
 
-    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced = reply.announced
-        most = self.max_examples or self.capacity // 1024
-        if announced > most:
-            raise PayloadError("histograms", f"at most {most} examples", announced)
-        return Sizes(announced, announced)
 
-    def check(self, statistic: ColumnHistograms, sizes: Sizes) -> None:
-        n_examples = sum(self.sizes(statistic).tolist())
-        if n_examples != sizes.total:
-            raise PayloadError(
-                "histograms", f"{sizes.total} examples as announced", n_examples
-            )
+def _histograms(
+    view: View, n_features: int, classes: Sequence[Label]
+) -> ColumnHistograms:
+    """The histograms of the party's samples, in groups of at least its floor."""
+    X, codes = view.labelled(partial(codes_of, classes), n_features)
+    n_values = X.shape[0] * n_features
+    view.options.check_memory(
+        _CELL_BYTES * min(n_values, _MOST_CELLS),
+        f"histograms of {n_features} columns",
+        False,
+    )
+    histograms = ColumnHistograms.from_data(
+        X, codes, len(classes), view.options.min_examples
+    )
+    if len(histograms.cells) > _MOST_CELLS:
+        raise PayloadError(
+            "histograms",
+            f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
+            "more",
+        )
+    return histograms
 
-    def sizes(self, statistic: ColumnHistograms) -> Integers:
-        return statistic.n_per_class
+
+def memory_of_sums(n_features: int, n_classes: int) -> int:
+    """Bytes that the sums of rows take, samples not included."""
+    return 16 * n_classes * n_features
+
+
+def memory_of_total(
+    n_features: int,
+    n_classes: int,
+    n_examples: int | None,
+    most_bins: int = USUAL_BINS,
+    min_examples: int = 1,
+) -> int:
+    """Bytes that the sum of so many samples takes at the server, roughly.
+
+    A bin has at least as many of them as the lowest floor of a party, `min_examples`,
+    and the values of a class in a column fall into `most_bins`. None: a number that is
+    not known, taken as 0.
+    """
+    n_cells = (n_examples or 0) * n_features // min_examples
+    return memory_of_sums(n_features, n_classes) + _SUM_BYTES * min(
+        n_cells, most_bins * n_classes * n_features
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnsTally(Tally[ColumnHistograms]):
+    """Histograms that are added up."""
+
+    max_examples: int | None = None
+    """Samples of a party, at most; by default a 1024th of the capacity."""
 
     @property
     def capacity(self) -> int:
@@ -220,6 +228,26 @@ class ColumnsRequest(Request[ColumnHistograms]):
     @property
     def largest(self) -> int:
         return 2**63 - 1  # that of gaps, which do not add
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        announced = reply.announced
+        most = self.max_examples or self.capacity // 1024
+        if announced > most:
+            raise PayloadError("histograms", f"at most {most} examples", announced)
+        return Sizes(announced, announced)
+
+    def check(self, statistic: ColumnHistograms, sizes: Sizes) -> None:
+        n_examples = self.load(statistic)
+        if n_examples != sizes.total:
+            raise PayloadError(
+                "histograms", f"{sizes.total} examples as announced", n_examples
+            )
+
+    def facts(self, statistic: ColumnHistograms, n_before: int) -> Facts:
+        return Facts(statistic.n_per_class)
+
+    def load(self, statistic: ColumnHistograms) -> int:
+        return sum(statistic.n_per_class.tolist())
 
 
 @dataclass(frozen=True)
@@ -247,12 +275,12 @@ def request_of(state: RunState, context: Context) -> ColumnsRequest:
     """The request for the columns as they are, in clear."""
     run = state.run_spec
     n_features = plan_of(state, context).n_features
-    return ColumnsRequest(
-        n_features,
-        run.classes,
-        run.feature_names,
-        context.options.max_examples_per_party,
-    )
+    return ColumnsRequest(n_features, run.classes, run.feature_names)
+
+
+def _tally(state: RunState, context: Context) -> ColumnsTally:
+    most = context.options.max_examples_per_party
+    return ColumnsTally(request_of(state, context), most)
 
 
 def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> RunState:
@@ -263,9 +291,7 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     return state.with_result(COLUMNS.name, Columns(batch.total, trouble))
 
 
-COLUMNS = Phase(
-    "columns", TRAIN, request_of, fold, derives_specs=True, content=_CONTENT
-)
+COLUMNS = Phase("columns", TRAIN, _tally, fold, derives_specs=True, content=_CONTENT)
 
 
 SPLITS = (1024, 128, 32, 32, 32)
@@ -292,6 +318,14 @@ class BinsRequest(Request[Tables]):
     bound: int | None = None
 
     phase = "bins"
+    entries = _COLUMN_ENTRIES | {
+        "bound": Entry(str, 20),
+        "by_class": Entry(bool),
+    }
+
+    @property
+    def features(self) -> Features:
+        return self.columns.features
 
     def to_config(self) -> dict[str, Scalar]:
         return {
@@ -305,14 +339,14 @@ class BinsRequest(Request[Tables]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> BinsRequest:
         bound = announced_bound(config)
         check_packed(arrays, 1, "bins", "packed gaps")
-        columns = ColumnsRequest.from_config(config, arrays, party)
+        columns = ColumnsRequest.from_config(config, arrays, options)
         n_features = columns.n_features
         most = n_features * MOST_BINS
-        party.check_memory(32 * most, f"bins of {n_features} columns")
+        options.check_memory(32 * most, f"bins of {n_features} columns")
         gaps = unpack_numbers(arrays[0], most, n_features << KEY_BITS)
         cuts = np.concatenate([[0], np.cumsum(gaps + 1)])
         # Sums of gaps may wrap around: then cuts do not ascend.
@@ -321,12 +355,13 @@ class BinsRequest(Request[Tables]):
             raise PayloadError(
                 "bins", "cuts that ascend, with the lowest key of each column", "others"
             )
-        return cls(columns, cuts, config.boolean("by_class"), bound)
+        return cls(columns, cuts, config["by_class"], bound)
 
-    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        histograms = self.columns.histograms(party)
+    def measured(self, view: View) -> Measured[Tables]:
+        columns = self.columns
+        histograms = _histograms(view, columns.n_features, columns.classes)
         table = histograms.table(self.cuts, self.by_class)
-        return Tables((table,)), histograms.n_examples
+        return Measured(Tables((table,)), histograms.n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = 1
@@ -335,15 +370,9 @@ class BinsRequest(Request[Tables]):
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        self.histograms_of(parts[0])  # an error if there are none
+        # An error if there are none with these samples in the bins.
+        ColumnHistograms.of_table(self.columns.n_features, self.cuts, parts[0])
         return Tables(tuple(parts))
-
-    def histograms_of(self, table: Integers) -> ColumnHistograms:
-        """The histograms with these samples in the bins.
-
-        A `DataError` if there are none such.
-        """
-        return ColumnHistograms.of_table(self.columns.n_features, self.cuts, table)
 
 
 def _first_keys(n_features: int) -> Integers:
@@ -361,7 +390,7 @@ def _equal_cuts(columns: ColumnsRequest) -> Integers:
     return cuts
 
 
-def _ask(state: RunState, context: Context, before: str) -> BinsRequest:
+def _ask(state: RunState, context: Context, before: str) -> Tally[Tables]:
     """The request for the bins that the phase `before` led to.
 
     Without such a phase the bins have equal widths.
@@ -372,16 +401,16 @@ def _ask(state: RunState, context: Context, before: str) -> BinsRequest:
     else:
         cuts = _equal_cuts(columns)
     by_class = before == _LAST_SPLIT
-    return BinsRequest(columns, cuts, by_class, context.options.secure_bound)
+    return Tally(BinsRequest(columns, cuts, by_class, context.options.secure_bound))
 
 
 def _split(
     state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int
 ) -> RunState:
     """The state with finer cuts, as the result of the phase of this name."""
-    request: BinsRequest = context.request
-    histograms = request.histograms_of(batch.total.tables[0])
-    cuts = request.cuts
+    cuts = context.request.cuts
+    n_features = context.request.columns.n_features
+    histograms = ColumnHistograms.of_table(n_features, cuts, batch.total.tables[0])
     if histograms.n_examples:
         cuts = histograms.finer(cuts, n_parts)
     return state.with_result(name, cuts)
@@ -389,8 +418,10 @@ def _split(
 
 def _fold(state: RunState, batch: Batch[Any], context: Context) -> RunState:
     """The state with the specs that follow from the samples of each class in the bins."""
-    request: BinsRequest = context.request
-    histograms = request.histograms_of(batch.total.tables[0])
+    n_features = context.request.columns.n_features
+    histograms = ColumnHistograms.of_table(
+        n_features, context.request.cuts, batch.total.tables[0]
+    )
     return fold(state, replace(batch, total=histograms), context)
 
 
@@ -412,7 +443,7 @@ def _bins_phase(
     return replace(
         COLUMNS,
         name=name,
-        request=partial(_ask, before=before),
+        tally=partial(_ask, before=before),
         fold=fold,
         content=_BINS_CONTENT,
     )

@@ -8,18 +8,21 @@ changed, some taken out, corrected or new, sends both, the counts of then and of
 
 from __future__ import annotations
 
+import logging
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
-from flwr_flynn._types import Array, Integers
+from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
     NOISY,
@@ -30,11 +33,19 @@ from flwr_flynn.federated.protocol import (
     Reply,
 )
 from flwr_flynn.federated.reply_fields import Field, Sizes
-from flwr_flynn.federated.request import RunRequest, announced_run, register
+from flwr_flynn.federated.request import (
+    Measured,
+    RunRequest,
+    announced_run,
+    register,
+)
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.sample_access import SampleAccess, progress
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.views import View, progress
+from flwr_flynn.model.counts import Additive, ClassCounts, CountsOfSpecs
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 
 def no_counts(run: RunSpec) -> CountsOfSpecs:
@@ -44,227 +55,85 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
     )
 
 
-@register
-@dataclass(frozen=True)
-class CountsRequest(RunRequest[CountsOfSpecs]):
-    """Ask for class counts by each of a run's specs.
+# -------- the counts of a party as they travel
 
-    They have noise in a run that has a mechanism.
+
+def _fields(run: RunSpec, sizes: Sizes) -> list[Field]:
+    """Layout of the counts of samples of these sizes."""
+    if run.mechanism is None:
+        return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
+    field = codec.release_field(run.hasher, run.mechanism, sizes.total)
+    if run.bound is None:
+        return [field]
+    # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on the
+    # release alone.
+    return [replace(field, most=sizes.total)]
+
+
+def _parts(run: RunSpec, counts: CountsOfSpecs) -> list[Array]:
+    parts = [block.array for block in counts.parts]
+    if run.mechanism is None or run.bound is None:
+        return parts
+    return [np.clip(part, -run.bound, run.bound) for part in parts]
+
+
+def _of_parts(run: RunSpec, parts: list[Array], n_parties: int) -> CountsOfSpecs:
+    if run.mechanism is None:
+        return CountsOfSpecs(codec.counts_of(parts, run.hashers))
+    counts = codec.released(parts[0], run.hasher, run.mechanism, n_parties)
+    return CountsOfSpecs((counts,))
+
+
+def _counts_of(run: RunSpec, view: View, before: bool = False) -> CountsOfSpecs:
+    """Counts of the party's samples, or of those `before` their change."""
+    X, codes = view.samples_of(run, before)
+    hashed = progress(len(codes) * len(run.specs))
+    count = partial(ClassCounts.from_data, n_jobs=view.options.n_jobs, progress=hashed)
+    return CountsOfSpecs(
+        tuple(count(hasher, X, codes, run.n_classes) for hasher in run.hashers)
+    )
+
+
+def _discloses(run: RunSpec, exact: str) -> str:
+    """The kind of disclosure by counts, that of exact ones without noise."""
+    if run.mechanism is None or run.is_secure:
+        return exact
+    return NOISY
+
+
+@dataclass(frozen=True)
+class CountsChange(Additive):
+    """Counts that a party was counted by, which the server takes out of the sum.
+
+    Added to a sum of counts, it makes the sum without them, and with those of now.
     """
 
-    max_examples: int | None = None
-    """Samples of a party, at most; by default a 1024th of the capacity."""
-    totals: CountsOfSpecs | None = None
-    """Sum of the saved run; the server's alone."""
-    roster: Roster = field(default_factory=Roster)
-    """Roster of the counts; the server's alone."""
+    before: CountsOfSpecs
+    now: CountsOfSpecs | None = None
+    """None for a party that leaves."""
 
-    phase = "counts"
-    sentence = (
-        "Sums by class: who is alone in a class is singled out. A known row "
-        "shows in the model, unless epsilon."
-    )
-    proves = True
-    removes: ClassVar[bool] = False
-    """True if an answer has counts that the server takes out of the sum."""
-
-    @classmethod
-    def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
-    ) -> Self:
-        return cls(announced_run(config, party))
-
-    @property
-    def start(self) -> CountsOfSpecs:
-        if self.totals is None:
-            return no_counts(self.run)
-        return self.totals
-
-    @property
-    def discloses(self) -> str:
-        if self.run.mechanism is None or self.run.is_secure:
-            return super().discloses
-        return NOISY
-
-    @property
-    def most_examples(self) -> int:
-        """Samples of a party, at most."""
-        return self.max_examples or self.capacity // 1024
-
-    def fields(self, sizes: Sizes) -> list[Field]:
-        run = self.run
-        if run.mechanism is None:
-            return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
-        field = codec.release_field(run.hasher, run.mechanism, sizes.total)
-        if run.bound is None:
-            return [field]
-        # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on
-        # the release alone.
-        return [replace(field, most=sizes.total)]
-
-    def parts(self, statistic: CountsOfSpecs) -> list[Array]:
-        parts = [counts.array for counts in statistic.parts]
-        if self.run.mechanism is None or self.bound is None:
-            return parts
-        return [np.clip(part, -self.bound, self.bound) for part in parts]
-
-    def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
-        if self.run.mechanism is None:
-            return CountsOfSpecs(codec.counts_of(parts, self.run.hashers))
-        counts = codec.released(
-            parts[0], self.run.hasher, self.run.mechanism, n_parties
-        )
-        return CountsOfSpecs((counts,))
-
-    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
-        if self.run.mechanism is not None:
-            release = party.release(self.run, self.is_withdrawal)
-            return CountsOfSpecs((release,)), NOISY_EXAMPLES
-        counts = self.counts_of(party)
-        return counts, counts.parts[0].n_examples
-
-    def counts_of(self, party: SampleAccess, before: bool = False) -> CountsOfSpecs:
-        """Counts of the party's samples, or of those `before` their change."""
-        X, codes = party.samples_of(self.run, before)
-        hashed = progress(len(codes) * len(self.run.specs))
-        count = partial(
-            ClassCounts.from_data, n_jobs=party.options.n_jobs, progress=hashed
-        )
-        return CountsOfSpecs(
-            tuple(
-                count(hasher, X, codes, self.run.n_classes)
-                for hasher in self.run.hashers
-            )
-        )
-
-    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced = reply.announced
-        most = self.most_examples
-        if self.run.mechanism is not None:
-            if announced != NOISY_EXAMPLES:
-                raise PayloadError(
-                    "num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced
-                )
-            return Sizes(most, most)
-        if announced > most:
-            raise PayloadError("counts", f"at most {most} examples", announced)
-        return Sizes(announced, announced)
-
-    def check(self, statistic: CountsOfSpecs, sizes: Sizes) -> None:
-        if self.run.mechanism is not None:
-            return
-        n_examples = self.now(statistic).parts[0].n_examples
-        if n_examples != sizes.total:
-            raise PayloadError(
-                "counts", f"{sizes.total} examples as announced", n_examples
-            )
-
-    def sizes(self, statistic: CountsOfSpecs) -> Integers | None:
-        if not self.run.is_plain:
-            return None
-        n_per_class: Integers = self.now(statistic).parts[0].n_per_class
-        return n_per_class
-
-    def load(self, statistic: CountsOfSpecs) -> int:
-        counts = self.now(statistic).parts[0]
-        if self.is_withdrawal:
-            return 0
-        if self.run.is_plain:
-            return counts.n_examples
-        return int(np.abs(counts.array).max())
-
-    @property
-    def capacity(self) -> int:
-        if self.run.is_plain:
-            return min(codec.capacity(hasher) for hasher in self.run.hashers)
-        return codec.noisy_capacity(self.run.hasher)
-
-    @property
-    def largest(self) -> int:
-        return self.capacity
-
-    def digests(self, statistic: CountsOfSpecs) -> tuple[str, ...]:
-        return self.now(statistic).sha256
-
-    def before(self, statistic: CountsOfSpecs) -> CountsOfSpecs | None:
-        """Counts that the party was counted by, if the server takes them out."""
-        if self.removes:
-            return CountsOfSpecs(statistic.parts[: len(self.run.specs)])
-        return None
-
-    def now(self, statistic: CountsOfSpecs) -> CountsOfSpecs:
-        """Counts of the party's samples as they are."""
-        return CountsOfSpecs(statistic.parts[-len(self.run.specs) :])
-
-    def match(
-        self, statistic: CountsOfSpecs, sender: Sender, gone: set[int]
-    ) -> int | None:
-        then = self.before(statistic)
-        if then is not None:
-            return self._counted_by(then, sender, gone)
-        indices = self.roster.find(*sender)
-        if indices:
-            member = self.roster.before[indices[0]]
-            raise PayloadError(
-                "member",
-                "a new one",
-                member,
-                text=f"in the federation already, as {member}",
-            )
-        return None
-
-    def _counted_by(self, then: CountsOfSpecs, sender: Sender, gone: set[int]) -> int:
-        """Index of the member of the saved run that was counted by these very counts."""
-        members = self.roster.before
-        staying = self.roster.staying - gone
-        proven = self.roster.proven(sender.cid, sender.proof)
-        indices = [index for index in proven if index in staying]
-        # Anybody can give the name of a member.
-        if not indices and not staying.isdisjoint(self.roster.find(*sender)):
-            expected = (
-                "the node that was counted, or the secret of its node setting "
-                "member-path"
-            )
-            raise PayloadError("member", expected, "its name alone")
-        if not indices:
-            raise PayloadError(
-                "member", "one of the federation", "none", text="not in the federation"
-            )
-        if all(not members[index].sha256 for index in indices):
-            text = (
-                "added by a secure sum, in which nobody's counts are known: it "
-                "cannot be taken out"
-            )
-            raise PayloadError(
-                "member",
-                "one whose counts are known",
-                "added by a secure sum",
-                text=text,
-            )
-        for index in indices:
-            if members[index].sha256 == then.sha256:
-                return index
-        got = "counts of another SHA-256; have its data or settings changed?"
-        raise PayloadError(
-            "counts", f"those that {members[indices[0]]} was counted by", got
-        )
-
-    def change(self, statistic: CountsOfSpecs) -> Entries | None:
-        then = self.before(statistic)
-        if then is None or self.bound is not None:
-            return None
+    def _combined(self, other: Self, sign: int) -> Self:
+        combine = operator.add
+        if sign < 0:
+            combine = operator.sub
         now = None
-        if not self.is_withdrawal:
-            now = _in_short(self.now(statistic))
-        return {"before": _in_short(then), "now": now}
+        if self.now is not None:
+            now = combine(self.now, other.now)
+        return replace(self, before=combine(self.before, other.before), now=now)
 
-    def add(self, total: CountsOfSpecs, statistic: CountsOfSpecs) -> CountsOfSpecs:
-        then = self.before(statistic)
-        if then is not None:
-            total = total - then
-        if self.is_withdrawal:
+    def __radd__(self, total: CountsOfSpecs) -> CountsOfSpecs:
+        total = total - self.before
+        if self.now is None:
             return total
-        return total + self.now(statistic)
+        return total + self.now
+
+    @property
+    def described(self) -> Entries:
+        """Samples and SHA-256 of the counts before and now."""
+        now = None
+        if self.now is not None:
+            now = _in_short(self.now)
+        return {"before": _in_short(self.before), "now": now}
 
 
 def _in_short(counts: CountsOfSpecs) -> dict[str, object]:
@@ -276,77 +145,323 @@ def _in_short(counts: CountsOfSpecs) -> dict[str, object]:
     return {"examples": n_examples, "sha256": list(counts.sha256)}
 
 
+# -------- requests
+
+
 @register
 @dataclass(frozen=True)
-class WithdrawRequest(CountsRequest):
+class CountsRequest(RunRequest[CountsOfSpecs]):
+    """Ask for class counts by each of a run's specs.
+
+    They have noise in a run that has a mechanism.
+    """
+
+    phase = "counts"
+    sentence = (
+        "Sums by class: who is alone in a class is singled out. A known row "
+        "shows in the model, unless epsilon."
+    )
+    proves = True
+
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> Self:
+        return cls(announced_run(config, options))
+
+    @property
+    def discloses(self) -> str:
+        return _discloses(self.run, super().discloses)
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return _fields(self.run, sizes)
+
+    def parts(self, statistic: CountsOfSpecs) -> list[Array]:
+        return _parts(self.run, statistic)
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
+        return _of_parts(self.run, parts, n_parties)
+
+    def measured(self, view: View) -> Measured[CountsOfSpecs]:
+        if self.run.mechanism is not None:
+            return Measured(CountsOfSpecs((view.release(self.run),)), NOISY_EXAMPLES)
+        counts = _counts_of(self.run, view)
+        return Measured(counts, counts.parts[0].n_examples)
+
+
+@register
+@dataclass(frozen=True)
+class WithdrawRequest(RunRequest[CountsChange]):
     """Ask parties that leave for the counts they were counted by.
 
     The server takes these out of the sum.
     """
 
     phase = "withdraw"
-    removes = True
+    sentence = CountsRequest.sentence
+    proves = True
     is_withdrawal = True
+
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> Self:
+        return cls(announced_run(config, options))
+
+    @property
+    def discloses(self) -> str:
+        return _discloses(self.run, super().discloses)
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return _fields(self.run, sizes)
+
+    def parts(self, statistic: CountsChange) -> list[Array]:
+        return _parts(self.run, statistic.before)
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> CountsChange:
+        return CountsChange(_of_parts(self.run, parts, n_parties))
+
+    def measured(self, view: View) -> Measured[CountsChange]:
+        if self.run.mechanism is not None:
+            counts = CountsOfSpecs((view.release(self.run, recall=True),))
+            n_examples = NOISY_EXAMPLES
+        else:
+            counts = _counts_of(self.run, view)
+            n_examples = counts.parts[0].n_examples
+        change = CountsChange(counts)
+        if self.run.is_secure:
+            return Measured(change, n_examples)
+        return Measured(change, n_examples, change.described)
 
 
 @register
 @dataclass(frozen=True)
-class UpdateRequest(CountsRequest):
+class UpdateRequest(RunRequest[CountsChange]):
     """Ask parties whose samples have changed for their counts of before and of now.
 
     The server replaces the former by the latter, if they are those of the saved run by
     their SHA-256: then the sum is that of parties which never had other samples, bit
-    for bit. A statistic has the counts of then and those of now.
+    for bit.
     """
 
     phase = "update"
-    removes = True
+    sentence = CountsRequest.sentence
+    proves = True
     is_update = True
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> Self:
-        request = super().from_config(config, arrays, party)
-        run = request.run
+        run = announced_run(config, options)
         if not run.is_plain:
             expected = "exact counts in clear, which alone can be updated"
             raise PayloadError("mode", expected, run.mode)
-        return request
+        return cls(run)
 
     def fields(self, sizes: Sizes) -> list[Field]:
+        most = capacity_of(self.run) // 1024
         before = [
             replace(field, name="counts before")
-            for field in super().fields(Sizes(0, self.most_examples))
+            for field in _fields(self.run, Sizes(0, most))
         ]
-        return before + super().fields(sizes)
+        return before + _fields(self.run, sizes)
 
-    def measured(self, party: SampleAccess) -> tuple[CountsOfSpecs, int]:
-        then = self.counts_of(party, before=True)
-        now = self.counts_of(party)
-        first = now.parts[0]
-        n_bits = np.abs(first.array - then.parts[0].array).sum(axis=1)
-        n_changed = -(-n_bits // first.hash_nnz)  # samples of each class, at least
-        party.warn_of_few(n_changed.tolist())
-        return CountsOfSpecs(then.parts + now.parts), first.n_examples
+    def parts(self, statistic: CountsChange) -> list[Array]:
+        parts = _parts(self.run, statistic.before)
+        if statistic.now is not None:
+            parts += _parts(self.run, statistic.now)
+        return parts
 
-    def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
+    def of_parts(self, parts: list[Array], n_parties: int) -> CountsChange:
         n = len(self.run.specs)
-        then = super().of_parts(parts[:n], n_parties)
-        now = super().of_parts(parts[n:], n_parties)
-        return CountsOfSpecs(then.parts + now.parts)
+        before = _of_parts(self.run, parts[:n], n_parties)
+        return CountsChange(before, _of_parts(self.run, parts[n:], n_parties))
+
+    def measured(self, view: View) -> Measured[CountsChange]:
+        before = _counts_of(self.run, view, before=True)
+        now = _counts_of(self.run, view)
+        _warn_of_few(before.parts[0], now.parts[0], view.options.min_examples)
+        change = CountsChange(before, now)
+        return Measured(change, now.parts[0].n_examples, change.described)
 
 
-_KINDS = {"withdraw": WithdrawRequest, "update": UpdateRequest}
+def _warn_of_few(before: ClassCounts, now: ClassCounts, least: int) -> None:
+    """Warn if the difference of counts is of so few samples that it shows them.
+
+    They are the samples of each class that do not cancel out in the difference: at
+    least as many have changed.
+    """
+    n_bits = np.abs(now.array - before.array).sum(axis=1)
+    changed = -(-n_bits // now.hash_nnz)
+    few = min((n for n in changed.tolist() if n), default=0)
+    if 0 < few < least:
+        log.warning(
+            "FlyNN: the difference is that of %s samples in a class: it shows "
+            "them to the server",
+            few,
+        )
 
 
-def _request(state: RunState, context: Context) -> CountsRequest:
+# -------- the sum at the server
+
+
+def capacity_of(run: RunSpec) -> int:
+    """Load up to which the sum of the counts of a run stays exact."""
+    if run.is_plain:
+        return min(codec.capacity(hasher) for hasher in run.hashers)
+    return codec.noisy_capacity(run.hasher)
+
+
+@dataclass(frozen=True, eq=False)
+class CountsTally(Tally[CountsOfSpecs | CountsChange]):
+    """Counts that are added to a sum, taken out of it, or replaced in it."""
+
+    run: RunSpec
+    max_examples: int | None = None
+    """Samples of a party, at most; by default a 1024th of the capacity."""
+    totals: CountsOfSpecs | None = None
+    """Sum of the saved run."""
+    roster: Roster = field(default_factory=Roster)
+    """Roster of the counts."""
+
+    @property
+    def start(self) -> CountsOfSpecs:
+        if self.totals is None:
+            return no_counts(self.run)
+        return self.totals
+
+    @property
+    def capacity(self) -> int:
+        return capacity_of(self.run)
+
+    @property
+    def largest(self) -> int:
+        return self.capacity
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        announced = reply.announced
+        most = self.max_examples or self.capacity // 1024
+        if self.run.mechanism is not None:
+            if announced != NOISY_EXAMPLES:
+                raise PayloadError(
+                    "num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced
+                )
+            return Sizes(most, most)
+        if announced > most:
+            raise PayloadError("counts", f"at most {most} examples", announced)
+        return Sizes(announced, announced)
+
+    def check(self, statistic: CountsOfSpecs | CountsChange, sizes: Sizes) -> None:
+        if self.run.mechanism is not None:
+            return
+        most = self.max_examples or self.capacity // 1024
+        if isinstance(statistic, CountsChange):
+            n_before = statistic.before.parts[0].n_examples
+            if n_before > most:
+                expected = f"at most {most} examples"
+                raise PayloadError("counts before", expected, n_before)
+        n_examples = _sent(statistic).parts[0].n_examples
+        if n_examples != sizes.total:
+            raise PayloadError(
+                "counts", f"{sizes.total} examples as announced", n_examples
+            )
+
+    def facts(self, statistic: CountsOfSpecs | CountsChange, n_before: int) -> Facts:
+        counts = _sent(statistic)
+        change = None
+        sizes = None
+        if self.run.is_plain:
+            sizes = counts.parts[0].n_per_class
+        if isinstance(statistic, CountsChange) and not self.run.is_secure:
+            change = statistic.described
+        return Facts(sizes, counts.sha256, change)
+
+    def load(self, statistic: CountsOfSpecs | CountsChange) -> int:
+        if isinstance(statistic, CountsChange) and statistic.now is None:
+            return 0
+        counts = _sent(statistic).parts[0]
+        if self.run.is_plain:
+            return counts.n_examples
+        return int(np.abs(counts.array).max())
+
+    def match(
+        self, statistic: CountsOfSpecs | CountsChange, sender: Sender, gone: set[int]
+    ) -> int | None:
+        if isinstance(statistic, CountsChange):
+            return _counted_by(self.roster, statistic.before, sender, gone)
+        indices = self.roster.find(*sender)
+        if indices:
+            member = self.roster.before[indices[0]]
+            raise PayloadError(
+                "member",
+                "a new one",
+                member,
+                text=f"in the federation already, as {member}",
+            )
+        return None
+
+
+def _sent(statistic: CountsOfSpecs | CountsChange) -> CountsOfSpecs:
+    """The counts of the party's samples as they are, or were when it left."""
+    if isinstance(statistic, CountsChange):
+        return statistic.now or statistic.before
+    return statistic
+
+
+def _counted_by(
+    roster: Roster, before: CountsOfSpecs, sender: Sender, gone: set[int]
+) -> int:
+    """Index of the member of the saved run that was counted by these very counts."""
+    members = roster.before
+    staying = roster.staying - gone
+    proven = roster.proven(sender.cid, sender.proof)
+    indices = [index for index in proven if index in staying]
+    # Anybody can give the name of a member.
+    if not indices and not staying.isdisjoint(roster.find(*sender)):
+        expected = (
+            "the node that was counted, or the secret of its node setting member-path"
+        )
+        raise PayloadError("member", expected, "its name alone")
+    if not indices:
+        raise PayloadError(
+            "member", "one of the federation", "none", text="not in the federation"
+        )
+    if all(not members[index].sha256 for index in indices):
+        text = (
+            "added by a secure sum, in which nobody's counts are known: it "
+            "cannot be taken out"
+        )
+        raise PayloadError(
+            "member",
+            "one whose counts are known",
+            "added by a secure sum",
+            text=text,
+        )
+    for index in indices:
+        if members[index].sha256 == before.sha256:
+            return index
+    got = "counts of another SHA-256; have its data or settings changed?"
+    raise PayloadError(
+        "counts", f"those that {members[indices[0]]} was counted by", got
+    )
+
+
+_KINDS: dict[str, type[RunRequest[Any]]] = {
+    "withdraw": WithdrawRequest,
+    "update": UpdateRequest,
+}
+
+
+def _tally(state: RunState, context: Context) -> CountsTally:
     options = context.options
+    run = state.run_spec
+    most = options.max_examples_per_party
     totals = None
     if options.federation is not None:
         totals = options.federation.totals
-    kind = _KINDS.get(options.purpose, CountsRequest)
-    return kind(state.run_spec, options.max_examples_per_party, totals, context.counted)
+    request = _KINDS.get(options.purpose, CountsRequest)(run)
+    return CountsTally(request, run, most, totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
@@ -365,7 +480,7 @@ def phase_for(options: RunOptions) -> Phase:
     return Phase(
         "counts",
         TRAIN,
-        _request,
+        _tally,
         _fold,
         is_counting=True,
         audience=audience,

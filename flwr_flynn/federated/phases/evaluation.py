@@ -30,6 +30,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.labels import Label
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
     PRESENT,
@@ -50,17 +51,24 @@ from flwr_flynn.federated.protocol import (
     UNKEPT,
     Answer,
     Config,
+    Entry,
     Reply,
     Scalar,
     key,
     refusing,
 )
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
-from flwr_flynn.federated.request import RunRequest, announced_run, register
+from flwr_flynn.federated.request import (
+    Measured,
+    RunRequest,
+    announced_run,
+    register,
+)
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
+from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.views import View
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import (
@@ -262,6 +270,16 @@ class EvaluationRequest(RunRequest[Tables]):
     channel = EVALUATE
     is_summed: ClassVar[bool] = False  # True if the results are learned in a secure sum
 
+    entries = (
+        RUN_ENTRIES
+        | codec.MODEL_ENTRIES
+        | {
+            "n_releases": Entry(int, 2**31 - 1),
+            "tries": Entry(bool),
+            "group": Entry(str, 200, is_needed=False),
+        }
+    )
+
     def to_config(self) -> dict[str, Scalar]:
         scorings = []
         for member in self.model.members:
@@ -288,17 +306,13 @@ class EvaluationRequest(RunRequest[Tables]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> EvaluationRequest:
-        tries = config.boolean("tries")
-        run = announced_run(config, party)
-        n_releases = config.integer("n_releases", 0, 2**31 - 1)
-        group = ""
-        if "group" in config:
-            group = config.text("group", 200)
+        run = announced_run(config, options)
+        n_releases = config["n_releases"]
         gram = None
         if "gram" in config:
-            gram = codec.announced_gram(config, run, arrays[-1:], party)
+            gram = codec.announced_gram(config, run, arrays[-1:], options)
             arrays = arrays[:-1]
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
@@ -308,12 +322,7 @@ class EvaluationRequest(RunRequest[Tables]):
         with refusing():
             members = codec.announced_members(config, run, counts)
             model = model_of_members(run, members, gram)
-        request = cls(run, model, n_releases, tries, group)
-        if tries:
-            fields = score_fields(run.n_classes, len(request.groups), 0)
-            n_integers = sum(field.size for field in fields)
-            party.check_memory(24 * n_integers, f"results of {n_integers} integers")
-        return request
+        return cls(run, model, n_releases, config["tries"], config["group"] or "")
 
     @property
     def bound(self) -> int | None:
@@ -329,11 +338,6 @@ class EvaluationRequest(RunRequest[Tables]):
             return RESULTS
         return NOTHING
 
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of the subgroups."""
-        return subgroup_names(self.run.feature_names, self.group)
-
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
         shape = (n_classes, n_classes)
@@ -341,44 +345,41 @@ class EvaluationRequest(RunRequest[Tables]):
         if not self.is_summed:
             # It is packed: zeros are next to nothing.
             matrices.append(Field("own confusion matrix", shape, sizes.total))
-        return matrices + score_fields(n_classes, len(self.groups), sizes.total)
+        n_groups = len(subgroup_names(self.run.feature_names, self.group))
+        return matrices + score_fields(n_classes, n_groups, sizes.total)
 
-    def compute(self, party: SampleAccess) -> Answer:
+    def answer(self, view: View) -> Answer:
+        answer = Answer()
         if self.is_summed:
-            return super().compute(party)
-        if self.tries:
-            answer = self._evaluated(party)
-        else:
-            answer = Answer()
-        reason = party.keep(self.run, self.model)
-        if reason:
-            answer.metrics[UNKEPT] = reason
-        return answer
-
-    def _evaluated(self, party: SampleAccess) -> Answer:
+            return super().answer(view)
         try:
-            statistic, n_examples = self.measured(party)
+            if self.tries:
+                answer = super().answer(view)
         except Exception as error:  # noqa: BLE001
-            # Its text may hold anything; `Party.reason` tells the kind alone.
+            # Its text may hold anything; `View.reason` tells the kind alone.
             shown: Exception = error
             fields = ("X", "y", "n_features")
             if isinstance(error, DataError | PayloadError) and error.field in fields:
                 shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}")
-            return Answer(metrics={REFUSED: party.reason("the evaluation", shown)})
-        if not n_examples:
-            return Answer()
-        answer = self.answer(statistic, n_examples)
-        answer.metrics["accuracy"] = float(np.trace(statistic.tables[0]) / n_examples)
+            answer = Answer(metrics={REFUSED: view.reason("the evaluation", shown)})
+        if answer.arrays and not answer.n_examples:
+            answer = Answer()
+        if answer.arrays:
+            n_right = float(np.trace(answer.arrays[0]))
+            answer.metrics["accuracy"] = n_right / answer.n_examples
+        reason = view.keep(self.run, self.model)
+        if reason:
+            answer.metrics[UNKEPT] = reason
         return answer
 
-    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
+    def measured(self, view: View) -> Measured[Tables]:
         """Confusion matrices, and histograms and sums.
 
         The second matrix is of zeros without a class prior of the party's own.
         """
-        mine, has_own, batches = party.tried(self.run, self.model)
+        mine, has_own, batches = view.tried(self.run, self.model)
         n_classes = self.run.n_classes
-        names = self.groups
+        names = subgroup_names(self.run.feature_names, self.group)
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         tables = [
             np.zeros(field.shape, np.int64)
@@ -404,14 +405,15 @@ class EvaluationRequest(RunRequest[Tables]):
                     histograms += new_histograms
                     sums += new_sums
             del scores, posterior  # those of the next batch take as much memory
-        least = party.options.min_examples
+        least = view.options.min_examples
         if self.is_summed:
             least = 1
         for index in range(0, len(tables), 2):
             tables[index : index + 2] = above_floor(
                 tables[index], tables[index + 1], least
             )
-        return _results(matrices[0], matrices[1], tables), int(matrices[0].sum())
+        results = _results(matrices[0], matrices[1], tables)
+        return Measured(results, int(matrices[0].sum()))
 
     def parts(self, statistic: Tables) -> list[Array]:
         shared, own, n_own, *scores = statistic.tables
@@ -436,6 +438,14 @@ class EvaluationRequest(RunRequest[Tables]):
             )
         return _results(shared, own, scores)
 
+
+@dataclass(frozen=True, eq=False)
+class EvaluationTally(Tally[Tables]):
+    """Results that are added up."""
+
+    n_groups: int = 0
+    tries: bool = True
+
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         if reply.announced > _MAX_EXAMPLES:
             raise PayloadError(
@@ -450,12 +460,12 @@ class EvaluationRequest(RunRequest[Tables]):
             raise PayloadError(
                 "confusion matrix", f"{sizes.total} examples as announced", total
             )
-        marks = [None] * (1 + len(self.groups))
+        marks = [None] * (1 + self.n_groups)
         for index, (histograms, sums, _) in enumerate(by_group(scores, marks)):
             _check_scores(histograms, sums, matrix, total, is_all=index == 0)
 
-    def party_result(self, statistic: Tables, n_before: int) -> Result:
-        return of_party(statistic, n_before)
+    def facts(self, statistic: Tables, n_before: int) -> Facts:
+        return Facts(result=of_party(statistic, n_before))
 
     def read(
         self, arrays: Sequence[Array], reply: Reply, member: Member | None
@@ -509,7 +519,7 @@ class SecureEvaluationRequest(EvaluationRequest):
 
 def _ask(
     state: RunState, context: Context, kind: type[EvaluationRequest]
-) -> EvaluationRequest:
+) -> EvaluationTally:
     run = run_of_members(state, context.options)
     model = model_of(state, context.options)
     options = context.options
@@ -520,7 +530,9 @@ def _ask(
     column = ""
     if tries:
         column = options.group_column
-    return kind(run, model, n_releases, tries, column)
+    n_groups = len(subgroup_names(run.feature_names, column))
+    request = kind(run, model, n_releases, tries, column)
+    return EvaluationTally(request, n_groups, tries)
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -538,9 +550,8 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     least = 1
     if request.is_summed:
         least = _PUBLIC_FLOOR
-    summary = evaluated(
-        batch.total, by_party, classes, request.groups, request.group, least
-    )
+    groups = subgroup_names(request.run.feature_names, request.group)
+    summary = evaluated(batch.total, by_party, classes, groups, request.group, least)
     return state.with_result(request.phase, Evaluation(summary, unkept))
 
 
@@ -557,7 +568,7 @@ SECURE_EVALUATION = replace(
     EVALUATION,
     name="secure evaluation",
     channel=TRAIN,
-    request=partial(_ask, kind=SecureEvaluationRequest),
+    tally=partial(_ask, kind=SecureEvaluationRequest),
     audience=COUNTED,
     applies=lambda options: options.sums_results,
 )

@@ -21,16 +21,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import PayloadError, PrivacyError
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
-from flwr_flynn.federated.request import RunRequest, register
-from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.sample_access import SampleAccess, progress
+from flwr_flynn.federated.request import (
+    Measured,
+    RunRequest,
+    announced_run,
+    register,
+)
+from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
+from flwr_flynn.federated.tally import Tally
+from flwr_flynn.federated.views import View, progress
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     LARGEST_PRODUCT,
@@ -64,78 +71,43 @@ class GramRequest(RunRequest[GramMatrix]):
         "they need gram=true or secure."
     )
 
-    @property
-    def n_rows(self) -> int:
-        """Rows of all hashes together."""
-        return sum(spec.hash_dim for spec in self.run.specs)
+    entries = RUN_ENTRIES | {"weights": Entry(str, MAX_CHARS)}
+    consent = "gram"
 
     def to_config(self) -> dict[str, Scalar]:
         return {**super().to_config(), key("weights"): json.dumps(self.weights)}
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> GramRequest:
         run = RunSpec.from_config(config)
         with refusing(key("specs")):
             checked_gram_specs(run.specs)
         weights = config.integers("weights", run.n_classes, 1, LARGEST_CLASS_WEIGHT)
-        request = cls(run, tuple(weights))
-        needed = memory_of_gram(request.n_rows, run.n_classes)
-        party.check_memory(
-            needed, f"products of the Gram matrix of {request.n_rows} rows"
-        )
-        party.check_run(run, config)
-        return request
+        n_rows = _n_rows(run)
+        needed = memory_of_gram(n_rows, run.n_classes)
+        options.check_memory(needed, f"products of the Gram matrix of {n_rows} rows")
+        return cls(announced_run(config, options), tuple(weights))
 
-    def admit(self, options: PartyOptions) -> None:
-        super().admit(options)
-        if self.bound is None and not options.gram:
-            matrix = (
-                f"the Gram matrix of classes of at least {options.min_examples} "
-                "samples in each fold"
-            )
-            expected = f"true (FlyNNClient: gram=True) to let {matrix} leave in clear"
-            raise PrivacyError("node-config gram", expected, False)
-
-    def measured(self, party: SampleAccess) -> tuple[GramMatrix, int]:
-        X, codes = party.samples_of(self.run)
+    def measured(self, view: View) -> Measured[GramMatrix]:
+        X, codes = view.samples_of(self.run)
         n_counted = len(codes)
-        least = party.options.min_examples
+        least = view.options.min_examples
         if self.bound is None and least > 1:
-            X, codes = self._without_few(X, codes, least)
-        specs = self.run.specs
-        n_jobs = party.options.n_jobs
+            X, codes = _without_few(X, codes, self.run.n_classes, least)
         matrix = GramMatrix.from_data(
-            specs, self.weights, X, codes, n_jobs, progress(len(codes))
+            self.run.specs,
+            self.weights,
+            X,
+            codes,
+            view.options.n_jobs,
+            progress(len(codes)),
         )
-        return matrix, n_counted
-
-    def _without_few(self, X: Array, codes: Codes, least: int) -> tuple[Array, Codes]:
-        """Samples and class codes without small classes.
-
-        Of these a fold has some samples, but fewer than `least`.
-        """
-        sizes = fold_sizes(X, codes, self.run.n_classes)
-        stays = ~np.any((sizes > 0) & (sizes < least), axis=0)[codes]
-        if stays.all():
-            return X, codes
-        text = (
-            "FlyNN: %s samples are not in the Gram matrix: a fold has fewer than "
-            "%s of a class, see min-examples"
-        )
-        log.warning(text, int((~stays).sum()), least)
-        return X[stays], codes[stays]
-
-    def load(self, statistic: GramMatrix) -> int:
-        return sum(statistic.n_per_class.ravel().tolist())
-
-    @property
-    def capacity(self) -> int:
-        return _CAPACITY
+        return Measured(matrix, n_counted)
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        n_rows = self.n_rows
+        n_rows = _n_rows(self.run)
         n_classes = self.run.n_classes
         # The products of a fold are the upper triangle row by row; its sums are those
         # of the rows by class.
@@ -153,7 +125,7 @@ class GramRequest(RunRequest[GramMatrix]):
         return [
             statistic.n_per_class,
             statistic.products,
-            statistic.sums.reshape(-1, self.n_rows),
+            statistic.sums.reshape(-1, _n_rows(self.run)),
         ]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> GramMatrix:
@@ -163,8 +135,10 @@ class GramRequest(RunRequest[GramMatrix]):
             raise PayloadError(
                 "Gram matrix", f"that of at most {_CAPACITY} samples", n_examples
             )
-        by_class = sums.reshape(N_FOLDS, self.run.n_classes, self.n_rows)
-        if not all(map(self._is_possible, products, by_class, sizes)):
+        by_class = sums.reshape(N_FOLDS, self.run.n_classes, _n_rows(self.run))
+        weights = np.array(self.weights)
+        folds = zip(products, by_class, sizes, strict=True)
+        if not all(_is_possible(weights, *fold) for fold in folds):
             raise PayloadError(
                 "Gram matrix",
                 "products and sums that so many samples can have",
@@ -172,26 +146,62 @@ class GramRequest(RunRequest[GramMatrix]):
             )
         return GramMatrix((products, by_class, sizes))
 
-    def _is_possible(self, products: Array, sums: Array, sizes: Array) -> bool:
-        """True if samples can have the sums of a fold, as far as single products tell.
 
-        False sums could spoil the whole matrix.
-        """
-        weights = np.array(self.weights)
-        if (sums > LEVELS * sizes[:, None]).any():  # else totals may be beyond int64
+def _n_rows(run: RunSpec) -> int:
+    """Rows of all hashes together."""
+    return sum(spec.hash_dim for spec in run.specs)
+
+
+def _without_few(
+    X: Array, codes: Codes, n_classes: int, least: int
+) -> tuple[Array, Codes]:
+    """Samples and class codes without small classes.
+
+    Of these a fold has some samples, but fewer than `least`.
+    """
+    sizes = fold_sizes(X, codes, n_classes)
+    stays = ~np.any((sizes > 0) & (sizes < least), axis=0)[codes]
+    if stays.all():
+        return X, codes
+    text = (
+        "FlyNN: %s samples are not in the Gram matrix: a fold has fewer than "
+        "%s of a class, see min-examples"
+    )
+    log.warning(text, int((~stays).sum()), least)
+    return X[stays], codes[stays]
+
+
+def _is_possible(weights: Array, products: Array, sums: Array, sizes: Array) -> bool:
+    """True if samples can have the sums of a fold, as far as single products tell.
+
+    False sums could spoil the whole matrix.
+    """
+    if (sums > LEVELS * sizes[:, None]).any():  # else totals may be beyond int64
+        return False
+    totals = weights @ sums
+    n_weighted = sum((weights * sizes).tolist())
+    start = 0
+    for index, total in enumerate(totals.tolist()):
+        row = products[start : start + len(totals) - index]
+        start += len(row)
+        square = int(row[0])
+        if total > square or total * total > n_weighted * square:
             return False
-        totals = weights @ sums
-        n_weighted = sum((weights * sizes).tolist())
-        start = 0
-        for index, total in enumerate(totals.tolist()):
-            row = products[start : start + len(totals) - index]
-            start += len(row)
-            square = int(row[0])
-            if total > square or total * total > n_weighted * square:
-                return False
-            if (row > LEVELS * np.minimum(total, totals[index:])).any():
-                return False
-        return True
+        if (row > LEVELS * np.minimum(total, totals[index:])).any():
+            return False
+    return True
+
+
+@dataclass(frozen=True, eq=False)
+class GramTally(Tally[GramMatrix]):
+    """Gram matrices that are added up."""
+
+    @property
+    def capacity(self) -> int:
+        return _CAPACITY
+
+    def load(self, statistic: GramMatrix) -> int:
+        return sum(statistic.n_per_class.ravel().tolist())
 
     def check(self, statistic: GramMatrix, sizes: Sizes) -> None:
         n_per_class = statistic.n_per_class.sum(axis=0)
@@ -213,13 +223,13 @@ class GramResult:
     n_examples: int  # fewer than are counted where small classes stay at home
 
 
-def _ask(state: RunState, context: Context) -> GramRequest:
+def _ask(state: RunState, context: Context) -> GramTally:
     counts = state.results["counts"].parts[0]
     n_rows = context.options.gram_rows(
         counts.n_examples, state.run_spec.spec.n_features
     )
     run = replace(state.run_spec, specs=gram_specs(state.run_spec.specs, n_rows))
-    return GramRequest(run, class_weights(counts.n_per_class))
+    return GramTally(GramRequest(run, class_weights(counts.n_per_class)))
 
 
 def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunState:
@@ -229,7 +239,8 @@ def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunSt
     if not state.results["counts"].parts[0].n_per_class[is_empty].any():
         # Else the scores would speak against a class that they never saw.
         scoring = batch.total.scoring(request.run.specs, request.weights)
-    result = GramResult(scoring, request.n_rows, request.load(batch.total))
+    n_examples = sum(batch.total.n_per_class.ravel().tolist())
+    result = GramResult(scoring, _n_rows(request.run), n_examples)
     return state.with_result(GRAM.name, result)
 
 

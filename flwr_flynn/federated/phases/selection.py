@@ -21,12 +21,21 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
-from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
-from flwr_flynn.federated.request import RunRequest, announced_run, register
-from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.request import (
+    Measured,
+    RunRequest,
+    announced_run,
+    register,
+)
+from flwr_flynn.federated.run_spec import RUN_ENTRIES
+from flwr_flynn.federated.tally import Tally
+from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.metrics import mean_recall
@@ -46,7 +55,7 @@ from flwr_flynn.model.selection import (
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"
-_CANDIDATE_CHARS = 64  # characters of a candidate in JSON
+_MOST_CHARS = MAX_SPECS * _MAX_CANDIDATES * 64  # of all candidates in JSON
 MAX_SAMPLE_LOSS = int(MAX_LOSS / LOSS_UNIT)
 """The largest log-loss of a sample, in units of `LOSS_UNIT`."""
 
@@ -67,6 +76,8 @@ class SelectionRequest(RunRequest[Tables]):
         "they are those of that row."
     )
 
+    entries = RUN_ENTRIES | {"candidates": Entry(str, _MOST_CHARS)}
+
     def to_config(self) -> dict[str, Scalar]:
         pairs = json.dumps(_pairs(self.candidates))
         return {**super().to_config(), key("candidates"): pairs}
@@ -76,14 +87,14 @@ class SelectionRequest(RunRequest[Tables]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> SelectionRequest:
-        run = announced_run(config, party)
+        run = announced_run(config, options)
         totals = codec.decode_all(arrays, run.hashers, run.n_classes)
         return cls(run, CountsOfSpecs(totals), _candidates(config, len(run.specs)))
 
-    def measured(self, party: SampleAccess) -> tuple[Tables, int]:
-        X, codes = party.samples_of(self.run)
+    def measured(self, view: View) -> Measured[Tables]:
+        X, codes = view.samples_of(self.run)
         subsample = subsample_mask(
             X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT
         )
@@ -97,11 +108,11 @@ class SelectionRequest(RunRequest[Tables]):
         for hasher, counts, scorings in zip(
             self.run.hashers, self.totals.parts, self.candidates, strict=True
         ):
-            batches = hashed_batches(hasher, X, codes, party.options.n_jobs)
+            batches = hashed_batches(hasher, X, codes, view.options.n_jobs)
             tables += leave_one_out_tables(
                 counts, batches, scorings, class_weight=self.run.class_weight
             )
-        return Tables(tuple(tables)), n_examples
+        return Measured(Tables(tuple(tables)), n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
@@ -233,7 +244,7 @@ def select(
 
 def _candidates(config: Config, n_specs: int) -> Candidates:
     name = key("candidates")
-    lists = config.json("candidates", n_specs * _MAX_CANDIDATES * _CANDIDATE_CHARS)
+    lists = config.json("candidates")
     if not isinstance(lists, list) or not all(
         isinstance(entries, list) for entries in lists
     ):
@@ -253,12 +264,11 @@ def _candidates(config: Config, n_specs: int) -> Candidates:
         return tuple(tuple(ScoringRule(*pair) for pair in entries) for entries in lists)
 
 
-def _request(state: RunState, context: Context) -> SelectionRequest:
+def _ask(state: RunState, context: Context) -> Tally[Tables]:
     totals = state.results["counts"]
     options = context.options
-    return SelectionRequest(
-        state.run_spec, totals, candidates_for(totals, options.rule, options.decay)
-    )
+    candidates = candidates_for(totals, options.rule, options.decay)
+    return Tally(SelectionRequest(state.run_spec, totals, candidates))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -275,7 +285,7 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
 SELECTION = Phase(
     "selection",
     TRAIN,
-    _request,
+    _ask,
     _fold,
     audience=COUNTED,
     content=_CONTENT,

@@ -18,12 +18,14 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, refusing
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
-from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.request import Measured, Request, register
 from flwr_flynn.federated.roster import Member, missing_text, require_samples
-from flwr_flynn.federated.sample_access import SampleAccess
+from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.column_summary import MOST_ROWS
 from flwr_flynn.tables.learned_schema import schema_of
@@ -51,13 +53,13 @@ class SchemaRequest(Request[TableSummary]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Array], party: SampleAccess
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> SchemaRequest:
         return cls()
 
-    def measured(self, party: SampleAccess) -> tuple[TableSummary, int]:
-        summary = party.table_summary()
-        return summary, summary.n_rows
+    def measured(self, view: View) -> Measured[TableSummary]:
+        summary = view.table_summary()
+        return Measured(summary, summary.n_rows)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         return [Field("summary", (MOST_BYTES,), 255, NUMBERS, is_open=True)]
@@ -83,8 +85,13 @@ class SchemaRequest(Request[TableSummary]):
                 ) from None
             return TableSummary.from_dict(values)
 
+
+@dataclass(frozen=True, eq=False)
+class SchemaTally(Tally[TableSummary]):
+    """Summaries that are added up."""
+
     @property
-    def zero(self) -> TableSummary:
+    def start(self) -> TableSummary:
         return TableSummary({}, 0)
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
@@ -104,12 +111,13 @@ class SchemaRequest(Request[TableSummary]):
     def load(self, statistic: TableSummary) -> int:
         return statistic.n_rows
 
-    def party_result(self, statistic: TableSummary, n_before: int) -> frozenset[str]:
-        return frozenset(
+    def facts(self, statistic: TableSummary, n_before: int) -> Facts:
+        held = frozenset(
             form_of(name)
             for name, column in statistic.columns.items()
             if 2 * (column.n_rows - column.gaps) >= statistic.n_rows
         )
+        return Facts(result=held)
 
     @property
     def capacity(self) -> int:
@@ -126,8 +134,8 @@ class LearnedSchema:
     """Forms of names of columns that a party has for half of its rows, by cid."""
 
 
-def _ask(state: RunState, context: Context) -> SchemaRequest:
-    return SchemaRequest()
+def _ask(state: RunState, context: Context) -> SchemaTally:
+    return SchemaTally(SchemaRequest())
 
 
 def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunState:

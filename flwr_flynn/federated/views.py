@@ -1,0 +1,445 @@
+"""Views of a party's samples, each granted for one request.
+
+A view is immutable. Samples are reached through it alone, and by `View.keep` for the
+party's own copy of the model. No text of an error holds a value of the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn._types import Array
+from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError
+from flwr_flynn.federated.labels import Codes
+from flwr_flynn.federated.loader import Loader, Withheld, check_named
+from flwr_flynn.federated.party_options import Grant, PartyOptions
+from flwr_flynn.federated.private_rows import (
+    Fitting,
+    check_classes,
+    check_columns,
+    fitting,
+)
+from flwr_flynn.federated.protocol import EXACT, NOISY, RESULTS, SECURE
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.samples import Features, Samples, labelled
+from flwr_flynn.federated.unit_warnings import elsewhere
+from flwr_flynn.hashing.batching import batches
+from flwr_flynn.hashing.flyhash import add_counts
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.model import Model
+from flwr_flynn.model.prior import own_prior
+from flwr_flynn.privacy import Mechanism, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table_summary import TableSummary
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
+
+_SCORES = 2**20
+"""Class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12
+samples."""
+
+CodesOf = Callable[[Any], Codes]
+Mask = Callable[[int, Mechanism | None], None]
+
+
+def progress(total: int = 0) -> Callable[[int], None]:
+    """A function that takes numbers of samples just hashed.
+
+    It logs their sum on this machine, every ten seconds.
+    """
+    done = 0
+    last = time.monotonic()
+
+    def hashed(n_samples: int) -> None:
+        nonlocal done, last
+        done = done + n_samples
+        now = time.monotonic()
+        if now - last >= 10:
+            last = now
+            log.info("FlyNN: %d of %s samples hashed", done, total or "so many")
+
+    return hashed
+
+
+def no_mask(_bound: int, _mechanism: Mechanism | None = None) -> None:
+    """The mask of a party that takes part in no secure sum."""
+    raise PrivacyError(
+        "secure sum",
+        "a request by SecAgg+ through flwr_flynn.secagg.mod",
+        "one in clear",
+    )
+
+
+@contextmanager
+def without_samples(looks: Sequence[object] = ()) -> Iterator[None]:
+    """Mark errors of the block, which looks at no sample: their text may leave.
+
+    From the first entry of `looks` on it does.
+    """
+    try:
+        yield
+    except FlyNNError as error:
+        error.is_public = not looks and not isinstance(error, Withheld)
+        raise
+
+
+@dataclass(frozen=True)
+class View:
+    """The samples of a party, as the grant for one request lets it see them.
+
+    Parameters
+    ----------
+    loader : Loader
+    options : PartyOptions
+    grant : Grant
+    features : tuple of str or Schema
+        Those of the request.
+    mask : callable
+        See `party.Party`.
+    """
+
+    loader: Loader
+    options: PartyOptions
+    grant: Grant
+    features: Features
+    mask: Mask
+
+    def labelled(
+        self, codes_of: CodesOf, n_features: int, before: bool = False
+    ) -> tuple[Array, Codes]:
+        """Training samples in a form that can be sliced, and the codes of their labels.
+
+        They are the samples of now, or those `before` their change.
+        """
+        self._require(EXACT, SECURE)
+        loader = self.loader
+        if before and self.options.previous is None:
+            expected = (
+                "the samples as they were counted, at a party whose samples "
+                "have changed"
+            )
+            raise ConfigError("node-config previous-path", expected, "none")
+        if before and self.options.previous is not None:
+            loader = Loader(self.options.previous)
+        samples = loader.samples(self.features, self.options.check_memory)
+        return self._labelled(samples, codes_of, n_features)
+
+    def _labelled(
+        self, samples: Samples, codes_of: CodesOf, n_features: int
+    ) -> tuple[Array, Codes]:
+        with_gaps = isinstance(self.features, Schema)
+        return labelled(samples, codes_of, n_features, with_gaps=with_gaps)
+
+    def samples_of(self, run: RunSpec, before: bool = False) -> tuple[Array, Codes]:
+        """Training samples that the run's hashes take, and the codes of their labels.
+
+        They are the samples of now, or those `before` their change.
+        """
+        X, codes = self.labelled(run.codes, run.spec.n_features, before)
+        X, codes = run.without_gaps(X, codes)
+        far_columns: list[str] = []
+        if isinstance(self.features, Schema):
+            far_columns = elsewhere(run.specs, self.features, X)
+        for name in far_columns:
+            log.warning(
+                "FlyNN: column %r: no value is near those of other parties; is the "
+                "unit the same?",
+                name,
+            )
+        return X, codes
+
+    def table_summary(self) -> TableSummary:
+        """Summary of the raw columns of the training samples, above the floor."""
+        self._require(EXACT)
+        samples = self.loader.raw()
+        X = samples.tables()[0]
+        least = self.options.min_examples
+        if isinstance(X, TableSummary):
+            return X.floored(least)
+        return TableSummary.of(X, least, samples.ids)
+
+    def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
+        """Noisy counts, within the party's policy."""
+        text = "policy max-epsilon not set: this party gives no private counts"
+        with without_samples():
+            raise PrivacyError("policy max-epsilon", got="not set", text=text)
+
+    def tried(
+        self, run: RunSpec, model: Model
+    ) -> tuple[Model, bool, Iterator[Fitting]]:
+        """The model to try, True if it differs by the class prior, and held-out samples.
+
+        These come some at a time: numbers, class codes, and the model's shared scores.
+        The model has the party's class prior. Where exact counts do not leave the party
+        in clear, nothing of its own training samples is in it. Of results in a secure
+        sum nobody sees the party's own: they need no consent, but with a budget, whose
+        guarantee does not cover them.
+        """
+        options = self.options
+        needs_consent = self.grant.is_private or (
+            options.secure and self.grant.kind != SECURE
+        )
+        with without_samples():
+            if needs_consent and not options.evaluates:
+                text = (
+                    "policy evaluate off: results on its own samples do not leave this "
+                    "party"
+                )
+                raise PrivacyError("policy evaluate", got="off", text=text)
+            self._require(RESULTS, SECURE)
+        mine = model
+        has_own = False
+        if not self.grant.hides:
+            mine = self._personalized(run, model)
+            has_own = options.class_prior and run.is_plain
+        scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
+        return mine, has_own, self._held_out(run, scores)
+
+    def _held_out(
+        self, run: RunSpec, scores: Callable[[Array], Array]
+    ) -> Iterator[Fitting]:
+        """Held-out samples, which are refused as a whole if one does not fit."""
+        samples = self.loader.samples(self.features, self.options.check_memory)
+        if samples.X_test is None or samples.y_test is None:
+            return
+        X, true = self._complete(run, Samples(samples.X_test, samples.y_test))
+        for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
+            yield X[rows], true[rows], scores(X[rows])
+
+    def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
+        """Samples that the run's hashes take, and the codes of their labels."""
+        X, codes = self._labelled(samples, run.codes, run.spec.n_features)
+        return run.without_gaps(X, codes)
+
+    def _personalized(self, run: RunSpec, model: Model) -> Model:
+        """The model with the party's class frequencies, if it has samples."""
+        is_private = self.grant.is_private or run.mechanism is not None
+        if is_private or not self.options.class_prior:
+            return model
+        text = "FlyNN: the model is used without what is the party's own in it"
+        try:
+            samples = self.loader.samples(self.features, self.options.check_memory)
+            _, codes = self._complete(run, samples)
+            if len(codes):
+                return replace(model, prior=own_prior(model.members[0].counts, codes))
+        except FlyNNError:
+            log.warning(text)  # the error is in the log by its refusal
+        except Exception as error:
+            log.warning(text, exc_info=error)
+        return model
+
+    def keep(self, run: RunSpec, model: Model) -> str:
+        """Give the model, personalized, to `on_model`; "" or a reason why that failed."""
+        on_model = self.options.on_model
+        if on_model is None:
+            return ""
+        try:
+            from flwr_flynn.model.classifier import FlyNNClassifier
+
+            own = self._personalized(run, model)
+            classifier = FlyNNClassifier.from_model(own, class_weight=run.class_weight)
+            on_model(classifier)
+        except Exception as error:
+            log.error("FlyNN: on_model failed", exc_info=error)
+            # The reason has the system's name of an OSError: the rest of its text names
+            # a file.
+            cause = ""
+            if isinstance(error, OSError) and error.errno:
+                cause = f": {os.strerror(error.errno)}"
+            return f"failed with {type(error).__name__}{cause}"
+        return ""
+
+    def reason(self, what: str, error: Exception) -> str:
+        """The reason of a refusal as the server gets it, see `reason_of`."""
+        return reason_of(what, error, self.grant.hides)
+
+    def _require(self, *kinds: str) -> None:
+        is_exact = EXACT in kinds
+        if self.grant.kind not in kinds or (is_exact and self.grant.is_private):
+            raise PrivacyError("samples", kinds[0], self.grant.kind)
+
+
+class PrivateView(View):
+    """The rows of a party with a budget, each read by itself."""
+
+    def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
+        """Noisy counts, within the party's policy. No sample decides a refusal.
+
+        All that can be refused is refused before the ledger charges the request, and it
+        is charged before any sample is looked at; what follows is a fold over rows that
+        cannot fail, see `private_rows`.
+        """
+        looks: list[str] = []
+
+        def count() -> ClassCounts:
+            looks.append("rows")
+            return self._counted(run)
+
+        with without_samples(looks):
+            budget, mechanism, digest = self._before_release(run, recall)
+            fingerprint = run.hasher.fingerprint
+            if recall:
+                return budget.recall(mechanism, fingerprint, terms=digest)
+            released = budget.release(
+                mechanism,
+                fingerprint,
+                count,
+                terms=digest,
+                prepare=partial(self._prepare, run),
+            )
+        if released.repeated:
+            log.info(
+                "FlyNN: this request was answered before; the same answer again "
+                "spends nothing"
+            )
+        return released.counts
+
+    def _before_release(
+        self, run: RunSpec, recall: bool
+    ) -> tuple[Budget, Mechanism, str]:
+        """Ledger, mechanism and digest of the terms for a noisy answer.
+
+        All that needs no sample is checked before.
+        """
+        budget = self.options.budget
+        mechanism = run.mechanism
+        if (
+            budget is None
+            or mechanism is None
+            or self.grant.kind not in (NOISY, SECURE)
+        ):
+            return super().release(run)  # type: ignore[return-value]
+        if recall and mechanism.is_share:
+            # Taken out of a sum, a share of noise leaves the other parties with less
+            # than was promised.
+            raise PrivacyError(
+                "leave",
+                text="leave: a share of the noise of a secure sum cannot be taken out "
+                "of it",
+            )
+        budget.policy.check(mechanism)
+        check_classes(run.classes)
+        if self.grant.kind == SECURE:
+            self.mask(run.bound or 0, mechanism)  # before anything is spent
+        digest = run.digest()
+        if isinstance(mechanism, SimulatedRelease):
+            # No two parties draw the same noise.
+            text = f"{mechanism.seed} {self.options.name} {digest}"
+            seed = hashlib.sha256(text.encode()).digest()
+            mechanism = SimulatedRelease(
+                mechanism.mechanism, int.from_bytes(seed[:8], "big")
+            )
+        return budget, mechanism, digest
+
+    def _prepare(self, run: RunSpec) -> None:
+        """Refuse a request that no row can be hashed for.
+
+        It is tried by the columns, and by zeros, before any row is looked at.
+        """
+        rows = self.loader.rows()
+        check_named(rows.names is not None, self.features)
+        check_columns(rows, self.features, run.spec.n_features)
+        for hasher in run.hashers:
+            hasher.active(np.zeros((1, hasher.n_features)))
+
+    def _counted(self, run: RunSpec) -> ClassCounts:
+        """The party's counts without noise, of the rows that fit."""
+        hasher = run.hasher
+        array = np.zeros((run.n_classes, run.spec.hash_dim), np.int64)
+        n_rows = 0
+        n_fitting = 0
+        hashed = progress()
+        active_bits = partial(hasher.active, n_jobs=self.options.n_jobs)
+        for n, chunks in self._chunks(run, active_bits):
+            n_rows += n
+            hashed(n)
+            for _, codes, active in chunks:
+                n_fitting += len(codes)
+                add_counts(array, codes, active)
+        if n_rows > n_fitting:
+            log.warning(
+                "FlyNN: %s of %s samples do not fit, and are left out",
+                n_rows - n_fitting,
+                n_rows,
+            )
+        return ClassCounts(
+            array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint
+        )
+
+    def _chunks(
+        self,
+        run: RunSpec,
+        of: Callable[[Array], Array],
+        held_out: bool = False,
+    ) -> Iterator[tuple[int, list[Fitting]]]:
+        """A function of the private rows that fit, see `fitting`.
+
+        Any failure is one of the machine.
+        """
+        try:
+            memory = self.options.memory_limit
+            yield from fitting(
+                self.loader.rows(),
+                run.hashers,
+                run.classes,
+                self.features,
+                memory,
+                held_out=held_out,
+                of=of,
+            )
+        except Exception as error:
+            log.error("FlyNN: reading samples failed", exc_info=error)
+            raise Withheld("counting failed at this party") from None
+
+    def _held_out(
+        self, run: RunSpec, scores: Callable[[Array], Array]
+    ) -> Iterator[Fitting]:
+        """Held-out samples that fit."""
+        with without_samples():
+            self._prepare(run)
+        for _, chunks in self._chunks(run, scores, held_out=True):
+            yield from chunks
+
+
+def view_of(
+    loader: Loader,
+    options: PartyOptions,
+    grant: Grant,
+    features: Features,
+    mask: Mask,
+) -> View:
+    """The view that a grant gives."""
+    kind = View
+    if grant.is_private:
+        kind = PrivateView
+    return kind(loader, options, grant, features, mask)
+
+
+def reason_of(what: str, error: Exception, hides: bool) -> str:
+    """The reason of a refusal as the server gets it.
+
+    It is the text of our own errors, which hold no data, and the kind of others. Where
+    exact figures stay at home, an error that is not public gives no reason: one sample
+    may decide it.
+    """
+    if isinstance(error, FlyNNError):
+        texts = [str(error), *getattr(error, "__notes__", ())]
+        log.warning("FlyNN: %s refused: %s", what, "; ".join(texts))
+        if error.is_public or not hides:
+            return str(error)
+        return f"{what} failed at this party"
+    log.error("FlyNN: %s failed", what, exc_info=error)
+    if hides:
+        return f"{what} failed at this party"
+    return f"failed with {type(error).__name__}"
