@@ -63,7 +63,9 @@ def replies(n: int, noisy: bool = False) -> Iterator[Any]:
         n_examples = 50
         if run.mechanism is not None:
             release = SimulatedRelease(run.mechanism, party).release(counts)
-            arrays = CountsRequest(run).answer(CountsOfSpecs((release,)), 1).arrays
+            request = CountsRequest(run)
+            parts = request.parts(CountsOfSpecs((release,)))
+            arrays = request.layout.packed(parts)
             n_examples = 1
         yield Reply(
             str(party),

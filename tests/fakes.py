@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,12 +34,22 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
-from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
+from flwr_flynn.federated.phases.columns import ColumnsRequest, ColumnsTally
+from flwr_flynn.federated.phases.counts import (
+    CountsRequest,
+    CountsTally,
+    UpdateRequest,
+    WithdrawRequest,
+)
+from flwr_flynn.federated.phases.evaluation import EvaluationRequest, EvaluationTally
+from flwr_flynn.federated.phases.gram import GramRequest, GramTally
+from flwr_flynn.federated.phases.table_schema import SchemaRequest, SchemaTally
 from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PHASE, VERSION, Reply, key
 from flwr_flynn.federated.reply_fields import to_arrays
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.subgroups import subgroup_names
+from flwr_flynn.federated.tally import Tally
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -62,6 +72,24 @@ SHARE = GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
 def make(**changes: Any) -> RunOptions:
     """Options of a run of one spec."""
     return RunOptions(**{"spec": SPEC, "classes": CLASSES, "min_parties": 1, **changes})
+
+
+def tally_of(request: Request[Any], max_examples: int | None = None) -> Tally[Any]:
+    """The server's side of a request, with the defaults of its phase."""
+    if isinstance(request, CountsRequest | WithdrawRequest | UpdateRequest):
+        return CountsTally(request, request.run, max_examples)
+    if isinstance(request, ColumnsRequest):
+        return ColumnsTally(request, max_examples)
+    if isinstance(request, EvaluationRequest):
+        groups = subgroup_names(request.run.feature_names, request.group)
+        return EvaluationTally(request, len(groups), request.tries)
+    kinds = {SchemaRequest: SchemaTally, GramRequest: GramTally}
+    return kinds.get(type(request), Tally)(request)
+
+
+def summed(request: Request[Any], replies: Sequence[Reply]) -> Any:
+    """The sum of a secure sum from copies of its mean."""
+    return request.of_parts(request.layout.summed(replies), len(replies))
 
 
 def config_of(request: Request[Any]) -> dict[str, Any]:
@@ -279,7 +307,7 @@ def decode_release(
 ) -> ClassCounts:
     """The noisy counts of one party in a message."""
     run = RunSpec(hasher.spec, tuple(range(mechanism.n_classes)), mechanism)
-    counts = CountsRequest(run, max_examples).read(
+    counts = tally_of(CountsRequest(run), max_examples).read(
         arrays, Reply("1", (), NOISY_EXAMPLES, {}), None
     )
     return counts.parts[0]

@@ -24,7 +24,7 @@ from flwr_flynn import ClassCounts, HashSpec
 from flwr_flynn.errors import FlyNNError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.compression import sealed
-from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.party import PartyOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.protocol import (
@@ -39,7 +39,7 @@ from flwr_flynn.federated.protocol import (
     key,
 )
 from flwr_flynn.federated.reply_fields import PLAIN, Field, to_arrays
-from flwr_flynn.federated.request import Request, request_of
+from flwr_flynn.federated.request import Request, kind_of
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
@@ -59,6 +59,8 @@ from tests.fakes import (
     encode_release,
     evaluation_of,
     points,
+    summed,
+    tally_of,
 )
 from tests.federated.registry import BOUND, CASES, SECURE, SOME
 from tests.federated.runs import (
@@ -187,8 +189,7 @@ SEEDS = st.sampled_from(
         for request in REQUESTS
     ]
 )
-ASKED = Party(Samples(X, LABELS, X[:10], LABELS[:10]), PartyOptions(gram=True))
-ASKED.options.__dict__["memory_limit"] = 2**21
+ASKED = PartyOptions(gram=True, memory_limit=2**21)
 
 
 @st.composite
@@ -202,10 +203,15 @@ def spoiled_requests(draw: st.DrawFn) -> Any:
 def use_request(asked: Any) -> None:
     """A request is read whole, and says the same again."""
     tensors, config = asked
-    kind = request_of(config)
-    request = kind.from_config(Config(config), codec.read_tensors(tensors), ASKED)
+    kind = kind_of(config)
+    declared = kind.entries
+    request = kind.from_config(
+        Config(config, declared), codec.read_tensors(tensors), ASKED
+    )
     with taken():
-        again = kind.from_config(Config(config_of(request)), request.arrays(), ASKED)
+        again = kind.from_config(
+            Config(config_of(request), declared), request.arrays(), ASKED
+        )
         assert again.to_config() == request.to_config()
         assert as_bytes(again.arrays()) == as_bytes(request.arrays())
         assert again.discloses == request.discloses
@@ -336,8 +342,8 @@ def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> D
 
     They are read as they come, or within a metric if they are of an evaluation.
     """
-    known = request.read(codec.read_tensors(reply.tensors), reply, member)
-    fields = request.fields(request.sizes_of(reply, member))
+    known = tally_of(request).read(codec.read_tensors(reply.tensors), reply, member)
+    fields = request.fields(tally_of(request).sizes_of(reply, member))
 
     def shown(statistic: Any) -> bytes:
         return as_bytes(request.parts(statistic))
@@ -350,14 +356,16 @@ def reading(name: str, request: Request[Any], member: Member, reply: Reply) -> D
             reply = reply_of_evaluation(
                 reply.cid, reply.n_examples, {**reply.metrics, STATISTIC: joined}
             )
-        statistic = request.read(codec.read_tensors(reply.tensors), reply, member)
+        statistic = tally_of(request).read(
+            codec.read_tensors(reply.tensors), reply, member
+        )
         if statistic is None:
             raise PayloadError("no samples")
         with taken():
-            own = request.fields(request.sizes_of(reply, member))
+            own = request.fields(tally_of(request).sizes_of(reply, member))
             for field, part in zip(own, request.parts(statistic), strict=True):
                 field.check(part)
-            again = request.read(
+            again = tally_of(request).read(
                 to_arrays(own, request.parts(statistic)), reply, member
             )
             assert shown(again) == shown(statistic)
@@ -375,9 +383,7 @@ def readings() -> list[Decoder]:
         NOISY_EXAMPLES,
         {},
     )
-    every = [
-        reading("noisy counts", CountsRequest(NOISY, 1000), Member("", "1"), noisy)
-    ]
+    every = [reading("noisy counts", CountsRequest(NOISY), Member("", "1"), noisy)]
     for name, case in CASES.items():
         every.append(
             reading(
@@ -394,7 +400,7 @@ def readings() -> list[Decoder]:
 def secure_sums(draw: st.DrawFn, request: Request[Any]) -> list[Reply]:
     """Copies of a mean, as Flower's workflow hands them over."""
     most = draw(st.sampled_from((0, 1, 2, BOUND)))
-    n = request.n_entries
+    n = request.layout.n_entries
     total = np.resize(draw(st.lists(st.integers(0, most), min_size=9, max_size=9)), n)
     if draw(HALF):
         total[draw(st.integers(0, n - 1))] = draw(
@@ -418,8 +424,10 @@ def secure_sums(draw: st.DrawFn, request: Request[Any]) -> list[Reply]:
 def summing(request: Request[Any]) -> Callable[[list[Reply]], None]:
     def use(replies: list[Reply]) -> None:
         """The sum is refused, or is one that some samples can have."""
-        total = request.summed(replies)
-        for part, field in zip(request.parts(total), request.layout, strict=True):
+        total = summed(request, replies)
+        for part, field in zip(
+            request.parts(total), request.layout.fields, strict=True
+        ):
             assert part.shape == field.shape
             assert (abs(part.astype(object)) <= 3 * field.most).all()
 
@@ -473,7 +481,7 @@ class Stop:
         assert batch.passed.keys() == batch.members.keys()
         total = ask.start
         for cid in batch.passed:
-            total = request.add(total, read_of(request, replies, cid, known[cid]))
+            total = total + read_of(request, replies, cid, known[cid])
         assert as_bytes(request.parts(batch.total)) == as_bytes(request.parts(total))
         if not batch.passed:
             assert run.counted.members == members
@@ -489,7 +497,9 @@ def read_of(
     for reply in replies:
         with suppress(FlyNNError):
             if reply.cid == cid and REFUSED not in reply.metrics and not reply.fault:
-                return request.read(codec.read_tensors(reply.tensors), reply, member)
+                return tally_of(request).read(
+                    codec.read_tensors(reply.tensors), reply, member
+                )
     raise AssertionError(f"no reply of {cid} can be read")
 
 

@@ -20,7 +20,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.model.counts import CountsOfSpecs
-from tests.fakes import RUN, counts_of, good_reply, points
+from tests.fakes import RUN, counts_of, good_reply, points, tally_of
 from tests.flower.networks import Legacy, federation
 
 ROOT = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def read(place: int, content: bytes) -> CountsOfSpecs | None:
     """The counts in a reply with other bytes at a place; None where `read` refuses it."""
     tensors = [*REPLY.tensors[:place], content, *REPLY.tensors[place + 1 :]]
     try:
-        return CountsRequest(RUN).read(
+        return tally_of(CountsRequest(RUN)).read(
             codec.read_tensors(tensors), replace(REPLY, tensors=tensors), None
         )
     except PayloadError:

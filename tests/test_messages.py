@@ -27,7 +27,17 @@ from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import CLASSES, HASHER, LAPLACE, RUN, SPEC, counting, counts_of, points
+from tests.fakes import (
+    CLASSES,
+    HASHER,
+    LAPLACE,
+    RUN,
+    SPEC,
+    counting,
+    counts_of,
+    points,
+    tally_of,
+)
 
 
 def too_few() -> None:
@@ -79,7 +89,7 @@ def merged() -> None:
 
 def oversized() -> None:
     reply = Reply("1", (), 9, {})
-    CountsRequest(RUN, max_examples=8).read(
+    tally_of(CountsRequest(RUN), 8).read(
         codec.encode(counts_of(*points(9))), reply, None
     )
 

@@ -12,7 +12,7 @@ import pytest
 from flwr_flynn import FlyHash, FlyNNClient, HashSpec
 from flwr_flynn.app.data.own_file import private_file
 from flwr_flynn.errors import DataError
-from flwr_flynn.federated import private_rows, sample_access
+from flwr_flynn.federated import private_rows, views
 from flwr_flynn.federated.private_rows import (
     Block,
     Dropped,
@@ -94,9 +94,7 @@ def test_a_line_that_a_record_breaks_is_noticed(
         # So a row beyond the fold raises.
         monkeypatch.setattr(FlyHash, "fits", lambda _, X: np.ones(len(X), bool))
     else:
-        monkeypatch.setattr(
-            sample_access, "add_counts", _raising(sample_access.add_counts)
-        )
+        monkeypatch.setattr(views, "add_counts", _raising(views.add_counts))
     _, different = neighbours.sweep(
         lambda i: i % 16 == 0, lambda name: name.startswith("noisy, plain, ranges")
     )

@@ -152,8 +152,17 @@ class Config:
         return self._values[name] is not None
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a declared entry; None without one."""
-        return self._values[name]
+        """The value of a declared entry."""
+        value = self._values[name]
+        if value is None:
+            raise PayloadError(key(name), "a value", "nothing")
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a declared entry, or the default without one."""
+        if name in self:
+            return self._values[name]
+        return default
 
     def json(self, name: str) -> Any:
         """The value that a text holds as JSON."""
@@ -167,6 +176,8 @@ class Config:
 
     def integers(self, name: str, n: int, least: int, most: int) -> list[int]:
         """A list of `n` integers within bounds, as JSON."""
+        if len(self[name]) > 22 * n + 2:
+            raise PayloadError(key(name), f"{n} integers", "a longer text")
         values = self.json(name)
         if not isinstance(values, list) or len(values) != n:
             raise PayloadError(key(name), f"{n} integers", type(values).__name__)

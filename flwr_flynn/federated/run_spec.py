@@ -231,7 +231,7 @@ class RunSpec:
             bound = None
             if "bound" in config:
                 bound = announced_bound(config)
-            weight = config["class_weight"]
+            weight = config.get("class_weight")
             run = cls(
                 parsed, classes, mechanism, bound, announced_names(config), weight
             )

@@ -34,7 +34,7 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
-from tests.fakes import evaluation_of
+from tests.fakes import evaluation_of, tally_of
 from tests.federated.hostile import ANY, REPLIES, REQUESTS, TWO, Row, Spoil
 from tests.federated.runs import (
     AUTO,
@@ -91,7 +91,8 @@ class Case:
     def takes_counted(self) -> bool:
         """True if only parties whose counts are in the sum answer."""
         return isinstance(self.request, RunRequest) and not isinstance(
-            self.request, CountsRequest | EvaluationRequest
+            self.request,
+            CountsRequest | WithdrawRequest | UpdateRequest | EvaluationRequest,
         )
 
     def party(self, places: Any, **options: Any) -> Party:
@@ -115,8 +116,15 @@ class Case:
         """The statistic of some samples, over the wire and back."""
         statistic = statistic_of(self.request, self.party(places), self.member(places))
         if statistic is None:
-            return self.request.zero
+            return self.zero
         return statistic
+
+    @property
+    def zero(self) -> Any:
+        """The statistic of no samples."""
+        if isinstance(self.request, SchemaRequest):
+            return tally_of(self.request).start
+        return self.request.of_parts(self.request.layout.zeros(), 0)
 
     def steps(self) -> Exchange:
         """A run in which this phase is due."""

@@ -26,7 +26,7 @@ from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
-from tests.fakes import config_of, dealt
+from tests.fakes import config_of, dealt, tally_of
 from tests.flower.networks import Api, Legacy, Messages
 
 X, Y = load_iris(return_X_y=True)
@@ -154,7 +154,7 @@ def statistic_of(
 ) -> Any:
     """The statistic that a party sends, as the server reads it."""
     reply = replied(request, party)
-    return request.read(codec.read_tensors(reply.tensors), reply, member)
+    return tally_of(request).read(codec.read_tensors(reply.tensors), reply, member)
 
 
 DUE = ""

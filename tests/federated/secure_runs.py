@@ -79,7 +79,7 @@ class Masked(Exchange):
                 continue
             (vector,) = answer.arrays
             assert vector.dtype == np.int64
-            assert vector.shape == (ask.request.n_entries,)
+            assert vector.shape == (ask.request.layout.n_entries,)
             assert np.abs(vector).max(initial=0) <= ask.request.bound
             assert answer.n_examples == 1
             assert answer.metrics.keys() == {"flynn-party"}

@@ -17,7 +17,7 @@ from flwr_flynn import ClassCounts
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect
 from flwr_flynn.federated.compression import pack
-from flwr_flynn.federated.phases.counts import CountsRequest, no_counts
+from flwr_flynn.federated.phases.counts import CountsRequest, CountsTally, no_counts
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.model.counts import CountsOfSpecs
@@ -28,13 +28,13 @@ class Counting:
     """A roster and a sum, to which batches are added."""
 
     def __init__(self, **limits: Any) -> None:
-        self.request = CountsRequest(RUN, **limits)
+        self.tally = CountsTally(CountsRequest(RUN), RUN, **limits)
         self.roster = Roster()
         self.total = no_counts(RUN)
 
     def check(self, *replies: Reply) -> Batch[CountsOfSpecs]:
         batch = Batch(self.total)
-        collect(self.request, batch, self.roster, self.roster, replies)
+        collect(self.tally, batch, self.roster, self.roster, replies)
         return batch
 
     def take(self, *replies: Reply) -> Batch[CountsOfSpecs]:
@@ -111,11 +111,20 @@ def test_a_party_has_the_influence_of_its_samples(
     assert server.roster.missing == {}  # nothing is changed before the reply is counted
 
 
-@pytest.mark.parametrize("where", ["read", "digests", "load", "match", "add"])
+RAISING = {
+    "read": CountsTally,
+    "facts": CountsTally,
+    "load": CountsTally,
+    "match": CountsTally,
+    "_combined": CountsOfSpecs,
+}
+
+
+@pytest.mark.parametrize("where", RAISING)
 def test_whatever_a_reply_raises_is_its_sender_s_refusal(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = getattr(CountsRequest, where)
+    original = getattr(RAISING[where], where)
     calls = iter(range(100))
 
     def broken(*args: Any) -> Any:
@@ -124,7 +133,7 @@ def test_whatever_a_reply_raises_is_its_sender_s_refusal(
         return original(*args)
 
     server = Counting()
-    monkeypatch.setattr(CountsRequest, where, broken)
+    monkeypatch.setattr(RAISING[where], where, broken)
     batch = server.take(
         good_reply("1"),
         good_reply("2", seed=2, flynn_party="Ulm"),

@@ -28,7 +28,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.privacy.ledger import Budget, Policy
-from tests.fakes import config_of
+from tests.fakes import config_of, summed, tally_of
 from tests.federated.hostile import integers
 from tests.federated.registry import (
     BOUND,
@@ -89,7 +89,7 @@ def test_sums_of_any_partition_and_order_are_pooled(
     name: str, owners: list[int], order: list[int]
 ) -> None:
     case = CASES[name]
-    total = case.request.zero
+    total = case.zero
     # Numbers that own nothing are parties without samples.
     for party in order:
         total = total + case.of(SOME[np.array(owners) == party])
@@ -105,7 +105,7 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
     case = CASES[name]
     leaves = np.isin(np.arange(12), list(gone))
     assert POOLED[name] - case.of(SOME[leaves]) == case.of(SOME[~leaves])
-    assert POOLED[name] - POOLED[name] == case.request.zero
+    assert POOLED[name] - POOLED[name] == case.zero
 
 
 @pytest.mark.parametrize("name", SECURE)
@@ -118,16 +118,16 @@ def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
     bounds = list[int]()
     for cid in range(4):
         party = case.party(SOME[np.array(owners) == cid])
-        party.mask = lambda bound, *_: bounds.append(bound)
+        party = replace(party, mask=lambda bound, *_: bounds.append(bound))
         answer = party.answer(config_of(request), request.arrays(), "train")
         assert REFUSED not in answer.metrics
         (vector,) = answer.arrays
         assert vector.dtype == np.int64
-        assert vector.shape == (request.n_entries,)
+        assert vector.shape == (request.layout.n_entries,)
         assert np.abs(vector).max(initial=0) <= BOUND
         answers[str(cid)] = answer
     assert set(bounds) == {BOUND}
-    total = request.summed(mean_of(answers))
+    total = summed(request, mean_of(answers))
     assert case.shown(total) == case.shown(SECURE_TOTALS[name])
 
 
@@ -152,22 +152,22 @@ HOSTILE_SUMS = {
 @pytest.mark.parametrize("name", SECURE)
 def test_a_hostile_secure_sum_is_refused(name: str, change: str) -> None:
     request = SECURE[name]
-    arrays = HOSTILE_SUMS[change](np.zeros(request.n_entries))
+    arrays = HOSTILE_SUMS[change](np.zeros(request.layout.n_entries))
     with pytest.raises(PayloadError):
-        request.summed([reply_with(cid, *arrays) for cid in "012"])
+        summed(request, [reply_with(cid, *arrays) for cid in "012"])
 
 
 @pytest.mark.parametrize("name", SECURE)
 def test_a_secure_sum_that_differs_between_its_copies_is_refused(name: str) -> None:
     request = SECURE[name]
-    zeros = np.zeros(request.n_entries)
+    zeros = np.zeros(request.layout.n_entries)
     copies = [
         reply_with("0", zeros),
         reply_with("1", zeros),
         reply_with("2", zeros + 1),
     ]
     with pytest.raises(PayloadError):
-        request.summed(copies)
+        summed(request, copies)
 
 
 def squares(size: int) -> Tables:
@@ -202,7 +202,7 @@ def test_statistics_of_different_requests_do_not_add(
 @pytest.mark.parametrize("kind", ["columns", "counts"])
 def test_what_is_not_in_a_sum_cannot_be_taken_out(kind: str) -> None:
     with pytest.raises((CountsError, DataError)):
-        _ = CASES[kind].request.zero - POOLED[kind]
+        _ = CASES[kind].zero - POOLED[kind]
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))
@@ -253,14 +253,15 @@ def test_a_request_survives_its_config(case: Case) -> None:
     before: Any = case.request
     config = before.to_config()
     arrays = before.arrays()
-    again = type(before).from_config(Config(config), arrays, case.party(SOME))
+    declared = Config(config, before.entries)
+    again = type(before).from_config(declared, arrays, case.party(SOME).options)
     assert again.to_config() == config
     assert list(map(written, again.arrays())) == list(map(written, arrays))
     assert again.discloses == before.discloses
     assert again.channel == before.channel
-    assert again.n_entries == before.n_entries
-    shapes = [field.shape for field in before.layout]
-    assert [field.shape for field in again.layout] == shapes
+    assert again.layout.n_entries == before.layout.n_entries
+    shapes = [field.shape for field in before.layout.fields]
+    assert [field.shape for field in again.layout.fields] == shapes
 
 
 def written(array: np.ndarray) -> Any:
@@ -500,7 +501,7 @@ def read(name: str, arrays: Any, n_examples: Any) -> Any:
     """The statistic that a server reads in some arrays."""
     case = CASES[name]
     reply = Reply("1", (), n_examples, {})
-    return case.request.read(arrays, reply, case.member(SOME))
+    return tally_of(case.request).read(arrays, reply, case.member(SOME))
 
 
 @cache
@@ -565,7 +566,7 @@ def test_a_reply_with_more_or_fewer_arrays_is_refused(name: str) -> None:
 def test_a_reply_with_an_integer_out_of_its_bounds_is_refused(name: str) -> None:
     request = CASES[name].request
     n = good_reply(name).n_examples
-    sizes = request.sizes_of(Reply("1", (), n, {}), CASES[name].member(SOME))
+    sizes = tally_of(request).sizes_of(Reply("1", (), n, {}), CASES[name].member(SOME))
     fields = request.fields(sizes)
     good = request.parts(POOLED[name])
     for field, part in zip(fields, good, strict=True):
@@ -593,7 +594,9 @@ def values_outside(field: Field) -> list[int]:
     return above
 
 
-PACKED = [name for name, case in CASES.items() if case.request.layout[-1].form != PLAIN]
+PACKED = [
+    name for name, case in CASES.items() if case.request.layout.fields[-1].form != PLAIN
+]
 """Requests whose last array is packed; any other is as large as its message."""
 
 
@@ -604,7 +607,7 @@ def test_a_small_reply_makes_nobody_allocate_much(name: str) -> None:
     The server reads no more of them than it expects.
     """
     request = CASES[name].request
-    fields = request.layout
+    fields = request.layout.fields
     wide = replace(fields[-1], shape=(1, 10**7), most=0, is_open=False)
     bomb = to_arrays([wide], [np.zeros((1, 10**7), np.int64)])
     good = to_arrays(fields, request.parts(POOLED[name]))

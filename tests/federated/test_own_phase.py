@@ -44,6 +44,7 @@ from tests.federated.secure_runs import BOUND, Masked
 from tests.own_phase_app.own_phase_app.histogram import (
     HISTOGRAM,
     HistogramRequest,
+    HistogramTally,
     histogram,
     with_histogram,
 )
@@ -113,7 +114,7 @@ OTHER = replace(
     HISTOGRAM,
     name="other",
     channel=EVALUATE,
-    request=lambda *_: OtherRequest(4, NAMES, 20),
+    tally=lambda *_: HistogramTally(OtherRequest(4, NAMES, 20)),
     resumes_at=("columns", "counts", "selection"),
     fold=lambda state, *_: state.with_result("other", True),
 )
@@ -213,7 +214,9 @@ class LaterRequest(HistogramRequest):
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_it_may_go_over_the_other_channel(driver: str) -> None:
     phase = replace(
-        HISTOGRAM, channel=EVALUATE, request=lambda *_: LaterRequest(4, NAMES, 20)
+        HISTOGRAM,
+        channel=EVALUATE,
+        tally=lambda *_: HistogramTally(LaterRequest(4, NAMES, 20)),
     )
     counting, *rest = phases_of(RunOptions(**options_for(GRID)))
     run = DRIVERS[driver](

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
+from dataclasses import fields as fields_of
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -17,8 +18,8 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from flwr_flynn.errors import ConfigError, DataError, PayloadError, PrivacyError
-from flwr_flynn.federated import codec, sample_access
+from flwr_flynn.errors import ConfigError, DataError, PayloadError
+from flwr_flynn.federated import codec, views
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
@@ -39,10 +40,12 @@ from flwr_flynn.federated.protocol import (
     UNKEPT,
     Answer,
     Config,
+    Entry,
 )
+from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.sample_access import no_mask
+from flwr_flynn.federated.views import View, no_mask
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
@@ -138,9 +141,13 @@ class Greedy(Request[Tables]):
     def to_config(self) -> dict[str, Any]:
         return {"flynn-declares": self.declares, "flynn-wants": self.wants}
 
+    entries: ClassVar = {"declares": Entry(str, 20), "wants": Entry(str, 20)}
+
     @classmethod
-    def from_config(cls, config: Config, arrays: Sequence[Any], party: Party) -> Greedy:
-        return cls(config.text("declares", 20), config.text("wants", 20))
+    def from_config(
+        cls, config: Config, arrays: Sequence[Any], options: PartyOptions
+    ) -> Greedy:
+        return cls(config["declares"], config["wants"])
 
     @property
     def discloses(self) -> str:
@@ -152,13 +159,15 @@ class Greedy(Request[Tables]):
             return 256
         return None
 
-    def compute(self, party: Party) -> Answer:
-        TAKES[self.wants](party)
+    def answer(self, view: View) -> Answer:
+        TAKES[self.wants](view)
         self.got.append(self.wants)
         return Answer()
 
-    # Its answer has no arrays.
-    fields = measured = parts = of_parts = None  # type: ignore[assignment]
+    def fields(self, sizes: Sizes) -> list[Field]:
+        return []
+
+    measured = of_parts = None  # type: ignore[assignment]
 
 
 def any_party(is_private: bool, folder: Path, **options: Any) -> Party:
@@ -197,14 +206,31 @@ def test_a_request_gets_what_it_declares(
 
 
 @pytest.mark.parametrize("is_private", [False, True])
-@pytest.mark.parametrize("take", TAKES)
-def test_between_requests_nothing_is_to_be_had(
-    take: str, is_private: bool, tmp_path: Path
+def test_an_answer_changes_nothing_of_a_party_or_its_views(
+    is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    who = any_party(is_private, tmp_path)
-    ask(who, CountsRequest(RUN))
-    with pytest.raises(PrivacyError):
-        TAKES[take](who)
+    """Whatever is asked: samples are cached in the loader, and nothing else is kept."""
+    who = any_party(is_private, tmp_path, mask=lambda *_: None)
+    views: list[View] = []
+    granted = Party._granted
+
+    def noted(self: Party, request: Any) -> View:
+        views.append(granted(self, request))
+        return views[-1]
+
+    monkeypatch.setattr(Party, "_granted", noted)
+    before = dict(vars(who))
+    for request in REQUESTS.values():
+        ask(who, request)
+    assert vars(who) == before
+    for view in views:
+        fields = {field.name: getattr(view, field.name) for field in fields_of(view)}
+        assert vars(view) == fields
+        assert view.loader is who.loader
+        with pytest.raises(FrozenInstanceError):
+            view.grant = view.grant  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        who.loader = who.loader  # type: ignore[misc]
 
 
 def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again(
@@ -348,17 +374,15 @@ def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
     with raises(
         PayloadError, field="memory", expected="at most 1.0 MiB", got="2.0 MiB"
     ):
-        party(memory_limit=2**20).check_memory(2**21, "all of it")
+        PartyOptions(memory_limit=2**20).check_memory(2**21, "all of it")
 
 
 def test_long_hashing_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
-    monkeypatch.setattr(
-        sample_access, "time", SimpleNamespace(monotonic=lambda: next(seconds))
-    )
-    hashed = sample_access.progress(4000)
+    monkeypatch.setattr(views, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    hashed = views.progress(4000)
     for _ in range(4):
         hashed(1000)
     assert [record.args for record in caplog.records] == [(2000, 4000), (4000, 4000)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -14,8 +15,8 @@ from flwr_flynn import __version__
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import phases
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.protocol import PHASE, VERSION, Config, Reply, key
-from flwr_flynn.federated.request import Request, register, request_of
+from flwr_flynn.federated.protocol import PHASE, VERSION, Config, Entry, Reply, key
+from flwr_flynn.federated.request import Request, kind_of, register
 from tests.raising import raises
 
 
@@ -56,7 +57,7 @@ def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
 )
 def test_an_unknown_phase_is_refused(name: Any) -> None:
     with raises(PayloadError, field=PHASE):
-        request_of({PHASE: name})
+        kind_of({PHASE: name})
 
 
 @pytest.mark.parametrize(
@@ -66,12 +67,12 @@ def test_a_server_of_another_minor_version_is_declined_by_both_versions(
     version: str,
 ) -> None:
     patch = ".".join([*__version__.split(".")[:2], "99"])
-    assert request_of({PHASE: "counts", VERSION: patch}) is CountsRequest
+    assert kind_of({PHASE: "counts", VERSION: patch}) is CountsRequest
     for phase in ("counts", "a phase of tomorrow"):
         with raises(
             PayloadError, field=VERSION, expected=__version__, got=version
         ) as error:
-            request_of({PHASE: phase, VERSION: version})
+            kind_of({PHASE: phase, VERSION: version})
         assert __version__ in str(error.value)
         assert repr(version) in str(error.value)
 
@@ -82,7 +83,7 @@ def test_two_requests_of_one_name_are_an_error_of_the_program() -> None:
 
     with raises(ConfigError, field="phase", got="'counts' of CountsRequest"):
         register(Counts)
-    assert request_of({PHASE: "counts"}) is CountsRequest
+    assert kind_of({PHASE: "counts"}) is CountsRequest
 
 
 def test_fields_are_read_by_their_types_and_sizes() -> None:
@@ -92,42 +93,68 @@ def test_fields_are_read_by_their_types_and_sizes() -> None:
             "flynn-list": "[1]",
             "flynn-n-bins": 3,
             "flynn-tries": True,
-        }
+            "the users own": None,
+        },
+        {
+            "text": Entry(str, 3),
+            "list": Entry(str, 3),
+            "n_bins": Entry(int, 3, least=3),
+            "tries": Entry(bool),
+            "bins": Entry(bytes, 3, is_needed=False),
+        },
     )
-    assert config.text("text", 3) == "abc"
-    assert config.json("list", 3) == [1]
-    assert config.integer("n_bins", 3, 3) == 3
-    assert config.boolean("tries") is True
+    assert config["text"] == "abc"
+    assert config.json("list") == [1]
+    assert config["n_bins"] == 3
+    assert config["tries"] is True
     assert "n_bins" in config
     assert "bins" not in config
 
 
-OTHERS: dict[str, Any] = {
-    "text": (None, 3, b"x", True, "x" * 9),
-    "json": (None, 3, "{", "[" * 8, "x" * 9),
-    "integer": (None, "3", 3.0, True, 0, 9, 2**70),
-    "boolean": (None, 0, 1, "True"),
+OTHERS: dict[Entry, Any] = {
+    Entry(str, 8): (None, 3, b"x", True, "x" * 9),
+    Entry(bytes, 8): (None, 3, "x", True, b"x" * 9),
+    Entry(int, 8, least=1): (None, "3", 3.0, True, 0, 9, 2**70),
+    Entry(bool): (None, 0, 1, "True"),
 }
-BOUNDS: dict[str, Any] = {"text": (8,), "json": (8,), "integer": (1, 8), "boolean": ()}
 
 
 @pytest.mark.parametrize(
-    ("read", "value"),
-    [(read, value) for read, values in OTHERS.items() for value in values],
+    ("entry", "value"),
+    [(entry, value) for entry, values in OTHERS.items() for value in values],
 )
 def test_any_other_value_is_refused_with_the_name_of_its_field(
-    read: str, value: Any
+    entry: Entry, value: Any
 ) -> None:
-    config = Config({} if value is None else {"flynn-n-bins": value})
+    entries = {}
+    if value is not None:
+        entries["flynn-n-bins"] = value
     with raises(PayloadError, field="flynn-n-bins"):
-        getattr(config, read)("n_bins", *BOUNDS[read])
+        Config(entries, {"n_bins": entry})
+    if value is None:
+        Config(entries, {"n_bins": replace(entry, is_needed=False)})
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 10**6, "NaN,"])
+def test_a_text_that_is_no_json_is_refused(text: str) -> None:
+    config = Config({"flynn-n": text}, {"n": Entry(str, 10**6)})
+    with raises(PayloadError, field="flynn-n"):
+        config.json("n")
+
+
+@pytest.mark.parametrize("name", ["flynn-feature-names", "flynn-", "flynn-PHASE"])
+def test_an_entry_that_a_request_does_not_declare_is_refused(name: str) -> None:
+    with raises(PayloadError, field=name):
+        Config({"flynn-n": 1, name: 1}, {"n": Entry(int, 1)})
 
 
 @pytest.mark.parametrize("value", ["x" * 10**6, 10**400])
-@pytest.mark.parametrize("read", BOUNDS)
-def test_a_refusal_does_not_repeat_all_of_a_long_value(read: str, value: Any) -> None:
+@pytest.mark.parametrize("entry", OTHERS)
+def test_a_refusal_does_not_repeat_all_of_a_long_value(
+    entry: Entry, value: Any
+) -> None:
     with pytest.raises(PayloadError) as error:
-        getattr(Config({"flynn-n": value}), read)("n", *BOUNDS[read])
+        Config({"flynn-n": value}, {"n": entry})
     assert len(str(error.value)) < 300
 
 

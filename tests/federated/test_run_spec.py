@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.announced_specs import FINGERPRINTS
 from flwr_flynn.federated.protocol import Config
-from flwr_flynn.federated.run_spec import RunSpec, announced_names
+from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec, announced_names
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.privacy import LaplaceCounts
@@ -34,7 +35,7 @@ def read(run: RunSpec, **changes: Any) -> RunSpec:
         **run.to_config(),
         **{f"flynn-{name.replace('_', '-')}": value for name, value in changes.items()},
     }
-    return RunSpec.from_config(Config(entries))
+    return RunSpec.from_config(Config(entries, RUN_ENTRIES))
 
 
 @given(
@@ -73,7 +74,7 @@ EXTREME = HashSpec(
 )
 def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
     again = read(run)
-    config = Config(run.to_config())
+    config = Config(run.to_config(), RUN_ENTRIES)
     assert again == run
     assert again.specs == run.specs
     assert run.mode == mode
@@ -141,7 +142,7 @@ def test_specs_that_share_a_vector_send_it_once() -> None:
     values = json.loads(zlib.decompress(config["flynn-specs"]))  # type: ignore[arg-type]
     assert [spec["center"] for spec in values] == [list(center), {"as": 0}, {"as": 0}]
     assert values[2]["scale"] == list(center)
-    assert RunSpec.from_config(Config(config)).specs == tuple(specs)
+    assert RunSpec.from_config(Config(config, RUN_ENTRIES)).specs == tuple(specs)
 
 
 def test_references_are_no_way_to_have_a_party_expand_a_short_text(
@@ -153,11 +154,11 @@ def test_references_are_no_way_to_have_a_party_expand_a_short_text(
     config = RunSpec(
         [replace(coded, seed=seed) for seed in range(5)], CLASSES
     ).to_config()
-    assert len(RunSpec.from_config(Config(config)).specs) == 5
+    assert len(RunSpec.from_config(Config(config, RUN_ENTRIES)).specs) == 5
     # The text keeps to this version.
     monkeypatch.setattr("flwr_flynn.federated.announced_specs.MAX_CHARS", 20_000)
     with raises(PayloadError, field="flynn-specs", got="12800"):
-        RunSpec.from_config(Config(config))
+        RunSpec.from_config(Config(config, RUN_ENTRIES))
 
 
 def deflated(text: str) -> bytes:
@@ -260,7 +261,9 @@ def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None
     else:
         text = announced
     with pytest.raises(PayloadError) as error:
-        RunSpec(GRID, CLASSES).agree_on_rows(Config({"flynn-fingerprints": text}))
+        RunSpec(GRID, CLASSES).agree_on_rows(
+            Config({"flynn-fingerprints": text}, {"fingerprints": FINGERPRINTS})
+        )
     assert error.value.field in ("fingerprint", "flynn-fingerprints")
 
 

@@ -36,7 +36,7 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import ExchangeResult, Run
-from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import (
     GaussianCounts,
@@ -199,7 +199,7 @@ def test_a_failed_count_is_charged_and_does_not_say_why(
 
     client = party(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR, logger="flwr"):
-        patch.setattr("flwr_flynn.federated.sample_access.fitting", fails)
+        patch.setattr("flwr_flynn.federated.views.fitting", fails)
         assert refusal(client) == "phase counts failed at this party"
     assert "secret" in caplog.text
     assert client.party.options.budget.spent() == (1.0, 0.0)
@@ -254,7 +254,7 @@ def test_hostile_mechanisms_are_refused(text: Any, tmp_path: Path) -> None:
     assert refusal(party(tmp_path), config)
     assert not (tmp_path / "state").exists()
     with pytest.raises(PayloadError):
-        RunSpec.from_config(Config(config))
+        RunSpec.from_config(Config(config, RUN_ENTRIES))
 
 
 # ---- the server

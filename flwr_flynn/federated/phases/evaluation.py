@@ -322,7 +322,7 @@ class EvaluationRequest(RunRequest[Tables]):
         with refusing():
             members = codec.announced_members(config, run, counts)
             model = model_of_members(run, members, gram)
-        return cls(run, model, n_releases, config["tries"], config["group"] or "")
+        return cls(run, model, n_releases, config["tries"], config.get("group", ""))
 
     @property
     def bound(self) -> int | None:

@@ -14,12 +14,13 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.phases.columns import ColumnsRequest, memory_of_sums
 from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_cells import coarse
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from tests.fakes import config_of
+from tests.fakes import config_of, tally_of
 from tests.federated.runs import (
     AUTO,
     LABELS,
@@ -27,6 +28,7 @@ from tests.federated.runs import (
     X,
     Y,
     exchange,
+    refusal,
     replied,
     statistic_of,
 )
@@ -44,11 +46,9 @@ def histograms(places: Any, least: int = 1) -> ColumnHistograms:
 
 
 def test_a_request_makes_the_round_trip() -> None:
-    request = ColumnsRequest(4, np.array(NAMES), list("wxyz"))
-    assert (
-        ColumnsRequest.from_config(Config(request.to_config()), [], party_of(X, LABELS))
-        == request
-    )
+    request = ColumnsRequest(4, NAMES, tuple("wxyz"))
+    config = Config(request.to_config(), ColumnsRequest.entries)
+    assert ColumnsRequest.from_config(config, [], PartyOptions()) == request
 
 
 def test_the_memory_limit_is_asked_before_anything_is_counted(
@@ -62,7 +62,7 @@ def test_the_memory_limit_is_asked_before_anything_is_counted(
     monkeypatch.setattr(
         ColumnHistograms, "from_data", lambda *_: pytest.fail("counted")
     )
-    for limit in (REQUEST.memory_needed - 1, needed - 1):
+    for limit in (memory_of_sums(4, 3) - 1, needed - 1):
         refused = replied(REQUEST, party_of(X, LABELS, memory_limit=limit)).metrics[
             REFUSED
         ]
@@ -90,14 +90,14 @@ def of_told() -> ColumnHistograms:
     )
 
 
-@pytest.mark.parametrize("floor", [0, 1, 3, 5, 97, 10**6, None, "1"])
+@pytest.mark.parametrize("floor", [0, 1, 3, 5, 97, 10**6, "1"])
 def test_the_floor_is_the_party_s_own(floor: Any) -> None:
     """A request has none: another one would have the party tell of other values."""
     request = ColumnsRequest(1, ("a",))
     party = party_of(SWEPT[MET, None], np.full(97, "a"))
-    sizes, *packed = party.answer(
-        {**config_of(request), "flynn-min-examples": floor}
-    ).arrays
+    entries = {"flynn-min-examples": floor}
+    assert refusal(request, party, entries).startswith("flynn-min-examples: ")
+    sizes, *packed = party.answer(config_of(request)).arrays
     gaps, counts = (unpack_numbers(table, 10**6, 2**63 - 1) for table in packed)
     assert ColumnHistograms(1, sizes, np.cumsum(gaps + 1) - 1, counts + 1) == of_told()
 
@@ -162,11 +162,12 @@ def test_gaps_that_wrap_around_and_too_large_histograms_are_refused(
     n_features: int, n: int, gaps: Any
 ) -> None:
     request = ColumnsRequest(n_features, NAMES)
-    assert request.capacity // 1024 < 2**53
+    tally = tally_of(request)
+    assert tally.capacity // 1024 < 2**53
     arrays = [
         np.array([n, 0, 0]),
         pack_numbers(np.array(gaps)),
         pack_numbers(np.full(len(gaps), n - 1)),
     ]
     with raises(PayloadError, field="histograms"):
-        request.read(arrays, Reply("1", (), n, {}), None)
+        tally.read(arrays, Reply("1", (), n, {}), None)

@@ -11,7 +11,14 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest, no_counts
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.phases.counts import (
+    CountsChange,
+    CountsRequest,
+    CountsTally,
+    WithdrawRequest,
+    no_counts,
+)
 from flwr_flynn.federated.private_rows import inputs_of
 from flwr_flynn.federated.protocol import NOISY_EXAMPLES, TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster, Sender
@@ -19,7 +26,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import encode_release
+from tests.fakes import encode_release, tally_of
 from tests.federated.runs import (
     GRID,
     LABELS,
@@ -51,7 +58,7 @@ def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:
 
 def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
     reply = Reply("1", codec.write_tensors(arrays), n, {})
-    return request.read(codec.read_tensors(reply.tensors), reply, None)
+    return tally_of(request).read(codec.read_tensors(reply.tensors), reply, None)
 
 
 def test_a_party_counts_by_every_spec() -> None:
@@ -59,10 +66,12 @@ def test_a_party_counts_by_every_spec() -> None:
     assert statistic == CountsOfSpecs(
         tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID)
     )
-    assert REQUEST.sizes(statistic).tolist() == [50, 50, 50]
-    assert REQUEST.digests(statistic) == statistic.sha256
-    assert REQUEST.load(statistic) == 150
-    assert REQUEST.capacity == min(codec.capacity(hasher) for hasher in RUN.hashers)
+    tally = tally_of(REQUEST)
+    facts = tally.facts(statistic, 0)
+    assert facts.sizes.tolist() == [50, 50, 50]
+    assert facts.digests == statistic.sha256
+    assert tally.load(statistic) == 150
+    assert tally.capacity == min(codec.capacity(hasher) for hasher in RUN.hashers)
 
 
 def test_threads_change_nothing() -> None:
@@ -88,22 +97,18 @@ def test_a_party_that_was_refused_may_mend_its_counts() -> None:
 def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = Config(REQUEST.to_config())
+    config = Config(REQUEST.to_config(), CountsRequest.entries)
     needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9
     needed += 64 * (32 * 4 + 8 * max(map(inputs_of, GRID)))  # 64 rows
     assert (
-        CountsRequest.from_config(
-            config, [], party_of(X, LABELS, memory_limit=needed)
-        ).run
+        CountsRequest.from_config(config, [], PartyOptions(memory_limit=needed)).run
         == RUN
     )
     monkeypatch.setattr(
         RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows")
     )
     with raises(PayloadError, field="memory"):
-        CountsRequest.from_config(
-            config, [], party_of(X, LABELS, memory_limit=needed - 1)
-        )
+        CountsRequest.from_config(config, [], PartyOptions(memory_limit=needed - 1))
 
 
 # ---- noisy counts
@@ -113,8 +118,9 @@ def test_noisy_counts_are_read_with_one_sample_announced() -> None:
     release = NOISE.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
     arrays = encode_release(release, NOISE)
     assert read(NOISY, arrays, NOISY_EXAMPLES).parts[0] == release
-    assert NOISY.sizes(read(NOISY, arrays, 1)) is None
-    assert NOISY.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
+    tally = tally_of(NOISY)
+    assert tally.facts(read(NOISY, arrays, 1), 0).sizes is None
+    assert tally.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
 
 
 # ---- members
@@ -126,15 +132,18 @@ def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
         Member("a", "1", sha256=("x",) * 2, proof="p"),
         Member("a", "2", sha256=statistic.sha256, proof="p"),
     ]
-    request = WithdrawRequest(RUN, roster=Roster(members))
-    assert request.match(statistic, Sender("9", "a", "p"), set()) == 1
+    tally = CountsTally(WithdrawRequest(RUN), RUN, roster=Roster(members))
+    change = CountsChange(statistic)
+    assert tally.match(change, Sender("9", "a", "p"), set()) == 1
     with pytest.raises(PayloadError):
-        request.match(statistic, Sender("9", "a", "p"), {1})
-    assert request.add(statistic, statistic) == no_counts(RUN)
-    assert request.load(statistic) == 0  # it takes no room
+        tally.match(change, Sender("9", "a", "p"), {1})
+    assert statistic + change == no_counts(RUN)
+    assert tally.load(change) == 0  # it takes no room
 
 
 def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
-    request = WithdrawRequest(RUN, roster=Roster([Member("a", "1")]))
+    roster = Roster([Member("a", "1")])
+    tally = CountsTally(WithdrawRequest(RUN), RUN, roster=roster)
+    change = CountsChange(CountsOfSpecs(tuple(counts())))
     with raises(PayloadError, field="member", got="added by a secure sum"):
-        request.match(CountsOfSpecs(tuple(counts())), Sender("1", "a"), set())
+        tally.match(change, Sender("1", "a"), set())

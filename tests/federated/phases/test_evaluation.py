@@ -32,7 +32,7 @@ from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from tests.fakes import evaluation_of
+from tests.fakes import evaluation_of, tally_of
 from tests.federated.registry import CASES
 from tests.federated.runs import (
     GRID,
@@ -125,7 +125,7 @@ def test_many_test_samples_are_tried_in_batches(
 ) -> None:
     party = party_of(X, LABELS, convert(X), LABELS)
     whole = replied(REQUEST, party)
-    monkeypatch.setattr("flwr_flynn.federated.sample_access._SCORES", 256 * 7)
+    monkeypatch.setattr("flwr_flynn.federated.views._SCORES", 256 * 7)
     assert replied(REQUEST, party) == whole
 
 
@@ -209,9 +209,11 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
 def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
     request = replace(REQUEST, tries=False)
     reply = with_matrix(replied(request, party_of(X, LABELS)), GOOD)
-    assert request.read(codec.read_tensors(reply.tensors), reply, None) is None
+    assert (
+        tally_of(request).read(codec.read_tensors(reply.tensors), reply, None) is None
+    )
     with pytest.raises(PayloadError):
-        REQUEST.read([], reply, None)
+        tally_of(REQUEST).read([], reply, None)
 
 
 def test_who_could_not_keep_the_model_is_told() -> None:
@@ -331,7 +333,7 @@ def test_class_prior_is_hidden(
 def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused(request_: Any) -> None:
     reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
     with pytest.raises(PayloadError):
-        request_.read(codec.read_tensors(reply.tensors), reply, None)
+        tally_of(request_).read(codec.read_tensors(reply.tensors), reply, None)
 
 
 # ---- histograms of scores

@@ -18,10 +18,12 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
+from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.phases.gram import GramRequest
-from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config
+from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.views import view_of
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import (
@@ -201,7 +203,7 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
         memory_needed(SPEC, 3) + 32 * 9,
         sum(memory_needed(spec, 3) for spec in TWO) + 64 * 64 * 3,
     )
-    results = 24 * (6 * N_LEVELS + N_SUMS)
+    results = 24 * (2 * 9 + 6 * N_LEVELS + N_SUMS)
     if request_ is MODEL:
         needed = max(model_needs, results)
     else:
@@ -253,13 +255,14 @@ def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> No
 
 def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> None:
     steps = counted()
-    steps.parties["3"].options = PartyOptions(name="party-3", min_examples=1)
+    options = PartyOptions(name="party-3", min_examples=1)
+    steps.parties["3"] = replace(steps.parties["3"], options=options)
     steps.step(DUE)
     missing = steps.run.state.absent("gram")
     assert list(missing) == ["party-3"]
     assert "node-config gram" in missing["party-3"]
     masked = party_of(X, LABELS, secure=True, evaluates=True)
-    masked.mask = lambda *_: None
+    masked = replace(masked, mask=lambda *_: None)
     secure = GramRequest(RunSpec(OWN, NAMES, bound=1024), (1, 1, 1))
     assert REFUSED not in masked.answer(config_of(secure), (), TRAIN).metrics
 
@@ -304,9 +307,10 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
         (SUMS, 1, everything),
     ):
         party = party_of(X[few], LABELS[few], min_examples=least, gram=True)
-        party._admitted = request.discloses
-        party.check_run(request.run, Config(request.to_config()))
-        assert request.measured(party) == (expected, 54)
+        asked = Asked(request.discloses, request.phase)
+        grant = decide(party.options, asked)
+        view = view_of(party.loader, party.options, grant, (), party.mask)
+        assert request.measured(view)[:2] == (expected, 54)
 
 
 def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:

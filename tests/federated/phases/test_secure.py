@@ -19,7 +19,7 @@ from flwr_flynn.federated.roster import Roster
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.secure_bound import LARGEST_BOUND, bound_for, check_room, room
-from tests.fakes import CLASSES, SPEC, counts_of, points
+from tests.fakes import CLASSES, SPEC, counts_of, points, tally_of
 from tests.raising import raises
 
 RUN = RunSpec(SPEC, CLASSES, bound=256)
@@ -38,7 +38,7 @@ def copies(array: np.ndarray, n: int = 3, **metrics: Any) -> list[Reply]:
 def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
     roster = roster or Roster()
     batch = Batch(no_counts(RUN))
-    collect(REQUEST, batch, roster, roster, replies)
+    collect(tally_of(REQUEST), batch, roster, roster, replies)
     return batch
 
 

@@ -29,6 +29,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.scoring import TEMPERATURES
 from flwr_flynn.model.selection import Choice, fit_members
+from tests.fakes import summed
 from tests.federated.runs import (
     AUTO,
     GRID,
@@ -92,11 +93,11 @@ def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
 
 def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
     request = replace(REQUEST, run=RunSpec(GRID, NAMES, bound=64))
-    vector = np.zeros(request.n_entries)
+    vector = np.zeros(request.layout.n_entries)
     vector[:3] = 51
     replies = [Reply(cid, codec.write_tensors([vector]), 1, {}) for cid in "123"]
     with raises(PayloadError, field="left out"):
-        request.summed(replies)
+        summed(request, replies)
 
 
 # ---- the result

@@ -21,7 +21,7 @@ from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
 from flwr_flynn.federated.protocol import Config
-from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
@@ -31,6 +31,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table_summary import TableSummary
+from tests.fakes import tally_of
 from tests.federated.runs import DRIVERS, refusal, replied, statistic_of
 from tests.federated.secure_runs import secretly
 from tests.raising import raises
@@ -235,16 +236,18 @@ SUMMARIES += [summary(["a", 120, {"number": 120}, 0, {"x" * 300: 1}])]
 def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
     request = SchemaRequest()
     arrays = [
-        request.layout[0].packed(np.frombuffer(values, np.uint8).astype(np.int64))
+        request.layout.fields[0].packed(
+            np.frombuffer(values, np.uint8).astype(np.int64)
+        )
     ]
     reply = replied(request, party())
     with pytest.raises(PayloadError):
-        request.read(arrays, reply, None)
+        tally_of(request).read(arrays, reply, None)
 
 
 def test_a_schema_that_a_server_announces_is_checked() -> None:
     run = RunSpec(HashSpec(SCHEMA.width, 64, 2, 4, 0), NAMES, feature_names=SCHEMA)
-    assert RunSpec.from_config(Config(run.to_config())) == run
+    assert RunSpec.from_config(Config(run.to_config(), RUN_ENTRIES)) == run
     names = {
         "flynn-feature-names": json.dumps(
             {"columns": [{"name": "a", "kind": "number"}]}

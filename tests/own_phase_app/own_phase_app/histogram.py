@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,15 @@ from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import codes_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.plan import phases_of
-from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, key
+from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Reply, Scalar, key
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
-from flwr_flynn.federated.request import Request, register
+from flwr_flynn.federated.request import Measured, Request, register
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.tally import Tally
+from flwr_flynn.federated.views import View
 from flwr_flynn.model.counts import Tables
 
 MOST_BINS = 1000
@@ -40,6 +42,11 @@ class HistogramRequest(Request[Tables]):
     n_bins: int
 
     phase = "histogram"
+    entries: ClassVar = {
+        "n_features": Entry(int, 2**31 - 1, least=1),
+        "classes": Entry(str, MAX_CHARS),
+        "n_bins": Entry(int, MOST_BINS, least=1),
+    }
 
     def to_config(self) -> dict[str, Scalar]:
         return {
@@ -50,27 +57,27 @@ class HistogramRequest(Request[Tables]):
 
     @classmethod
     def from_config(
-        cls, config: Config, arrays: Sequence[Any], party: Party
+        cls, config: Config, arrays: Sequence[Any], options: PartyOptions
     ) -> HistogramRequest:
-        classes = config.text("classes", MAX_CHARS).split(" ")
-        return cls(
-            config.integer("n_features", 1),
-            classes,
-            config.integer("n_bins", 1, MOST_BINS),
-        )
+        classes = config["classes"].split(" ")
+        return cls(config["n_features"], classes, config["n_bins"])
 
     def fields(self, sizes: Sizes) -> list[Field]:
         return [Field("histogram", (1, self.n_bins), sizes.total, PLAIN)]
 
-    def measured(self, party: Party) -> tuple[Tables, int]:
-        X, _ = party.labelled(lambda y: codes_of(self.classes, y), self.n_features)
-        return Tables((histogram(X, self.n_bins)[None],)), len(X)
+    def measured(self, view: View) -> Measured[Tables]:
+        X, _ = view.labelled(lambda y: codes_of(self.classes, y), self.n_features)
+        return Measured(Tables((histogram(X, self.n_bins)[None],)), len(X))
 
     def parts(self, statistic: Tables) -> list[Any]:
         return list(statistic.tables)
 
     def of_parts(self, parts: list[Any], n_parties: int) -> Tables:
         return Tables(tuple(parts))
+
+
+class HistogramTally(Tally[Tables]):
+    """Histograms that are added up, before anybody is counted."""
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         return Sizes(reply.announced, reply.announced)
@@ -90,15 +97,16 @@ def histogram(X: npt.NDArray[Any], n_bins: int) -> npt.NDArray[np.int64]:
     return np.bincount(bins, minlength=n_bins)
 
 
-def _request(state: RunState, context: Context) -> HistogramRequest:
-    return HistogramRequest(state.run_spec.spec.n_features, state.run_spec.classes, 20)
+def _tally(state: RunState, context: Context) -> HistogramTally:
+    run = state.run_spec
+    return HistogramTally(HistogramRequest(run.spec.n_features, run.classes, 20))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("histogram", batch.total.tables[0][0])
 
 
-HISTOGRAM = Phase("histogram", TRAIN, _request, _fold)
+HISTOGRAM = Phase("histogram", TRAIN, _tally, _fold)
 
 
 def with_histogram(**options: Any) -> dict[str, Any]:
