@@ -482,6 +482,8 @@ class Stop:
         total = ask.start
         for cid in batch.passed:
             total = total + read_of(request, replies, cid, known[cid])
+        if ask.phase.is_counting:
+            request = CountsRequest(request.run)
         assert as_bytes(request.parts(batch.total)) == as_bytes(request.parts(total))
         if not batch.passed:
             assert run.counted.members == members

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,10 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import CountsError, DataError, FlyNNError, PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.loader import Loader
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.phases.counts import no_counts
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.phases.counts import UpdateRequest, WithdrawRequest, no_counts
+from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Config, Reply, key
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes, to_arrays
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.roster import Member
@@ -264,6 +267,68 @@ def test_a_request_survives_its_config(case: Case) -> None:
     assert [field.shape for field in again.layout.fields] == shapes
 
 
+DECLARED = sorted({name for case in CASES.values() for name in case.request.entries})
+
+
+@pytest.mark.parametrize("name", [*CASES, *SECURE_CASES])
+def test_an_entry_of_other_requests_is_refused_and_no_sample_loaded(name: str) -> None:
+    """In 0.8 a schema request with names of features passed the floor by ids."""
+    case = {**CASES, **SECURE_CASES}[name]
+    request = case.request
+    party = case.party(SOME)
+    for entry in {*DECLARED, "bound", "by_class", "anything"} - {*request.entries}:
+        refused = refusal(request, party, {key(entry): "x"})
+        assert refused.startswith(f"{key(entry)}: ")
+    assert vars(party.loader) == vars(Loader(party.source))
+
+
+def functions_of(kind: type) -> set[str]:
+    """Names of the functions of a class of the package, inherited ones included."""
+    return {
+        name
+        for own in kind.__mro__
+        if own.__module__.startswith("flwr_flynn.")
+        for name, value in vars(own).items()
+        if isinstance(value, FunctionType | property | classmethod | staticmethod)
+        and not name.startswith("__")
+    }
+
+
+def functions_that_take(kinds: Sequence[type]) -> set[str]:
+    """Functions of the package's modules that take an instance of these classes."""
+    names = {kind.__name__ for kind in kinds}
+    takers = set()
+    for name, module in [*sys.modules.items()]:
+        if not name.startswith("flwr_flynn."):
+            continue
+        for function in vars(module).values():
+            if isinstance(function, FunctionType) and function.__module__ == name:
+                hints = {**function.__annotations__}
+                hints.pop("return", None)
+                texts = [text.split("[")[0] for text in map(str, hints.values())]
+                if names & {*texts}:
+                    takers.add(f"{name}.{function.__name__}")
+    return takers
+
+
+def test_a_request_and_its_tally_have_twelve_functions_at_most() -> None:
+    requests = [case.request for case in [*CASES.values(), *SECURE_CASES.values()]]
+    for sides in (
+        [*map(type, requests)],
+        [type(tally_of(request)) for request in requests],
+    ):
+        bases = {base for kind in sides for base in kind.__mro__} - {object}
+        takers = functions_that_take([*bases])
+        for kind in sides:
+            n_functions = len(functions_of(kind)) + len(takers)
+            assert n_functions <= 12, (kind, functions_of(kind), takers)
+
+
+def test_to_leave_or_to_change_is_no_kind_of_being_counted() -> None:
+    for kind in (WithdrawRequest, UpdateRequest):
+        assert CASES["counts"].request.__class__ not in kind.__mro__
+
+
 def written(array: np.ndarray) -> Any:
     """All that an array says."""
     return array.dtype, array.tolist()
@@ -275,13 +340,14 @@ def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(
 ) -> None:
     request = CASES[name].request
     party = CASES[name].party(SOME)
-    for key, value in config_of(request).items():
+    for entry, value in config_of(request).items():
         for other in (None, 7.5, "{", "x" * 10**6, b"\x00", [], "[[[]]]"):
             # Texts of these two have tests of their own.
-            has_tests = key in ("flynn-mode", "flynn-fingerprints")
+            has_tests = entry in ("flynn-mode", "flynn-fingerprints")
             if has_tests and type(other) is type(value):
                 continue
-            assert "failed" not in refusal(request, party, {key: other}), (key, other)
+            reason = refusal(request, party, {entry: other})
+            assert "failed" not in reason, (entry, other)
 
 
 def with_other(parts: Sequence[Any], index: int, other: Any) -> list[Any]:

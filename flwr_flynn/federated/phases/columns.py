@@ -380,12 +380,12 @@ def _first_keys(n_features: int) -> Integers:
     return np.arange(n_features) << KEY_BITS
 
 
-def _equal_cuts(columns: ColumnsRequest) -> Integers:
+def _equal_cuts(n_features: int, with_gaps: bool) -> Integers:
     """Cuts of bins of equal width; gaps, which a schema may have, are a bin."""
-    first_keys = _first_keys(columns.n_features)
+    first_keys = _first_keys(n_features)
     offsets = (np.arange(SPLITS[0]) << KEY_BITS) // SPLITS[0]
     cuts = (first_keys[:, None] + offsets).ravel()
-    if isinstance(columns.feature_names, Schema):
+    if with_gaps:
         cuts = np.union1d(cuts, first_keys + FIRST_GAP)
     return cuts
 
@@ -399,7 +399,8 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[Tables]:
     if before:
         cuts = state.results[before]
     else:
-        cuts = _equal_cuts(columns)
+        with_gaps = isinstance(columns.feature_names, Schema)
+        cuts = _equal_cuts(columns.n_features, with_gaps)
     by_class = before == _LAST_SPLIT
     return Tally(BinsRequest(columns, cuts, by_class, context.options.secure_bound))
 

@@ -6,6 +6,7 @@ A private party holds them out by a secret.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from flwr_flynn.app.data.own_file import opened, summary_of_file
 from flwr_flynn.app.data.source import Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError
+from flwr_flynn.federated.party import Party, PartyOptions
+from flwr_flynn.federated.phases.table_schema import SchemaRequest
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.app.data.files import ENDINGS, READERS, node, written
 from tests.app.data.private import private_share
+from tests.federated.runs import statistic_of
 from tests.raising import raises
 
 RNG = np.random.default_rng(3)
@@ -118,6 +122,13 @@ def test_the_ids_that_keep_rows_together_are_no_feature(ending, read, tmp_path):
     assert read(party).X.shape[1] == 2
 
 
+def summary_told(settings: NodeConfig) -> Any:
+    """The summary of its columns that a party with these settings tells."""
+    options = PartyOptions(min_examples=settings.min_examples)
+    party = Party(partial(own_file.own_share, settings), options)
+    return statistic_of(SchemaRequest(), party)
+
+
 @ENDINGS
 def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
     """The floor counts patients where ids are known.
@@ -138,7 +149,7 @@ def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
         {**content, "patient": [f"p{i}" for i in who], "label": (who % 2).tolist()},
     )
     party = node(path, held_out_key="patient")
-    by_patients = own_file.own_share(party).X.floored(party.min_examples).columns
+    by_patients = summary_told(party).columns
     levels = {name: {*column.levels} for name, column in by_patients.items()}
     gaps = {name: column.gaps for name, column in by_patients.items()}
     assert levels == {
@@ -172,7 +183,7 @@ def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
         tmp_path / "a.csv",
         {**content, "patient": who.tolist(), "label": (who % 2).tolist()},
     )
-    summary = own_file.own_share(node(path, held_out_key="patient")).X
+    summary = summary_told(node(path, held_out_key="patient"))
     kinds = {name: column.kind for name, column in summary.columns.items()}
     assert kinds == {"size": "number", "ward": "category"}
     assert len(summary.columns["ward"].levels) == 20
@@ -204,7 +215,7 @@ def with_ids(path: Path, ids: Any, kind: str | None = None) -> NodeConfig:
 )
 def test_ids_of_numbers_and_dates_keep_rows_together(ids, kind, tmp_path):
     party = with_ids(tmp_path / "a.parquet", ids, kind)
-    assert {*own_file.own_share(party).X.columns["town"].levels} == {"Ulm", "Bern"}
+    assert {*summary_told(party).columns["town"].levels} == {"Ulm", "Bern"}
     assert 20 < len(own_file.own_share(party, ("x",)).y_test) < 120
 
 

@@ -548,7 +548,7 @@ def test_of_too_many_levels_those_of_one_row_are_let_go_of(
     written(
         path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 300
     )
-    monkeypatch.setattr("flwr_flynn.app.data.own_file._MOST_TEXTS", most)
+    monkeypatch.setattr("flwr_flynn.tables.table_summary._MOST_TEXTS", most)
     column = summary_of_file(opened(path)).columns["a"]
     assert column.n_rows == 400
     assert len(column.levels) == n_levels
