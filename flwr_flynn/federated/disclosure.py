@@ -10,14 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr_flynn.federated.protocol import (
     Entries,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from importlib import import_module
 from typing import Any
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import FlyNNError, PayloadError, clean
+from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_bytes
 from flwr_flynn.federated.loader import Load, Loader
@@ -54,7 +54,14 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.request import Request, kind_of
 from flwr_flynn.federated.samples import Samples as Samples
-from flwr_flynn.federated.views import Mask, View, no_mask, reason_of, view_of
+from flwr_flynn.federated.views import (
+    Mask,
+    PrivateView,
+    View,
+    no_mask,
+    reason_of,
+    without_samples,
+)
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -110,31 +117,26 @@ class Party:
         view: View | None = None
         with self._fixed_time():
             try:
-                kind = kind_of(entries)
-                what = f"phase {kind.phase}"
-                if channel is not None and channel != kind.channel:
-                    expected = f"{kind.channel} for phase {kind.phase}"
-                    raise PayloadError("channel", expected, channel)
-                config = Config(entries, kind.entries)
-                request = kind.from_config(config, arrays, self.options)
-                view = self._granted(request)
+                with without_samples():
+                    kind = kind_of(entries)
+                    what = f"phase {kind.phase}"
+                    if channel is not None and channel != kind.channel:
+                        expected = f"{kind.channel} for phase {kind.phase}"
+                        raise PayloadError("channel", expected, channel)
+                    config = Config(entries, kind.entries)
+                    request = kind.from_config(config, arrays, self.options)
+                    view = self._granted(request)
                 answer = request.answer(view)
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason_of`
-                if view is None:
-                    refusal = self.refused(what, error)
-                else:
-                    refusal = view.reason(what, error)
-                answer = Answer(metrics={REFUSED: refusal})
+                hides = self.options.keeps_exact
+                if view is not None:
+                    hides = view.grant.hides
+                answer = Answer(metrics={REFUSED: reason_of(what, error, hides)})
             # Time tells something of the samples, which noisy counts hide.
             is_exact = view is not None and view.grant.kind == EXACT
             if is_exact and REFUSED not in answer.metrics:
                 answer.metrics[SECONDS] = time.monotonic() - start
             return self._recorded(answer, entries, channel, request)
-
-    def refused(self, what: str, error: Exception) -> str:
-        """The reason of a refusal before any look at samples, as the server gets it."""
-        hides = self.options.keeps_exact and not isinstance(error, FlyNNError)
-        return reason_of(what, error, hides)
 
     def _granted(self, request: Request[Any]) -> View:
         """The view of the samples for a request, if the party answers it."""
@@ -143,7 +145,6 @@ class Party:
             request.phase,
             request.is_withdrawal,
             request.consent,
-            request.sentence,
         )
         if asked.kind == SECURE and request.bound is None:
             raise PayloadError(
@@ -156,7 +157,10 @@ class Party:
             self.mask(request.bound, None)
         if grant.kind != NOTHING:
             self.options.check_memory(*request.layout.memory)
-        return view_of(self.loader, self.options, grant, request.features, self.mask)
+        kind = View
+        if grant.is_private:
+            kind = PrivateView
+        return kind(self.loader, self.options, grant, request.features, self.mask)
 
     def decline(self, reason: str, entries: Entries, channel: str) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""

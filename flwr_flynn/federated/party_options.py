@@ -144,7 +144,6 @@ class Asked(NamedTuple):
     is_withdrawal: bool = False
     consent: str = ""
     """Name of an option that must be set for an answer in clear."""
-    sentence: str = ""
 
 
 @dataclass(frozen=True)
@@ -192,8 +191,7 @@ def decide(options: PartyOptions, asked: Asked) -> Grant:
     if kind == EXACT and asked.consent and not getattr(options, asked.consent):
         raise PrivacyError(
             f"node-config {asked.consent}",
-            f"true (FlyNNClient: {asked.consent}=True) for an answer in clear to phase "
-            f"{phase} ({asked.sentence})",
+            f"true (FlyNNClient: {asked.consent}=True) to let it leave in clear",
             False,
         )
     is_private = options.budget is not None

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from flwr_flynn.federated.disclosure import Content, n_bytes
 from flwr_flynn.federated.protocol import (
     Entries,
     Reply,
 )
-
-if TYPE_CHECKING:
-    pass
-from flwr_flynn.federated.disclosure import Content, n_bytes
 
 
 @dataclass(frozen=True)

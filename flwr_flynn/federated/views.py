@@ -124,13 +124,13 @@ class View:
         """
         self._require(EXACT, SECURE)
         loader = self.loader
-        if before and self.options.previous is None:
-            expected = (
-                "the samples as they were counted, at a party whose samples "
-                "have changed"
-            )
-            raise ConfigError("node-config previous-path", expected, "none")
-        if before and self.options.previous is not None:
+        if before:
+            if self.options.previous is None:
+                expected = (
+                    "the samples as they were counted, at a party whose samples "
+                    "have changed"
+                )
+                raise ConfigError("node-config previous-path", expected, "none")
             loader = Loader(self.options.previous)
         samples = loader.samples(self.features, self.options.check_memory)
         return self._labelled(samples, codes_of, n_features)
@@ -259,10 +259,6 @@ class View:
                 cause = f": {os.strerror(error.errno)}"
             return f"failed with {type(error).__name__}{cause}"
         return ""
-
-    def reason(self, what: str, error: Exception) -> str:
-        """The reason of a refusal as the server gets it, see `reason_of`."""
-        return reason_of(what, error, self.grant.hides)
 
     def _require(self, *kinds: str) -> None:
         is_exact = EXACT in kinds
@@ -410,20 +406,6 @@ class PrivateView(View):
             self._prepare(run)
         for _, chunks in self._chunks(run, scores, held_out=True):
             yield from chunks
-
-
-def view_of(
-    loader: Loader,
-    options: PartyOptions,
-    grant: Grant,
-    features: Features,
-    mask: Mask,
-) -> View:
-    """The view that a grant gives."""
-    kind = View
-    if grant.is_private:
-        kind = PrivateView
-    return kind(loader, options, grant, features, mask)
 
 
 def reason_of(what: str, error: Exception, hides: bool) -> str:

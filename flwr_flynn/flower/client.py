@@ -35,6 +35,7 @@ from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries
 from flwr_flynn.federated.samples import Features
+from flwr_flynn.federated.views import reason_of
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.records import metrics_of
 
@@ -177,9 +178,8 @@ class _Wire(Client):
         self, error: FlyNNError, config: Entries, channel: str
     ) -> dict[str, Scalar]:
         """The refusal of a malformed request, recorded."""
-        party = self.client.party
-        reason = party.refused("the request", error)
-        return party.decline(reason, config, channel).metrics
+        reason = reason_of("the request", error, hides=False)
+        return self.client.party.decline(reason, config, channel).metrics
 
     def fit(self, ins: FitIns) -> FitRes:
         try:

@@ -221,13 +221,8 @@ class ColumnsTally(Tally[ColumnHistograms]):
     max_examples: int | None = None
     """Samples of a party, at most; by default a 1024th of the capacity."""
 
-    @property
-    def capacity(self) -> int:
-        return 2**60
-
-    @property
-    def largest(self) -> int:
-        return 2**63 - 1  # that of gaps, which do not add
+    capacity = 2**60
+    largest = 2**63 - 1  # that of gaps, which do not add
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         announced = reply.announced

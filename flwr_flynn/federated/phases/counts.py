@@ -9,11 +9,10 @@ changed, some taken out, corrected or new, sends both, the counts of then and of
 from __future__ import annotations
 
 import logging
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -55,52 +54,6 @@ def no_counts(run: RunSpec) -> CountsOfSpecs:
     )
 
 
-# -------- the counts of a party as they travel
-
-
-def _fields(run: RunSpec, sizes: Sizes) -> list[Field]:
-    """Layout of the counts of samples of these sizes."""
-    if run.mechanism is None:
-        return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
-    field = codec.release_field(run.hasher, run.mechanism, sizes.total)
-    if run.bound is None:
-        return [field]
-    # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on the
-    # release alone.
-    return [replace(field, most=sizes.total)]
-
-
-def _parts(run: RunSpec, counts: CountsOfSpecs) -> list[Array]:
-    parts = [block.array for block in counts.parts]
-    if run.mechanism is None or run.bound is None:
-        return parts
-    return [np.clip(part, -run.bound, run.bound) for part in parts]
-
-
-def _of_parts(run: RunSpec, parts: list[Array], n_parties: int) -> CountsOfSpecs:
-    if run.mechanism is None:
-        return CountsOfSpecs(codec.counts_of(parts, run.hashers))
-    counts = codec.released(parts[0], run.hasher, run.mechanism, n_parties)
-    return CountsOfSpecs((counts,))
-
-
-def _counts_of(run: RunSpec, view: View, before: bool = False) -> CountsOfSpecs:
-    """Counts of the party's samples, or of those `before` their change."""
-    X, codes = view.samples_of(run, before)
-    hashed = progress(len(codes) * len(run.specs))
-    count = partial(ClassCounts.from_data, n_jobs=view.options.n_jobs, progress=hashed)
-    return CountsOfSpecs(
-        tuple(count(hasher, X, codes, run.n_classes) for hasher in run.hashers)
-    )
-
-
-def _discloses(run: RunSpec, exact: str) -> str:
-    """The kind of disclosure by counts, that of exact ones without noise."""
-    if run.mechanism is None or run.is_secure:
-        return exact
-    return NOISY
-
-
 @dataclass(frozen=True)
 class CountsChange(Additive):
     """Counts that a party was counted by, which the server takes out of the sum.
@@ -112,14 +65,19 @@ class CountsChange(Additive):
     now: CountsOfSpecs | None = None
     """None for a party that leaves."""
 
+    @property
+    def parts(self) -> tuple[ClassCounts, ...]:
+        """All counts, those before the change in front."""
+        if self.now is None:
+            return self.before.parts
+        return self.before.parts + self.now.parts
+
     def _combined(self, other: Self, sign: int) -> Self:
-        combine = operator.add
-        if sign < 0:
-            combine = operator.sub
+        before = self.before._combined(other.before, sign)
         now = None
-        if self.now is not None:
-            now = combine(self.now, other.now)
-        return replace(self, before=combine(self.before, other.before), now=now)
+        if self.now is not None and other.now is not None:
+            now = self.now._combined(other.now, sign)
+        return replace(self, before=before, now=now)
 
     def __radd__(self, total: CountsOfSpecs) -> CountsOfSpecs:
         total = total - self.before
@@ -129,34 +87,39 @@ class CountsChange(Additive):
 
     @property
     def described(self) -> Entries:
-        """Samples and SHA-256 of the counts before and now."""
-        now = None
-        if self.now is not None:
-            now = _in_short(self.now)
-        return {"before": _in_short(self.before), "now": now}
+        """Samples, None with noise, and SHA-256 of the counts before and now."""
+        described: dict[str, object] = {"before": None, "now": None}
+        for name, counts in (("before", self.before), ("now", self.now)):
+            if counts is not None:
+                n_examples = None
+                if not counts.parts[0].noise:
+                    n_examples = counts.parts[0].n_examples
+                sha256 = [*counts.sha256]
+                described[name] = {"examples": n_examples, "sha256": sha256}
+        return described
 
 
-def _in_short(counts: CountsOfSpecs) -> dict[str, object]:
-    """Samples, None with noise, and SHA-256 of counts."""
-    first = counts.parts[0]
-    n_examples = None
-    if not first.noise:
-        n_examples = first.n_examples
-    return {"examples": n_examples, "sha256": list(counts.sha256)}
+AnyCounts = CountsOfSpecs | CountsChange
+Statistic = TypeVar("Statistic", CountsOfSpecs, CountsChange)
+
+
+def _announced(counts: CountsOfSpecs) -> int:
+    """Number of samples that travels beside counts."""
+    if counts.parts[0].noise:
+        return NOISY_EXAMPLES
+    return counts.parts[0].n_examples
 
 
 # -------- requests
 
 
-@register
 @dataclass(frozen=True)
-class CountsRequest(RunRequest[CountsOfSpecs]):
-    """Ask for class counts by each of a run's specs.
+class _OfCounts(RunRequest[Statistic]):
+    """A request for class counts by each of a run's specs.
 
     They have noise in a run that has a mechanism.
     """
 
-    phase = "counts"
     sentence = (
         "Sums by class: who is alone in a class is singled out. A known row "
         "shows in the model, unless epsilon."
@@ -167,76 +130,101 @@ class CountsRequest(RunRequest[CountsOfSpecs]):
     def from_config(
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> Self:
-        return cls(announced_run(config, options))
+        run = announced_run(config, options)
+        if cls.is_update and not run.is_plain:
+            expected = "exact counts in clear, which alone can be updated"
+            raise PayloadError("mode", expected, run.mode)
+        return cls(run)
 
     @property
     def discloses(self) -> str:
-        return _discloses(self.run, super().discloses)
+        if self.run.mechanism is None or self.run.is_secure:
+            return super().discloses
+        return NOISY
 
     def fields(self, sizes: Sizes) -> list[Field]:
-        return _fields(self.run, sizes)
+        run = self.run
+        if run.mechanism is None:
+            return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
+        field = codec.release_field(run.hasher, run.mechanism, sizes.total)
+        if run.bound is None:
+            return [field]
+        # Beyond the bound SecAgg+ would clip noisy counts as well; clipping depends on
+        # the release alone.
+        return [replace(field, most=sizes.total)]
 
-    def parts(self, statistic: CountsOfSpecs) -> list[Array]:
-        return _parts(self.run, statistic)
+    def parts(self, statistic: Statistic) -> list[Array]:
+        parts = [counts.array for counts in statistic.parts]
+        if self.run.mechanism is None or self.bound is None:
+            return parts
+        return [np.clip(part, -self.bound, self.bound) for part in parts]
+
+
+def _of_parts(run: RunSpec, parts: list[Array], n_parties: int) -> CountsOfSpecs:
+    """Counts with these integers, of so many parties."""
+    if run.mechanism is None:
+        return CountsOfSpecs(codec.counts_of(parts, run.hashers))
+    counts = codec.released(parts[0], run.hasher, run.mechanism, n_parties)
+    return CountsOfSpecs((counts,))
+
+
+def _counts_of(
+    run: RunSpec, view: View, *, before: bool = False, recall: bool = False
+) -> CountsOfSpecs:
+    """Counts of the party's samples, or of those `before` their change.
+
+    Of noisy ones `recall` has those that were sent.
+    """
+    if run.mechanism is not None:
+        return CountsOfSpecs((view.release(run, recall),))
+    X, codes = view.samples_of(run, before)
+    hashed = progress(len(codes) * len(run.specs))
+    count = partial(ClassCounts.from_data, n_jobs=view.options.n_jobs, progress=hashed)
+    return CountsOfSpecs(
+        tuple(count(hasher, X, codes, run.n_classes) for hasher in run.hashers)
+    )
+
+
+@register
+@dataclass(frozen=True)
+class CountsRequest(_OfCounts[CountsOfSpecs]):
+    """Ask for class counts."""
+
+    phase = "counts"
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
         return _of_parts(self.run, parts, n_parties)
 
     def measured(self, view: View) -> Measured[CountsOfSpecs]:
-        if self.run.mechanism is not None:
-            return Measured(CountsOfSpecs((view.release(self.run),)), NOISY_EXAMPLES)
         counts = _counts_of(self.run, view)
-        return Measured(counts, counts.parts[0].n_examples)
+        return Measured(counts, _announced(counts))
 
 
 @register
 @dataclass(frozen=True)
-class WithdrawRequest(RunRequest[CountsChange]):
+class WithdrawRequest(_OfCounts[CountsChange]):
     """Ask parties that leave for the counts they were counted by.
 
     The server takes these out of the sum.
     """
 
     phase = "withdraw"
-    sentence = CountsRequest.sentence
-    proves = True
     is_withdrawal = True
-
-    @classmethod
-    def from_config(
-        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
-    ) -> Self:
-        return cls(announced_run(config, options))
-
-    @property
-    def discloses(self) -> str:
-        return _discloses(self.run, super().discloses)
-
-    def fields(self, sizes: Sizes) -> list[Field]:
-        return _fields(self.run, sizes)
-
-    def parts(self, statistic: CountsChange) -> list[Array]:
-        return _parts(self.run, statistic.before)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CountsChange:
         return CountsChange(_of_parts(self.run, parts, n_parties))
 
     def measured(self, view: View) -> Measured[CountsChange]:
-        if self.run.mechanism is not None:
-            counts = CountsOfSpecs((view.release(self.run, recall=True),))
-            n_examples = NOISY_EXAMPLES
-        else:
-            counts = _counts_of(self.run, view)
-            n_examples = counts.parts[0].n_examples
-        change = CountsChange(counts)
-        if self.run.is_secure:
-            return Measured(change, n_examples)
-        return Measured(change, n_examples, change.described)
+        change = CountsChange(_counts_of(self.run, view, recall=True))
+        described = None
+        if not self.run.is_secure:
+            described = change.described
+        return Measured(change, _announced(change.before), described)
 
 
 @register
 @dataclass(frozen=True)
-class UpdateRequest(RunRequest[CountsChange]):
+class UpdateRequest(_OfCounts[CountsChange]):
     """Ask parties whose samples have changed for their counts of before and of now.
 
     The server replaces the former by the latter, if they are those of the saved run by
@@ -245,33 +233,13 @@ class UpdateRequest(RunRequest[CountsChange]):
     """
 
     phase = "update"
-    sentence = CountsRequest.sentence
-    proves = True
     is_update = True
-
-    @classmethod
-    def from_config(
-        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
-    ) -> Self:
-        run = announced_run(config, options)
-        if not run.is_plain:
-            expected = "exact counts in clear, which alone can be updated"
-            raise PayloadError("mode", expected, run.mode)
-        return cls(run)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         most = capacity_of(self.run) // 1024
-        before = [
-            replace(field, name="counts before")
-            for field in _fields(self.run, Sizes(0, most))
-        ]
-        return before + _fields(self.run, sizes)
-
-    def parts(self, statistic: CountsChange) -> list[Array]:
-        parts = _parts(self.run, statistic.before)
-        if statistic.now is not None:
-            parts += _parts(self.run, statistic.now)
-        return parts
+        before = super().fields(Sizes(0, most))
+        named = [replace(field, name="counts before") for field in before]
+        return named + super().fields(sizes)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CountsChange:
         n = len(self.run.specs)
@@ -283,7 +251,7 @@ class UpdateRequest(RunRequest[CountsChange]):
         now = _counts_of(self.run, view)
         _warn_of_few(before.parts[0], now.parts[0], view.options.min_examples)
         change = CountsChange(before, now)
-        return Measured(change, now.parts[0].n_examples, change.described)
+        return Measured(change, _announced(now), change.described)
 
 
 def _warn_of_few(before: ClassCounts, now: ClassCounts, least: int) -> None:
@@ -314,7 +282,7 @@ def capacity_of(run: RunSpec) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class CountsTally(Tally[CountsOfSpecs | CountsChange]):
+class CountsTally(Tally[AnyCounts]):
     """Counts that are added to a sum, taken out of it, or replaced in it."""
 
     run: RunSpec
@@ -352,22 +320,16 @@ class CountsTally(Tally[CountsOfSpecs | CountsChange]):
             raise PayloadError("counts", f"at most {most} examples", announced)
         return Sizes(announced, announced)
 
-    def check(self, statistic: CountsOfSpecs | CountsChange, sizes: Sizes) -> None:
+    def check(self, statistic: AnyCounts, sizes: Sizes) -> None:
         if self.run.mechanism is not None:
             return
-        most = self.max_examples or self.capacity // 1024
-        if isinstance(statistic, CountsChange):
-            n_before = statistic.before.parts[0].n_examples
-            if n_before > most:
-                expected = f"at most {most} examples"
-                raise PayloadError("counts before", expected, n_before)
         n_examples = _sent(statistic).parts[0].n_examples
         if n_examples != sizes.total:
             raise PayloadError(
                 "counts", f"{sizes.total} examples as announced", n_examples
             )
 
-    def facts(self, statistic: CountsOfSpecs | CountsChange, n_before: int) -> Facts:
+    def facts(self, statistic: AnyCounts, n_before: int) -> Facts:
         counts = _sent(statistic)
         change = None
         sizes = None
@@ -377,7 +339,7 @@ class CountsTally(Tally[CountsOfSpecs | CountsChange]):
             change = statistic.described
         return Facts(sizes, counts.sha256, change)
 
-    def load(self, statistic: CountsOfSpecs | CountsChange) -> int:
+    def load(self, statistic: AnyCounts) -> int:
         if isinstance(statistic, CountsChange) and statistic.now is None:
             return 0
         counts = _sent(statistic).parts[0]
@@ -385,9 +347,7 @@ class CountsTally(Tally[CountsOfSpecs | CountsChange]):
             return counts.n_examples
         return int(np.abs(counts.array).max())
 
-    def match(
-        self, statistic: CountsOfSpecs | CountsChange, sender: Sender, gone: set[int]
-    ) -> int | None:
+    def match(self, statistic: AnyCounts, sender: Sender, gone: set[int]) -> int | None:
         if isinstance(statistic, CountsChange):
             return _counted_by(self.roster, statistic.before, sender, gone)
         indices = self.roster.find(*sender)
@@ -402,7 +362,7 @@ class CountsTally(Tally[CountsOfSpecs | CountsChange]):
         return None
 
 
-def _sent(statistic: CountsOfSpecs | CountsChange) -> CountsOfSpecs:
+def _sent(statistic: AnyCounts) -> CountsOfSpecs:
     """The counts of the party's samples as they are, or were when it left."""
     if isinstance(statistic, CountsChange):
         return statistic.now or statistic.before

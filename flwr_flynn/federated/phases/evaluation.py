@@ -68,7 +68,7 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.federated.tally import Facts, Tally
-from flwr_flynn.federated.views import View
+from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.metrics import (
@@ -356,12 +356,14 @@ class EvaluationRequest(RunRequest[Tables]):
             if self.tries:
                 answer = super().answer(view)
         except Exception as error:  # noqa: BLE001
-            # Its text may hold anything; `View.reason` tells the kind alone.
+            # Its text may hold anything; `reason_of` tells the kind alone.
             shown: Exception = error
             fields = ("X", "y", "n_features")
             if isinstance(error, DataError | PayloadError) and error.field in fields:
                 shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}")
-            answer = Answer(metrics={REFUSED: view.reason("the evaluation", shown)})
+            answer = Answer(
+                metrics={REFUSED: reason_of("the evaluation", shown, view.grant.hides)}
+            )
         if answer.arrays and not answer.n_examples:
             answer = Answer()
         if answer.arrays:

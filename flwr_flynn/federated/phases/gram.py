@@ -196,9 +196,7 @@ def _is_possible(weights: Array, products: Array, sums: Array, sizes: Array) -> 
 class GramTally(Tally[GramMatrix]):
     """Gram matrices that are added up."""
 
-    @property
-    def capacity(self) -> int:
-        return _CAPACITY
+    capacity = _CAPACITY
 
     def load(self, statistic: GramMatrix) -> int:
         return sum(statistic.n_per_class.ravel().tolist())

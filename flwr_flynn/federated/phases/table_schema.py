@@ -90,6 +90,8 @@ class SchemaRequest(Request[TableSummary]):
 class SchemaTally(Tally[TableSummary]):
     """Summaries that are added up."""
 
+    capacity = MOST_ROWS
+
     @property
     def start(self) -> TableSummary:
         return TableSummary({}, 0)
@@ -118,10 +120,6 @@ class SchemaTally(Tally[TableSummary]):
             if 2 * (column.n_rows - column.gaps) >= statistic.n_rows
         )
         return Facts(result=held)
-
-    @property
-    def capacity(self) -> int:
-        return MOST_ROWS
 
 
 @dataclass(frozen=True)

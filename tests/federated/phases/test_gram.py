@@ -23,7 +23,7 @@ from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.views import view_of
+from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import (
@@ -309,7 +309,7 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
         party = party_of(X[few], LABELS[few], min_examples=least, gram=True)
         asked = Asked(request.discloses, request.phase)
         grant = decide(party.options, asked)
-        view = view_of(party.loader, party.options, grant, (), party.mask)
+        view = View(party.loader, party.options, grant, (), party.mask)
         assert request.measured(view)[:2] == (expected, 54)
 
 
