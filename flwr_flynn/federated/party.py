@@ -130,10 +130,10 @@ class Party:
             except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason_of`
                 hides = self.options.keeps_exact
                 if view is not None:
-                    hides = view.grant.hides
+                    hides = view.hides
                 answer = Answer(metrics={REFUSED: reason_of(what, error, hides)})
             # Time tells something of the samples, which noisy counts hide.
-            is_exact = view is not None and view.grant.kind == EXACT
+            is_exact = view is not None and view.discloses == EXACT
             if is_exact and REFUSED not in answer.metrics:
                 answer.metrics[SECONDS] = time.monotonic() - start
             return self._recorded(answer, entries, channel, request)
@@ -152,15 +152,16 @@ class Party:
                 f"the bound of a secure sum, for phase {asked.phase}",
                 "nothing",
             )
-        grant = decide(self.options, asked)
+        decide(self.options, asked)
         if request.bound is not None:
             self.mask(request.bound, None)
-        if grant.kind != NOTHING:
+        if asked.kind != NOTHING:
             self.options.check_memory(*request.layout.memory)
-        kind = View
-        if grant.is_private:
-            kind = PrivateView
-        return kind(self.loader, self.options, grant, request.features, self.mask)
+        view = View
+        if self.options.budget is not None:
+            view = PrivateView
+        features = request.features
+        return view(self.loader, self.options, asked.kind, features, self.mask)
 
     def decline(self, reason: str, entries: Entries, channel: str) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""

@@ -146,23 +146,12 @@ class Asked(NamedTuple):
     """Name of an option that must be set for an answer in clear."""
 
 
-@dataclass(frozen=True)
-class Grant:
-    """A permission to answer one request."""
-
-    kind: str
-    is_private: bool
-    """True for rows that are read one by one, with a ledger."""
-    hides: bool
-    """True where an error after a look at samples may not leave."""
-
-
-def decide(options: PartyOptions, asked: Asked) -> Grant:
-    """The permission for an answer; an error unless the options allow it.
+def decide(options: PartyOptions, asked: Asked) -> None:
+    """Raise unless the options allow an answer.
 
     Nothing else has a part in it: no sample, and no earlier request.
     """
-    kind, phase = asked[:2]
+    kind = asked.kind
     if kind not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
         raise ConfigError(
             "discloses", "a kind of disclosure that this party knows", kind
@@ -185,7 +174,7 @@ def decide(options: PartyOptions, asked: Asked) -> Grant:
     if options.budget is not None and kind == EXACT:
         text = (
             f"policy max-epsilon set: only noisy counts leave this party, not phase "
-            f"{phase}"
+            f"{asked.phase}"
         )
         raise PrivacyError("policy max-epsilon", NOISY, kind, text=text)
     if kind == EXACT and asked.consent and not getattr(options, asked.consent):
@@ -194,5 +183,3 @@ def decide(options: PartyOptions, asked: Asked) -> Grant:
             f"true (FlyNNClient: {asked.consent}=True) to let it leave in clear",
             False,
         )
-    is_private = options.budget is not None
-    return Grant(kind, is_private, options.keeps_exact or kind == SECURE)

@@ -22,7 +22,7 @@ from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named
-from flwr_flynn.federated.party_options import Grant, PartyOptions
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.private_rows import (
     Fitting,
     check_classes,
@@ -96,13 +96,14 @@ def without_samples(looks: Sequence[object] = ()) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class View:
-    """The samples of a party, as the grant for one request lets it see them.
+    """The samples of a party, as one request that it answers may see them.
 
     Parameters
     ----------
     loader : Loader
     options : PartyOptions
-    grant : Grant
+    discloses : str
+        Kind of disclosure that the party allows, see `protocol`.
     features : tuple of str or Schema
         Those of the request.
     mask : callable
@@ -111,9 +112,14 @@ class View:
 
     loader: Loader
     options: PartyOptions
-    grant: Grant
+    discloses: str
     features: Features
     mask: Mask
+
+    @property
+    def hides(self) -> bool:
+        """True where an error after a look at samples may not leave."""
+        return self.options.keeps_exact or self.discloses == SECURE
 
     def labelled(
         self, codes_of: CodesOf, n_features: int, before: bool = False
@@ -187,8 +193,8 @@ class View:
         guarantee does not cover them.
         """
         options = self.options
-        needs_consent = self.grant.is_private or (
-            options.secure and self.grant.kind != SECURE
+        needs_consent = options.budget is not None or (
+            options.secure and self.discloses != SECURE
         )
         with without_samples():
             if needs_consent and not options.evaluates:
@@ -200,7 +206,7 @@ class View:
             self._require(RESULTS, SECURE)
         mine = model
         has_own = False
-        if not self.grant.hides:
+        if not self.hides:
             mine = self._personalized(run, model)
             has_own = options.class_prior and run.is_plain
         scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
@@ -224,7 +230,7 @@ class View:
 
     def _personalized(self, run: RunSpec, model: Model) -> Model:
         """The model with the party's class frequencies, if it has samples."""
-        is_private = self.grant.is_private or run.mechanism is not None
+        is_private = self.options.budget is not None or run.mechanism is not None
         if is_private or not self.options.class_prior:
             return model
         text = "FlyNN: the model is used without what is the party's own in it"
@@ -261,9 +267,9 @@ class View:
         return ""
 
     def _require(self, *kinds: str) -> None:
-        is_exact = EXACT in kinds
-        if self.grant.kind not in kinds or (is_exact and self.grant.is_private):
-            raise PrivacyError("samples", kinds[0], self.grant.kind)
+        is_private = self.options.budget is not None and EXACT in kinds
+        if is_private or self.discloses not in kinds:
+            raise PrivacyError("samples", kinds[0], self.discloses)
 
 
 class PrivateView(View):
@@ -310,11 +316,7 @@ class PrivateView(View):
         """
         budget = self.options.budget
         mechanism = run.mechanism
-        if (
-            budget is None
-            or mechanism is None
-            or self.grant.kind not in (NOISY, SECURE)
-        ):
+        if budget is None or mechanism is None or self.discloses not in (NOISY, SECURE):
             return super().release(run)  # type: ignore[return-value]
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less
@@ -326,7 +328,7 @@ class PrivateView(View):
             )
         budget.policy.check(mechanism)
         check_classes(run.classes)
-        if self.grant.kind == SECURE:
+        if self.discloses == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
         if isinstance(mechanism, SimulatedRelease):

@@ -8,12 +8,10 @@ together, see `learned_schema`.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import MOST_LEVELS
 from flwr_flynn.tables.column_summary import (
@@ -171,61 +169,52 @@ class TableCounter:
         self._least = least
         self._total = TableSummary({}, 0)
         # Ids by column and level, None for gaps, at most `least` of each.
-        self._holders = defaultdict[str, dict[str | None, set[bytes]]](dict)
-        self._has_ids = False
+        self._holders: dict[str, dict[str | None, set[bytes]]] = {}
 
     def add(self, table: Table, ids: Sequence[bytes] | None = None) -> None:
         """Add the rows of a table, with their ids."""
-        pairs = zip(table.names, table.columns, table.kinds, strict=True)
-        columns = {name: summary_of(values, kind) for name, values, kind in pairs}
-        self._total += TableSummary(columns, len(table), table.is_named)
-        if ids is not None:
-            self._has_ids = True
-            for name, values in zip(table.names, table.columns, strict=True):
-                self._add_holders(self._holders[name], values, ids)
-        for name, summary in self._total.columns.items():
-            if max(len(summary.levels), len(self._holders[name])) > _MOST_TEXTS:
-                levels = {text: n for text, n in summary.levels.items() if n > 1}
-                self._replace(name, levels=levels)
-                self._holders[name] = {
-                    cell: keys
-                    for cell, keys in self._holders[name].items()
-                    if cell in levels or cell is None
-                }
-
-    def _add_holders(
-        self, holders: dict[str | None, set[bytes]], values: Array, ids: Sequence[bytes]
-    ) -> None:
-        if values.dtype.kind == "O":
+        columns = {}
+        for name, values, kind in zip(
+            table.names, table.columns, table.kinds, strict=True
+        ):
+            columns[name] = summary_of(values, kind)
+            if ids is None:
+                continue
+            holders = self._holders.setdefault(name, {})
             cells = values.tolist()
-        else:
-            cells = [None if gap else "" for gap in missing(values)]
-        for cell, key in zip(cells, ids, strict=True):
-            keys = holders.setdefault(cell, set())
-            if len(keys) < self._least:
-                keys.add(key)
-
-    def _replace(self, name: str, **changes: Any) -> None:
-        columns = dict(self._total.columns)
-        columns[name] = replace(columns[name], **changes)
-        self._total = replace(self._total, columns=columns)
+            if kind != "category":
+                cells = [None if gap else "" for gap in missing(values)]
+            for cell, key in zip(cells, ids, strict=True):
+                keys = holders.setdefault(cell, set())
+                if len(keys) < self._least:
+                    keys.add(key)
+        total = self._total + TableSummary(columns, len(table), table.is_named)
+        columns = {**total.columns}
+        for name, summary in columns.items():
+            holders = self._holders.get(name, {})
+            if max(len(summary.levels), len(holders)) > _MOST_TEXTS:
+                levels = {text: n for text, n in summary.levels.items() if n > 1}
+                columns[name] = replace(summary, levels=levels)
+                for cell in holders.keys() - levels.keys() - {None}:
+                    del holders[cell]
+        self._total = replace(total, columns=columns)
 
     def summary(self) -> TableSummary:
         """The summary as it may be told."""
-        if self._has_ids:
-            for name, summary in self._total.columns.items():
-                self._keep_shared(name, summary)
-        return self._total.floored(self._least)
-
-    def _keep_shared(self, name: str, summary: ColumnSummary) -> None:
-        """Drop levels and gaps of fewer ids, and count values of fewer as gaps."""
-        holders = self._holders[name]
-        shared = {cell for cell, keys in holders.items() if len(keys) >= self._least}
-        levels = {level: n for level, n in summary.levels.items() if level in shared}
-        gaps = 0
-        if None in shared:
-            gaps = summary.gaps
-        own = set[bytes]().union(*(keys for cell, keys in holders.items() if cell))
-        if is_beside(name, self._total.columns) and len(own) < self._least:
-            gaps = summary.n_rows
-        self._replace(name, levels=levels, gaps=gaps)
+        columns = {**self._total.columns}
+        for name, holders in self._holders.items():
+            summary = columns[name]
+            shared = {
+                cell for cell, keys in holders.items() if len(keys) >= self._least
+            }
+            levels = {
+                level: n for level, n in summary.levels.items() if level in shared
+            }
+            gaps = 0
+            if None in shared:
+                gaps = summary.gaps
+            own = set[bytes]().union(*(holders[cell] for cell in holders if cell))
+            if is_beside(name, columns) and len(own) < self._least:
+                gaps = summary.n_rows  # it has no text to be told
+            columns[name] = replace(summary, levels=levels, gaps=gaps)
+        return replace(self._total, columns=columns).floored(self._least)

@@ -228,7 +228,7 @@ def test_an_answer_changes_nothing_of_a_party_or_its_views(
         assert vars(view) == fields
         assert view.loader is who.loader
         with pytest.raises(FrozenInstanceError):
-            view.grant = view.grant  # type: ignore[misc]
+            view.features = view.features  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         who.loader = who.loader  # type: ignore[misc]
 

@@ -362,7 +362,7 @@ class EvaluationRequest(RunRequest[Tables]):
             if isinstance(error, DataError | PayloadError) and error.field in fields:
                 shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}")
             answer = Answer(
-                metrics={REFUSED: reason_of("the evaluation", shown, view.grant.hides)}
+                metrics={REFUSED: reason_of("the evaluation", shown, view.hides)}
             )
         if answer.arrays and not answer.n_examples:
             answer = Answer()

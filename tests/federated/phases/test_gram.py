@@ -308,8 +308,8 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
     ):
         party = party_of(X[few], LABELS[few], min_examples=least, gram=True)
         asked = Asked(request.discloses, request.phase)
-        grant = decide(party.options, asked)
-        view = View(party.loader, party.options, grant, (), party.mask)
+        decide(party.options, asked)
+        view = View(party.loader, party.options, asked.kind, (), party.mask)
         assert request.measured(view)[:2] == (expected, 54)
 
 
