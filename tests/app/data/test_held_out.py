@@ -5,6 +5,7 @@ A private party holds them out by a secret.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,14 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.party import Party, PartyOptions
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
+from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.app.data.files import ENDINGS, READERS, node, written
 from tests.app.data.private import private_share
+from tests.fakes import config_of
 from tests.federated.runs import statistic_of
 from tests.raising import raises
 
@@ -166,6 +169,40 @@ def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
     assert {*by_rows["town"].levels} == {"Ulm", "Bonn", "Bern"}
     assert len(by_rows["name"].levels) == 40
     assert by_rows["four"].gaps == 20
+
+
+def test_an_entry_too_many_passes_no_floor(tmp_path):
+    """In 0.8 names of features beside a schema request had the file loaded otherwise.
+
+    Then the names of patients with six rows each were told.
+    """
+    who = np.repeat(np.arange(40), 6)
+    columns = {"name": [f"patient {i}" for i in who], "age": (20 + who).tolist()}
+    path = written(
+        tmp_path / "mine.csv",
+        {**columns, "patient": who.tolist(), "label": (who % 2).tolist()},
+    )
+    settings = node(path, held_out_key="patient")
+    party = Party(partial(own_file.own_share, settings), PartyOptions())
+    entries = {"flynn-feature-names": json.dumps(["name", "age"])}
+    answer = party.answer({**config_of(SchemaRequest()), **entries})
+    assert answer.arrays == []
+    assert str(answer.metrics[REFUSED]).startswith("flynn-feature-names: ")
+    # Nor does it matter by which loader the samples come.
+    for features in ((), ("name", "age")):
+        share = own_file.own_share(settings, features)
+        given = Party(share, PartyOptions())
+        summary = statistic_of(SchemaRequest(), given)
+        assert not any(column.levels for column in summary.columns.values())
+
+
+@pytest.mark.parametrize("n_texts", [0, 1, 4, 5])
+def test_few_texts_beside_numbers_are_no_column_to_be_told(n_texts, tmp_path):
+    """In 0.8 its name told that some row has a text where others have a number."""
+    ages = [*["< 1"] * n_texts, *map(str, range(20, 60))]
+    path = written(tmp_path / "mine.csv", {"age": ages, "label": ["a"] * len(ages)})
+    names = [*summary_told(node(path)).columns]
+    assert names == ["age", *["age text"] * (n_texts >= 5)]
 
 
 def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
