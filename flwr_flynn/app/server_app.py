@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 
+_FEDERATION = "federation.npz"
 _MODEL = "model.npz"
 _METRICS = "metrics.json"
 _PAGE = "report.html"
@@ -63,7 +64,10 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
     """
     start = time.monotonic()
     run_id = str(context.run_id)
-    with nullcontext() if config.dry_run else exclusive(files.federation):
+    with ExitStack() as held:
+        if not config.dry_run:
+            for path, key in files.locked.items():
+                held.enter_context(exclusive(path, f"run-config {key}"))
         saved = files.load(config)
         plan = plan_run(config, grid, saved, files.keeper(config, run_id))
         if config.dry_run:
@@ -186,6 +190,17 @@ class RunFiles:
         """The state of a run that is not over, beside the federation."""
         return self.federation.with_name(f"{self.federation.stem}.unfinished.npz")
 
+    @property
+    def locked(self) -> dict[Path, str]:
+        """The files that no two runs may have, and the setting that each follows from.
+
+        The folder goes by the file of the federation that it has by default.
+        """
+        return {
+            self.federation: "federation",
+            self.folder / _FEDERATION: "output-dir",
+        }
+
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> RunFiles:
         """The files by the settings.
@@ -194,7 +209,7 @@ class RunFiles:
         """
         folder = output_folder(config, run_id)
         if not config.federation:
-            return cls(folder, folder / "federation.npz")
+            return cls(folder, folder / _FEDERATION)
         try:
             federation = Path(config.federation).expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
@@ -253,8 +268,9 @@ class RunFiles:
             if is_saved and is_first:
                 log(
                     logging.INFO,
-                    "FlyNN: if the run stops, action = resume continues it from %s",
-                    self.unfinished,
+                    "FlyNN: if the run stops, action = resume continues it, with "
+                    "federation = %s",
+                    self.federation,
                 )
 
         return keep

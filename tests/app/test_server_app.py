@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -479,6 +479,51 @@ def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
     assert (unfinished.exists(), Federation.load(saved).phase) == (False, "")
     with raises(ConfigError, field="run-config federation"):
         run(action="resume", **settings)
+
+
+def test_a_run_that_stopped_is_found_by_its_output_folder(run, monkeypatch, caplog):
+    """What the settings say of `federation`: the file in the output folder.
+
+    Without a folder either there is nothing to find: each run has a folder of its own.
+    """
+    whole = run(federation=str(run.folder / "a.npz"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "rounds_left", 0)
+        run(spoil=lost_once(), **PLAIN)
+    assert f"federation = {run.out / 'federation.npz'}" in caplog.text
+    assert (run.out / "federation.unfinished.npz").exists()
+    resumed = run(action="resume")
+    assert resumed["sha256"] == run(**PLAIN)["sha256"]
+    assert run(action="evaluate")["sha256"] == resumed["sha256"] != whole["sha256"]
+    for action in ("resume", "join", "withdraw", "update", "evaluate"):
+        with raises(ConfigError, field="run-config federation"):
+            run(action=action, output_dir="")
+
+
+class Second(Loopback):
+    """A grid on which another run starts while this one is under way."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        second = Context(2, 0, {}, RecordDict(), self.settings)
+        with raises(ConfigError, field="run-config output-dir", got="federation.npz"):
+            server_app.main(Loopback((), lambda content, _: content), second)
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_two_runs_do_not_write_into_one_folder(run):
+    common = {"output-dir": str(run.out), "n-features": 4, "classes": "0,1,2"}
+    of_its_own = {"federation": str(run.folder / "b.npz")}
+    for first in ({}, {"federation": str(run.folder / "a.npz")}):
+        for second in ({}, of_its_own):
+            run.grid = type("Second", (Second,), {"settings": common | second})
+            run(**first)
+            (run.folder / "a.npz").unlink(missing_ok=True)
+    run.grid = Loopback
+    run()
 
 
 NOISY: dict[str, Any] = {"epsilon": 1.0, "n_examples": 40, "any_noise": True}

@@ -366,6 +366,9 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     with exclusive(path):
         locked(path, got="f.npz")
+        with raises(ConfigError, field="run-config output-dir", got="f.npz") as error:
+            exclusive(path, "run-config output-dir").__enter__()
+        assert "wait until it ends, or give another" in str(error.value)
         with exclusive(tmp_path / "other.npz"):
             pass
     locked(tmp_path / "nowhere" / "f.npz", expected="a file that can be locked")
