@@ -10,8 +10,8 @@ import secrets
 import stat
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -69,6 +69,24 @@ def writing(
         raise
     except OSError as error:
         raise _write_error(path, error) from error
+
+
+def write_together(
+    folder: str | os.PathLike[str],
+    contents: Mapping[str, Callable[[IO[bytes]], object]],
+    mode: int | None = None,
+) -> None:
+    """Write files of a folder that belong together, by functions that take a stream.
+
+    All are on the disk before the first, the last of `contents`, replaces an old one;
+    a full disk leaves all old ones.
+    """
+    with ExitStack() as stack:
+        for name, write in contents.items():
+            stream = stack.enter_context(writing(os.path.join(folder, name), mode))
+            write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _remove_old(folder: str, name: str) -> None:

@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
+from typing import IO
 
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_flynn._files import writing
+from flwr_flynn._files import write_together
 from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.report.accuracy_sections import as_csv
@@ -34,6 +37,8 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
+from flwr_flynn.model import model_file
+from flwr_flynn.model.model import Model
 
 _FEDERATION = "federation.npz"
 _MODEL = "model.npz"
@@ -72,15 +77,15 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
         plan = plan_run(config, grid, saved, files.keeper(config, run_id))
         if config.dry_run:
             made = dry_run.plan_json(plan)
-            _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
+            files.write({_PLAN: json.dumps(made, indent=2) + "\n"})
             print(dry_run.text(made), flush=True)
             return
         errors = _run(plan, grid, context)
-        after, unwritten = _save(plan, files, run_id)
+        model, after, unwritten = _save(plan, files, run_id)
         seconds = round(time.monotonic() - start, 3)
         facts = {"run_id": run_id, "seconds": seconds}
         ending = {"evaluation_errors": errors, "run": facts}
-        _report(plan, files, after, unwritten, ending)
+        _report(plan, files, model, after, unwritten, ending)
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
@@ -110,10 +115,10 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
 
 def _save(
     plan: RunPlan, files: RunFiles, run_id: str
-) -> tuple[Federation, list[WriteError]]:
-    """Save federation and model.
+) -> tuple[Model, Federation, list[WriteError]]:
+    """Save the federation.
 
-    Return the federation, and errors of files that could not be written.
+    Return the model, the federation, and errors of files that could not be written.
     """
     action = plan.config.action
     try:
@@ -134,29 +139,32 @@ def _save(
         log(logging.WARNING, "FlyNN: phase %s is not done", due.name)
     elif is_written and action in ("train", "resume"):
         files.unfinished.unlink(missing_ok=True)
-    _write(unwritten, lambda: model.save(files.folder / _MODEL))
-    return after, unwritten
+    return model.model_, after, unwritten
 
 
 def _report(
     plan: RunPlan,
     files: RunFiles,
+    model: Model,
     after: Federation,
     unwritten: list[WriteError],
     ending: Mapping[str, object],
 ) -> None:
-    """Write `metrics.json` and its page, and print the table.
+    """Write the model, `metrics.json`, its page and its figures, and print the table.
 
-    Results that are unwritten or unequal are an error.
+    The model is written without a report, too. Results that are unwritten or unequal
+    are an error.
     """
-    made = {**metrics_json.run_metrics(plan, after), **ending}
-    text = json.dumps(made, indent=2, allow_nan=False) + "\n"
-    is_written = _write(unwritten, lambda: _write_text(files.folder / _METRICS, text))
+    texts = dict[str, str]()
+    try:
+        made = {**metrics_json.run_metrics(plan, after), **ending}
+        text = json.dumps(made, indent=2, allow_nan=False) + "\n"
+        texts = {_METRICS: text, _PAGE: page(made), _FIGURES: as_csv(made)}
+    finally:
+        is_written = _write(unwritten, lambda: files.write(texts, model))
     if not is_written:
         print(text, flush=True)  # so that it is in the log
     print(log_table(made, files.folder), flush=True)
-    _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
-    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, as_csv(made)))
     failed = [f"results: {error}" for error in unwritten]
     unequal = [name for name in EQUALITIES if made["sha256"].get(name) is False]
     if unequal:
@@ -184,6 +192,7 @@ class RunFiles:
 
     folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
     federation: Path
+    mode: int | None = None  # permissions of the files in the folder
 
     @property
     def unfinished(self) -> Path:
@@ -224,6 +233,15 @@ class RunFiles:
             )
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
+
+    def write(self, texts: Mapping[str, str], model: Model | None = None) -> None:
+        """Write texts by their names, and a model, all or none."""
+        contents: dict[str, Callable[[IO[bytes]], object]] = {}
+        if model is not None:
+            contents[_MODEL] = partial(model_file.dump, model)
+        for name, text in texts.items():
+            contents[name] = methodcaller("write", text.encode())
+        write_together(self.folder, contents, self.mode)
 
     def load(self, config: RunConfig) -> Federation | None:
         """The federation from which the run goes on; None for a new one.
@@ -276,15 +294,15 @@ class RunFiles:
         return keep
 
 
-def output_folder(config: RunConfig, run_id: int) -> Path:
-    """The output folder, which is made before the work starts."""
+def output_folder(config: RunConfig, run_id: int, mode: int = 0o777) -> Path:
+    """The output folder, which is made before the work starts, with this mode."""
     if config.output_dir:
         folder = Path(config.output_dir)
     else:
         folder = default_folder(run_id)
     try:
         folder = folder.expanduser().resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)
     except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
         writable = False
@@ -309,11 +327,6 @@ def _write(unwritten: list[WriteError], write: Callable[[], object]) -> bool:
         unwritten.append(error)
         return False
     return True
-
-
-def _write_text(path: Path, text: str) -> None:
-    with writing(path) as stream:
-        stream.write(text.encode())
 
 
 # ---- the last line of a failed run

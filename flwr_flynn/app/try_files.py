@@ -12,6 +12,7 @@ import csv
 import json
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -98,11 +99,13 @@ def run_files(
         written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
         if config.dry_run:
             written = ["plan.json"]
-        output = server_app.output_folder(config, 1)
-        files = server_app.RunFiles(output, Path(folder) / "federation.npz")
+        # The results are this person's alone.
+        output = server_app.output_folder(config, 1, 0o700)
+        files = server_app.RunFiles(output, Path(folder) / "federation.npz", 0o600)
         check_apart([output / name for name in written], paths)
         grid = FilesGrid([site.raw for site in sites])
-        context = Context(1, 0, {}, RecordDict(), given)
+        run_id = int(time.time() * 1000)  # the results say to which run they belong
+        context = Context(run_id, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
     for name in written:
         print(output / name)

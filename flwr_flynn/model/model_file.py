@@ -45,12 +45,21 @@ def write(
     path: str | os.PathLike[str],
     model: Model,
     extra: Mapping[str, object] | None = None,
+    mode: int | None = None,
 ) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
-    An existing file keeps its permissions; a symbolic link is followed. `extra` is a
-    record of the writer, for JSON.
+    An existing file keeps its permissions without a `mode`; a symbolic link is
+    followed. `extra` is a record of the writer, for JSON.
     """
+    with _files.writing(path, mode) as stream:
+        dump(model, stream, extra)
+
+
+def dump(
+    model: Model, stream: IO[bytes], extra: Mapping[str, object] | None = None
+) -> None:
+    """Write the bytes of a model's file to a stream."""
     gram = model.gram
     names: object = model.feature_names
     if model.schema is not None:
@@ -86,7 +95,7 @@ def write(
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
-    with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+    with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
             info.compress_type = zipfile.ZIP_DEFLATED
