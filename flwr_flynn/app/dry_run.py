@@ -238,9 +238,9 @@ def _columns(options: RunOptions) -> str:
 # ---- text
 
 
-def text(made: PlanJson) -> str:
+def lines(made: PlanJson) -> list[str]:
     """The plan for the log."""
-    lines = [
+    said = [
         "",
         f"FlyNN, dry run: action {made['action']}, {made['parties']} parties, "
         f"{made['rounds']} rounds",
@@ -249,20 +249,20 @@ def text(made: PlanJson) -> str:
         content = ""
         if phase["content"]:
             content = f": {phase['content']}"
-        lines.append(
+        said.append(
             f"  round {phase['round']}, {phase['name']}: "
             f"{KINDS[phase['kind']]}{content}"
         )
     for where, needs in made["memory"].items():
-        lines += [
+        said += [
             f"  memory at {where}: {n_bytes / 2**20:.1f} MiB for {what}"
             for what, n_bytes in needs.items()
         ]
-    lines += [f"  {note}" for note in made["privacy"]]
-    lines.append("  each site's node config:")
+    said += [f"  {note}" for note in made["privacy"]]
+    said.append("  each site's node config:")
     for question in made["sites"]:
         needed = ""
         if question["value"] is not None:
             needed = f" = {in_json(question['value'])}"
-        lines.append(f"    {question['key']}{needed}: {question['reason']}")
-    return "\n".join([*lines, ""])
+        said.append(f"    {question['key']}{needed}: {question['reason']}")
+    return [*said, ""]

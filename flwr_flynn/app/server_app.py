@@ -23,6 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import write_together
 from flwr_flynn.app import dry_run, metrics_json
+from flwr_flynn.app.console import say
 from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.markup import shortened
@@ -78,7 +79,7 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
         if config.dry_run:
             made = dry_run.plan_json(plan)
             files.write({_PLAN: json.dumps(made, indent=2) + "\n"})
-            print(dry_run.text(made), flush=True)
+            say(*dry_run.lines(made))
             return
         errors = _run(plan, grid, context)
         model, after, unwritten = _save(plan, files, run_id)
@@ -163,8 +164,8 @@ def _report(
     finally:
         is_written = _write(unwritten, lambda: files.write(texts, model))
     if not is_written:
-        print(text, flush=True)  # so that it is in the log
-    print(log_table(made, files.folder), flush=True)
+        say(*text.split("\n"))  # so that it is in the log
+    say(*log_table(made, files.folder))
     failed = [f"results: {error}" for error in unwritten]
     unequal = [name for name in EQUALITIES if made["sha256"].get(name) is False]
     if unequal:
@@ -346,10 +347,10 @@ def print_failure(error: BaseException) -> None:
 
     An error of this package needs no traceback: the line has all of it.
     """
-    reason = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
+    reason = f"{type(error).__name__}: {full_text(error)}"
     line = f"FAILED: {shortened(reason, _LONGEST_REASON)}"
     is_ours = isinstance(error, FlyNNError | MemoryError)
-    print(line, flush=True)
+    say(line)
 
     def with_line(record: logging.LogRecord) -> bool:
         """End the exit page with the line, and drop an error of which it has all."""
