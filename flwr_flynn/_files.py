@@ -10,8 +10,9 @@ import secrets
 import stat
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -72,19 +73,17 @@ def writing(
 
 
 def write_together(
-    folder: str | os.PathLike[str],
-    contents: Mapping[str, Callable[[IO[bytes]], object]],
-    mode: int | None = None,
+    folder: Path, contents: Mapping[str, bytes], mode: int | None = None
 ) -> None:
-    """Write files of a folder that belong together, by functions that take a stream.
+    """Write files of a folder that belong together.
 
     All are on the disk before the first, the last of `contents`, replaces an old one;
     a full disk leaves all old ones.
     """
     with ExitStack() as stack:
-        for name, write in contents.items():
-            stream = stack.enter_context(writing(os.path.join(folder, name), mode))
-            write(stream)
+        for name, content in contents.items():
+            stream = stack.enter_context(writing(folder / name, mode))
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
 

@@ -5,6 +5,7 @@ It reads the settings, plans the run, runs it, and saves and reports its results
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -13,9 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from operator import methodcaller
 from pathlib import Path
-from typing import IO
 
 from flwr.app import Context
 from flwr.common.logger import log
@@ -72,13 +71,19 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
     run_id = str(context.run_id)
     with ExitStack() as held:
         if not config.dry_run:
-            for path, key in files.locked.items():
-                held.enter_context(exclusive(path, f"run-config {key}"))
+            # The folder goes by the file of a federation that it has by default.
+            locked = {
+                files.federation: "run-config federation",
+                files.folder / _FEDERATION: "run-config output-dir",
+            }
+            for path, field in locked.items():
+                held.enter_context(exclusive(path, field))
         saved = files.load(config)
         plan = plan_run(config, grid, saved, files.keeper(config, run_id))
         if config.dry_run:
             made = dry_run.plan_json(plan)
-            files.write({_PLAN: json.dumps(made, indent=2) + "\n"})
+            text = json.dumps(made, indent=2) + "\n"
+            write_together(files.folder, {_PLAN: text.encode()}, files.mode)
             say(*dry_run.lines(made))
             return
         errors = _run(plan, grid, context)
@@ -156,13 +161,17 @@ def _report(
     The model is written without a report, too. Results that are unwritten or unequal
     are an error.
     """
-    texts = dict[str, str]()
+    stream = io.BytesIO()
+    model_file.dump(model, stream)
+    results = {_MODEL: stream.getvalue()}
     try:
         made = {**metrics_json.run_metrics(plan, after), **ending}
         text = json.dumps(made, indent=2, allow_nan=False) + "\n"
         texts = {_METRICS: text, _PAGE: page(made), _FIGURES: as_csv(made)}
+        results |= {name: text.encode() for name, text in texts.items()}
     finally:
-        is_written = _write(unwritten, lambda: files.write(texts, model))
+        write = partial(write_together, files.folder, results, files.mode)
+        is_written = _write(unwritten, write)
     if not is_written:
         say(*text.split("\n"))  # so that it is in the log
     say(*log_table(made, files.folder))
@@ -200,17 +209,6 @@ class RunFiles:
         """The state of a run that is not over, beside the federation."""
         return self.federation.with_name(f"{self.federation.stem}.unfinished.npz")
 
-    @property
-    def locked(self) -> dict[Path, str]:
-        """The files that no two runs may have, and the setting that each follows from.
-
-        The folder goes by the file of the federation that it has by default.
-        """
-        return {
-            self.federation: "federation",
-            self.folder / _FEDERATION: "output-dir",
-        }
-
     @classmethod
     def of(cls, config: RunConfig, run_id: int) -> RunFiles:
         """The files by the settings.
@@ -234,15 +232,6 @@ class RunFiles:
             )
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)
-
-    def write(self, texts: Mapping[str, str], model: Model | None = None) -> None:
-        """Write texts by their names, and a model, all or none."""
-        contents: dict[str, Callable[[IO[bytes]], object]] = {}
-        if model is not None:
-            contents[_MODEL] = partial(model_file.dump, model)
-        for name, text in texts.items():
-            contents[name] = methodcaller("write", text.encode())
-        write_together(self.folder, contents, self.mode)
 
     def load(self, config: RunConfig) -> Federation | None:
         """The federation from which the run goes on; None for a new one.
