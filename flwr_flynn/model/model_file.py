@@ -28,7 +28,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
 from flwr_flynn.model.gram import GramScoring, checked_gram_specs
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
+from flwr_flynn.model.model import MOST_MEMBERS, Model, ModelMember, ScoringRule
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
@@ -154,8 +154,11 @@ def _read_header(
             ", ".join(sorted(_HEADER)),
             listed([name[:40] for name in sorted(header)], 8),
         )
-    if not isinstance(header["members"], list):
-        raise ModelFileError("members", "a list", type(header["members"]).__name__)
+    members = header["members"]
+    if not isinstance(members, list):
+        raise ModelFileError("members", "a list", type(members).__name__)
+    if len(members) > MOST_MEMBERS:
+        raise ModelFileError("members", f"at most {MOST_MEMBERS}", len(members))
     return text, header
 
 
