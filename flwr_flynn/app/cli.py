@@ -52,9 +52,7 @@ def _in_one_line(message: Warning | str, category: type[Warning], *_: object) ->
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, FlyNNError):
-        name = "file"
-        if error.filename:
-            name = os.path.basename(str(error.filename))
+        name = os.path.basename(str(error.filename or "file"))
         return f"{name[:80]!r}: {error.strerror or type(error).__name__}"
     if isinstance(error, MemoryError):
         return "not enough memory"

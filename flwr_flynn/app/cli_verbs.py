@@ -79,15 +79,15 @@ def draft(options: Namespace) -> int:
     schema, left_out = schema_of(summary_of_file(file, least))
     labels = [*_labels(file)] or [np.zeros(0, object)]
     classes, _ = coded_labels(np.concatenate(labels), file.name)
-    listed_classes = classes
-    if len(classes) > MOST_CLASSES:
-        listed_classes = []
+    n_classes = len(classes)
+    if n_classes > MOST_CLASSES:
+        classes = []
     label = ""
     if schema.is_named:
         label = as_name(label_of(path, options.label))
     notes = {("", "classes"): "Discloses which classes your file has."}
-    if not listed_classes:
-        notes["", "classes"] = f"Not listed: {len(classes)} classes. Are these labels?"
+    if not classes:
+        notes["", "classes"] = f"Not listed: {n_classes} classes. Are these labels?"
     floor = f"{least} rows"
     if options.held_out_key:
         floor = f"{least} ids"
@@ -100,7 +100,7 @@ def draft(options: Namespace) -> int:
     columns = [
         replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
     ]
-    drafted = replace(schema, label=label, classes=listed_classes, columns=columns)
+    drafted = replace(schema, label=label, classes=classes, columns=columns)
     console.note(file.described())
     console.say(
         "# Comments say what an entry discloses of this file. Delete what should not "
@@ -288,8 +288,6 @@ def show(options: Namespace) -> int:
     """
     with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
         facts = facts_of(model)
-    if isinstance(extra, dict) and "versions" in extra:
-        facts["versions"] = extra["versions"]
     if isinstance(extra, dict) and "members" in extra:
         facts["parties"] = roster_rows(Federation.load(options.model))
     facts["file sha256"] = hashlib.sha256(Path(options.model).read_bytes()).hexdigest()
@@ -385,9 +383,8 @@ def predict(options: Namespace) -> int:
         expected = f"{listed([*map(repr, keep)])} for --keep"
         copied = file.source.cells(file.indices(keep, expected))
     out = csv.writer(console, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-    names = model.classes_.tolist()
-    classes = [*map(cell, names)]
-    head = [*keep, "class", *(f"p({label})" for label in names), "novelty"]
+    classes = model.classes_.tolist()
+    head = [*keep, "class", *(f"p({label})" for label in classes), "novelty"]
     out.writerow(map(cell, head))
     for X, _ in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
@@ -400,7 +397,7 @@ def predict(options: Namespace) -> int:
             if row[index] >= options.abstain:
                 label = classes[index]
             shown = [round(p, 6) for p in row]
-            out.writerow([*map(cell, next(copied)), label, *shown, round(new, 6)])
+            out.writerow(map(cell, [*next(copied), label, *shown, round(new, 6)]))
     return 0
 
 

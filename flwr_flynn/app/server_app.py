@@ -5,7 +5,6 @@ It reads the settings, plans the run, runs it, and saves and reports its results
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -161,27 +160,25 @@ def _report(
     The model is written without a report, too. Results that are unwritten or unequal
     are an error.
     """
-    stream = io.BytesIO()
-    model_file.dump(model, stream)
-    results = {_MODEL: stream.getvalue()}
+    results = {_MODEL: model_file.to_bytes(model)}
     try:
         made = {**metrics_json.run_metrics(plan, after), **ending}
         text = json.dumps(made, indent=2, allow_nan=False) + "\n"
         texts = {_METRICS: text, _PAGE: page(made), _FIGURES: as_csv(made)}
         results |= {name: text.encode() for name, text in texts.items()}
     finally:
-        write = partial(write_together, files.folder, results, files.mode)
-        is_written = _write(unwritten, write)
+        is_written = _write(
+            unwritten, partial(write_together, files.folder, results, files.mode)
+        )
     if not is_written:
         say(*text.split("\n"))  # so that it is in the log
     say(*log_table(made, files.folder))
     failed = [f"results: {error}" for error in unwritten]
     unequal = [name for name in EQUALITIES if made["sha256"].get(name) is False]
     if unequal:
-        listed = ", ".join(unequal)
         failed.append(
             "every party is counted, but the model is not the one trained on the "
-            f"pooled data ({listed})"
+            f"pooled data ({', '.join(unequal)})"
         )
     if failed:
         names = [str(error.field) for error in unwritten] + unequal
@@ -216,10 +213,9 @@ class RunFiles:
         The federation has its one real path, which its lock goes by.
         """
         folder = output_folder(config, run_id)
-        if not config.federation:
-            return cls(folder, folder / _FEDERATION)
+        federation = Path(config.federation or folder / _FEDERATION)
         try:
-            federation = Path(config.federation).expanduser().resolve()
+            federation = federation.expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
             raise ConfigError(
                 "run-config federation", "a file", repr(config.federation[:200])
@@ -286,10 +282,7 @@ class RunFiles:
 
 def output_folder(config: RunConfig, run_id: int, mode: int = 0o777) -> Path:
     """The output folder, which is made before the work starts, with this mode."""
-    if config.output_dir:
-        folder = Path(config.output_dir)
-    else:
-        folder = default_folder(run_id)
+    folder = Path(config.output_dir or default_folder(run_id))
     try:
         folder = folder.expanduser().resolve()
         folder.mkdir(mode, parents=True, exist_ok=True)

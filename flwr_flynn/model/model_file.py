@@ -8,6 +8,7 @@ known, and known to fit, before anything is allocated.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -53,13 +54,11 @@ def write(
     followed. `extra` is a record of the writer, for JSON.
     """
     with _files.writing(path, mode) as stream:
-        dump(model, stream, extra)
+        stream.write(to_bytes(model, extra))
 
 
-def dump(
-    model: Model, stream: IO[bytes], extra: Mapping[str, object] | None = None
-) -> None:
-    """Write the bytes of a model's file to a stream."""
+def to_bytes(model: Model, extra: Mapping[str, object] | None = None) -> bytes:
+    """The content of a model's file."""
     gram = model.gram
     names: object = model.feature_names
     if model.schema is not None:
@@ -95,6 +94,7 @@ def dump(
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
+    stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
@@ -103,6 +103,7 @@ def dump(
                 np.lib.format.write_array(
                     member_stream, array, version=(1, 0), allow_pickle=False
                 )
+    return stream.getvalue()
 
 
 @contextmanager

@@ -199,7 +199,8 @@ def bars(
     return svg(title, description, *drawn, width="100%", height=34 * len(rows))
 
 
-_NUMBER = re.compile(r"[-+][\d.,]+([eE][-+]?\d+)?")
+_FORMULA = re.compile(r"[=@\t\r\n]|[-+](?![\d.,]+([eE][-+]?\d+)?\Z)")
+"""The beginning of a formula; a number is none."""
 
 
 def cell(value: object) -> object:
@@ -210,8 +211,7 @@ def cell(value: object) -> object:
     >>> cell("=cmd|' /C calc'!A0"), cell("well")
     ("'=cmd|' /C calc'!A0", 'well')
     """
-    is_formula = isinstance(value, str) and value[:1] in (*"=+-@\t\r\n",)
-    if is_formula and not _NUMBER.fullmatch(str(value)):
+    if isinstance(value, str) and _FORMULA.match(value):
         return f"'{value}"
     return value
 
