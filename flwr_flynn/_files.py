@@ -40,8 +40,9 @@ def writing(
     """
     try:
         target = os.path.realpath(path)
+        present = _mode_of(target)
         if mode is None:
-            mode = _mode_of(target)
+            mode = present
         folder, name = os.path.split(target)
         partial = os.path.join(folder, f".{name}.partial.{secrets.token_hex(8)}")
         permissions = 0o666

@@ -369,9 +369,9 @@ def _names_of(model: Model) -> tuple[str, ...]:
 def predict(options: Namespace) -> int:
     """Print class, probabilities and novelty of every row of a file, as CSV.
 
-    With a threshold the class is the rarer of two from this probability on. A class
-    that a spreadsheet would take for a formula has an apostrophe before it. In front
-    are the columns to keep, as they stand in the file.
+    With a threshold the class is the rarer of two from this probability on. In front
+    are the columns to keep, as they stand in the file, but that each row is one line. A
+    text that a spreadsheet would take for a formula has an apostrophe before it.
     """
     model = FlyNNClassifier.load(options.model)
     threshold = options.threshold
