@@ -10,8 +10,9 @@ import secrets
 import stat
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -39,8 +40,9 @@ def writing(
     """
     try:
         target = os.path.realpath(path)
+        present = _mode_of(target)
         if mode is None:
-            mode = _mode_of(target)
+            mode = present
         folder, name = os.path.split(target)
         partial = os.path.join(folder, f".{name}.partial.{secrets.token_hex(8)}")
         permissions = 0o666
@@ -69,6 +71,22 @@ def writing(
         raise
     except OSError as error:
         raise _write_error(path, error) from error
+
+
+def write_together(
+    folder: Path, contents: Mapping[str, bytes], mode: int | None = None
+) -> None:
+    """Write files of a folder that belong together.
+
+    All are on the disk before the first, the last of `contents`, replaces an old one;
+    a full disk leaves all old ones.
+    """
+    with ExitStack() as stack:
+        for name, content in contents.items():
+            stream = stack.enter_context(writing(folder / name, mode))
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def _remove_old(folder: str, name: str) -> None:

@@ -19,7 +19,7 @@ from simulations.experiments import EXPERIMENTS
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 _LARGEST = 150_000  # bytes of a figure
-_VERSION = re.compile(r"flwr-flynn (\d+\.\d+)\.\d+, (\d{4}-\d{2}-\d{2})")
+_VERSION = re.compile(r"flwr-flynn (\d+\.\d+)\.[\w.]+, (\d{4}-\d{2}-\d{2})")
 _OLD = "> Measured with version "
 _IMAGE = re.compile(r"!\[([^]]*)\]\(([^)/]+\.png)\)")
 
@@ -101,8 +101,15 @@ def version_of(page: str) -> tuple[str, str]:
 
 
 def is_current(page: str) -> bool:
-    """True if a page was measured with this minor version."""
-    return version_of(page)[0] == ".".join(__version__.split(".")[:2])
+    """True if a page was measured with this minor version.
+
+    Before a release the pages of the last one are current.
+    """
+    major, minor, rest = __version__.split(".", 2)
+    current = {f"{major}.{minor}"}
+    if "dev" in rest:
+        current.add(f"{major}.{int(minor) - 1}")
+    return version_of(page)[0] in current
 
 
 def marked(page: str) -> str:

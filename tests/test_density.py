@@ -20,7 +20,7 @@ LONGEST = 100
 
 DENSITY = {
     "joined assignments": {"flwr_flynn": 3},
-    "ternaries": {"flwr_flynn": 45, "simulations": 15, "tests": 31},
+    "ternaries": {"flwr_flynn": 43, "simulations": 15, "tests": 31},
     "nested ternaries": {},
     "walruses": {"flwr_flynn": 3},
     "values from truth values": {},

@@ -143,7 +143,11 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
     for name in ("folder", "pipe", "loop", "missing/file", "pipe/file", "a" * 300):
         with raises(WriteError, field=name.rpartition("/")[2][:80]):
             MODEL.save(tmp_path / name)
+    for name in ("folder", "pipe"):
+        with raises(WriteError, field=name):
+            write(tmp_path / name, mode=0o600)
     assert names(tmp_path) == before
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     with raises(WriteError, field="null"):
         MODEL.save(os.devnull)
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)

@@ -117,7 +117,8 @@ MESSAGES: dict[str, Callable[[], object]] = {
     "run-config n-features: expected a value in a deployment, whose server sees no "
     "data, such as n-features=30, or "
     "feature-names, got missing": plan_without_sizes,
-    "run-config federation: expected the server's own file with action = join, got "
+    "run-config federation: expected the server's own file, or output-dir with its "
+    "federation.npz, with action = join, got "
     "none": partial(run, action="join"),
     "node-config data-path: expected a file 'gone.csv', got no such file": lambda: (
         own_file.own_share(NodeConfig(data_path="gone.csv"))

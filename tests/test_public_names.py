@@ -42,6 +42,10 @@ def test_other_names_are_attribute_errors(name: str) -> None:
 
 
 def test_version_and_date_of_the_release_are_the_same_everywhere() -> None:
+    """Between releases the version is the next minor one with ``.dev0``.
+
+    A party and a server of the release then decline each other's successors.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = (ROOT / "CITATION.cff").read_text()
     newest = re.search(
@@ -50,5 +54,10 @@ def test_version_and_date_of_the_release_are_the_same_everywhere() -> None:
         re.MULTILINE,
     )
     cited = re.search(r"^version: (\S+)\ndate-released: (\S+)$", citation, re.MULTILINE)
-    assert newest[1] == project["version"] == flwr_flynn.__version__
     assert newest.groups() == cited.groups()
+    released = newest[1]
+    major, minor, _ = released.split(".")
+    version = released
+    if "\n## Unreleased\n" in (ROOT / "CHANGELOG.md").read_text():
+        version = f"{major}.{int(minor) + 1}.0.dev0"
+    assert flwr_flynn.__version__ == project["version"] == version

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_verbs
+from flwr_flynn.app import cli_verbs, console
+from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.errors import ConfigError, FlyNNError, clean
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,29 +37,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status: int = options.run(options)
             return status
     except BrokenPipeError:  # whoever reads the output has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
     except (FlyNNError, OSError, MemoryError) as error:
-        print(f"flwr-flynn: {_one_line(error)}", file=sys.stderr)
+        console.note(_one_line(error))
         return 1
 
 
 def _in_one_line(message: Warning | str, category: type[Warning], *_: object) -> None:
     """Print a warning of our own without the code that it came from."""
     if category is UserWarning:
-        print(f"flwr-flynn: {message}", file=sys.stderr)
+        console.note(message)
 
 
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and not isinstance(error, FlyNNError):
-        name = "file"
-        if error.filename:
-            name = os.path.basename(str(error.filename))
+        name = os.path.basename(str(error.filename or "file"))
         return f"{name[:80]!r}: {error.strerror or type(error).__name__}"
     if isinstance(error, MemoryError):
         return "not enough memory"
-    notes = getattr(error, "__notes__", ())
-    return " ".join("; ".join([str(error), *notes]).split())
+    return full_text(error)
 
 
 def _share(text: str) -> float:
@@ -169,10 +166,15 @@ _VERBS = {
 """The function of each verb, its meaning, and names of its arguments."""
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors may name a hostile file."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(clean(message, 1000))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "flwr-flynn", description="Files and models of FlyNN."
-    )
+    parser = _Parser("flwr-flynn", description="Files and models of FlyNN.")
     parser.add_argument(
         "--version", action="version", version=f"flwr-flynn {__version__}"
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -21,6 +20,7 @@ import numpy as np
 from flwr_flynn._files import writing
 from flwr_flynn._types import Array, Floats, Integers
 from flwr_flynn._validation import listed
+from flwr_flynn.app import console
 from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
@@ -79,15 +79,15 @@ def draft(options: Namespace) -> int:
     schema, left_out = schema_of(summary_of_file(file, least))
     labels = [*_labels(file)] or [np.zeros(0, object)]
     classes, _ = coded_labels(np.concatenate(labels), file.name)
-    listed_classes = classes
-    if len(classes) > MOST_CLASSES:
-        listed_classes = []
+    n_classes = len(classes)
+    if n_classes > MOST_CLASSES:
+        classes = []
     label = ""
     if schema.is_named:
         label = as_name(label_of(path, options.label))
     notes = {("", "classes"): "Discloses which classes your file has."}
-    if not listed_classes:
-        notes["", "classes"] = f"Not listed: {len(classes)} classes. Are these labels?"
+    if not classes:
+        notes["", "classes"] = f"Not listed: {n_classes} classes. Are these labels?"
     floor = f"{least} rows"
     if options.held_out_key:
         floor = f"{least} ids"
@@ -100,13 +100,13 @@ def draft(options: Namespace) -> int:
     columns = [
         replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
     ]
-    drafted = replace(schema, label=label, classes=listed_classes, columns=columns)
-    print(f"flwr-flynn: {file.described()}", file=sys.stderr)
-    print(
+    drafted = replace(schema, label=label, classes=classes, columns=columns)
+    console.note(file.described())
+    console.say(
         "# Comments say what an entry discloses of this file. Delete what should not "
         "be told."
     )
-    print(to_toml(drafted, notes), end="")
+    console.say(*to_toml(drafted, notes).rstrip().split("\n"))
     return 0
 
 
@@ -161,19 +161,19 @@ def check(options: Namespace) -> int:
     lines = _column_lines(file, rest, counts)
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
     _print_table([_CHECK_TITLES, *lines])
-    print(f"\n{file.described()}")
+    console.say("", file.described())
     n_unknown = 0
     if label:
         n_unknown = _n_unknown_labels(file, schema)
     else:
-        print(
+        console.say(
             "labels: not checked; the schema names no label column, and --label does "
             "not either"
         )
     faults = _faults(file, counts, n_refused, n_unknown)
     for fault, n in faults.items():
         if n:
-            print(f"REFUSED: {n} {fault}")
+            console.say(f"REFUSED: {n} {fault}")
     return int(any(faults.values()))
 
 
@@ -275,7 +275,7 @@ def _print_table(rows: list[list[str]]) -> None:
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
         padded = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
-        print("  ".join(padded).rstrip())
+        console.say("  ".join(padded).rstrip())
 
 
 _MOST_BYTES = 2**30
@@ -288,12 +288,10 @@ def show(options: Namespace) -> int:
     """
     with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
         facts = facts_of(model)
-    if isinstance(extra, dict) and "versions" in extra:
-        facts["versions"] = extra["versions"]
     if isinstance(extra, dict) and "members" in extra:
         facts["parties"] = roster_rows(Federation.load(options.model))
     facts["file sha256"] = hashlib.sha256(Path(options.model).read_bytes()).hexdigest()
-    print(json.dumps(facts, indent=1))
+    console.say(*json.dumps(facts, indent=1).split("\n"))
     return 0
 
 
@@ -371,9 +369,9 @@ def _names_of(model: Model) -> tuple[str, ...]:
 def predict(options: Namespace) -> int:
     """Print class, probabilities and novelty of every row of a file, as CSV.
 
-    With a threshold the class is the rarer of two from this probability on. A class
-    that a spreadsheet would take for a formula has an apostrophe before it. In front
-    are the columns to keep, as they stand in the file.
+    With a threshold the class is the rarer of two from this probability on. In front
+    are the columns to keep, as they stand in the file, but that each row is one line. A
+    text that a spreadsheet would take for a formula has an apostrophe before it.
     """
     model = FlyNNClassifier.load(options.model)
     threshold = options.threshold
@@ -384,10 +382,10 @@ def predict(options: Namespace) -> int:
     if keep:
         expected = f"{listed([*map(repr, keep)])} for --keep"
         copied = file.source.cells(file.indices(keep, expected))
-    out = csv.writer(sys.stdout, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    out = csv.writer(console, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
-    out.writerow([*keep, "class", *(f"p({label})" for label in classes), "novelty"])
-    classes = [cell(label) if isinstance(label, str) else label for label in classes]
+    head = [*keep, "class", *(f"p({label})" for label in classes), "novelty"]
+    out.writerow(map(cell, head))
     for X, _ in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
@@ -399,7 +397,7 @@ def predict(options: Namespace) -> int:
             if row[index] >= options.abstain:
                 label = classes[index]
             shown = [round(p, 6) for p in row]
-            out.writerow([*next(copied), label, *shown, round(new, 6)])
+            out.writerow(map(cell, [*next(copied), label, *shown, round(new, 6)]))
     return 0
 
 
@@ -442,7 +440,7 @@ def _opened_for(
     file.n_unlabelled = 0
     file.check()
     if any(report.texts or report.numerals.unit for report in file.reports):
-        print(f"flwr-flynn: {file.described()}", file=sys.stderr)
+        console.note(file.described())
     return file
 
 
@@ -508,7 +506,7 @@ def score(options: Namespace) -> int:
     lines = [f"{name},{figure}\n" for name, figure in figures.items()]
     with writing(out) as stream:
         stream.write("".join(["figure,value\n", *lines]).encode())
-    print(out)
+    console.say(out)
     return 0
 
 

@@ -39,6 +39,7 @@ from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.model import model_file
 from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 
@@ -344,7 +345,8 @@ def _keeper(node: Mapping[str, object]) -> Callable[[FlyNNClassifier], None] | N
         return None
 
     def keep(model: FlyNNClassifier) -> None:
-        model.save(path)
+        # A file that others could read becomes the party's alone.
+        model_file.write(path, model.model_, mode=0o600)
         log(INFO, "FlyNN: the model is in %s", path)
 
     return keep

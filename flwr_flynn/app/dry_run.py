@@ -6,7 +6,7 @@ Everything follows from the plan of the run. No party is asked, and no other fil
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
@@ -25,34 +25,8 @@ from flwr_flynn.tables.schema import Schema
 MOST_NAMES = 20  # of columns that the text lists
 
 
-class PlannedPhase(TypedDict):
-    """A phase in plan.json."""
-
-    name: str
-    round: int
-    kind: str
-    content: str
-
-
-class SiteSetting(TypedDict):
-    """A setting of the sites' node config in plan.json."""
-
-    key: str
-    value: object
-    reason: str
-
-
-class PlanJson(TypedDict):
-    """The content of plan.json."""
-
-    format: int
-    action: str
-    parties: int
-    rounds: int
-    phases: list[PlannedPhase]
-    memory: dict[str, dict[str, int]]
-    privacy: list[str]
-    sites: list[SiteSetting]
+PlanJson = dict[str, Any]
+"""The content of plan.json, as `docs/reference/file_formats.md` has it."""
 
 
 def plan_json(plan: RunPlan) -> PlanJson:
@@ -64,7 +38,7 @@ def plan_json(plan: RunPlan) -> PlanJson:
         where: {what: round(n) for what, n in needs.items()}
         for where, needs in memory_of(plan).items()
     }
-    phases = list[PlannedPhase]()
+    phases = []
     for index, phase in enumerate(run.phases):
         n_rounds = rounds_of(run.phases[: index + 1])
         kind = _kind_of(phase, options)
@@ -238,9 +212,9 @@ def _columns(options: RunOptions) -> str:
 # ---- text
 
 
-def text(made: PlanJson) -> str:
+def lines(made: PlanJson) -> list[str]:
     """The plan for the log."""
-    lines = [
+    said = [
         "",
         f"FlyNN, dry run: action {made['action']}, {made['parties']} parties, "
         f"{made['rounds']} rounds",
@@ -249,20 +223,20 @@ def text(made: PlanJson) -> str:
         content = ""
         if phase["content"]:
             content = f": {phase['content']}"
-        lines.append(
+        said.append(
             f"  round {phase['round']}, {phase['name']}: "
             f"{KINDS[phase['kind']]}{content}"
         )
     for where, needs in made["memory"].items():
-        lines += [
+        said += [
             f"  memory at {where}: {n_bytes / 2**20:.1f} MiB for {what}"
             for what, n_bytes in needs.items()
         ]
-    lines += [f"  {note}" for note in made["privacy"]]
-    lines.append("  each site's node config:")
+    said += [f"  {note}" for note in made["privacy"]]
+    said.append("  each site's node config:")
     for question in made["sites"]:
         needed = ""
         if question["value"] is not None:
             needed = f" = {in_json(question['value'])}"
-        lines.append(f"    {question['key']}{needed}: {question['reason']}")
-    return "\n".join([*lines, ""])
+        said.append(f"    {question['key']}{needed}: {question['reason']}")
+    return [*said, ""]

@@ -68,7 +68,9 @@ class NodeConfig(Settings):
         "", "the file as it was counted, for runs of `action = update`"
     )
     model_path: str = setting(
-        "", "file for the party's own copy of the model; an earlier file is replaced"
+        "",
+        "file for the party's own copy of the model, for its owner alone; an earlier "
+        "file is replaced",
     )
     record_path: str = setting(
         "",

@@ -435,8 +435,12 @@ class RunConfig(
             bool(names) and self.n_features not in (0, len(names)),
             expected,
         )
-        expected = f"the server's own file with action = {self.action}"
-        yield "federation", self.action != "train" and not self.federation, expected
+        expected = (
+            f"the server's own file, or output-dir with its federation.npz, with "
+            f"action = {self.action}"
+        )
+        is_new = self.action == "train"
+        yield "federation", not (is_new or self.federation or self.output_dir), expected
         for name in ("feature_names", "n_features"):
             yield name, bool(self.schema and getattr(self, name)), "none with schema"
         expected = (

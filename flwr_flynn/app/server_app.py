@@ -10,16 +10,18 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_flynn._files import writing
+from flwr_flynn._files import write_together
 from flwr_flynn.app import dry_run, metrics_json
+from flwr_flynn.app.console import say
 from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.markup import shortened
@@ -34,7 +36,10 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
+from flwr_flynn.model import model_file
+from flwr_flynn.model.model import Model
 
+_FEDERATION = "federation.npz"
 _MODEL = "model.npz"
 _METRICS = "metrics.json"
 _PAGE = "report.html"
@@ -63,20 +68,29 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
     """
     start = time.monotonic()
     run_id = str(context.run_id)
-    with nullcontext() if config.dry_run else exclusive(files.federation):
+    with ExitStack() as held:
+        if not config.dry_run:
+            # The folder goes by the file of a federation that it has by default.
+            locked = {
+                files.federation: "run-config federation",
+                files.folder / _FEDERATION: "run-config output-dir",
+            }
+            for path, field in locked.items():
+                held.enter_context(exclusive(path, field))
         saved = files.load(config)
         plan = plan_run(config, grid, saved, files.keeper(config, run_id))
         if config.dry_run:
             made = dry_run.plan_json(plan)
-            _write_text(files.folder / _PLAN, json.dumps(made, indent=2) + "\n")
-            print(dry_run.text(made), flush=True)
+            text = json.dumps(made, indent=2) + "\n"
+            write_together(files.folder, {_PLAN: text.encode()}, files.mode)
+            say(*dry_run.lines(made))
             return
         errors = _run(plan, grid, context)
-        after, unwritten = _save(plan, files, run_id)
+        model, after, unwritten = _save(plan, files, run_id)
         seconds = round(time.monotonic() - start, 3)
         facts = {"run_id": run_id, "seconds": seconds}
         ending = {"evaluation_errors": errors, "run": facts}
-        _report(plan, files, after, unwritten, ending)
+        _report(plan, files, model, after, unwritten, ending)
 
 
 def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
@@ -106,10 +120,10 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
 
 def _save(
     plan: RunPlan, files: RunFiles, run_id: str
-) -> tuple[Federation, list[WriteError]]:
-    """Save federation and model.
+) -> tuple[Model, Federation, list[WriteError]]:
+    """Save the federation.
 
-    Return the federation, and errors of files that could not be written.
+    Return the model, the federation, and errors of files that could not be written.
     """
     action = plan.config.action
     try:
@@ -130,36 +144,41 @@ def _save(
         log(logging.WARNING, "FlyNN: phase %s is not done", due.name)
     elif is_written and action in ("train", "resume"):
         files.unfinished.unlink(missing_ok=True)
-    _write(unwritten, lambda: model.save(files.folder / _MODEL))
-    return after, unwritten
+    return model.model_, after, unwritten
 
 
 def _report(
     plan: RunPlan,
     files: RunFiles,
+    model: Model,
     after: Federation,
     unwritten: list[WriteError],
     ending: Mapping[str, object],
 ) -> None:
-    """Write `metrics.json` and its page, and print the table.
+    """Write the model, `metrics.json`, its page and its figures, and print the table.
 
-    Results that are unwritten or unequal are an error.
+    The model is written without a report, too. Results that are unwritten or unequal
+    are an error.
     """
-    made = {**metrics_json.run_metrics(plan, after), **ending}
-    text = json.dumps(made, indent=2, allow_nan=False) + "\n"
-    is_written = _write(unwritten, lambda: _write_text(files.folder / _METRICS, text))
+    results = {_MODEL: model_file.to_bytes(model)}
+    try:
+        made = {**metrics_json.run_metrics(plan, after), **ending}
+        text = json.dumps(made, indent=2, allow_nan=False) + "\n"
+        texts = {_METRICS: text, _PAGE: page(made), _FIGURES: as_csv(made)}
+        results |= {name: text.encode() for name, text in texts.items()}
+    finally:
+        is_written = _write(
+            unwritten, partial(write_together, files.folder, results, files.mode)
+        )
     if not is_written:
-        print(text, flush=True)  # so that it is in the log
-    print(log_table(made, files.folder), flush=True)
-    _write(unwritten, lambda: _write_text(files.folder / _PAGE, page(made)))
-    _write(unwritten, lambda: _write_text(files.folder / _FIGURES, as_csv(made)))
+        say(*text.split("\n"))  # so that it is in the log
+    say(*log_table(made, files.folder))
     failed = [f"results: {error}" for error in unwritten]
     unequal = [name for name in EQUALITIES if made["sha256"].get(name) is False]
     if unequal:
-        listed = ", ".join(unequal)
         failed.append(
             "every party is counted, but the model is not the one trained on the "
-            f"pooled data ({listed})"
+            f"pooled data ({', '.join(unequal)})"
         )
     if failed:
         names = [str(error.field) for error in unwritten] + unequal
@@ -180,6 +199,7 @@ class RunFiles:
 
     folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
     federation: Path
+    mode: int | None = None  # permissions of the files in the folder
 
     @property
     def unfinished(self) -> Path:
@@ -193,10 +213,9 @@ class RunFiles:
         The federation has its one real path, which its lock goes by.
         """
         folder = output_folder(config, run_id)
-        if not config.federation:
-            return cls(folder, folder / "federation.npz")
+        federation = Path(config.federation or folder / _FEDERATION)
         try:
-            federation = Path(config.federation).expanduser().resolve()
+            federation = federation.expanduser().resolve()
         except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
             raise ConfigError(
                 "run-config federation", "a file", repr(config.federation[:200])
@@ -253,22 +272,20 @@ class RunFiles:
             if is_saved and is_first:
                 log(
                     logging.INFO,
-                    "FlyNN: if the run stops, action = resume continues it from %s",
-                    self.unfinished,
+                    "FlyNN: if the run stops, action = resume continues it, with "
+                    "federation = %s",
+                    self.federation,
                 )
 
         return keep
 
 
-def output_folder(config: RunConfig, run_id: int) -> Path:
-    """The output folder, which is made before the work starts."""
-    if config.output_dir:
-        folder = Path(config.output_dir)
-    else:
-        folder = default_folder(run_id)
+def output_folder(config: RunConfig, run_id: int, mode: int = 0o777) -> Path:
+    """The output folder, which is made before the work starts, with this mode."""
+    folder = Path(config.output_dir or default_folder(run_id))
     try:
         folder = folder.expanduser().resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)
     except (OSError, RuntimeError, ValueError):  # an unknown home, a NUL
         writable = False
@@ -295,11 +312,6 @@ def _write(unwritten: list[WriteError], write: Callable[[], object]) -> bool:
     return True
 
 
-def _write_text(path: Path, text: str) -> None:
-    with writing(path) as stream:
-        stream.write(text.encode())
-
-
 # ---- the last line of a failed run
 
 # In a simulation Flower's process learns of an exception ten seconds or more later,
@@ -317,10 +329,10 @@ def print_failure(error: BaseException) -> None:
 
     An error of this package needs no traceback: the line has all of it.
     """
-    reason = " ".join(f"{type(error).__name__}: {full_text(error)}".split())
+    reason = f"{type(error).__name__}: {full_text(error)}"
     line = f"FAILED: {shortened(reason, _LONGEST_REASON)}"
     is_ours = isinstance(error, FlyNNError | MemoryError)
-    print(line, flush=True)
+    say(line)
 
     def with_line(record: logging.LogRecord) -> bool:
         """End the exit page with the line, and drop an error of which it has all."""

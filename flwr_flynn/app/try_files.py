@@ -12,6 +12,7 @@ import csv
 import json
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -29,6 +30,7 @@ from flwr.serverapp import Grid
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.console import say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
     check_apart,
@@ -98,14 +100,16 @@ def run_files(
         written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
         if config.dry_run:
             written = ["plan.json"]
-        output = server_app.output_folder(config, 1)
-        files = server_app.RunFiles(output, Path(folder) / "federation.npz")
+        # The results are this person's alone.
+        output = server_app.output_folder(config, 1, 0o700)
+        files = server_app.RunFiles(output, Path(folder) / "federation.npz", 0o600)
         check_apart([output / name for name in written], paths)
         grid = FilesGrid([site.raw for site in sites])
-        context = Context(1, 0, {}, RecordDict(), given)
+        run_id = int(time.time() * 1000)  # the results say to which run they belong
+        context = Context(run_id, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
     for name in written:
-        print(output / name)
+        say(output / name)
     return 0
 
 
@@ -226,7 +230,7 @@ def _split(
         expected = f"a column of 1 to {_MOST_PARTS} texts or numbers"
         raise ConfigError("--by", expected, len(rows_of))
     if n_without:
-        print(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
+        say(f"{path.name}: {n_without} rows without a value of {by!r} are left out")
     dialect = file.reading.dialect
     paths_of_parts = list[Path]()
     for index, (text, rows) in enumerate(sorted(rows_of.items())):
@@ -323,7 +327,7 @@ class Site:
         file = opened_own(self.node)
         self.file = file
         n_faults = len(self.faults)
-        print(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
+        say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
         for error, key in file.faults():
             self.refuse(error, f":{key}=...")
         if not file.n_rows:
@@ -392,12 +396,12 @@ def _inspected(
             config = replace(config, classes=json.dumps(own_classes))
     for site in (*sites, together):
         for fault in site.faults:
-            print(f"REFUSED: {site.name}: {fault}")
+            say(f"REFUSED: {site.name}: {fault}")
     n_needed = config.min_parties or len(sites)
     if len(ready) >= n_needed and not together.faults:
         return config
     n_ready = f"{len(ready)} of {len(sites)} parties"
-    print(f"{n_ready} can be counted; min-parties: {n_needed}")
+    say(f"{n_ready} can be counted; min-parties: {n_needed}")
     return None
 
 
@@ -426,7 +430,7 @@ def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) ->
             pairs = ",".join(f"{label[:60]}=..." for label in odd[:20])
             site.note(fault, f":label-map={pairs}")
         else:
-            print(f"{site.name}: note: {fault}")
+            say(f"{site.name}: note: {fault}")
 
 
 def _compare_columns(
@@ -452,11 +456,11 @@ def _compare_columns(
             total, config.names("ignore"), config.names("keep")
         )
         for name, reason in left_out.items():
-            print(f"column {name[:60]!r} is left out: {reason}")
+            say(f"column {name[:60]!r} is left out: {reason}")
         for column in schema.columns:
             # They may be names of patients who came several times.
             if len(column.levels) > _MANY_LEVELS:
-                print(
+                say(
                     f"column {column.name[:60]!r} tells {len(column.levels)} texts, "
                     "unless --set ignore=... names it"
                 )

@@ -294,9 +294,13 @@ def _member(values: Any, n_classes: int) -> Member:
 
 
 @contextmanager
-def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other runs off a federation's file for the block; a lock file beside it
-    stays.
+def exclusive(
+    path: str | os.PathLike[str], field: str = "federation"
+) -> Iterator[None]:
+    """Keep other runs off a federation's file for the block.
+
+    A lock file beside it stays, and locks nothing once its process is gone. `field` is
+    the setting that the path follows from.
     """
     file = Path(path)
     try:
@@ -306,13 +310,12 @@ def exclusive(path: str | os.PathLike[str]) -> Iterator[None]:
         )
     except Timeout:
         name = file.name[:80]
-        raise ConfigError(
-            "federation", got=name, text=f"federation: another run has {name!r}"
-        ) from None
+        text = (
+            f"{field}: another run writes {name!r}; wait until it ends, or give another"
+        )
+        raise ConfigError(field, got=name, text=text) from None
     except OSError as error:
-        raise ConfigError(
-            "federation", "a file that can be locked", error.strerror
-        ) from None
+        raise ConfigError(field, "a file that can be locked", error.strerror) from None
     with held:
         yield
 

@@ -13,6 +13,7 @@ from typing import Any
 from flwr.common.logger import log
 
 from flwr_flynn._validation import listed
+from flwr_flynn.errors import clean
 from flwr_flynn.federated.phase import ALL, NEW
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.evaluation import Evaluation
@@ -32,7 +33,7 @@ Line = tuple[int, str]
 def log_lines(lines: Iterator[Line]) -> None:
     """Send lines to Flower's log."""
     for level, line in lines:
-        log(level, "FlyNN: %s", line)
+        log(level, "FlyNN: %s", clean(line, 10_000))
 
 
 def hash_lines(run: RunSpec) -> list[str]:

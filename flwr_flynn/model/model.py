@@ -42,6 +42,7 @@ from flwr_flynn.tables.schema import Schema
 
 __all__ = ["Model", "ModelMember", "ScoringRule"]
 
+MOST_MEMBERS = 256
 _LONGEST_GUARANTEE = 10000  # characters
 
 # Weight of the log probabilities by the Gram matrix beside those of the members.
@@ -139,7 +140,7 @@ class Model:
     Parameters
     ----------
     members : sequence of ModelMember
-        At least one; all of the same number of classes and features. Kept as a tuple.
+        From 1 to 256, all of the same number of classes and features. Kept as a tuple.
     classes : (L,) array-like of str, int, float or bool
         Label of each row of the counts, all different, in any order. Kept as a
         read-only array.
@@ -177,12 +178,12 @@ class Model:
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
-        if not members or not all(
+        if not 1 <= len(members) <= MOST_MEMBERS or not all(
             isinstance(member, ModelMember) for member in members
         ):
             raise DataError(
                 "members",
-                "at least one ModelMember",
+                f"1 to {MOST_MEMBERS} ModelMembers",
                 [type(member).__name__ for member in members[:5]],
             )
         n_classes = members[0].counts.n_classes

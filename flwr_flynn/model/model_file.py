@@ -8,6 +8,7 @@ known, and known to fit, before anything is allocated.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -28,7 +29,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
 from flwr_flynn.model.gram import GramScoring, checked_gram_specs
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule
+from flwr_flynn.model.model import MOST_MEMBERS, Model, ModelMember, ScoringRule
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
@@ -45,12 +46,19 @@ def write(
     path: str | os.PathLike[str],
     model: Model,
     extra: Mapping[str, object] | None = None,
+    mode: int | None = None,
 ) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
-    An existing file keeps its permissions; a symbolic link is followed. `extra` is a
-    record of the writer, for JSON.
+    An existing file keeps its permissions without a `mode`; a symbolic link is
+    followed. `extra` is a record of the writer, for JSON.
     """
+    with _files.writing(path, mode) as stream:
+        stream.write(to_bytes(model, extra))
+
+
+def to_bytes(model: Model, extra: Mapping[str, object] | None = None) -> bytes:
+    """The content of a model's file."""
     gram = model.gram
     names: object = model.feature_names
     if model.schema is not None:
@@ -86,7 +94,8 @@ def write(
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
-    with _files.writing(path) as stream, zipfile.ZipFile(stream, "w") as archive:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             info = zipfile.ZipInfo(f"{name}.npy")  # made by hand it bears no time stamp
             info.compress_type = zipfile.ZIP_DEFLATED
@@ -94,6 +103,7 @@ def write(
                 np.lib.format.write_array(
                     member_stream, array, version=(1, 0), allow_pickle=False
                 )
+    return stream.getvalue()
 
 
 @contextmanager
@@ -145,8 +155,11 @@ def _read_header(
             ", ".join(sorted(_HEADER)),
             listed([name[:40] for name in sorted(header)], 8),
         )
-    if not isinstance(header["members"], list):
-        raise ModelFileError("members", "a list", type(header["members"]).__name__)
+    members = header["members"]
+    if not isinstance(members, list):
+        raise ModelFileError("members", "a list", type(members).__name__)
+    if len(members) > MOST_MEMBERS:
+        raise ModelFileError("members", f"at most {MOST_MEMBERS}", len(members))
     return text, header
 
 

@@ -204,9 +204,9 @@ TYPED = {"id": ["007", "008"], "b": [1.5, 2.5], "a": [2, 3], "two words": ["=A1"
 COPIED: dict[str, tuple[Any, list[list[str]]]] = {
     ".csv": (
         "id;b;a; two  words\n007;1,50;2;=A1\n\n008;2,5;3;\n",
-        [["007", "1,50", "=A1"], ["008", "2,5", ""]],
+        [["007", "1,50", "'=A1"], ["008", "2,5", ""]],
     ),
-    ".parquet": (TYPED, [["007", "1.5", "=A1"], ["008", "2.5", ""]]),
+    ".parquet": (TYPED, [["007", "1.5", "'=A1"], ["008", "2.5", ""]]),
     ".npz": (
         TYPED | {"id": [7.0, 8.0], "two words": [0.0, 1.0]},
         [["7.0", "1.5", "0.0"], ["8.0", "2.5", "1.0"]],
@@ -215,7 +215,9 @@ COPIED: dict[str, tuple[Any, list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("ending", COPIED)
-def test_predict_copies_columns_as_they_stand(ending, capsys, folder):
+def test_predict_copies_columns_but_for_an_apostrophe_before_formulas(
+    ending, capsys, folder
+):
     saved_model(HALF)
     content, saved = COPIED[ending]
     name = written(folder / f"new{ending}", content).name

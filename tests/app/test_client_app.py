@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,9 @@ def test_the_model_is_written_to_the_partys_own_place(shuffled, tmp_path):
         assert (reply.num_examples, reply.metrics) == (0, {PARTY: "Basel"})
         model = FlyNNClassifier.load(place)
         assert (model.counts_, tuple(model.feature_names_in_)) == (sent, NAMES)
+        # It is nobody else's, also where an older one could be read by others.
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        place.chmod(0o644)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
 
 

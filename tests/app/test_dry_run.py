@@ -149,4 +149,4 @@ def test_hostile_names_are_told_in_part(run):
     names = ",".join(f"x{i}" for i in range(40))
     plan = planned(run, n_features=40, feature_names=names)
     assert "x19 and 20 more" in plan["sites"][0]["reason"]
-    assert len(dry_run.text(plan)) < 10000
+    assert len("\n".join(dry_run.lines(plan))) < 10000

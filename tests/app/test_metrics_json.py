@@ -23,7 +23,7 @@ from tests.snapshots import assert_on_record
 
 def test_the_tables_of_reports_are_those_on_record():
     made = {
-        name: log_table(REPORT | changes, Path("/out"))
+        name: "\n".join(log_table(REPORT | changes, Path("/out")))
         for name, changes in KNOWN["cases"].items()
     }
     assert_on_record(

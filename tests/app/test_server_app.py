@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import io
 import json
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -277,6 +279,7 @@ class Runner:
         self.out = folder / "out"
         self.grid: type[Loopback] = Loopback
         self.party: dict[str, Any] = {}  # further settings of all parties
+        self.number = 1
 
     def __call__(
         self,
@@ -298,7 +301,7 @@ class Runner:
                 "classes": ",".join(CLASSES),
                 "hash-dim": 64,
             }
-        context = Context(1, 0, {}, RecordDict(), defaults | given)
+        context = Context(self.number, 0, {}, RecordDict(), defaults | given)
         server_app.main(self.grid(nodes, spoil, **self.party), context)
         report: dict[str, Any]
         if given.get("dry-run"):
@@ -479,6 +482,51 @@ def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
     assert (unfinished.exists(), Federation.load(saved).phase) == (False, "")
     with raises(ConfigError, field="run-config federation"):
         run(action="resume", **settings)
+
+
+def test_a_run_that_stopped_is_found_by_its_output_folder(run, monkeypatch, caplog):
+    """What the settings say of `federation`: the file in the output folder.
+
+    Without a folder either there is nothing to find: each run has a folder of its own.
+    """
+    whole = run(federation=str(run.folder / "a.npz"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "rounds_left", 0)
+        run(spoil=lost_once(), **PLAIN)
+    assert f"federation = {run.out / 'federation.npz'}" in caplog.text
+    assert (run.out / "federation.unfinished.npz").exists()
+    resumed = run(action="resume")
+    assert resumed["sha256"] == run(**PLAIN)["sha256"]
+    assert run(action="evaluate")["sha256"] == resumed["sha256"] != whole["sha256"]
+    for action in ("resume", "join", "withdraw", "update", "evaluate"):
+        with raises(ConfigError, field="run-config federation"):
+            run(action=action, output_dir="")
+
+
+class Second(Loopback):
+    """A grid on which another run starts while this one is under way."""
+
+    settings: ClassVar[dict[str, Any]] = {}
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        second = Context(2, 0, {}, RecordDict(), self.settings)
+        with raises(ConfigError, field="run-config output-dir", got="federation.npz"):
+            server_app.main(Loopback((), lambda content, _: content), second)
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+def test_two_runs_do_not_write_into_one_folder(run):
+    common = {"output-dir": str(run.out), "n-features": 4, "classes": "0,1,2"}
+    of_its_own = {"federation": str(run.folder / "b.npz")}
+    for first in ({}, {"federation": str(run.folder / "a.npz")}):
+        for second in ({}, of_its_own):
+            run.grid = type("Second", (Second,), {"settings": common | second})
+            run(**first)
+            (run.folder / "a.npz").unlink(missing_ok=True)
+    run.grid = Loopback
+    run()
 
 
 NOISY: dict[str, Any] = {"epsilon": 1.0, "n_examples": 40, "any_noise": True}
@@ -703,25 +751,33 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run_on_a_full_disk(
     run, monkeypatch, capsys
 ):
     monkeypatch.setattr(os, "fsync", fail(OSError(errno.ENOSPC, "x")))
-    with raises(FlyNNError, field="results", got=", ".join([*RESULTS, "equal"])):
+    with raises(FlyNNError, field="results", got="federation.npz, model.npz, equal"):
         run()
     assert "NO" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "full",
+    ("full", "refused", "renamed"),
     [
-        ALL,
-        {"model.npz"},
-        {"report.html"},
-        {"metrics.json"},
-        {"federation.npz", "metrics.json"},
+        (ALL, {"federation.npz", "figures.csv"}, set()),
+        ({"model.npz"}, {"model.npz"}, ALL - {"model.npz"}),
+        ({"report.html"}, {"report.html"}, {"federation.npz", "figures.csv"}),
+        ({"metrics.json"}, {"metrics.json"}, ALL - {"model.npz", "metrics.json"}),
+        (
+            {"federation.npz", "metrics.json"},
+            {"federation.npz", "metrics.json"},
+            {"report.html", "figures.csv"},
+        ),
     ],
-    ids=sorted,
+    ids=["all", "model", "page", "metrics", "federation and metrics"],
 )
 def test_results_that_cannot_be_written_are_told_after_the_report(
-    full, run, monkeypatch, capsys, caplog
+    full, refused, renamed, run, monkeypatch, capsys, caplog
 ):
+    """Results replace the old ones one after another, the model last.
+
+    Behind one that cannot, all others stay as they were.
+    """
     replace = os.replace
 
     def fails(source: Any, target: Any) -> None:
@@ -735,29 +791,86 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
         raises(FlyNNError, field="results") as error,
     ):
         run()
-    assert set(error.value.got.split(", ")) == full
-    assert str(error.value).count(os.strerror(errno.EROFS)) == len(full)
+    assert set(error.value.got.split(", ")) == refused
+    assert str(error.value).count(os.strerror(errno.EROFS)) == len(refused)
     assert str(run.folder) not in str(error.value)
     assert all(str(run.folder) in record.getMessage() for record in caplog.records)
     out = capsys.readouterr().out
-    expected = (ALL - full) | {".federation.npz.lock"}
+    expected = renamed | {".federation.npz.lock"}
     if "federation.npz" in full:
         # The run can go on from what is there.
         expected |= {"federation.unfinished.npz"}
     assert names_of_files(run) == expected
     # The whole of a report that cannot be written stands in the log.
-    if "metrics.json" in full:
-        report, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
-    else:
-        report = json.loads((run.out / "metrics.json").read_text())
+    report, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
+    if "metrics.json" in renamed:
+        assert json.loads((run.out / "metrics.json").read_text()) == report
     assert report["examples"] == 40
     lines = [line.split() for line in out.splitlines()]
     digest = report["sha256"]["federated"]
     assert ["SHA-256", "of", "the", "counts", digest] in lines
     assert f"{report['evaluation']['accuracy']:.4f}" in out
-    for name in {"model.npz", "federation.npz"} - full:
+    for name in {"model.npz", "federation.npz"} & renamed:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == digest
+
+
+def runs_of(folder: Path) -> dict[str, str]:
+    """The run that each result says it is of; of the model its SHA-256."""
+    report = json.loads((folder / "metrics.json").read_text())
+    page_of = re.search(r"report of run (\d+)", (folder / "report.html").read_text())
+    with (folder / "figures.csv").open(newline="") as stream:
+        figures = {row["figure"]: row["value"] for row in csv.DictReader(stream)}
+    return {
+        "metrics.json": report["run"]["run_id"],
+        "report.html": page_of[1],
+        "figures.csv": figures["run"],
+        "model.npz": FlyNNClassifier.load(folder / "model.npz").model_.sha256(),
+    }
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize("where", ["open", "fsync", "replace"])
+def test_on_a_full_disk_results_are_those_of_one_run_or_say_of_which(
+    where, step, goes_on, run, monkeypatch
+):
+    first = run()
+    contents = {name: (run.out / name).read_bytes() for name in RESULTS[1:]}
+    before = runs_of(run.out)
+    run.number = 2
+    calls = list[str]()
+    original = getattr(os, where)
+
+    def fails(first: Any, *rest: Any, **more: Any) -> Any:
+        path = str(first)
+        if isinstance(first, int):
+            path = os.readlink(f"/proc/self/fd/{first}")
+        if any(f".{name}.partial" in path for name in RESULTS[1:]):
+            calls.append(path)
+            if len(calls) == step + 1 or (goes_on and len(calls) > step):
+                raise OSError(errno.ENOSPC, "x", path)
+        return original(first, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, where, fails)
+        with raises(FlyNNError, field="results") as error:
+            run(hash_dim=128)
+    assert len(calls) > step
+    assert os.strerror(errno.ENOSPC) in str(error.value)
+    after = runs_of(run.out)
+    if where != "replace":
+        assert after == before
+        assert contents == {name: (run.out / name).read_bytes() for name in RESULTS[1:]}
+    for name, content in contents.items():
+        is_old = (run.out / name).read_bytes() == content
+        assert is_old == (after[name] == before[name])
+    # The report names the model that is its own.
+    assert before["model.npz"] == first["sha256"]["model"]
+    assert not [*run.out.glob(".*.partial.*")]
+    whole = run(hash_dim=128)
+    last = {"metrics.json": "2", "report.html": "2", "figures.csv": "2"}
+    assert runs_of(run.out) == last | {"model.npz": whole["sha256"]["model"]}
 
 
 def test_an_update_is_in_the_report_with_its_digests(run, capsys):

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shlex
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,10 @@ def test_three_files_are_a_deployment_of_three_parties(folder, capsys):
     assert features(report) == ["age", "pressure", "sex", "ward"]
     assert 0 < report["evaluation"]["examples"] == 210 - report["examples"]
     written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
-    assert {path.name for path in (folder / "made").iterdir()} == {*written}
+    made = [path for path in (folder / "made").iterdir() if path.suffix != ".lock"]
+    assert {path.name for path in made} == {*written}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
+    assert stat.S_IMODE((folder / "made").stat().st_mode) == 0o700
     assert capsys.readouterr().out.splitlines()[-4:] == [
         str(folder / "made" / name) for name in written
     ]

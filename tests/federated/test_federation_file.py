@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -366,9 +368,32 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     with exclusive(path):
         locked(path, got="f.npz")
+        with raises(ConfigError, field="run-config output-dir", got="f.npz") as error:
+            exclusive(path, "run-config output-dir").__enter__()
+        assert "wait until it ends, or give another" in str(error.value)
         with exclusive(tmp_path / "other.npz"):
             pass
     locked(tmp_path / "nowhere" / "f.npz", expected="a file that can be locked")
+
+
+KILLED = """
+import sys
+from flwr_flynn.federated.federation_file import exclusive
+with exclusive(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_lock_of_a_process_that_was_killed_locks_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "f.npz"
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], **pipes) as other:
+        assert other.stdout.read(4) == b"held"
+        locked(path, got="f.npz")
+        other.kill()
+    with exclusive(path):
+        pass
 
 
 def test_a_disk_without_locks_is_not_taken_for_another_run(

@@ -10,10 +10,15 @@ import pytest
 
 import flwr_flynn
 from flwr_flynn import message
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import request
+from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import VERSION
 from flwr_flynn.flower import client as clients
 from flwr_flynn.flower import records
 from tests.fakes import CLASSES, SPEC, FakeGrid, Node, counting, points
 from tests.flower.networks import Legacy
+from tests.raising import raises
 
 
 @pytest.mark.parametrize(
@@ -54,11 +59,35 @@ def test_a_grid_of_somebody_else_s_is_no_simulation() -> None:
     assert not records.is_simulated(object())
 
 
-def test_parties_of_another_version_decline_and_the_server_says_so(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("server", "party", "fits"),
+    [
+        (flwr_flynn.__version__, flwr_flynn.__version__, True),
+        ("0.8.0", flwr_flynn.__version__, False),
+        (flwr_flynn.__version__, "0.8.0", False),
+        ("0.9.0", "0.9.0.dev0", True),
+        ("0.9.1", "0.9.0", True),
+        ("0.10.0", "0.1.0", False),
+        ("1.9.0", "0.9.0", False),
+    ],
+)
+def test_a_party_reads_requests_of_its_own_minor_version_alone(
+    server: str, party: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # This is the server's version.
-    monkeypatch.setattr("flwr_flynn.federated.run.__version__", "99.0.0")
+    monkeypatch.setattr(request, "__version__", party)
+    entries = counting() | {VERSION: server}
+    if fits:
+        assert request.request_of(entries) is CountsRequest
+        return
+    with raises(PayloadError, field=VERSION, expected=party, got=server):
+        request.request_of(entries)
+
+
+@pytest.mark.parametrize("server", ["99.0.0", "0.8.0"])
+def test_parties_of_another_version_decline_and_the_server_says_so(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flwr_flynn.federated.run.__version__", server)
     nodes = {
         number: Node(flwr_flynn.FlyNNClient(*points(5), name=name))
         for number, name in ((1, "Ulm"), (2, "Basel"))
@@ -69,5 +98,5 @@ def test_parties_of_another_version_decline_and_the_server_says_so(
     run.start(FakeGrid(nodes))
     assert run.missing.keys() == {"Ulm", "Basel"}
     for reason in run.missing.values():
-        assert "99.0.0" in reason
+        assert server in reason
         assert flwr_flynn.__version__ in reason

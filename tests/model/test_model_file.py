@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import LearnedGram
-from flwr_flynn.model.model import Model
+from flwr_flynn.model.model import MOST_MEMBERS, Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.memory import traced
@@ -488,7 +489,39 @@ def test_values_that_a_header_may_not_have_are_refused_as_it_is_on_record(
     assert_refused_as_on_record(Path(__file__).parent / "forged.txt", takes)
 
 
-# ---- memory
+# ---- time and memory
+
+MANY = 100_000
+NUMBERED = [str(number) for number in range(MANY)]
+SHORT_MEMBER: dict[str, object] = {"spec": {}, "noise": []}
+CROWDED = {
+    "members": set_to("members", value=[SHORT_MEMBER] * MANY),
+    "counts": set_to("classes", "values", value=NUMBERED),
+    "feature_names": set_to("feature_names", value=NUMBERED),
+    "header": lambda fields, _: fields.update(dict.fromkeys(NUMBERED, 0)),
+    "spec": spec(SPEC.to_dict() | dict.fromkeys(NUMBERED, 0)),
+    "center": spec(SPEC.to_dict() | {"center": [0.0] * MANY}),
+    "row_weights": spec(SPEC.to_dict() | {"row_weights": [1] * MANY}),
+    "counts_0": set_to("members", 0, "noise", value=[{}] * MANY),
+}
+
+
+@pytest.mark.parametrize("field", CROWDED)
+def test_a_list_that_is_too_long_is_refused_before_work_is_done_on_it(path, field):
+    rewrite(path, CROWDED[field])
+    start = time.process_time()
+    with raises(ModelFileError, field=field):
+        FlyNNClassifier.load(path)
+    assert time.process_time() - start < 1
+
+
+def test_a_model_has_no_more_members_than_its_file_may_have(path):
+    model = FlyNNClassifier.load(path).model_
+    with raises(DataError, field="members"):
+        replace(model, members=model.members * (MOST_MEMBERS + 1))
+    crowd = replace(model, members=model.members * MOST_MEMBERS)
+    model_file.write(path, crowd)
+    assert len(FlyNNClassifier.load(path).model_.members) == MOST_MEMBERS
 
 
 WIDE = SPEC.to_dict() | {"n_features": 2**31 - 1}

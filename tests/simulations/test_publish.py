@@ -100,9 +100,21 @@ def test_an_experiment_without_a_summary_is_refused(summaries, capsys):
 
 
 @pytest.mark.parametrize(
-    ("version", "current"), [(__version__, True), ("0.1.9", False), ("", False)]
+    ("own", "version", "current"),
+    [
+        (__version__, __version__, True),
+        ("0.9.0", "0.9.0.dev0", True),
+        ("0.9.0.dev0", "0.8.0", True),
+        ("0.9.0.dev0", "0.7.0", False),
+        ("0.9.0", "0.8.0", False),
+        (__version__, "0.1.9", False),
+        (__version__, "", False),
+    ],
 )
-def test_a_page_of_another_minor_version_says_so_at_its_top(version, current):
+def test_a_page_of_another_minor_version_says_so_at_its_top(
+    own, version, current, monkeypatch
+):
+    monkeypatch.setattr(publish, "__version__", own)
     page = (
         f"# Title\n\nMeasured.\n\n| a |\n\n`command`: 3 s. flwr-flynn {version}, "
         "2026-01-02, a machine.\n"

@@ -39,7 +39,7 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
-from flwr_flynn.errors import ConfigError, DataError, with_rows
+from flwr_flynn.errors import ConfigError, DataError, clean, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
@@ -127,7 +127,7 @@ def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
 
 def full_text(error: BaseException) -> str:
     """An error's message with its notes, in one line: for this machine's own log."""
-    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+    return clean("; ".join([str(error), *getattr(error, "__notes__", ())]), 10_000)
 
 
 # ---- samples of a party

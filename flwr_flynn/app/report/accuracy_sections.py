@@ -333,7 +333,10 @@ def subgroups(report: Report) -> Section:
 
 
 def as_csv(report: Report) -> str:
-    """The figures of these sections, with the ends of their intervals."""
+    """The figures of these sections, with the ends of their intervals.
+
+    The first one is the number of their run.
+    """
     stream = io.StringIO()
     evaluation = dict(report["evaluation"] or {})
     names = report["classes"]
@@ -343,7 +346,11 @@ def as_csv(report: Report) -> str:
     }
     rows = [(cell(" / ".join(path)), *numbers) for path, numbers in _leaves(evaluation)]
     csv.writer(stream, lineterminator="\n").writerows(
-        [("figure", "value", "low", "high"), *rows]
+        [
+            ("figure", "value", "low", "high"),
+            ("run", report["run"]["run_id"]),
+            *rows,
+        ]
     )
     return stream.getvalue()
 

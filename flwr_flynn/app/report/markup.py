@@ -199,17 +199,21 @@ def bars(
     return svg(title, description, *drawn, width="100%", height=34 * len(rows))
 
 
-def cell(text: str) -> str:
-    """A text that no spreadsheet takes for a formula.
+_FORMULA = re.compile(r"[=@\t\r\n]|[-+](?![\d.,]+([eE][-+]?\d+)?\Z)")
+"""The beginning of a formula; a number is none."""
 
-    It has an apostrophe before it where a spreadsheet would.
+
+def cell(value: object) -> object:
+    """A value that no spreadsheet takes for a formula.
+
+    A text has an apostrophe before it where a spreadsheet would.
 
     >>> cell("=cmd|' /C calc'!A0"), cell("well")
     ("'=cmd|' /C calc'!A0", 'well')
     """
-    if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n"):
-        return f"'{text}"
-    return text
+    if isinstance(value, str) and _FORMULA.match(value):
+        return f"'{value}"
+    return value
 
 
 # ---- pages

@@ -50,8 +50,8 @@ SECTIONS = (
 """Sections in their order."""
 
 
-def log_table(report: Report, folder: Path) -> str:
-    """The facts of a report, as text."""
+def log_table(report: Report, folder: Path) -> list[str]:
+    """The facts of a report, as lines."""
     facts = [fact for make in SECTIONS for fact in make(report).facts]
     facts.append(("output folder", str(folder)))
     width = max(len(name) for name, _ in facts)
@@ -61,7 +61,7 @@ def log_table(report: Report, folder: Path) -> str:
             "",
             *textwrap.wrap(text, 110, initial_indent="  ", subsequent_indent="  "),
         ]
-    return "\n".join(["", "FlyNN", *lines, ""])
+    return ["", "FlyNN", *lines, ""]
 
 
 # ---- the page

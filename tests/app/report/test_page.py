@@ -212,7 +212,7 @@ def test_the_figures_of_the_page_are_a_csv_file_without_formulas():
     # Hidden figures are in neither.
     hidden = changed({"evaluation figures overall auroc": None})
     assert "figures / overall / auroc" not in as_csv(hidden)
-    assert as_csv(REPORT).splitlines() == ["figure,value,low,high"]
+    assert as_csv(REPORT).splitlines() == ["figure,value,low,high", "run,7"]
 
 
 def test_the_size_is_bounded_and_classes_that_are_left_out_are_told():
