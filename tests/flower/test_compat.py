@@ -77,10 +77,10 @@ def test_a_party_reads_requests_of_its_own_minor_version_alone(
     monkeypatch.setattr(request, "__version__", party)
     entries = counting() | {VERSION: server}
     if fits:
-        assert request.request_of(entries) is CountsRequest
+        assert request.kind_of(entries) is CountsRequest
         return
     with raises(PayloadError, field=VERSION, expected=party, got=server):
-        request.request_of(entries)
+        request.kind_of(entries)
 
 
 @pytest.mark.parametrize("server", ["99.0.0", "0.8.0"])

@@ -201,8 +201,10 @@ def test_few_texts_beside_numbers_are_no_column_to_be_told(n_texts, tmp_path):
     """In 0.8 its name told that some row has a text where others have a number."""
     ages = [*["< 1"] * n_texts, *map(str, range(20, 60))]
     path = written(tmp_path / "mine.csv", {"age": ages, "label": ["a"] * len(ages)})
-    names = [*summary_told(node(path)).columns]
-    assert names == ["age", *["age text"] * (n_texts >= 5)]
+    names = ["age"]
+    if n_texts >= 5:
+        names.append("age text")
+    assert [*summary_told(node(path)).columns] == names
 
 
 def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
