@@ -40,9 +40,9 @@ from flwr_flynn.federated.labels import codebook
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, counts_sha256
+from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
 from flwr_flynn.tables.texts import as_name, is_beside

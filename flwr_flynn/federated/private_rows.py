@@ -30,9 +30,10 @@ from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.row_wise import as_kind, encode_rows, raw_columns
+from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
+from flwr_flynn.tables.row_wise import encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, names_of, places
+from flwr_flynn.tables.table import Table, by_name, is_frame, names_of, places
 from flwr_flynn.tables.texts import as_name, is_beside
 
 VALUE_BYTES = 64
@@ -88,6 +89,8 @@ class RowReader(ABC):
     """Names of the features; None for an array, whose columns are known by position."""
     width: int
     """Number of the features."""
+    gap_texts: Sequence[str] = ()
+    """Texts of missing values in the party's own settings."""
 
     @abstractmethod
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -251,7 +254,7 @@ def fitting(
     book = check_classes(classes)
 
     def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
-        numbers, fits = as_numbers(X, features)
+        numbers, fits = as_numbers(X, features, rows.gap_texts)
         check_width(numbers.shape[1], hashers[0].n_features)
         codes = _codes(book, y)
         fits = fits & (codes >= 0)
@@ -308,17 +311,20 @@ def _without(numbers: Array, rows: Mask) -> Array:
 # -------- values
 
 
-def as_numbers(X: Any, features: Features) -> tuple[Array, Mask]:
+def as_numbers(
+    X: Any, features: Features, gap_texts: Sequence[str] = ()
+) -> tuple[Array, Mask]:
     """Some rows as numbers, each by itself, and a mask of samples of these features."""
     if isinstance(features, Schema):
-        return encode_rows(features, X)
+        return encode_rows(features, X, gap_texts)
     known, columns = raw_columns(X)
     indices: Sequence[int] = range(len(columns))
     if known is not None and features:
         indices = places("columns", known, features, "the features of the run")
+    reader = CellReader("number", Gaps.of(gap_texts))
     numbers = np.empty((X.shape[0], len(indices)))
     for place, index in enumerate(indices):
-        numbers[:, place], _ = as_kind("number", columns[index])
+        numbers[:, place], _ = reader.column(columns[index])
     return numbers, np.asarray(np.isfinite(numbers).all(axis=1))
 
 

@@ -247,11 +247,19 @@ def plain_date(text: str) -> datetime | None:
     return next(filter(None, (date_of(text, form) for form in DATE_FORMATS[:3])), None)
 
 
-def gaps_with(texts: Iterable[str]) -> frozenset[str]:
-    """Texts of missing values, the usual ones too, in small letters and without blanks
-    around them.
+def is_value(text: str) -> bool:
+    """True for a text that spells a number, a boolean or a date, in whatever form.
+
+    >>> is_value("-9,5"), is_value("5 mg"), is_value("03/14/2024"), is_value("unknown")
+    (True, True, True, False)
     """
-    return GAP_TEXTS | {text.strip().lower() for text in texts}
+    numbers = [
+        read(text.strip(), mark)[0]
+        for read in (number_of, quantity_of)
+        for mark in ",."
+    ]
+    dates = [date_of(text, form) for form in DATE_FORMATS]
+    return any(value is not None for value in [*numbers, *dates])
 
 
 @dataclass

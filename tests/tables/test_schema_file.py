@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
-from flwr_flynn.tables.table import as_level
+from flwr_flynn.tables.texts import as_level
 from flwr_flynn.tables.table_summary import TableSummary
 from tests.raising import raises
 from tests.snapshots import assert_refused_as_on_record

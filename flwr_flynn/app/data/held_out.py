@@ -21,9 +21,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Floats, Mask
-from flwr_flynn.tables.raw_column import is_gap_text, plain_numbers
-from flwr_flynn.tables.row_wise import real_of
-from flwr_flynn.tables.texts import GAP_TEXTS
+from flwr_flynn.tables.cells import CellReader, real_of
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
@@ -37,6 +35,7 @@ def in_list(values: Cells) -> Cells:
 
 
 _GAP = struct.pack("<d", np.nan)
+_READER = CellReader("number")
 
 
 @dataclass(frozen=True)
@@ -111,16 +110,12 @@ def _is_long(text: str) -> bool:
 
 
 def _floats(column: Cells) -> Floats | None:
-    """The numbers of a column, with one NaN and no -0.0; None where it has others."""
-    if isinstance(column, np.ndarray):
-        numbers: Array | None = column
-    else:
-        numbers = plain_numbers(column, GAP_TEXTS)
-    if numbers is None or numbers.dtype.kind not in "biufmM":
+    """The numbers of a typed column, with one NaN and no -0.0; None for another one."""
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "biufmM":
         return None
-    if numbers.dtype.kind in "mM":
-        numbers = numbers.astype(np.int64)
-    return np.asarray(np.where(np.isnan(numbers), np.nan, numbers).astype("<f8") + 0.0)
+    if column.dtype.kind in "mM":
+        column = column.astype(np.int64)
+    return np.asarray(np.where(np.isnan(column), np.nan, column).astype("<f8") + 0.0)
 
 
 def _bytes(rows: Floats) -> list[bytes]:
@@ -134,15 +129,26 @@ def _cells(column: Cells) -> list[bytes]:
     if floats is not None:
         return _bytes(floats[:, None])
     values = in_list(column)
-    known = {value: _cell(value) for value in {*values}}
-    return [known[value] for value in values]
+    numbers = _READER.at_once([*values])
+    keys = _bytes((numbers.astype("<f8") + 0.0)[:, None])
+    known = dict[str, bytes]()
+    for index in np.flatnonzero(np.isnan(numbers)).tolist():
+        value = values[index]
+        # 1 and Decimal(1) are equal, as keys, too.
+        if type(value) is not str:
+            keys[index] = _cell(value)
+            continue
+        if value not in known:
+            known[value] = _cell(value)
+        keys[index] = known[value]
+    return keys
 
 
 def _cell(value: object) -> bytes:
     """The key of one value, the same as among others."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
-    if value is None or (isinstance(value, str) and is_gap_text(value, GAP_TEXTS)):
+    if value is None or (isinstance(value, str) and _READER.gaps.has(value)):
         return _GAP
     number: Any = real_of(value)
     if isinstance(number, Real) or (isinstance(number, str) and "_" not in number):

@@ -44,7 +44,8 @@ from flwr_flynn.errors import ConfigError, DataError, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.tables.raw_column import distinct, missing
+from flwr_flynn.tables.cells import missing
+from flwr_flynn.tables.raw_column import distinct
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableSummary
@@ -196,7 +197,11 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     if node.evaluate and node.test_fraction:
         rule = HeldOut(node.test_fraction, secret())
     asked = Reading(
-        node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore")
+        node.label,
+        node.held_out_key,
+        dialect=node.dialect(),
+        held_out=rule,
+        ignore=node.names("ignore"),
     )
     return private_file(
         existing(node.data_path, "node-config data-path"), asked, node.labels()
@@ -233,6 +238,7 @@ class PrivateFile(RowReader):
     ) -> None:
         self._source = source
         self._held_out = reading.held_out
+        self.gap_texts = reading.dialect.gap_texts
         self._label_map = label_map
         layout = source.layout(reading)
         self._layout = layout
@@ -297,10 +303,13 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
             y = y.astype(np.int64)
-    different, codes = distinct(y.tolist())
-    if any(isinstance(label, bytes) for label in different):
+    values = y.tolist()
+    if any(isinstance(label, bytes) for label in values):
         raise DataError(name, "strings or integers as labels", "bytes")
-    texts = [str(label) for label in different]
+    if y.dtype.kind not in "iu":
+        values = [*map(str, values)]  # 1 and True are equal
+    different, codes = distinct(values)
+    texts = [*map(str, different)]
     longest = sum(len(text) > _LONGEST for text in texts)
     if longest:
         error = DataError(
