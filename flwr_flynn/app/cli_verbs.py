@@ -72,8 +72,7 @@ def draft(options: Namespace) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
     path = Path(options.file)
     least = options.min_examples
-    dialect = dialect_of(options)
-    reading = Reading(options.label, options.held_out_key, dialect=dialect)
+    reading = Reading(options.label, options.held_out_key, dialect=dialect_of(options))
     file = opened(existing(path), reading)
     file.check()
     schema, left_out = schema_of(summary_of_file(file, least))
@@ -97,10 +96,7 @@ def draft(options: Namespace) -> int:
     if left_out:
         reasons = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
         notes["", ""] = "\n".join(["Left out:", *reasons])
-    columns = [
-        replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
-    ]
-    drafted = replace(schema, label=label, classes=listed_classes, columns=columns)
+    drafted = replace(schema, label=label, classes=listed_classes)
     print(f"flwr-flynn: {file.described()}", file=sys.stderr)
     print(
         "# Comments say what an entry discloses of this file. Delete what should not "

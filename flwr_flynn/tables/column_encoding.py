@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, number, one_of
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.table import KINDS, days_of, forms_of_level, parts_of
-from flwr_flynn.tables.texts import as_level, as_name
+from flwr_flynn.tables.texts import as_level, as_name, is_value
 
 MOST_LEVELS = 1024
 """Levels of a category in a schema, at most; a learned one has `LEARNED_LEVELS`."""
@@ -54,7 +55,8 @@ class Column:
     unit : str
         For readers.
     gap_texts : sequence of str
-        Texts of missing values in files, beside the usual ones.
+        Texts of missing values in files, beside the usual ones. A text that spells a
+        value, such as -9, is one of the site's own settings.
     required : bool, default=False
         Refuse a table without the column, in which all values would be gaps.
     synonyms : mapping of str to str
@@ -104,11 +106,18 @@ class Column:
             "synonyms",
             _checked_synonyms(f"column {self.name!r} synonyms", self.synonyms, levels),
         )
-        object.__setattr__(
-            self,
-            "gap_texts",
-            _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts),
-        )
+        gap_texts = _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts)
+        values = [text for text in gap_texts if is_value(text)]
+        if values:
+            # By such texts whoever writes the schema would ask about values.
+            line = json.dumps(values[:20], ensure_ascii=False)
+            raise SchemaError(
+                f"column {self.name!r} gap_texts",
+                "texts that spell no number, boolean or date; such gaps belong in each "
+                f"site's own settings (commands take --gap-text): gap-texts = {line}",
+                f"{len(values)} of them",
+            )
+        object.__setattr__(self, "gap_texts", gap_texts)
         for end in ("low", "high"):
             if getattr(self, end) is not None:
                 if self.kind != "number":

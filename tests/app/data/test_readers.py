@@ -41,7 +41,9 @@ def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
 def test_numbers_are_those_that_python_prints(values):
     texts = np.array([repr(value) for value in values], object)
-    assert CellReader("number").column(texts)[0].tolist() == [float(value) for value in values]
+    assert CellReader("number").column(texts)[0].tolist() == [
+        float(value) for value in values
+    ]
 
 
 BIG = 2**53 + 1  # which float64 does not hold

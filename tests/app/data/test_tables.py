@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import logging
-import math
 import re
 import sys
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableSummary
-from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of
+from flwr_flynn.tables.texts import DATE_FORMATS, date_of
 from tests.app.data.files import ENDINGS, READERS, node, table_of, written
 from tests.app.data.private import private_share
 from tests.memory import traced
