@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flwr_flynn import FlyHash, FlyNNClient, HashSpec
+from flwr_flynn.app.data import csv_file
 from flwr_flynn.app.data.own_file import private_file
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated import private_rows, sample_access
@@ -363,6 +367,25 @@ def test_a_record_of_several_lines_is_found_when_the_party_starts(
         )
         == 3
     )
+
+
+@pytest.mark.parametrize("cell", ["x" * 200_000, "two\rlines", 'a ""word""\rmore'])
+@pytest.mark.parametrize("quotes", ['"', ""])
+def test_a_line_that_cannot_be_read_is_a_row_that_does_not_fit(
+    cell: str, quotes: str, tmp_path: Path
+) -> None:
+    lines = ["a,note,label", "1,x,ash", f"2,{quotes}{cell}{quotes}\rx,ash", "3,,ash"]
+    (tmp_path / "a.csv").write_text("\n".join(lines), newline="")
+    share = share_of(private_file(tmp_path / "a.csv"), ("a",))
+    assert share.X.tolist() == [[1], [3]]
+    assert share.y.tolist() == ["ash", "ash"]
+
+
+@given(st.text('",ab \x00', max_size=12), st.binary(max_size=6))
+def test_quotes_are_open_where_csv_says_so(text: str, more: bytes) -> None:
+    for line in (text.encode(), more.replace(b"\n", b"").replace(b"\r", b"")):
+        rows = [*csv.reader([line.decode("utf-8", "replace"), "behind"])]
+        assert (len(rows) == 1) == (csv_file._is_open(line))
 
 
 # ---- rows that are left out are in the party's own log, and a broken machine
