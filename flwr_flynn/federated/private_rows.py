@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +30,7 @@ from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
+from flwr_flynn.tables.cells import CellReader, Gaps, each_once, is_gap
 from flwr_flynn.tables.row_wise import encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, by_name, is_frame, names_of, places
@@ -349,23 +349,15 @@ def check_classes(classes: Sequence[Label]) -> Codebook:
 def _codes(book: Codebook, y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
 
-    def code_of(label: object) -> int:
+    def code(label: object) -> int:
         return book.get(meaning(label), -1)
-
-    code_of_equal = cache(code_of)
-
-    def code(label: Hashable) -> int:
-        # Equal values of these types mean the same.
-        if type(label) in (str, int, bool, float):
-            return code_of_equal(label)
-        return code_of(label)
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]
     labels = y
     if hasattr(y, "tolist"):
         labels = y.tolist()
-    return np.fromiter(map(code, labels), np.int64, len(y))
+    return np.array(each_once(code, labels), np.int64)
 
 
 def meaning(label: object) -> float | str | None:

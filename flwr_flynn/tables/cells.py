@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from functools import partial
+from functools import cache
 from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from flwr_flynn.tables.texts import (
     quantity_of,
 )
 
+T = TypeVar("T")
 _SWAPPED = str.maketrans(",.", ".,")
 
 
@@ -137,16 +138,11 @@ class CellReader:
         values = of_gaps(self.kind, n)
         if self.kind == "number":
             values = self.at_once(cells)
-        known = dict[str, tuple[Any, bool]]()
-        for index in np.flatnonzero(missing(values)).tolist():
-            cell = cells[index]
-            # 1, True and 1.0 are equal, as keys, too.
-            if type(cell) is not str:
-                values[index], good[index] = self(cell)
-                continue
-            if cell not in known:
-                known[cell] = self(cell)
-            values[index], good[index] = known[cell]
+        rest = np.flatnonzero(missing(values)).tolist()
+        pairs = each_once(self, [cells[index] for index in rest])
+        for index, (value, is_good) in zip(rest, pairs, strict=True):
+            values[index] = value
+            good[index] = is_good
         return values, good
 
     def at_once(self, cells: Sequence[Any]) -> Array:
@@ -174,6 +170,13 @@ class CellReader:
         return np.array([*map(number, cells)], np.float64)
 
 
+def each_once(read: Callable[[Any], T], cells: Iterable[Any]) -> list[T]:
+    """A function of each cell, which is called once for cells that are the same."""
+    # 1, 1.0 and True are equal, as keys, too, and so are 0.0 and -0.0.
+    readers = {kind: cache(read) for kind in (str, int, bool)}
+    return [readers.get(type(cell), read)(cell) for cell in cells]
+
+
 def of_gaps(kind: str, n: int) -> Array:
     """A column of this kind without values."""
     dtype = {"number": "f8", "category": "O", "date": "M8[us]"}[kind]
@@ -190,15 +193,11 @@ def missing(values: Array) -> Array:
 
 
 def plain_values(cells: Sequence[Any] | Array) -> Sequence[Any]:
-    """The values of a column as Python's, but for dates beyond its calendar."""
+    """The values of a column as Python's."""
     if not isinstance(cells, np.ndarray):
         return cells
-    if cells.dtype.kind == "M":
-        moments = cells.astype("M8[us]")
-        pairs = zip(moments, moments.tolist(), strict=True)
-        return [moment if isinstance(own, int) else own for moment, own in pairs]
-    if cells.dtype.kind == "m":
-        cells = cells.astype("m8[us]")
+    if cells.dtype.kind in "mM":
+        cells = cells.astype(f"{cells.dtype.kind}8[us]")
     values: list[Any] = cells.tolist()
     return values
 
@@ -238,62 +237,43 @@ def level_of(value: Any) -> str | None:
     return as_level(str(value))
 
 
-def moment_of(value: Any) -> Any:
-    """A date without a time zone, in UTC where it has one."""
-    if value is None:
-        return np.datetime64("NaT")
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
-    if hasattr(value, "to_datetime64"):
-        value = value.to_datetime64()
-    return np.datetime64(value, "us")
-
-
 def _number(reader: CellReader, cell: Any) -> float:
     # NumPy writes a complex number in parentheses beside a text.
     if isinstance(cell, str) and cell.strip()[:1] == "(":
         cell = real_of(complex(cell))
         if reader.gaps.has(cell):
             return math.nan
-    if isinstance(cell, timedelta):
-        return cell / timedelta(days=1)
-    if isinstance(cell, np.timedelta64):  # beside it in an array numbers are such, too
-        return float(cell.astype(np.int64))
-    if isinstance(cell, date | complex | np.datetime64):
-        raise TypeError
+    if isinstance(cell, timedelta | np.timedelta64):
+        return float(cell / timedelta(days=1))
     if not isinstance(cell, str):
         return float(cell)
     value = number_of(cell.strip(), reader.decimal)[0]
-    if value is None and reader.unit:
-        value, unit = quantity_of(cell, reader.decimal)
-        if unit != reader.unit:
-            raise ValueError
     if value is None:
-        raise ValueError
+        value, unit = quantity_of(cell, reader.decimal)
+        if value is None or unit != reader.unit:
+            raise ValueError
     return value
 
 
-def _level(_: CellReader, cell: Any) -> str | None:
-    return level_of(cell)
-
-
 def _date(reader: CellReader, cell: Any) -> Any:
+    """A moment without a time zone, in UTC where it has one."""
+    moment = cell
     if isinstance(cell, str):
-        read = plain_date
+        moment = plain_date(cell)
         if reader.form:
-            read = partial(date_of, form=reader.form)
-        moment = read(cell)
-        if moment is None:
-            raise ValueError
-        return np.datetime64(moment, "us")
-    if not isinstance(cell, date | np.datetime64):
+            moment = date_of(cell, reader.form)
+    if not isinstance(moment, date | np.datetime64):
         raise TypeError
-    return moment_of(cell)
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    if hasattr(moment, "to_datetime64"):
+        moment = moment.to_datetime64()
+    return np.datetime64(moment, "us")
 
 
 _PARSERS: dict[str, Callable[[CellReader, Any], Any]] = {
     "number": _number,
-    "category": _level,
+    "category": lambda _, cell: level_of(cell),
     "date": _date,
 }
 _GAPS: dict[str, Any] = {

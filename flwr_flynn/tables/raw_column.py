@@ -9,7 +9,6 @@ texts are read as others are, but for codes, such as 01, which stay texts.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Integers
+from flwr_flynn._types import Array
 from flwr_flynn.tables.cells import CellReader, Gaps, missing
 from flwr_flynn.tables.texts import DATE_FORMATS, Numerals, date_of, proves
 
@@ -36,15 +35,6 @@ def int64_of(texts: Sequence[str]) -> Array | None:
         return np.array([*map(int, texts)], np.int64)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def distinct(values: Raw) -> tuple[list[Any], Integers]:
-    """The different values, and the index of each one's among them."""
-    index: dict[Any, int] = {}
-    codes = np.fromiter(
-        (index.setdefault(value, len(index)) for value in values), np.int64, len(values)
-    )
-    return list(index), codes
 
 
 @dataclass
@@ -234,8 +224,6 @@ class RawColumn:
             if not self.decimal:
                 self._add_proofs(text)
             self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
-            if math.isinf(self.numerals.value(raw, self.decimal) or 0):
-                self.n_infinite += n_rows
         elif text[:1].isdigit():
             forms: Sequence[str] = DATE_FORMATS
             if self.date_format:

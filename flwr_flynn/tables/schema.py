@@ -357,23 +357,22 @@ def _as_kind(
     """The values in the dtype of a column's kind, refused if they are of another, and
     the texts beside numbers.
     """
-    gaps = Gaps.of(column.gap_texts)
     if kind == "category":
-        values = CellReader(kind, gaps).column(values)[0]
+        values = CellReader(kind, Gaps.of(column.gap_texts)).column(values)[0]
     if kind == column.kind:
         return values, None
     if missing(values).all():
         return of_gaps(column.kind, len(values)), None
     # Levels such as 1 and 2 look like numbers in a file.
     if column.kind == "category" and kind == "number":
-        return CellReader("category", gaps).column(values)[0], None
+        return CellReader("category").column(values)[0], None
     # No row decides about the form of others.
     if kind == "category" and column.kind == "date":
-        moments, _ = CellReader("date", gaps).column(values)
+        moments = CellReader("date").column(values)[0]
         if not np.isnat(moments).all():
             return moments, None
     elif kind == "category":
-        raw = RawColumn(wanted="number", gap_cells=gaps)
+        raw = RawColumn(wanted="number")
         texts = values.tolist()
         raw.add(texts)
         if has_beside or not raw.unfit:

@@ -8,14 +8,13 @@ an empty one is a gap.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -24,7 +23,7 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.tables.cells import CellReader, Gaps, is_gap, moment_of
+from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
 from flwr_flynn.tables.raw_column import RawColumn
 from flwr_flynn.tables.texts import BESIDE, TRUTHS, as_name
 
@@ -358,14 +357,12 @@ def _of_objects(values: Array, name: str) -> Array:
     objects = [None if is_gap(value) else value for value in values.tolist()]
     known = {type(value) for value in objects} - {type(None)}
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
-        try:
-            # A single array of all values would take durations for numbers.
-            numbers = [math.nan if value is None else float(value) for value in objects]
-            return np.array(numbers, np.float64)
-        except (OverflowError, ValueError, InvalidOperation):
-            raise DataError(name, "numbers that float64 holds", "others") from None
+        numbers, good = CellReader("number").column(objects)
+        if not good.all():
+            raise DataError(name, "numbers that float64 holds", "others")
+        return numbers
     if all(issubclass(kind, date | np.datetime64) for kind in known):
-        return np.array([moment_of(value) for value in objects], "datetime64[us]")
+        return CellReader("date").column(objects)[0]
     if all(issubclass(kind, timedelta | np.timedelta64) for kind in known):
         return _days(np.array(objects, "timedelta64[us]"))
     if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):

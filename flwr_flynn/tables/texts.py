@@ -336,16 +336,6 @@ class Numerals:
         """True for few different numbers, all of them integers."""
         return len(self.some) <= _FEW and not any(value % 1 for value in self.some)
 
-    def value(self, text: str, decimal: str = ".") -> float | None:
-        """The number that a text is in this column, None for none."""
-        value = number_of(text, decimal)[0]
-        if value is None and self.unit:
-            value, unit = quantity_of(text, decimal)
-            if unit == self.unit:
-                return value
-            return None
-        return value
-
     def described(self) -> str:
         """The column in a line, for the log of the machine that has it."""
         line = f"{self.n_read} numbers"

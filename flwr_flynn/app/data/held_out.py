@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Floats, Mask
-from flwr_flynn.tables.cells import CellReader, real_of
+from flwr_flynn.tables.cells import CellReader, each_once, real_of
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
@@ -131,16 +131,11 @@ def _cells(column: Cells) -> list[bytes]:
     values = in_list(column)
     numbers = _READER.at_once([*values])
     keys = _bytes((numbers.astype("<f8") + 0.0)[:, None])
-    known = dict[str, bytes]()
-    for index in np.flatnonzero(np.isnan(numbers)).tolist():
-        value = values[index]
-        # 1 and Decimal(1) are equal, as keys, too.
-        if type(value) is not str:
-            keys[index] = _cell(value)
-            continue
-        if value not in known:
-            known[value] = _cell(value)
-        keys[index] = known[value]
+    rest = np.flatnonzero(np.isnan(numbers)).tolist()
+    for index, key in zip(
+        rest, each_once(_cell, [values[i] for i in rest]), strict=True
+    ):
+        keys[index] = key
     return keys
 
 

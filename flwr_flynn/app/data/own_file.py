@@ -45,7 +45,6 @@ from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.cells import missing
-from flwr_flynn.tables.raw_column import distinct
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableSummary
@@ -308,7 +307,7 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
         raise DataError(name, "strings or integers as labels", "bytes")
     if y.dtype.kind not in "iu":
         values = [*map(str, values)]  # 1 and True are equal
-    different, codes = distinct(values)
+    different = [*dict.fromkeys(values)]
     texts = [*map(str, different)]
     longest = sum(len(text) > _LONGEST for text in texts)
     if longest:
@@ -321,8 +320,9 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
     else:
         own = whole_numbers(texts) or texts
     labels = sorted(set(own))
-    place = {label: code for code, label in enumerate(labels)}
-    return labels, np.array([place[label] for label in own], np.int64)[codes]
+    code = {label: code for code, label in enumerate(labels)}
+    codes = {value: code[label] for value, label in zip(different, own, strict=True)}
+    return labels, np.array([*map(codes.__getitem__, values)], np.int64)
 
 
 LARGE = 2**28
