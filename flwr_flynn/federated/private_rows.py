@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
@@ -91,6 +92,9 @@ class RowReader(ABC):
     """Number of the features."""
     gap_texts: Sequence[str] = ()
     """Texts of missing values in the party's own settings."""
+    on_read: Callable[[Mapping[str, int]], object] = dict
+    """Called with the numbers of rows that were read and that fitted, for the party
+    alone."""
 
     @abstractmethod
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -256,7 +260,7 @@ def fitting(
     def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
         numbers, fits = as_numbers(X, features, rows.gap_texts)
         check_width(numbers.shape[1], hashers[0].n_features)
-        codes = _codes(book, y)
+        codes = codes_of(book, y)
         fits = fits & (codes >= 0)
         numbers = _without(numbers, ~fits)
         for hasher in hashers:
@@ -265,6 +269,7 @@ def fitting(
         return len(codes), (numbers[fits], codes[fits], values[fits])
 
     n_rows = rows_at_a_time([len(classes), *_widths(rows, hashers)], memory)
+    total = Counter[str](rows_read=0, rows_fitting=0)
     for block in rows.blocks(n_rows, held_out):
         n_read = 0
         chunks: list[Fitting] = []
@@ -277,11 +282,14 @@ def fitting(
                 n_chunk, fitting_rows = chunk
                 n_read += n_chunk
                 chunks.append(fitting_rows)
+                total["rows_fitting"] += len(fitting_rows[1])
+        total["rows_read"] += n_read
         if errors:
             log.warning(
                 "FlyNN: reading a sample failed with %s", ", ".join(sorted(errors))
             )
         yield n_read, chunks
+    rows.on_read(total)
 
 
 def _widths(rows: RowReader, hashers: Sequence[FlyHash]) -> list[int]:
@@ -346,7 +354,7 @@ def check_classes(classes: Sequence[Label]) -> Codebook:
     return book
 
 
-def _codes(book: Codebook, y: Any) -> Codes:
+def codes_of(book: Codebook, y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
 
     def code(label: object) -> int:
