@@ -49,7 +49,7 @@ from flwr_flynn.federated.private_rows import (
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, counts_sha256
-from flwr_flynn.tables.cells import missing
+from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.row_wise import encode_rows, read_columns
@@ -289,7 +289,7 @@ def _counts_of(schema: Schema, X: Any, gap_texts: Sequence[str] = ()) -> Integer
     for column, values, good in read_columns(schema, X, gap_texts):
         codes = list[int]()
         if column.kind == "category":
-            codes += map(LevelCodes(column), values.tolist())
+            codes += each_once(LevelCodes(column), values.tolist())
         masks = (good & missing(values), ~good, column.refused(values))
         counts.append([*(int(mask.sum()) for mask in masks), codes.count(-1)])
     return np.array(counts)

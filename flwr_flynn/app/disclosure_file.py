@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from flwr.common.logger import log
@@ -52,7 +51,7 @@ KINDS = {
 
 
 def recorder(
-    path: Path, run_id: int, rows: Mapping[str, int] = MappingProxyType({})
+    path: Path, run_id: int, rows: Mapping[str, int]
 ) -> Callable[[Disclosure], None]:
     """A function that adds a line, and makes the page again.
 

@@ -70,8 +70,6 @@ class Gaps:
         if isinstance(cell, str):
             if as_name(cell).lower() in self.texts:
                 return True
-            if not self.numbers:
-                return False
             value, kind = number_of(cell.strip(), decimal)
             return kind != "b" and value in self.numbers
         if is_gap(cell):
@@ -117,25 +115,25 @@ class CellReader:
 
         A cell that is none has the value of a gap.
         """
+        value = _GAPS[self.kind]
         try:
             if isinstance(cell, bytes):
                 cell = cell.decode()
             cell = real_of(cell)
             if not self.gaps.has(cell, self.decimal):
-                return _PARSERS[self.kind](self, cell), True
+                value = _PARSERS[self.kind](self, cell)
         except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
-            return _GAPS[self.kind], False
-        return _GAPS[self.kind], True
+            return value, False
+        return value, True
 
     def column(self, cells: Sequence[Any] | Array) -> tuple[Array, Mask]:
         """The values of cells, and a mask of those that are of this kind, or gaps."""
-        n = len(cells)
-        good = np.ones(n, np.bool_)
+        good = np.ones(len(cells), np.bool_)
         dtype = getattr(cells, "dtype", np.dtype(object))
         if self.kind == "number" and dtype.kind in "biuf":
             return self.gaps.blanked(np.asarray(cells)).astype(np.float64), good
         cells = plain_values(cells)
-        values = of_gaps(self.kind, n)
+        values = of_gaps(self.kind, len(cells))
         if self.kind == "number":
             values = self.at_once(cells)
         rest = np.flatnonzero(missing(values)).tolist()
@@ -238,11 +236,6 @@ def level_of(value: Any) -> str | None:
 
 
 def _number(reader: CellReader, cell: Any) -> float:
-    # NumPy writes a complex number in parentheses beside a text.
-    if isinstance(cell, str) and cell.strip()[:1] == "(":
-        cell = real_of(complex(cell))
-        if reader.gaps.has(cell):
-            return math.nan
     if isinstance(cell, timedelta | np.timedelta64):
         return float(cell / timedelta(days=1))
     if not isinstance(cell, str):

@@ -13,6 +13,7 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, number, one_of
 from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.cells import each_once
 from flwr_flynn.tables.table import KINDS, days_of, forms_of_level, parts_of
 from flwr_flynn.tables.texts import as_level, as_name, is_value
 
@@ -186,9 +187,7 @@ class Column:
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
         if self.kind == "category":
-            codes = np.fromiter(
-                map(LevelCodes(self), values.tolist()), np.int64, len(values)
-            )
+            codes = np.array(each_once(LevelCodes(self), values.tolist()), np.int64)
             known = np.flatnonzero(codes >= 0)
             out[:] = 0.0
             out[known, codes[known]] = 1.0
@@ -247,20 +246,11 @@ class LevelCodes(dict[Any, int]):
         }
 
     def __call__(self, value: Any) -> int:
-        if value not in self:
-            # Each value is looked at once, but not so many that they fill the memory.
-            code = next(
-                (
-                    self._forms[form]
-                    for form in forms_of_level(value)
-                    if form in self._forms
-                ),
-                -1,
-            )
-            if len(self) > 2**16:
-                return code
-            self[value] = code
-        return self[value]
+        if value in self:
+            return self[value]
+        forms = forms_of_level(value)
+        codes = [self._forms[form] for form in forms if form in self._forms]
+        return [*codes, -1][0]
 
 
 def _checked_synonyms(

@@ -192,7 +192,7 @@ class RawColumn:
             self._add_texts(values)
 
     def _add_texts(self, texts: list[Any]) -> None:
-        numbers = self._reader("number", self.decimal or ".").at_once(texts)
+        numbers = self._reader("number", self.decimal).at_once(texts)
         are_plain = ~np.isnan(numbers)
         pairs = [*zip(texts, are_plain.tolist(), strict=True)]
         plain = [text for text, is_plain in pairs if is_plain]
@@ -204,25 +204,21 @@ class RawColumn:
                 are_integers = int64_of(plain) is not None
                 self.types.add(np.int64 if are_integers else np.float64)
         if not self.decimal:
-            for text in {*plain}:
-                self._add_proofs(text)
+            for text in {*texts} - {None}:
+                marks = [mark for mark in ",." if proves(text.strip(), mark)]
+                self.proofs.update(marks)
         others = Counter(text for text, is_plain in pairs if not is_plain)
         for text, n_rows in others.items():
             self._add_text(text, n_rows)
 
-    def _add_proofs(self, text: str) -> None:
-        self.proofs.update(mark for mark in ",." if proves(text.strip(), mark))
-
     def _add_text(self, raw: str | None, n_rows: int) -> None:
         """Look at a text that so many rows have."""
-        if raw is None or self.gap_cells.has(raw, self.decimal or "."):
+        if raw is None or self.gap_cells.has(raw, self.decimal):
             self.n_empty += n_rows
             return
         text = raw.strip()
         kind = self.numerals.add(text, n_rows, self.decimal)
         if kind:
-            if not self.decimal:
-                self._add_proofs(text)
             self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
         elif text[:1].isdigit():
             forms: Sequence[str] = DATE_FORMATS

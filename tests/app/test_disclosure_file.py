@@ -96,7 +96,7 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
 def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path):
     path = tmp_path / "left.jsonl"
     path.write_text(PLAIN.to_json(run="6") + '\n{"time": "2026')
-    recorder(path, 7)(PLAIN)
+    recorder(path, 7, {})(PLAIN)
     assert [record.get("run") for record in lines(path)] == ["6", "7"]
     text = page(lines(path) * 600, "left.jsonl")
     assert "<script" not in text

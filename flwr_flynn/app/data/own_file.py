@@ -195,6 +195,7 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     rule = None
     if node.evaluate and node.test_fraction:
         rule = HeldOut(node.test_fraction, secret())
+    path = existing(node.data_path, "node-config data-path")
     asked = Reading(
         node.label,
         node.held_out_key,
@@ -202,9 +203,7 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
         held_out=rule,
         ignore=node.names("ignore"),
     )
-    return private_file(
-        existing(node.data_path, "node-config data-path"), asked, node.labels()
-    )
+    return private_file(path, asked, node.labels())
 
 
 def private_file(
