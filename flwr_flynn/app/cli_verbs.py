@@ -167,7 +167,7 @@ def check(options: Namespace) -> int:
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     tables = (_counts_of(rest, table) for table, *_ in file.tables())
-    counts = sum(tables, _none(rest))
+    counts = sum(tables, np.zeros((len(present), 4), np.int64))
     n_texts = np.array([report.texts for report in file.reports])
     counts[:, 0] -= n_texts  # which are gaps in the table
     counts[:, 1] += n_texts
@@ -211,25 +211,22 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
     check_columns(rows, schema, len(schema.columns))
     book = check_classes(schema.classes)
 
-    def read(X: Any, y: Any) -> tuple[int, int, Integers]:
-        """Numbers of rows that fit, of rows with a class, and of cells."""
+    def read(X: Any, y: Any) -> Integers:
+        """Rows that fit, rows with a class, and below the numbers of the cells."""
         are_known = ~unlabelled(y)
         if book:
             are_known = codes_of(book, y) >= 0
         _, fits = encode_rows(schema, X, rows.gap_texts)
-        counts = _counts_of(schema, X, rows.gap_texts)
-        return int((fits & are_known).sum()), int(are_known.sum()), counts
+        of_rows = [(fits & are_known).sum(), are_known.sum(), 0, 0]
+        return np.vstack([of_rows, _counts_of(schema, X, rows.gap_texts)])
 
-    n_fitting = 0
-    n_known = 0
-    counts = _none(schema)
+    total = np.zeros((1 + len(schema.columns), 4), np.int64)
     for block in rows.blocks(MOST_ROWS):
         for part in each_part(block, read):
             if not isinstance(part, Dropped):
-                n_fitting += part[0]
-                n_known += part[1]
-                counts += part[2]
-    _print_table([_CHECK_TITLES, *_column_lines(schema, counts)])
+                total += part
+    n_fitting, n_known = total[0, :2].tolist()
+    _print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
     print(f"\n{rows.n_rows} rows: {n_known} have a class, {n_fitting} fit")
     return int(n_fitting < rows.n_rows)
 
@@ -295,23 +292,12 @@ def _counts_of(schema: Schema, X: Any, gap_texts: Sequence[str] = ()) -> Integer
     return np.array(counts)
 
 
-def _none(schema: Schema) -> Integers:
-    """The numbers of no rows."""
-    return np.zeros((len(schema.columns), 4), np.int64)
-
-
 def _column_lines(schema: Schema, counts: Integers) -> list[list[str]]:
-    """The line of each column: name, kind, and how many values would be refused."""
-    lines = []
-    for column, numbers in zip(schema.columns, counts.tolist(), strict=True):
-        gaps, unfit, beyond, others = map(str, numbers)
-        if column.kind != "number":
-            beyond = ""
-        if column.kind != "category":
-            others = ""
-        name = repr(column.name)[:60]
-        lines.append([name, column.kind, gaps, unfit, beyond, others])
-    return lines
+    """The line of each column: name, kind, and the numbers of its cells."""
+    return [
+        [repr(column.name)[:60], column.kind, *map(str, numbers)]
+        for column, numbers in zip(schema.columns, counts.tolist(), strict=True)
+    ]
 
 
 def _labels(file: TableFile) -> Iterator[Array]:

@@ -301,26 +301,20 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
             y = y.astype(np.int64)
-    values = y.tolist()
-    if any(isinstance(label, bytes) for label in values):
+    if any(isinstance(label, bytes) for label in y.tolist()):
         raise DataError(name, "strings or integers as labels", "bytes")
-    if y.dtype.kind not in "iu":
-        values = [*map(str, values)]  # 1 and True are equal
-    different = [*dict.fromkeys(values)]
-    texts = [*map(str, different)]
+    values = [*map(str, y.tolist())]  # 1 and True are equal
+    texts = [*dict.fromkeys(values)]
     longest = sum(len(text) > _LONGEST for text in texts)
     if longest:
         error = DataError(
             name, f"labels of at most {_LONGEST} characters", "some that are longer"
         )
         raise with_rows(error, f"{longest} labels")
-    if y.dtype.kind in "iu":
-        own = different
-    else:
-        own = whole_numbers(texts) or texts
+    own: Sequence[Any] = whole_numbers(texts) or texts
     labels = sorted(set(own))
     code = {label: code for code, label in enumerate(labels)}
-    codes = {value: code[label] for value, label in zip(different, own, strict=True)}
+    codes = {value: code[label] for value, label in zip(texts, own, strict=True)}
     return labels, np.array([*map(codes.__getitem__, values)], np.int64)
 
 
