@@ -60,9 +60,8 @@ class Gaps:
             if value is not None and kind != "b":
                 numbers.add(value)
                 # A column of float32 has fractions in another form.
-                single = float(np.float32(value))
-                if value % 1 and math.isclose(single, value, rel_tol=1e-6):
-                    numbers.add(single)
+                if 1e-9 < abs(value) % 1:
+                    numbers.add(float(np.float32(value)))
         return cls(GAP_TEXTS | names, frozenset(numbers))
 
     def has(self, cell: Any, decimal: str = ".") -> bool:
