@@ -60,7 +60,7 @@ class Gaps:
             if value is not None and kind != "b":
                 numbers.add(value)
                 # A column of float32 has fractions in another form.
-                if 1e-9 < abs(value) % 1:
+                if abs(value) % 1 > 1e-9:
                     numbers.add(float(np.float32(value)))
         return cls(GAP_TEXTS | names, frozenset(numbers))
 
@@ -235,8 +235,15 @@ def level_of(value: Any) -> str | None:
 
 
 def _number(reader: CellReader, cell: Any) -> float:
-    if isinstance(cell, timedelta | np.timedelta64):
-        return float(cell / timedelta(days=1))
+    # NumPy writes a complex number in parentheses beside a text.
+    if isinstance(cell, str) and cell[:1] == "(":
+        cell = real_of(complex(cell))
+        if reader.gaps.has(cell):
+            return math.nan
+    if isinstance(cell, timedelta):
+        return cell / timedelta(days=1)
+    if isinstance(cell, np.timedelta64):  # beside it in an array numbers are such, too
+        return float(cell.astype(np.int64))
     if not isinstance(cell, str):
         return float(cell)
     value = number_of(cell.strip(), reader.decimal)[0]
