@@ -1,8 +1,8 @@
-"""Neighbouring files of a private party, which get answers of the same kind.
+"""Neighbouring files of a private party, which get answers that noise makes alike.
 
-`tests.test_neighbours` asks for some of them, and for all with ``-m slow``. The kind of
-an answer is what noise does not hide: refused or not and why, shapes, types, sizes and
-keys.
+`tests.test_neighbours` asks for some of them, and for all with ``-m slow``. Counts
+without noise differ by the hash of the one row, and all else is equal byte by byte:
+refused or not and why, arrays, sizes and entries.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -18,16 +19,21 @@ from unittest import mock
 
 import numpy as np
 from flwr.app import Context, RecordDict
+from flwr.client import Client
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
+from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.protocol import REFUSED, STATISTIC
+from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
+from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, TopTLaplace
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, TopTLaplace
+from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from tests.fakes import CLASSES, config_of
@@ -37,10 +43,21 @@ N_ROWS = 9
 BOUND = 256
 NAMES = ("age", "crp", "sex", "seen")
 _AGES = [float(20 + i) for i in range(N_ROWS)]
+GAP_TEXTS = '["-9", "73412", "unknown"]'
+"""Texts of missing values in the site's own settings."""
 BASE: list[list[Any]] = [
     [_AGES[i], i / 4, "mf"[i % 2], date(2020, 1, 1 + i), CLASSES[i % 3]]
     for i in range(N_ROWS)
 ]
+TEXTS = [[*map(str, row)] for row in BASE]
+"""Cells as texts, with an odd one in each row.
+
+All of crp is read by a way of reading that takes plain numerals alone.
+"""
+_ODD = [(1, " -9"), (1, " 73412"), (0, " 25"), (0, "2.1E1"), (2, " F")]
+_ODD += [(3, "03.01.2020"), (1, "1e2"), (0, "NA"), (1, "-9.0")]
+for _row, (_column, _text) in zip(TEXTS, _ODD, strict=True):
+    _row[_column] = _text
 
 HOSTILE_TEXTS = [
     "",
@@ -67,6 +84,27 @@ HOSTILE_TEXTS = [
     "\ufffd",
     "\u202e",
     "x" * 5000,
+    " 350",
+    "350 ",
+    "1E5",
+    "Inf",
+    " -9",
+    "-9.0",
+    "-9,0",
+    " nan",
+    "\u00a05",
+    "\u0661\u0662",
+    "\u22129",
+    "1,5",
+    "1,234.5",
+    "5 mg",
+    "TRUE",
+    " 2020-12-31",
+    "31.12.2020",
+    "12/31/2020",
+    "(-9+0j)",
+    "unknown",
+    "\x1c20",
 ]
 # But an open quote, which damages the file as a whole: it is refused at the start,
 # whatever is asked.
@@ -107,7 +145,7 @@ def _spec(width: int, kind: str) -> HashSpec:
 
 _RANGES = [
     Column("age", "number", low=0.0, high=120.0, gaps=False),
-    Column("crp", "number", gap_texts=["73412", "-9"], gaps=False),
+    Column("crp", "number", gap_texts=["not known"]),
     Column("sex", "category", ["m", "f"], gap_texts=["f"], synonyms={"20": "m"}),
     Column("seen", "date"),
 ]
@@ -169,6 +207,32 @@ def _quoted(cell: Any) -> str:
     if "," in str(cell):
         return f'"{cell}"'
     return str(cell)
+
+
+def _text_columns(rows: list[list[Any]]) -> dict[str, list[str]]:
+    """The columns of some rows by name, as texts."""
+    columns = [[*map(str, cells)] for cells in zip(*rows, strict=True)]
+    return dict(zip([*NAMES, "label"], columns, strict=True))
+
+
+def _text_parquet(path: Path, rows: list[list[Any]]) -> None:
+    import pyarrow as arrow
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.table(_text_columns(rows)), path)
+
+
+def _text_npz(path: Path, rows: list[list[Any]]) -> None:
+    columns = _text_columns(rows)
+    label = columns.pop("label")
+    X = np.array([*columns.values()]).T
+    np.savez(path, X=X, label=label, feature_names=np.array(NAMES))
+
+
+def _frame(path: Path, rows: list[list[Any]]) -> None:
+    import pandas as pd
+
+    pd.DataFrame(_text_columns(rows), dtype=object).to_pickle(path)
 
 
 def _csv(
@@ -273,17 +337,25 @@ def pairs() -> Iterator[
 ]:
     """Kind of file, hostile row, and functions that write the file without and with it."""
     csv, parquet, npz = (partial(write, rows=BASE) for write in (_csv, _parquet, _npz))
+    writers = {
+        ".csv": _csv,
+        ".parquet": _text_parquet,
+        ".npz": _text_npz,
+        ".frame": _frame,
+    }
     for index, text in enumerate(HOSTILE_TEXTS):
         for column in range(5):
             row: list[Any] = [30.0, 1.0, "m", date(2020, 5, 5), "ash"]
             place = (index + column) % (N_ROWS + 1)
             row[column] = text
-            yield (
-                ".csv",
-                f"{column}: {text[:20]!r}",
-                csv,
-                partial(_csv, rows=[*BASE[:place], row, *BASE[place:]]),
-            )
+            rows = [*TEXTS[:place], row, *TEXTS[place:]]
+            for ending, write in writers.items():
+                yield (
+                    ending,
+                    f"{column}: {text[:20]!r}",
+                    partial(write, rows=TEXTS),
+                    partial(write, rows=rows),
+                )
     for index, line in enumerate(HOSTILE_LINES):
         yield (
             ".csv",
@@ -311,57 +383,92 @@ def pairs() -> Iterator[
 # -------- answers
 
 
-def kind_of(request: Request[Any], path: Path, evaluates: bool) -> Any:
-    """Kind of the answer of a private party with this file."""
+def _party(path: Path, node: dict[str, Any]) -> Client:
+    """The private party of a file, or of the samples in a frame."""
+    if path.suffix == ".frame":
+        import pandas as pd
+
+        frame = pd.read_pickle(path)
+        parsed = NodeConfig.parse(node)
+        return FlyNNClient(
+            frame[[*NAMES]],
+            frame["label"],
+            budget=Budget(parsed.state_path, parsed.policy()),
+            evaluates=parsed.evaluate,
+            secure=parsed.secure,
+        ).to_client()
+    context = Context(
+        run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={}
+    )
+    with mock.patch.object(client_app, "in_simulation", return_value=False):
+        return client_app.client_fn(context)
+
+
+def answer_of(
+    request: Request[Any], path: Path, evaluates: bool
+) -> tuple[list[Any], tuple[Any, ...]]:
+    """Counts of a private party with this file before noise, and all else of its answer.
+
+    In the place of noisy counts the answer has zeros.
+    """
     is_secure = request.bound is not None
     node: dict[str, Any] = {
         "data-path": str(path),
         "label": "label",
         "state-path": str(path) + ".state",
+        "gap-texts": GAP_TEXTS,
     }
+    if path.suffix == ".frame":
+        node["data-path"] = "none.csv"
     node |= {"max-epsilon": 1.0, "max-delta": 1e-4}
-    masking: Any = mock.patch("os.fsync")
+    masking: Any = nullcontext()
     if evaluates:
         node |= {"evaluate": True, "test-fraction": 0.3}
     if is_secure:
         node |= {"secure": True}
         masking = secagg.masking(BOUND, 2)
-    context = Context(
-        run_id=1, node_id=2, node_config=node, state=RecordDict(), run_config={}
-    )
+    counted: list[Any] = []
+
+    def release(self: Mechanism, counts: ClassCounts) -> ClassCounts:
+        counted.append(counts.array)
+        return self.received(np.zeros_like(counts.array), counts.spec_fingerprint)
+
     config = config_of(request)
     arrays = ndarrays_to_parameters(request.arrays())
-    with mock.patch.object(client_app, "in_simulation", return_value=False):
-        party = client_app.client_fn(context)
-    with masking:
+    party = _party(path, node)
+    with masking, mock.patch.object(Mechanism, "release", release):
         if request.channel == "train":
             fit = party.fit(FitIns(arrays, config))
-            # The heads of the tensors tell type and shape.
-            heads = [tensor[:128].split(b"}")[0] for tensor in fit.parameters.tensors]
-            return (
-                fit.metrics.get(REFUSED),
-                sorted(fit.metrics),
-                fit.num_examples,
-                heads,
-            )
+            return counted, (fit.metrics, fit.num_examples, fit.parameters.tensors)
         evaluation = party.evaluate(EvaluateIns(arrays, config))
-    keys = sorted(evaluation.metrics)
     if REFUSED in evaluation.metrics or "accuracy" not in evaluation.metrics:
-        return (
-            evaluation.metrics.get(REFUSED),
-            keys,
-            evaluation.num_examples,
-            STATISTIC in evaluation.metrics,
-        )
+        return counted, (evaluation.metrics, evaluation.num_examples, evaluation.loss)
     # These are exact results on held-out samples, which the party lets go.
-    return None, keys
+    return counted, (sorted(evaluation.metrics),)
+
+
+def are_neighbours(request: Request[Any], one: list[Any], other: list[Any]) -> bool:
+    """True for counts of which the second have at most one row more."""
+    if len(one) != len(other):
+        return False
+    if not one:
+        return True
+    more = other[0] - one[0]
+    by_class = more.sum(axis=1)
+    n_bits = request.run.spec.hash_nnz  # type: ignore[attr-defined]
+    return bool(
+        more.min() >= 0
+        and more.max() <= 1
+        and sorted(by_class)[-1] in (0, n_bits)
+        and by_class.sum() in (0, n_bits)
+    )
 
 
 def sweep(
     chosen: Callable[[int], bool] = lambda _: True,
     names: Callable[[str], bool] = lambda _: True,
 ) -> tuple[int, list[str]]:
-    """Number of pairs asked about, and the pairs whose answers are of different kinds."""
+    """Number of pairs asked about, and the pairs whose answers tell the row."""
     n = 0
     different = []
     files = [pair for index, pair in enumerate(pairs()) if chosen(index)]
@@ -380,14 +487,16 @@ def sweep(
                 if "evaluation" in what:
                     settings.append(True)
                 for evaluates in settings:
-                    kinds = []
+                    answers = []
                     for path in (one, other):
                         fresh = path.with_name(f"{next(numbers)}{ending}")
                         fresh.symlink_to(path)
-                        kinds.append(kind_of(request, fresh, evaluates))
+                        answers.append(answer_of(request, fresh, evaluates))
                     n += 1
-                    if kinds[0] != kinds[1]:
-                        different.append(
-                            f"{ending} {hostile}, {what}: {kinds[0]} and {kinds[1]}"
-                        )
+                    (counts, rest), (counts_of_more, rest_of_more) = answers
+                    pair = f"{ending} {hostile}, {what}"
+                    if rest != rest_of_more:
+                        different.append(f"{pair}: {rest} and {rest_of_more}"[:400])
+                    elif not are_neighbours(request, counts, counts_of_more):
+                        different.append(f"{pair}: counts")
     return n, different

@@ -21,7 +21,7 @@ PRIVATE = {"noisy", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records.
 """
 
-TEXT = ("separator", "decimal", "encoding", "gap-texts", "date-format")
+TEXT = ("separator", "decimal", "encoding", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
 OTHERS = (
     "label",
@@ -30,6 +30,7 @@ OTHERS = (
     "party-id",
     "test-fraction",
     "label-map",
+    "gap-texts",
     "memory-limit",
     "min-examples",
     "class-prior",

@@ -127,6 +127,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "COLUMN",
         "help": "copy this column in front; may be repeated",
     },
+    "--private": {
+        "action": "store_true",
+        "help": "read it row by row, as a party with max-epsilon does",
+    },
     "--gap-text": {
         "action": "append",
         "help": "a text of missing values; may be repeated",
@@ -144,7 +148,7 @@ _VERBS = {
     "check": (
         cli_verbs.check,
         "what a schema refuses of a file",
-        ["file", "schema", "--label", "--gap-text"],
+        ["file", "schema", "--label", "--gap-text", "--private"],
     ),
     "try": (
         _try,

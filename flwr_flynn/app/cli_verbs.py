@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -28,21 +29,30 @@ from flwr_flynn.app.data.own_file import (
     existing,
     label_of,
     opened,
+    private_rows,
     summary_of_file,
 )
-from flwr_flynn.app.data.source import Dialect, Reading, unlabelled
+from flwr_flynn.app.data.source import MOST_ROWS, Dialect, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.labels import codebook
+from flwr_flynn.federated.private_rows import (
+    Dropped,
+    check_classes,
+    check_columns,
+    codes_of,
+    each_part,
+)
 from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, counts_sha256
+from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.raw_column import missing
+from flwr_flynn.tables.row_wise import encode_rows, read_columns
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
 from flwr_flynn.tables.texts import as_name, is_beside
@@ -72,8 +82,7 @@ def draft(options: Namespace) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
     path = Path(options.file)
     least = options.min_examples
-    dialect = dialect_of(options)
-    reading = Reading(options.label, options.held_out_key, dialect=dialect)
+    reading = Reading(options.label, options.held_out_key, dialect=dialect_of(options))
     file = opened(existing(path), reading)
     file.check()
     schema, left_out = schema_of(summary_of_file(file, least))
@@ -97,10 +106,7 @@ def draft(options: Namespace) -> int:
     if left_out:
         reasons = [f"{name[:60]!r}: {reason}" for name, reason in left_out.items()]
         notes["", ""] = "\n".join(["Left out:", *reasons])
-    columns = [
-        replace(column, gap_texts=dialect.gap_texts) for column in schema.columns
-    ]
-    drafted = replace(schema, label=label, classes=classes, columns=columns)
+    drafted = replace(schema, label=label, classes=classes)
     console.note(file.described())
     console.say(
         "# Comments say what an entry discloses of this file. Delete what should not "
@@ -134,13 +140,16 @@ def _notes(column: Column, floor: str) -> dict[str, str]:
 def check(options: Namespace) -> int:
     """Print what a schema refuses of a file, by column and count.
 
-    The exit status is 1 if the schema refuses something.
+    The exit status is 1 if the schema refuses something. With `--private` the file is
+    read as a private party reads it, and the status is 1 unless all rows fit.
     """
     path = Path(options.file)
     schema = read_schema(options.schema)
+    label = options.label or schema.label
+    if options.private:
+        return _check_private(options, schema, label)
     dialect = dialect_of(options)
     names = columns_of(existing(path), dialect)
-    label = options.label or schema.label
     missing_columns = list[str]()
     n_refused = 0
     if schema.is_named and names is not None:
@@ -157,8 +166,12 @@ def check(options: Namespace) -> int:
     file = opened(path, Reading(label or None, "", features, dialect, rest))
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
-    counts = _refused_values(file, rest)
-    lines = _column_lines(file, rest, counts)
+    tables = (_counts_of(rest, table) for table, *_ in file.tables())
+    counts = sum(tables, np.zeros((len(present), 4), np.int64))
+    n_texts = np.array([report.texts for report in file.reports])
+    counts[:, 0] -= n_texts  # which are gaps in the table
+    counts[:, 1] += n_texts
+    lines = _column_lines(rest, counts)
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
     _print_table([_CHECK_TITLES, *lines])
     console.say("", file.described())
@@ -185,6 +198,37 @@ _CHECK_TITLES = [
     "beyond range",
     "other levels",
 ]
+
+
+def _check_private(options: Namespace, schema: Schema, label: str) -> int:
+    """Print how many rows a private party would count, and why not the others.
+
+    The exit status is 1 unless all rows fit.
+    """
+    given = {"data-path": options.file, **node_settings(options), "label": label}
+    given |= {"max-epsilon": 1.0, "state-path": os.path.abspath("state")}
+    rows = private_rows(NodeConfig.parse(given), bytes)
+    check_columns(rows, schema, len(schema.columns))
+    book = check_classes(schema.classes)
+
+    def read(X: Any, y: Any) -> Integers:
+        """Rows that fit, rows with a class, and below the numbers of the cells."""
+        are_known = ~unlabelled(y)
+        if book:
+            are_known = codes_of(book, y) >= 0
+        _, fits = encode_rows(schema, X, rows.gap_texts)
+        of_rows = [(fits & are_known).sum(), are_known.sum(), 0, 0]
+        return np.vstack([of_rows, _counts_of(schema, X, rows.gap_texts)])
+
+    total = np.zeros((1 + len(schema.columns), 4), np.int64)
+    for block in rows.blocks(MOST_ROWS):
+        for part in each_part(block, read):
+            if not isinstance(part, Dropped):
+                total += part
+    n_fitting, n_known = total[0, :2].tolist()
+    _print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
+    console.say("", f"{rows.n_rows} rows: {n_known} have a class, {n_fitting} fit")
+    return int(n_fitting < rows.n_rows)
 
 
 def _missing_columns(schema: Schema, names: list[str]) -> list[str]:
@@ -221,7 +265,7 @@ def _faults(
 ) -> dict[str, int]:
     """Numbers of columns or rows that are refused, by the reason in words."""
     without_values = sum(report.unfit > 0 or not report.kind for report in file.reports)
-    n_gaps, n_beyond, n_others = counts.T
+    n_gaps, _, n_beyond, n_others = counts.T
     n_levels = file.n_rows - file.n_unlabelled - n_gaps
     without_levels = (n_others > 0) & (n_others == n_levels)
     return {
@@ -234,36 +278,26 @@ def _faults(
     }
 
 
-def _refused_values(file: TableFile, schema: Schema) -> Integers:
-    """Numbers of gaps, values beyond the range and unknown levels, (columns, 3)."""
-    counts = np.zeros((len(schema.columns), 3), np.int64)
-    for table, *_ in file.tables():
-        columns = zip(counts, schema.columns, table.columns, table.kinds, strict=True)
-        for numbers, column, values, kind in columns:
-            numbers[0] += missing(values).sum()
-            if kind == column.kind == "number":
-                numbers[1] += column.refused(values).sum()
-            elif kind == column.kind == "category":
-                codes = map(LevelCodes(column), values.tolist())
-                numbers[2] += sum(code == -1 for code in codes)
-    return counts
+def _counts_of(schema: Schema, X: Any, gap_texts: Sequence[str] = ()) -> Integers:
+    """Numbers of gaps, cells of another kind, values beyond the range, and unknown
+    levels, (columns, 4).
+    """
+    counts = []
+    for column, values, good in read_columns(schema, X, gap_texts):
+        codes = list[int]()
+        if column.kind == "category":
+            codes += each_once(LevelCodes(column), values.tolist())
+        masks = (good & missing(values), ~good, column.refused(values))
+        counts.append([*(int(mask.sum()) for mask in masks), codes.count(-1)])
+    return np.array(counts)
 
 
-def _column_lines(file: TableFile, schema: Schema, counts: Integers) -> list[list[str]]:
-    """The line of each column: name, kind, and how many values would be refused."""
-    lines = []
-    columns = zip(schema.columns, file.reports, counts.tolist(), strict=True)
-    for column, report, (n_gaps, n_beyond, n_others) in columns:
-        is_code = report.kind == "number" and column.kind == "category"
-        n_unfit = report.texts
-        if report.kind != column.kind and not is_code:
-            n_unfit = file.n_rows - n_gaps
-        beyond = str(n_beyond) if column.kind == "number" else ""
-        others = str(n_others) if column.kind == "category" else ""
-        gaps = str(n_gaps - report.texts)
-        name = repr(column.name)[:60]
-        lines.append([name, column.kind, gaps, str(n_unfit), beyond, others])
-    return lines
+def _column_lines(schema: Schema, counts: Integers) -> list[list[str]]:
+    """The line of each column: name, kind, and the numbers of its cells."""
+    return [
+        [repr(column.name)[:60], column.kind, *map(str, numbers)]
+        for column, numbers in zip(schema.columns, counts.tolist(), strict=True)
+    ]
 
 
 def _labels(file: TableFile) -> Iterator[Array]:

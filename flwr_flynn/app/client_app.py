@@ -117,6 +117,7 @@ def deployed_client(context: Context) -> Client:
     Each key of the node config must be known.
     """
     name = str(context.node_config.get("party-id", "")) or None
+    rows_of_answer = dict[str, int]()
 
     def make(on_answer: OnAnswer | None) -> FlyNNClient:
         node = NodeConfig.parse(context.node_config)
@@ -126,6 +127,7 @@ def deployed_client(context: Context) -> Client:
             data_path = os.path.expanduser(node.data_path)
             budget = Budget(node.state_path, node.policy(), data_path=data_path)
             load = own_file.private_rows(node, budget.secret)
+            load.on_read = rows_of_answer.update
         previous = None
         if node.previous_path:
             before = replace(node, data_path=node.previous_path)
@@ -146,7 +148,7 @@ def deployed_client(context: Context) -> Client:
             **_common(node, name),
         )
 
-    return _ready(make, name, lambda: own_record(context))
+    return _ready(make, name, lambda: own_record(context, rows_of_answer))
 
 
 def simulated_client(context: Context) -> Client:
@@ -247,8 +249,8 @@ def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | Non
     return Budget(folder / "state" / str(run_id) / f"party-{party}", policy)
 
 
-def own_record(context: Context) -> OnAnswer | None:
-    """A function that records a deployed party's answers in its own file.
+def own_record(context: Context, rows: Mapping[str, int]) -> OnAnswer | None:
+    """A function that records a deployed party's answers, and `rows`, in its own file.
 
     It is None without `record-path`. The rest of the node config may be wrong: refusals
     are recorded, too.
@@ -262,7 +264,7 @@ def own_record(context: Context) -> OnAnswer | None:
         got = in_json(path.suffix)
         raise ConfigError("node-config record-path", expected, got)
     _own_file(_PAGE, node)
-    return recorder(path, context.run_id)
+    return recorder(path, context.run_id, rows)
 
 
 _PAGE = "the page of record-path"

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,17 @@ KINDS = {
 """Kinds of disclosure in plain words."""
 
 
-def recorder(path: Path, run_id: int) -> Callable[[Disclosure], None]:
+def recorder(
+    path: Path, run_id: int, rows: Mapping[str, int]
+) -> Callable[[Disclosure], None]:
     """A function that adds a line, and makes the page again.
 
-    It is for the option `on_answer` of a party.
+    It is for the option `on_answer` of a party. A line has the numbers of `rows` of
+    then.
     """
 
     def record(disclosure: Disclosure) -> None:
-        line = disclosure.to_json(run=str(run_id)).encode() + b"\n"
+        line = disclosure.to_json(run=str(run_id), **rows).encode() + b"\n"
         is_new = not path.exists()
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags, 0o600)
@@ -151,8 +154,12 @@ def _row(record: Record) -> tuple[object, ...]:
     reason = record["refused"]
     if reason:
         reason = tag("p", f"Refused: {shortened(reason, 2000)}")
+    fitting = None
+    if "rows_read" in record:
+        numbers = f"{record['rows_fitting']} of {record['rows_read']}"
+        fitting = tag("p", f"Of this site's rows {numbers} fitted the request.")
     shown = [tag("div", shortened(sentence, 2000)) for sentence in sentences]
     fold = tag("details", tag("summary", "types and shapes"), shown)
-    content = joined(tag("p", sentence_of(record)), reason, fold)
+    content = joined(tag("p", sentence_of(record)), fitting, reason, fold)
     run = str(record["run"])
     return record["time"], run, record["phase"], content, record["bytes"]

@@ -22,7 +22,7 @@ from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.release_policy import COMPOSITIONS
 from flwr_flynn.tables.texts import DATE_FORMATS
 
-_OF_OPEN_FILES = ("separator", "decimal", "encoding", "gap_texts", "date_format")
+_OF_OPEN_FILES = ("separator", "decimal", "encoding", "date_format")
 _of_policy = partial(setting, needs=("max_epsilon",))
 
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, time, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,9 +31,10 @@ from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.row_wise import as_kind, encode_rows, raw_columns
+from flwr_flynn.tables.cells import CellReader, Gaps, each_once, is_gap
+from flwr_flynn.tables.row_wise import encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, by_name, is_frame, is_gap, names_of, places
+from flwr_flynn.tables.table import Table, by_name, is_frame, names_of, places
 from flwr_flynn.tables.texts import as_name, is_beside
 
 VALUE_BYTES = 64
@@ -88,6 +90,11 @@ class RowReader(ABC):
     """Names of the features; None for an array, whose columns are known by position."""
     width: int
     """Number of the features."""
+    gap_texts: Sequence[str] = ()
+    """Texts of missing values in the party's own settings."""
+    on_read: Callable[[Mapping[str, int]], object] = dict
+    """Called with the numbers of rows that were read and that fitted, for the party
+    alone."""
 
     @abstractmethod
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
@@ -251,9 +258,9 @@ def fitting(
     book = check_classes(classes)
 
     def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
-        numbers, fits = as_numbers(X, features)
+        numbers, fits = as_numbers(X, features, rows.gap_texts)
         check_width(numbers.shape[1], hashers[0].n_features)
-        codes = _codes(book, y)
+        codes = codes_of(book, y)
         fits = fits & (codes >= 0)
         numbers = _without(numbers, ~fits)
         for hasher in hashers:
@@ -262,6 +269,7 @@ def fitting(
         return len(codes), (numbers[fits], codes[fits], values[fits])
 
     n_rows = rows_at_a_time([len(classes), *_widths(rows, hashers)], memory)
+    total = Counter[str](rows_read=0, rows_fitting=0)
     for block in rows.blocks(n_rows, held_out):
         n_read = 0
         chunks: list[Fitting] = []
@@ -274,11 +282,14 @@ def fitting(
                 n_chunk, fitting_rows = chunk
                 n_read += n_chunk
                 chunks.append(fitting_rows)
+                total["rows_fitting"] += len(fitting_rows[1])
+        total["rows_read"] += n_read
         if errors:
             log.warning(
                 "FlyNN: reading a sample failed with %s", ", ".join(sorted(errors))
             )
         yield n_read, chunks
+    rows.on_read(total)
 
 
 def _widths(rows: RowReader, hashers: Sequence[FlyHash]) -> list[int]:
@@ -308,17 +319,20 @@ def _without(numbers: Array, rows: Mask) -> Array:
 # -------- values
 
 
-def as_numbers(X: Any, features: Features) -> tuple[Array, Mask]:
+def as_numbers(
+    X: Any, features: Features, gap_texts: Sequence[str] = ()
+) -> tuple[Array, Mask]:
     """Some rows as numbers, each by itself, and a mask of samples of these features."""
     if isinstance(features, Schema):
-        return encode_rows(features, X)
+        return encode_rows(features, X, gap_texts)
     known, columns = raw_columns(X)
     indices: Sequence[int] = range(len(columns))
     if known is not None and features:
         indices = places("columns", known, features, "the features of the run")
+    reader = CellReader("number", Gaps.of(gap_texts))
     numbers = np.empty((X.shape[0], len(indices)))
     for place, index in enumerate(indices):
-        numbers[:, place], _ = as_kind("number", columns[index])
+        numbers[:, place], _ = reader.column(columns[index])
     return numbers, np.asarray(np.isfinite(numbers).all(axis=1))
 
 
@@ -340,26 +354,18 @@ def check_classes(classes: Sequence[Label]) -> Codebook:
     return book
 
 
-def _codes(book: Codebook, y: Any) -> Codes:
+def codes_of(book: Codebook, y: Any) -> Codes:
     """The class code of every label, -1 for those not in the class list."""
 
-    def code_of(label: object) -> int:
+    def code(label: object) -> int:
         return book.get(meaning(label), -1)
-
-    code_of_equal = cache(code_of)
-
-    def code(label: Hashable) -> int:
-        # Equal values of these types mean the same.
-        if type(label) in (str, int, bool, float):
-            return code_of_equal(label)
-        return code_of(label)
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]
     labels = y
     if hasattr(y, "tolist"):
         labels = y.tolist()
-    return np.fromiter(map(code, labels), np.int64, len(y))
+    return np.array(each_once(code, labels), np.int64)
 
 
 def meaning(label: object) -> float | str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,8 +13,9 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, number, one_of
 from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.cells import each_once
 from flwr_flynn.tables.table import KINDS, days_of, forms_of_level, parts_of
-from flwr_flynn.tables.texts import as_level, as_name
+from flwr_flynn.tables.texts import as_level, as_name, is_value
 
 MOST_LEVELS = 1024
 """Levels of a category in a schema, at most; a learned one has `LEARNED_LEVELS`."""
@@ -54,7 +56,8 @@ class Column:
     unit : str
         For readers.
     gap_texts : sequence of str
-        Texts of missing values in files, beside the usual ones.
+        Texts of missing values in files, beside the usual ones. A text that spells a
+        value, such as -9, is one of the site's own settings.
     required : bool, default=False
         Refuse a table without the column, in which all values would be gaps.
     synonyms : mapping of str to str
@@ -104,11 +107,18 @@ class Column:
             "synonyms",
             _checked_synonyms(f"column {self.name!r} synonyms", self.synonyms, levels),
         )
-        object.__setattr__(
-            self,
-            "gap_texts",
-            _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts),
-        )
+        gap_texts = _checked_texts(f"column {self.name!r} gap_texts", self.gap_texts)
+        values = [text for text in gap_texts if is_value(text)]
+        if values:
+            # By such texts whoever writes the schema would ask about values.
+            line = json.dumps(values[:20], ensure_ascii=False)
+            raise SchemaError(
+                f"column {self.name!r} gap_texts",
+                "texts that spell no number, boolean or date; such gaps belong in each "
+                f"site's own settings (commands take --gap-text): gap-texts = {line}",
+                f"{len(values)} of them",
+            )
+        object.__setattr__(self, "gap_texts", gap_texts)
         for end in ("low", "high"):
             if getattr(self, end) is not None:
                 if self.kind != "number":
@@ -177,9 +187,7 @@ class Column:
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
         if self.kind == "category":
-            codes = np.fromiter(
-                map(LevelCodes(self), values.tolist()), np.int64, len(values)
-            )
+            codes = np.array(each_once(LevelCodes(self), values.tolist()), np.int64)
             known = np.flatnonzero(codes >= 0)
             out[:] = 0.0
             out[known, codes[known]] = 1.0
@@ -238,20 +246,11 @@ class LevelCodes(dict[Any, int]):
         }
 
     def __call__(self, value: Any) -> int:
-        if value not in self:
-            # Each value is looked at once, but not so many that they fill the memory.
-            code = next(
-                (
-                    self._forms[form]
-                    for form in forms_of_level(value)
-                    if form in self._forms
-                ),
-                -1,
-            )
-            if len(self) > 2**16:
-                return code
-            self[value] = code
-        return self[value]
+        if value in self:
+            return self[value]
+        forms = forms_of_level(value)
+        codes = [self._forms[form] for form in forms if form in self._forms]
+        return [*codes, -1][0]
 
 
 def _checked_synonyms(

@@ -10,6 +10,7 @@ import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.column_encoding import is_nameable
 from flwr_flynn.tables.personal_columns import (
     OFTEN,
@@ -17,7 +18,6 @@ from flwr_flynn.tables.personal_columns import (
     are_ids,
     nearly_all_differ,
 )
-from flwr_flynn.tables.raw_column import missing
 from flwr_flynn.tables.table import (
     KINDS,
 )

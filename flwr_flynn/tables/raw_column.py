@@ -9,55 +9,22 @@ texts are read as others are, but for codes, such as 01, which stay texts.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Integers
-from flwr_flynn.tables.texts import (
-    DATE_FORMATS,
-    GAP_TEXTS,
-    Numerals,
-    as_level,
-    date_of,
-    proves,
-)
+from flwr_flynn._types import Array
+from flwr_flynn.tables.cells import CellReader, Gaps, missing
+from flwr_flynn.tables.texts import DATE_FORMATS, Numerals, date_of, proves
 
 _DAY_FIRST = {"mm/dd/yyyy": "dd/mm/yyyy", "mm-dd-yyyy": "dd-mm-yyyy"}
 
 Raw = Array | list[Any]
 """Values of a column as a file has them: an array of numbers or dates, or texts, with
 None for a missing one."""
-
-
-def plain_numbers(
-    texts: Sequence[Any], gaps: frozenset[str] = frozenset()
-) -> Array | None:
-    """Float64 of texts that all are numbers with a decimal point, NaN for `gaps`.
-
-    None says nothing about the texts.
-    """
-    try:
-        if "_" in "".join(texts):  # which Python allows between digits
-            return None
-        if gaps.isdisjoint(texts):
-            n_gaps = 0
-        else:
-            n_gaps = sum(text in gaps for text in texts)
-        filled = np.array(texts, object)
-        if n_gaps:
-            filled[[text in gaps for text in texts]] = "nan"
-        numbers = filled.astype(np.float64)
-    except (TypeError, ValueError):
-        return None
-    # A NaN that is no gap is looked at by itself.
-    if int(np.isnan(numbers).sum()) == n_gaps:
-        return numbers
-    return None
 
 
 def int64_of(texts: Sequence[str]) -> Array | None:
@@ -68,34 +35,6 @@ def int64_of(texts: Sequence[str]) -> Array | None:
         return np.array([*map(int, texts)], np.int64)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def distinct(values: Raw) -> tuple[list[Any], Integers]:
-    """The different values, and the index of each one's among them."""
-    index: dict[Any, int] = {}
-    codes = np.fromiter(
-        (index.setdefault(value, len(index)) for value in values), np.int64, len(values)
-    )
-    return list(index), codes
-
-
-def missing(values: Array) -> Array:
-    """Mask of the gaps of a column, (n,) of any kind."""
-    if values.dtype.kind == "O":
-        return np.array([value is None for value in values.tolist()], np.bool_)
-    if values.dtype.kind == "M":
-        return np.asarray(np.isnat(values))
-    return np.asarray(np.isnan(values))
-
-
-def of_gaps(kind: str, n: int) -> Array:
-    """A column of this kind without values."""
-    value, dtype = {
-        "number": (np.nan, "f8"),
-        "category": (None, "O"),
-        "date": (np.datetime64("NaT"), "M8[us]"),
-    }[kind]
-    return np.full(n, value, dtype)
 
 
 @dataclass
@@ -113,15 +52,15 @@ class RawColumn:
     decimal, date_format : str
         Mark of decimals and form of dates; "" is detected, the mark by the texts that
         prove one, a point else.
-    gap_texts : frozenset of str
-        Texts of missing values, in lower case.
+    gap_cells : Gaps
+        Cells that are missing values.
     """
 
     typed: str | None = None
     wanted: str | None = None
     decimal: str = ""
     date_format: str = ""
-    gap_texts: frozenset[str] = GAP_TEXTS
+    gap_cells: Gaps = field(default_factory=Gaps)
     month_first: bool = False  # where day and month may be either
     has_beside: bool = False  # a column beside it has its texts
     is_strict: bool = False  # texts among numbers are faults
@@ -244,44 +183,43 @@ class RawColumn:
         """Look at more rows."""
         self.n += len(values)
         if isinstance(values, np.ndarray):
+            values = self.gap_cells.blanked(values)
             self.n_empty += int(missing(values).sum())
             if values.dtype.kind == "f":
                 self.n_infinite += int(np.isinf(values).sum())
             self.types.add(values.dtype)
         elif self.wanted is None or self.kind != "category":
-            numbers = self._plain(values)
-            if numbers is None:
-                self._add_distinct(values)
-                return
-            some = numbers[~np.isnan(numbers)]
-            self.n_empty += len(numbers) - len(some)
+            self._add_texts(values)
+
+    def _add_texts(self, texts: list[Any]) -> None:
+        numbers = self._reader("number", self.decimal).at_once(texts)
+        are_plain = ~np.isnan(numbers)
+        pairs = [*zip(texts, are_plain.tolist(), strict=True)]
+        plain = [text for text, is_plain in pairs if is_plain]
+        if plain:
+            some = numbers[are_plain]
             self.n_infinite += int(np.isinf(some).sum())
             self.numerals.add_numbers(some, len(some))
-            if len(some) and np.float64 not in self.types:
-                are_integers = (
-                    len(some) == len(numbers) and int64_of(values) is not None
-                )
+            if np.float64 not in self.types:
+                are_integers = int64_of(plain) is not None
                 self.types.add(np.int64 if are_integers else np.float64)
-
-    def _add_distinct(self, texts: list[Any]) -> None:
-        different, codes = distinct(texts)
-        n_rows = np.bincount(codes, minlength=len(different)).tolist()
-        for text, n in zip(different, n_rows, strict=True):
-            self._add_text(text, n)
+        if not self.decimal:
+            for text in {*texts} - {None}:
+                marks = [mark for mark in ",." if proves(text.strip(), mark)]
+                self.proofs.update(marks)
+        others = Counter(text for text, is_plain in pairs if not is_plain)
+        for text, n_rows in others.items():
+            self._add_text(text, n_rows)
 
     def _add_text(self, raw: str | None, n_rows: int) -> None:
         """Look at a text that so many rows have."""
-        if raw is None or is_gap_text(raw, self.gap_texts):
+        if raw is None or self.gap_cells.has(raw, self.decimal):
             self.n_empty += n_rows
             return
         text = raw.strip()
         kind = self.numerals.add(text, n_rows, self.decimal)
         if kind:
-            if not self.decimal:
-                self.proofs.update(mark for mark in ",." if proves(text, mark))
             self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
-            if math.isinf(self.numerals.value(raw, self.decimal) or 0):
-                self.n_infinite += n_rows
         elif text[:1].isdigit():
             forms: Sequence[str] = DATE_FORMATS
             if self.date_format:
@@ -290,81 +228,33 @@ class RawColumn:
                 if date_of(raw, form) is not None:
                     self.fits[form] += n_rows
 
-    def _plain(self, texts: Sequence[Any]) -> Array | None:
-        if self.gap_texts != GAP_TEXTS or (
-            self.mark == "," and any("." in text for text in texts if text)
-        ):
-            return None  # gaps may look like numbers
-        if self.mark == ",":
-            texts = [text and text.replace(",", ".") for text in texts]
-        return plain_numbers(texts, self.gap_texts)
+    def _reader(self, kind: str, decimal: str) -> CellReader:
+        form = self.form or self.date_format
+        return CellReader(kind, self.gap_cells, decimal, form, self.numerals.unit)
 
     def values(self, raw: Raw) -> Array:
         """The values of some rows: numbers of `dtype`, texts or None, or
         datetime64[us].
         """
         if isinstance(raw, np.ndarray):
-            return raw
-        kind = self.kind
+            return self.gap_cells.blanked(raw)
         dtype = self.dtype
-        if kind == "category":
-            return self._each(raw, self._level, object)
-        if kind == "date":
-            form = self.form
-            return self._each(
-                raw, lambda text: self._moment(text, form), "datetime64[us]"
-            )
         if dtype == np.int64:
-            numbers = int64_of(raw)
-        elif dtype == np.float64:
-            numbers = self._plain(raw)
-        else:
-            numbers = None
-        if numbers is None:
-            return self._each(raw, self._number, dtype)
-        return numbers
+            integers = int64_of(raw)
+            if integers is not None:
+                return integers
+        kind = self.kind
+        values, _ = self._reader(kind, self.mark).column(raw)
+        if kind == "number":
+            return values.astype(dtype)
+        return values
 
     def beside(self, raw: Raw) -> Array:
         """The texts of some rows that are neither numbers nor gaps, None for others."""
-        return self._each(raw, self._text_beside, object)
-
-    def _text_beside(self, text: str) -> str | None:
-        if math.isnan(self._number(text)):
-            return self._level(text)
-        return None
-
-    def _each(self, raw: Raw, value_of: Callable[[Any], Any], dtype: Any) -> Array:
-        different, codes = distinct(raw)
-        values = np.empty(len(different), dtype)
-        for index, text in enumerate(different):
-            values[index] = value_of(text)
-        return values[codes]
-
-    def _number(self, text: str) -> float:
-        if is_gap_text(text, self.gap_texts):
-            return math.nan
-        number = self.numerals.value(text.strip(), self.mark)
-        if number is None:
-            return math.nan
-        return number
-
-    def _moment(self, text: str, form: str) -> np.datetime64:
-        moment = None
-        if form and not is_gap_text(text, self.gap_texts):
-            moment = date_of(text, form)
-        if moment is None:
-            return np.datetime64("NaT", "us")
-        return np.datetime64(moment, "us")
-
-    def _level(self, text: str) -> str | None:
-        if is_gap_text(text, self.gap_texts):
-            return None
-        return as_level(text)
-
-
-def is_gap_text(text: str | None, gaps: Set[str]) -> bool:
-    """True for a text that stands for a missing value, and for None."""
-    return text is None or (len(text) <= 256 and text.strip().lower() in gaps)
+        _, good = self._reader("number", self.mark).column(raw)
+        levels, _ = self._reader("category", self.mark).column(raw)
+        levels[good] = None
+        return levels
 
 
 def months_come_first(columns: Sequence[RawColumn]) -> bool:

@@ -24,10 +24,11 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
+from flwr_flynn.tables.cells import CellReader, Gaps, missing, of_gaps
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown, unusual
-from flwr_flynn.tables.raw_column import RawColumn, is_gap_text, missing, of_gaps
-from flwr_flynn.tables.table import Table, by_name, form_of, level_of
-from flwr_flynn.tables.texts import BESIDE, gaps_with, is_beside, plain_date
+from flwr_flynn.tables.raw_column import RawColumn
+from flwr_flynn.tables.table import Table, by_name, form_of
+from flwr_flynn.tables.texts import BESIDE, is_beside
 
 MOST_COLUMNS = 2**14
 MOST_NUMBERS = 2**16
@@ -356,22 +357,18 @@ def _as_kind(
     """The values in the dtype of a column's kind, refused if they are of another, and
     the texts beside numbers.
     """
-    if kind == "category" and column.gap_texts:
-        gaps = gaps_with(column.gap_texts)
-        values = values.copy()
-        values[[is_gap_text(value, gaps) for value in values.tolist()]] = None
+    if kind == "category":
+        values = CellReader(kind, Gaps.of(column.gap_texts)).column(values)[0]
     if kind == column.kind:
         return values, None
     if missing(values).all():
         return of_gaps(column.kind, len(values)), None
     # Levels such as 1 and 2 look like numbers in a file.
     if column.kind == "category" and kind == "number":
-        return np.array([level_of(value) for value in values.tolist()], object), None
+        return CellReader("category").column(values)[0], None
     # No row decides about the form of others.
     if kind == "category" and column.kind == "date":
-        moments = np.array(
-            [np.datetime64(text and plain_date(text), "us") for text in values.tolist()]
-        )
+        moments = CellReader("date").column(values)[0]
         if not np.isnat(moments).all():
             return moments, None
     elif kind == "category":

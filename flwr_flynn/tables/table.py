@@ -8,14 +8,13 @@ an empty one is a gap.
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
+from datetime import date, timedelta
+from decimal import Decimal
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -24,8 +23,9 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.tables.raw_column import RawColumn, is_gap_text
-from flwr_flynn.tables.texts import BESIDE, GAP_TEXTS, TRUTHS, as_level, as_name
+from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
+from flwr_flynn.tables.raw_column import RawColumn
+from flwr_flynn.tables.texts import BESIDE, TRUTHS, as_name
 
 KINDS = ("number", "category", "date")
 
@@ -268,17 +268,6 @@ def _needs_table(series: Any) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
-def is_gap(value: object) -> bool:
-    """True for None, NaN, NaT and pandas' NA."""
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except (TypeError, ValueError, InvalidOperation):
-        # The NA of pandas is neither equal nor unequal to anything.
-        return type(value).__name__ == "NAType"
-
-
 def series_values(series: Any) -> Array:
     """The values of a column of a data frame, in a form that its type decides and no
     value: slices are read alike.
@@ -311,18 +300,6 @@ def forms_of_level(level: str) -> tuple[str, ...]:
     return (folded,)
 
 
-def level_of(value: Any) -> str | None:
-    """The level that a value of any type is, None for a gap.
-
-    True is 1, as where a column is of booleans alone.
-    """
-    if is_gap(value):
-        return None
-    if isinstance(value, bool | np.bool_):
-        return str(int(value))
-    return as_level(str(value))
-
-
 def _is_category(series: Any) -> bool:
     return str(series.dtype).split("(")[0].lower() in (
         "category",
@@ -335,7 +312,7 @@ def _of_series(series: Any, name: str) -> Array:
     """The values of a column of a data frame."""
     values = series.to_numpy()
     if _is_category(series):
-        return _texts(values.tolist(), True)
+        return CellReader("category", Gaps(frozenset())).column(values)[0]
     return _of_values(values, name)
 
 
@@ -366,7 +343,7 @@ def _of_values(values: Array, name: str) -> Array:
     if kind == "m":
         return _days(values)
     if kind in "UT":
-        return _texts(values.tolist())
+        return CellReader("category").column(values)[0]
     if kind == "O":
         return _of_objects(values, name)
     raise DataError(name, "numbers, texts or dates", f"values of type {values.dtype}")
@@ -380,18 +357,16 @@ def _of_objects(values: Array, name: str) -> Array:
     objects = [None if is_gap(value) else value for value in values.tolist()]
     known = {type(value) for value in objects} - {type(None)}
     if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
-        try:
-            # A single array of all values would take durations for numbers.
-            numbers = [math.nan if value is None else float(value) for value in objects]
-            return np.array(numbers, np.float64)
-        except (OverflowError, ValueError, InvalidOperation):
-            raise DataError(name, "numbers that float64 holds", "others") from None
+        numbers, good = CellReader("number").column(objects)
+        if not good.all():
+            raise DataError(name, "numbers that float64 holds", "others")
+        return numbers
     if all(issubclass(kind, date | np.datetime64) for kind in known):
-        return np.array([moment_of(value) for value in objects], "datetime64[us]")
+        return CellReader("date").column(objects)[0]
     if all(issubclass(kind, timedelta | np.timedelta64) for kind in known):
         return _days(np.array(objects, "timedelta64[us]"))
     if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):
-        return _texts(objects)
+        return CellReader("category").column(objects)[0]
     others = sorted(
         {
             kind.__name__
@@ -404,35 +379,6 @@ def _of_objects(values: Array, name: str) -> Array:
         "numbers, texts or dates",
         f"values of type {listed(others or ['a mixture'])}",
     )
-
-
-def _texts(values: Sequence[Any], is_category: bool = False) -> Array:
-    """Texts as levels, and as gaps where they are gaps in files, but for categories.
-
-    Each is looked at once.
-    """
-    out = np.empty(len(values), object)
-    known: dict[Any, str | None] = {}
-    for index, value in enumerate(values):
-        if value not in known:
-            level = level_of(value)
-            is_text = isinstance(value, str) and not is_category
-            if is_text and is_gap_text(value, GAP_TEXTS):
-                level = None
-            known[value] = level
-        out[index] = known[value]
-    return out
-
-
-def moment_of(value: Any) -> Any:
-    """A date without a time zone, in UTC where it has one."""
-    if value is None:
-        return np.datetime64("NaT")
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
-    if hasattr(value, "to_datetime64"):
-        value = value.to_datetime64()
-    return np.datetime64(value, "us")
 
 
 def _days(values: Array) -> Array:

@@ -20,7 +20,7 @@ from flwr_flynn.tables.column_summary import (
     floored,
     summary_of,
 )
-from flwr_flynn.tables.raw_column import missing
+from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.schema import MOST_COLUMNS
 from flwr_flynn.tables.table import (
     Table,

@@ -247,11 +247,19 @@ def plain_date(text: str) -> datetime | None:
     return next(filter(None, (date_of(text, form) for form in DATE_FORMATS[:3])), None)
 
 
-def gaps_with(texts: Iterable[str]) -> frozenset[str]:
-    """Texts of missing values, the usual ones too, in small letters and without blanks
-    around them.
+def is_value(text: str) -> bool:
+    """True for a text that spells a number, a boolean or a date, in whatever form.
+
+    >>> is_value("-9,5"), is_value("5 mg"), is_value("03/14/2024"), is_value("unknown")
+    (True, True, True, False)
     """
-    return GAP_TEXTS | {text.strip().lower() for text in texts}
+    numbers = [
+        read(text.strip(), mark)[0]
+        for read in (number_of, quantity_of)
+        for mark in ",."
+    ]
+    dates = [date_of(text, form) for form in DATE_FORMATS]
+    return any(value is not None for value in [*numbers, *dates])
 
 
 @dataclass
@@ -327,16 +335,6 @@ class Numerals:
     def are_codes(self) -> bool:
         """True for few different numbers, all of them integers."""
         return len(self.some) <= _FEW and not any(value % 1 for value in self.some)
-
-    def value(self, text: str, decimal: str = ".") -> float | None:
-        """The number that a text is in this column, None for none."""
-        value = number_of(text, decimal)[0]
-        if value is None and self.unit:
-            value, unit = quantity_of(text, decimal)
-            if unit == self.unit:
-                return value
-            return None
-        return value
 
     def described(self) -> str:
         """The column in a line, for the log of the machine that has it."""

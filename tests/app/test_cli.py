@@ -29,8 +29,11 @@ from flwr_flynn import FlyNNClassifier, HashSpec, __version__
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.data import table_file
 from flwr_flynn.app.data.own_file import opened
+from flwr_flynn.app.data.source import Reading
+from flwr_flynn.tables import column_encoding
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema, to_toml
+from flwr_flynn.tables.table import Table
 from tests.app.data.files import written
 from tests.app.report.example import metrics
 from tests.docs.pages import ROOT, blocks, text_of
@@ -198,6 +201,44 @@ def test_predict_reads_a_table_by_the_model_s_schema(capsys, folder):
     assert 20 <= low < high <= 69
     _, *rows = predictions(capsys, "own.csv")
     assert [row[0] for row in rows] == model.predict(X).tolist()
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet", ".npz"])
+def test_predict_and_score_take_the_gaps_of_a_site(ending, capsys, folder):
+    X, y = opened(folder / "own.csv", Reading(features=("age",))).whole()[:2]
+    ages = np.array(X.columns[0])
+    FlyNNClassifier(effort="quick").fit(Table(["age"], [ages]), y).save("model.npz")
+    asked: dict[str, Any] = {"age": [-9.0, 20.0, np.nan], "label": ["y", "n", "y"]}
+    columns = dict(asked)
+    if ending == ".csv":
+        columns["age"] = [" -9.00", "20", ""]
+    name = written(folder / f"new{ending}", columns).name
+    without = predictions(capsys, name)
+    assert without[1][1:] != without[3][1:]
+    with_gap = predictions(capsys, name, "--gap-text=-9")
+    assert with_gap[1][1:] == with_gap[3][1:] == without[3][1:]
+    run(capsys, "score", "model.npz", name)
+    plain = figures()
+    run(capsys, "score", "model.npz", name, "--gap-text=-9")
+    assert figures()["log-loss"] != plain["log-loss"]
+
+
+def test_a_model_of_a_schema_with_numbers_for_gaps_is_refused_with_the_line(
+    capsys, folder, monkeypatch
+):
+    """Files of 0.8 may have them."""
+    with monkeypatch.context() as patched:
+        patched.setattr(column_encoding, "is_value", lambda _: False)
+        gaps = [(), ["-9"]]
+        columns = [
+            Column(name, "number", gaps=False, gap_texts=texts)
+            for name, texts in zip("ab", gaps, strict=True)
+        ]
+        saved_model(HALF, names=Schema(columns))
+    for verb, *more in (("show", "model.npz"), ("predict", "model.npz", "own.csv")):
+        _, error = run(capsys, verb, *more, status=1)
+        assert 'gap-texts = ["-9"]' in error
+        assert "site's own settings" in error
 
 
 TYPED = {"id": ["007", "008"], "b": [1.5, 2.5], "a": [2, 3], "two words": ["=A1", None]}

@@ -19,7 +19,17 @@ from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, REFUSED
 from flwr_flynn.federated.request import SENTENCES
 from flwr_flynn.model.candidates import HashPlan
-from tests.app.test_client_app import RUN, asking, context, fit, own
+from flwr_flynn.privacy import LaplaceCounts
+from tests.app.test_client_app import (
+    ROWS,
+    RUN,
+    asking,
+    context,
+    csv_file,
+    fit,
+    noisy,
+    own,
+)
 
 __all__ = ["own"]
 
@@ -75,6 +85,37 @@ def test_each_message_is_a_line_and_a_row_of_the_page(recorded, tmp_path):
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
+def test_the_page_says_how_many_rows_of_a_private_site_fitted(tmp_path):
+    """A file that does not fit at all is answered, and charged, like any other."""
+    node = csv_file(tmp_path / "mine.csv", [*ROWS[:9], "x" + ROWS[9], "1,2"])
+    node |= {"max-epsilon": 3.0, "state-path": str(tmp_path / "state")}
+    node |= {"record-path": str(tmp_path / "left.jsonl"), "gap-texts": "x"}
+    fit(context(node), run=noisy())
+    fit(context(node), run=noisy())  # the same answer again
+    csv_file(tmp_path / "mine.csv", [])
+    other = noisy(LaplaceCounts(0.5, hash_nnz=4, n_classes=10))
+    fit(context(node | {"data-path": str(tmp_path / "other.csv")}), run=other)
+    none = csv_file(tmp_path / "none.csv", ["?" + row for row in ROWS])
+    state = {"state-path": str(tmp_path / "other")}
+    fit(context(node | none | state), run=noisy())
+    read = [
+        (record.get("rows_fitting"), record.get("rows_read"), record["refused"] is None)
+        for record in lines(tmp_path / "left.jsonl")
+    ]
+    n = len(ROWS)
+    assert read == [
+        (9, 11, True),
+        (None, None, True),
+        (None, None, False),
+        (0, n, True),
+    ]
+    shown = (tmp_path / "left.html").read_text()
+    assert "rows 9 of 11 fitted the request" in shown
+    assert f"rows 0 of {n} fitted" in shown
+    sizes = [record["bytes"] for record in lines(tmp_path / "left.jsonl")]
+    assert sizes[0] == sizes[3]
+
+
 def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
     options = RunOptions(
         HashPlan(4, 2, scaling="auto", effort="thorough"),
@@ -96,7 +137,7 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
 def test_a_line_that_a_crash_cut_off_costs_no_other_line(tmp_path):
     path = tmp_path / "left.jsonl"
     path.write_text(PLAIN.to_json(run="6") + '\n{"time": "2026')
-    recorder(path, 7)(PLAIN)
+    recorder(path, 7, {})(PLAIN)
     assert [record.get("run") for record in lines(path)] == ["6", "7"]
     text = page(lines(path) * 600, "left.jsonl")
     assert "<script" not in text

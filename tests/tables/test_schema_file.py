@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
-from flwr_flynn.tables.table import as_level
 from flwr_flynn.tables.table_summary import TableSummary
+from flwr_flynn.tables.texts import as_level, is_value
 from tests.raising import raises
 from tests.snapshots import assert_refused_as_on_record
 
@@ -41,7 +41,8 @@ def columns(draw: Any, name: str) -> Column:
     if kind != "number":
         low = high = None
     texts = st.text(st.characters(codec="utf-8"), max_size=9)
-    gaps = draw(st.lists(texts.filter(str.isprintable), max_size=3))
+    words = texts.filter(lambda text: text.isprintable() and not is_value(text))
+    gaps = draw(st.lists(words, max_size=3))
     column = Column(
         name, kind, levels, draw(st.booleans()), low, high, draw(texts), gaps
     )
@@ -151,11 +152,11 @@ def test_any_bytes_are_a_schema_or_refused(content: bytes) -> None:
 def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
     text = (
         'gap-texts = ["unknown"]\n\n[[column]]\nname = "age"\nkind = "number"\n'
-        'gap-texts = ["-999"]\n'
+        'gap-texts = ["n.d."]\n'
     )
     (tmp_path / "our.toml").write_text("\ufeff" + text, encoding="utf-8")
     schema = read_schema(tmp_path / "our.toml")
-    assert schema == Schema([Column("age", "number", gap_texts=["unknown", "-999"])])
+    assert schema == Schema([Column("age", "number", gap_texts=["unknown", "n.d."])])
     with pytest.raises(FileNotFoundError):
         read_schema(tmp_path / "gone.toml")
 

@@ -378,12 +378,16 @@ def _fields(line: bytes) -> list[str]:
         return []
 
 
-def _is_open(line: bytes) -> bool:
-    """True if a quote of the line is open at its end.
+_QUOTED = rb'"[^"]*(?:""[^"]*)*"(?!")[^,]*'
+_CLOSED = re.compile(
+    rb'(?:%b|[^,"][^,]*|)(?:,(?:%b|[^,"][^,]*|))*' % (_QUOTED, _QUOTED)
+)
 
-    The lines after it belong to the same record then.
+
+def _is_open(line: bytes) -> bool:
+    """True if a quote of the line is open at its end, as `csv` sees them.
+
+    The lines after it belong to the same record then. Nothing else that keeps `csv`
+    from reading the line is asked for.
     """
-    try:
-        return len([*csv.reader([line.decode("utf-8", "replace"), "behind"])]) == 1
-    except csv.Error:
-        return True
+    return _CLOSED.fullmatch(line) is None

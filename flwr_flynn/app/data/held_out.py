@@ -9,21 +9,16 @@ together, and a corrected cell moves none.
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Floats, Mask
-from flwr_flynn.tables.raw_column import is_gap_text, plain_numbers
-from flwr_flynn.tables.row_wise import real_of
-from flwr_flynn.tables.texts import GAP_TEXTS
+from flwr_flynn._types import Array, Mask
+from flwr_flynn.tables.cells import CellReader
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
@@ -37,6 +32,7 @@ def in_list(values: Cells) -> Cells:
 
 
 _GAP = struct.pack("<d", np.nan)
+_READER = CellReader("number")
 
 
 @dataclass(frozen=True)
@@ -83,16 +79,12 @@ def row_keys(
     if names is not None:
         order = sorted(range(len(columns)), key=names.__getitem__)
         columns = [columns[index] for index in order]
-    floats = [_floats(column) for column in columns]
-    numbers = [column for column in floats if column is not None]
-    if numbers and len(numbers) == len(floats):
-        return _bytes(np.stack(numbers, axis=1))
-    return [*map(b"".join, zip(*map(_cells, columns), strict=True))]
+    return [*map(b"".join, zip(*map(_keys, columns), strict=True))]
 
 
 def id_keys(ids: Cells) -> list[bytes]:
     """The key of each id: that of a cell, or the digits of a very long integer."""
-    keys = _cells(ids)
+    keys = _keys(ids)
     for index, cell in enumerate(in_list(ids)):
         if isinstance(cell, bytes):
             text = cell.decode("utf-8", "replace").strip()
@@ -110,45 +102,15 @@ def _is_long(text: str) -> bool:
     )
 
 
-def _floats(column: Cells) -> Floats | None:
-    """The numbers of a column, with one NaN and no -0.0; None where it has others."""
-    if isinstance(column, np.ndarray):
-        numbers: Array | None = column
-    else:
-        numbers = plain_numbers(column, GAP_TEXTS)
-    if numbers is None or numbers.dtype.kind not in "biufmM":
-        return None
-    if numbers.dtype.kind in "mM":
-        numbers = numbers.astype(np.int64)
-    return np.asarray(np.where(np.isnan(numbers), np.nan, numbers).astype("<f8") + 0.0)
-
-
-def _bytes(rows: Floats) -> list[bytes]:
-    """The bytes of each row."""
-    return rows.view(f"V{8 * rows.shape[1]}")[:, 0].tolist()  # type: ignore[no-any-return]
-
-
-def _cells(column: Cells) -> list[bytes]:
+def _keys(column: Cells) -> list[bytes]:
     """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
-    floats = _floats(column)
-    if floats is not None:
-        return _bytes(floats[:, None])
-    values = in_list(column)
-    known = {value: _cell(value) for value in {*values}}
-    return [known[value] for value in values]
-
-
-def _cell(value: object) -> bytes:
-    """The key of one value, the same as among others."""
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if value is None or (isinstance(value, str) and is_gap_text(value, GAP_TEXTS)):
-        return _GAP
-    number: Any = real_of(value)
-    if isinstance(number, Real) or (isinstance(number, str) and "_" not in number):
-        with suppress(ValueError, OverflowError):
-            real = float(number)
-            if math.isnan(real):
-                return _GAP
-            return struct.pack("<d", real + 0.0)
-    return f"{str(value).strip()}\x1f".encode("utf-8", "surrogatepass")
+    numbers, good = _READER.column(column)
+    # There is one NaN and no -0.0.
+    numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0).astype("<f8")
+    keys: list[bytes] = numbers.view("V8").tolist()
+    for index in np.flatnonzero(~good).tolist():
+        value = column[index]
+        if isinstance(value, bytes):
+            value = value.decode("utf-8", "replace")
+        keys[index] = f"{str(value).strip()}\x1f".encode("utf-8", "surrogatepass")
+    return keys

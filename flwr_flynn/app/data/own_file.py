@@ -43,7 +43,6 @@ from flwr_flynn.errors import ConfigError, DataError, clean, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.tables.raw_column import distinct
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
@@ -197,12 +196,15 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     rule = None
     if node.evaluate and node.test_fraction:
         rule = HeldOut(node.test_fraction, secret())
+    path = existing(node.data_path, "node-config data-path")
     asked = Reading(
-        node.label, node.held_out_key, held_out=rule, ignore=node.names("ignore")
+        node.label,
+        node.held_out_key,
+        dialect=node.dialect(),
+        held_out=rule,
+        ignore=node.names("ignore"),
     )
-    return private_file(
-        existing(node.data_path, "node-config data-path"), asked, node.labels()
-    )
+    return private_file(path, asked, node.labels())
 
 
 def private_file(
@@ -235,6 +237,7 @@ class PrivateFile(RowReader):
     ) -> None:
         self._source = source
         self._held_out = reading.held_out
+        self.gap_texts = reading.dialect.gap_texts
         self._label_map = label_map
         layout = source.layout(reading)
         self._layout = layout
@@ -299,23 +302,21 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
             y = y.astype(np.int64)
-    different, codes = distinct(y.tolist())
-    if any(isinstance(label, bytes) for label in different):
+    if any(isinstance(label, bytes) for label in y.tolist()):
         raise DataError(name, "strings or integers as labels", "bytes")
-    texts = [str(label) for label in different]
+    values = [*map(str, y.tolist())]  # 1 and True are equal
+    texts = [*dict.fromkeys(values)]
     longest = sum(len(text) > _LONGEST for text in texts)
     if longest:
         error = DataError(
             name, f"labels of at most {_LONGEST} characters", "some that are longer"
         )
         raise with_rows(error, f"{longest} labels")
-    if y.dtype.kind in "iu":
-        own = different
-    else:
-        own = whole_numbers(texts) or texts
+    own: Sequence[Any] = whole_numbers(texts) or texts
     labels = sorted(set(own))
-    place = {label: code for code, label in enumerate(labels)}
-    return labels, np.array([place[label] for label in own], np.int64)[codes]
+    code = {label: code for code, label in enumerate(labels)}
+    codes = {value: code[label] for value, label in zip(texts, own, strict=True)}
+    return labels, np.array([*map(codes.__getitem__, values)], np.int64)
 
 
 LARGE = 2**28

@@ -19,11 +19,12 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.app.data.held_out import Cells, HeldOut, in_list, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
+from flwr_flynn.tables.cells import Gaps, is_gap, level_of
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import is_gap, level_of, places
-from flwr_flynn.tables.texts import as_name, gaps_with
+from flwr_flynn.tables.table import places
+from flwr_flynn.tables.texts import as_name
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 
@@ -311,7 +312,7 @@ class Reading:
         if column is not None:
             gap_texts += column.gap_texts
             wanted = column.kind
-        gaps = gaps_with(gap_texts)
+        gaps = Gaps.of(gap_texts, dialect.decimal)
         return RawColumn(kind, wanted, dialect.decimal, dialect.date_format, gaps)
 
 

@@ -28,7 +28,8 @@ from flwr_flynn.app.data.source import (
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
-from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first, of_gaps
+from flwr_flynn.tables.cells import of_gaps
+from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
 

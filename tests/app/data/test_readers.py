@@ -21,7 +21,7 @@ from flwr_flynn.app.data.source import MOST_ROWS
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.private_rows import meaning
-from flwr_flynn.tables.row_wise import as_kind
+from flwr_flynn.tables.cells import CellReader
 from tests.app.data.files import READERS, node, written
 from tests.app.data.private import private_share
 from tests.raising import raises
@@ -41,7 +41,9 @@ def test_integers_stay_exact_over_many_rows_and_beside_narrower_columns(tmp_path
 @given(st.lists(st.floats(allow_nan=False) | st.integers(-(2**70), 2**70), min_size=1))
 def test_numbers_are_those_that_python_prints(values):
     texts = np.array([repr(value) for value in values], object)
-    assert as_kind("number", texts)[0].tolist() == [float(value) for value in values]
+    assert CellReader("number").column(texts)[0].tolist() == [
+        float(value) for value in values
+    ]
 
 
 BIG = 2**53 + 1  # which float64 does not hold

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import logging
-import math
 import re
 import sys
 from collections.abc import Iterator
@@ -36,11 +35,10 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError, SchemaError
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.raw_column import plain_numbers
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableSummary
-from flwr_flynn.tables.texts import DATE_FORMATS, GAP_TEXTS, date_of, number_of
+from flwr_flynn.tables.texts import DATE_FORMATS, date_of
 from tests.app.data.files import ENDINGS, READERS, node, table_of, written
 from tests.app.data.private import private_share
 from tests.memory import traced
@@ -276,20 +274,6 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
     for one, two, three in zip(whole[1], parts[1], back[1], strict=True):
         np.testing.assert_array_equal(one, two)
         np.testing.assert_array_equal(one, three[::-1])
-
-
-@given(st.lists(st.text(max_size=12), min_size=1, max_size=4))
-def test_what_is_read_at_once_are_the_numbers_of_each_text(texts):
-    numbers = plain_numbers(texts, GAP_TEXTS)
-    if numbers is None:
-        return
-    for text, value in zip(texts, numbers.tolist(), strict=True):
-        alone = number_of(text)[0]
-        if alone is None:
-            assert math.isnan(value)
-            assert text in GAP_TEXTS
-        else:
-            assert value == alone
 
 
 @given(st.datetimes(), st.sampled_from(DATE_FORMATS))

@@ -1,0 +1,282 @@
+"""Cells as values: a function of one cell, the kind of its column, and settings.
+
+Files and frames, of open and of private parties, are read by it. No cell has a part in
+how another one is read, nor in how long that takes: a column is read by its different
+texts, and each value that is no text by itself. What a party does about cells that are
+no values of their column is its own policy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import cache
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flwr_flynn._types import Array, Mask
+from flwr_flynn.tables.texts import (
+    GAP_TEXTS,
+    as_level,
+    as_name,
+    date_of,
+    number_of,
+    plain_date,
+    quantity_of,
+)
+
+T = TypeVar("T")
+_SWAPPED = str.maketrans(",.", ".,")
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Cells that stand for a missing value, beside empty ones.
+
+    Parameters
+    ----------
+    texts : frozenset of str
+        In the form of names, and in lower case.
+    numbers : frozenset of float
+        They are gaps in whatever form they come: -9, " -9.0", and -9.0 of a type.
+        Booleans are no numbers here.
+    """
+
+    texts: frozenset[str] = GAP_TEXTS
+    numbers: frozenset[float] = frozenset()
+
+    @classmethod
+    def of(cls, texts: Iterable[str], decimal: str = "") -> Gaps:
+        """The usual gaps and these texts, of which some spell a number."""
+        names = {as_name(text).lower() for text in texts}
+        numbers = set[float]()
+        for name in names:
+            value, kind = number_of(name, decimal or ".")
+            if value is not None and kind != "b":
+                numbers.add(value)
+                # A column of float32 has fractions in another form.
+                if abs(value) % 1 > 1e-9:
+                    numbers.add(float(np.float32(value)))
+        return cls(GAP_TEXTS | names, frozenset(numbers))
+
+    def has(self, cell: Any, decimal: str = ".") -> bool:
+        """True for a cell that is a gap."""
+        if isinstance(cell, str):
+            if as_name(cell).lower() in self.texts:
+                return True
+            value, kind = number_of(cell.strip(), decimal)
+            return kind != "b" and value in self.numbers
+        if is_gap(cell):
+            return True
+        if not self.numbers or isinstance(cell, bool):
+            return False
+        return isinstance(cell, Real | Decimal) and float(cell) in self.numbers
+
+    def blanked(self, values: Array) -> Array:
+        """Values of a type, with NaN for numbers that are gaps."""
+        if not self.numbers or values.dtype.kind not in "iuf":
+            return values
+        are_gaps = np.isin(values.astype(np.float64), [*self.numbers])
+        if are_gaps.any():
+            return np.where(are_gaps, np.nan, values)
+        return values
+
+
+@dataclass(frozen=True)
+class CellReader:
+    """A reader of cells for a column of one kind.
+
+    Parameters
+    ----------
+    kind : {"number", "category", "date"}
+    gaps : Gaps
+    decimal : str
+        Mark of decimals.
+    form : str
+        Form of dates; "" for each that is unmistakable.
+    unit : str
+        It may stand behind a number.
+    """
+
+    kind: str
+    gaps: Gaps = field(default_factory=Gaps)
+    decimal: str = "."
+    form: str = ""
+    unit: str = ""
+
+    def __call__(self, cell: Any) -> tuple[Any, bool]:
+        """The value of a cell, and True if it is one of this kind, or a gap.
+
+        A cell that is none has the value of a gap.
+        """
+        value = _GAPS[self.kind]
+        try:
+            if isinstance(cell, bytes):
+                cell = cell.decode()
+            cell = real_of(cell)
+            if not self.gaps.has(cell, self.decimal):
+                value = _PARSERS[self.kind](self, cell)
+        except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
+            return value, False
+        return value, True
+
+    def column(self, cells: Sequence[Any] | Array) -> tuple[Array, Mask]:
+        """The values of cells, and a mask of those that are of this kind, or gaps."""
+        good = np.ones(len(cells), np.bool_)
+        dtype = getattr(cells, "dtype", np.dtype(object))
+        if self.kind == "number" and dtype.kind in "biuf":
+            return self.gaps.blanked(np.asarray(cells)).astype(np.float64), good
+        cells = plain_values(cells)
+        values = of_gaps(self.kind, len(cells))
+        if self.kind == "number":
+            values = self.at_once(cells)
+        rest = np.flatnonzero(missing(values)).tolist()
+        pairs = each_once(self, [cells[index] for index in rest])
+        for index, (value, is_good) in zip(rest, pairs, strict=True):
+            values[index] = value
+            good[index] = is_good
+        return values, good
+
+    def at_once(self, cells: Sequence[Any]) -> Array:
+        """Numbers of the cells that are plain numerals, and NaN for all others.
+
+        This reads each alike, and much faster.
+        """
+        gaps = self.gaps.numbers
+        is_swapped = self.decimal == ","
+
+        def number(cell: Any) -> float | None:
+            try:
+                if is_swapped:
+                    cell = cell.translate(_SWAPPED)
+                value = float(cell)
+                if gaps and value in gaps:
+                    return None
+                # Python allows _ between digits. Only a text can be asked for it.
+                if type(cell) is not float and "_" in cell:
+                    return None
+            except Exception:  # noqa: BLE001
+                return None
+            return value
+
+        return np.array([*map(number, cells)], np.float64)
+
+
+def each_once(read: Callable[[Any], T], cells: Iterable[Any]) -> list[T]:
+    """A function of each cell, which is called once for cells that are the same."""
+    # 1, 1.0 and True are equal, as keys, too, and so are 0.0 and -0.0.
+    readers = {kind: cache(read) for kind in (str, int, bool)}
+    return [readers.get(type(cell), read)(cell) for cell in cells]
+
+
+def of_gaps(kind: str, n: int) -> Array:
+    """A column of this kind without values."""
+    dtype = {"number": "f8", "category": "O", "date": "M8[us]"}[kind]
+    return np.full(n, _GAPS[kind], dtype)
+
+
+def missing(values: Array) -> Array:
+    """Mask of the gaps of a column, (n,) of any kind."""
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], np.bool_)
+    if values.dtype.kind == "M":
+        return np.asarray(np.isnat(values))
+    return np.asarray(np.isnan(values))
+
+
+def plain_values(cells: Sequence[Any] | Array) -> Sequence[Any]:
+    """The values of a column as Python's."""
+    if not isinstance(cells, np.ndarray):
+        return cells
+    if cells.dtype.kind in "mM":
+        cells = cells.astype(f"{cells.dtype.kind}8[us]")
+    values: list[Any] = cells.tolist()
+    return values
+
+
+def real_of(value: Any) -> Any:
+    """The real number that a complex one is, and a number of Python for one of NumPy.
+
+    Any other value is as it is.
+    """
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
+        value = value.item()
+    if isinstance(value, complex) and not value.imag:
+        return value.real
+    return value
+
+
+def is_gap(value: object) -> bool:
+    """True for None, NaN, NaT and pandas' NA."""
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError, InvalidOperation):
+        # The NA of pandas is neither equal nor unequal to anything.
+        return type(value).__name__ == "NAType"
+
+
+def level_of(value: Any) -> str | None:
+    """The level that a value of any type is, None for a gap.
+
+    True is 1, as where a column is of booleans alone.
+    """
+    if is_gap(value):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    return as_level(str(value))
+
+
+def _number(reader: CellReader, cell: Any) -> float:
+    # NumPy writes a complex number in parentheses beside a text.
+    if isinstance(cell, str) and cell[:1] == "(":
+        cell = real_of(complex(cell))
+        if reader.gaps.has(cell):
+            return math.nan
+    if isinstance(cell, timedelta):
+        return cell / timedelta(days=1)
+    if isinstance(cell, np.timedelta64):  # beside it in an array numbers are such, too
+        return float(cell.astype(np.int64))
+    if not isinstance(cell, str):
+        return float(cell)
+    value = number_of(cell.strip(), reader.decimal)[0]
+    if value is None:
+        value, unit = quantity_of(cell, reader.decimal)
+        if value is None or unit != reader.unit:
+            raise ValueError
+    return value
+
+
+def _date(reader: CellReader, cell: Any) -> Any:
+    """A moment without a time zone, in UTC where it has one."""
+    moment = cell
+    if isinstance(cell, str):
+        moment = plain_date(cell)
+        if reader.form:
+            moment = date_of(cell, reader.form)
+    if not isinstance(moment, date | np.datetime64):
+        raise TypeError
+    if isinstance(moment, datetime) and moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    if hasattr(moment, "to_datetime64"):
+        moment = moment.to_datetime64()
+    return np.datetime64(moment, "us")
+
+
+_PARSERS: dict[str, Callable[[CellReader, Any], Any]] = {
+    "number": _number,
+    "category": lambda _, cell: level_of(cell),
+    "date": _date,
+}
+_GAPS: dict[str, Any] = {
+    "number": math.nan,
+    "category": None,
+    "date": np.datetime64("NaT", "us"),
+}
