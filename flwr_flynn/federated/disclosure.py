@@ -55,7 +55,7 @@ class Disclosure:
     in a secure sum."""
     change: Entries | None = None
     """Counts of before and now, where some were taken out of a sum in clear, see
-    `Request.change`."""
+    `protocol.Answer.change`."""
 
     def to_json(self, **more: Any) -> str:
         """The record as one line, with `more` in it."""

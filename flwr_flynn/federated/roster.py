@@ -53,7 +53,7 @@ class Member:
     proof : str, default=""
         SHA-256 of the proof of membership that it sends with counts, or "".
     change : mapping, optional
-        Of a party whose counts this run replaced or took out, see `Request.change`.
+        Of a party whose counts this run replaced or took out, see `protocol.Answer.change`.
     """
 
     name: str
