@@ -269,7 +269,8 @@ class View:
     def _require(self, *kinds: str) -> None:
         is_private = self.options.budget is not None and EXACT in kinds
         if is_private or self.discloses not in kinds:
-            raise PrivacyError("samples", kinds[0], self.discloses)
+            with without_samples():
+                raise PrivacyError("samples", kinds[0], self.discloses)
 
 
 class PrivateView(View):

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated import codec, views
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.phases.columns import ColumnsRequest
+from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
@@ -46,9 +46,10 @@ from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Request, register
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.views import View, no_mask
+from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import CountsOfSpecs, Tables
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -248,6 +249,23 @@ def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again
     for _ in range(2):
         assert REFUSED not in ask(Party(load, options), request).metrics
     assert loaded == [()]  # so that a failure tells nothing
+
+
+def test_a_private_party_tells_why_where_no_sample_has_a_part_in_it(
+    tmp_path: Path,
+) -> None:
+    who = party(tmp_path / "state", mask=lambda *_: None, secure=True, evaluates=True)
+    bins = BinsRequest(ColumnsRequest(4, CLASSES), np.arange(4) << KEY_BITS, True, 256)
+    assert str(ask(who, bins).metrics[REFUSED]).startswith("samples: ")
+    spec = replace(SPEC, n_features=5)
+    run = RunSpec(spec, CLASSES)
+    model = evaluation_of(
+        run,
+        (ClassCounts.from_data(run.hasher, X[:0].repeat(2, 1)[:, :5], [], 3),),
+        (ScoringRule("balanced", 0.5, 1.0),),
+        (1.0,),
+    )
+    assert "n_features" in str(ask(who, model).metrics[REFUSED])
 
 
 # ---- answers

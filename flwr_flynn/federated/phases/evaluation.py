@@ -361,6 +361,7 @@ class EvaluationRequest(RunRequest[Tables]):
             fields = ("X", "y", "n_features")
             if isinstance(error, DataError | PayloadError) and error.field in fields:
                 shown = DataError("X_test, y_test", text=f"X_test, y_test: {error}")
+                shown.is_public = error.is_public
             answer = Answer(
                 metrics={REFUSED: reason_of("the evaluation", shown, view.hides)}
             )
