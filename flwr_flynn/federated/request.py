@@ -203,11 +203,14 @@ class RunRequest(Request[S]):
 
 
 def announced_run(config: Config, options: PartyOptions) -> RunSpec:
-    """The run that a server announced, if the party can hash by it.
-
-    It needs the memory, and rows of its hashes with the announced fingerprints.
-    """
+    """The run that a server announced, if the party can hash by it."""
     run = RunSpec.from_config(config)
+    check_run(run, config, options)
+    return run
+
+
+def check_run(run: RunSpec, config: Config, options: PartyOptions) -> None:
+    """Raise unless the party has the memory for a run, and draws the same rows."""
     needed = 32 * run.n_classes**2  # two confusion matrices, and their message
     needed += sum(memory_needed(spec, run.n_classes) for spec in run.specs)
     inputs = max(map(inputs_of, run.specs))
@@ -221,7 +224,6 @@ def announced_run(config: Config, options: PartyOptions) -> RunSpec:
     )
     options.check_memory(needed, f"{sizes} and {run.n_classes} classes{several}")
     run.agree_on_rows(config)
-    return run
 
 
 AnyRequest = type[Request[Any]]

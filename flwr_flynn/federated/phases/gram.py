@@ -32,7 +32,7 @@ from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
 from flwr_flynn.federated.request import (
     Measured,
     RunRequest,
-    announced_run,
+    check_run,
     register,
 )
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
@@ -88,7 +88,8 @@ class GramRequest(RunRequest[GramMatrix]):
         n_rows = _n_rows(run)
         needed = memory_of_gram(n_rows, run.n_classes)
         options.check_memory(needed, f"products of the Gram matrix of {n_rows} rows")
-        return cls(announced_run(config, options), tuple(weights))
+        check_run(run, config, options)
+        return cls(run, tuple(weights))
 
     def measured(self, view: View) -> Measured[GramMatrix]:
         X, codes = view.samples_of(self.run)
