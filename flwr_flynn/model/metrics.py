@@ -332,10 +332,7 @@ class _Curves:
         """Mean distance between predicted and observed shares, over ten groups of equal
         width.
         """
-        members = np.arange(10)[:, None] == _GROUPS  # (10, N_LEVELS)
-        own = self.own @ members.T
-        n = (self.own + self.rest) @ members.T
-        predicted = ((self.own + self.rest) * CENTRES) @ members.T
+        own, n, predicted = self._groups
         total = np.maximum(n.sum(axis=1), 1)
         error = np.abs(own - predicted).sum(axis=1) / total
         # The variance to expect counts where few samples are all of one class.
@@ -410,22 +407,24 @@ class _Curves:
 
     def reliability(self, c: int) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""
-        groups: list[dict[str, Any]] = []
-        for group in range(10):
-            levels = group == _GROUPS
-            own = self.own[c, levels]
-            both = self.own[c, levels] + self.rest[c, levels]
-            n = both.sum()
-            if n:
-                predicted = float((both * CENTRES[levels]).sum() / n)
-                groups.append(
-                    {
-                        "predicted": predicted,
-                        "observed": share(own.sum(), n),
-                        "examples": int(n),
-                    }
-                )
-        return groups
+        own, n, predicted = (sums[c] for sums in self._groups)
+        return [
+            {
+                "predicted": float(predicted[group] / n[group]),
+                "observed": share(own[group], n[group]),
+                "examples": int(n[group]),
+            }
+            for group in np.flatnonzero(n)
+        ]
+
+    @cached_property
+    def _groups(self) -> tuple[Floats, Floats, Floats]:
+        """Samples of the class, all samples and the sum of their predictions in ten
+        groups of equal width, (L, 10) each.
+        """
+        is_in_group = _GROUPS[:, None] == np.arange(10)
+        both = self.own + self.rest
+        return self.own @ is_in_group, both @ is_in_group, both * CENTRES @ is_in_group
 
     def _figures(
         self,
@@ -448,7 +447,8 @@ def _from_here_on(samples: Floats) -> Floats:
 def _is_above(samples: Floats, others: Floats) -> Mask:
     """True for a class if one of its samples is in a higher level than one of others."""
     below = np.cumsum(others, axis=1) - others
-    return (samples * below).sum(axis=1) > 0
+    is_above: Mask = (samples * below).sum(axis=1) > 0
+    return is_above
 
 
 def _area_interval(
