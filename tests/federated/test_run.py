@@ -127,8 +127,8 @@ def test_traffic_is_told_per_party() -> None:
     traffic = Traffic()
     assert traffic.per_party == {"up": 0, "down": 0}
     traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
-    traffic.add(
-        Arrivals.of([Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5}))
+    traffic.arrivals += Arrivals.of(
+        [Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5})
     )
     assert traffic.per_party == {"up": 14, "down": 18}
 
@@ -176,7 +176,7 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     run = steps.run
 
     def state() -> Any:
-        n_replied = run.traffic["counts"].replied
+        n_replied = run.traffic["counts"].arrivals.parties
         return dict(run.state.results), run.counted.missing, n_replied
 
     before = state()
