@@ -285,7 +285,7 @@ def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(
         run.receive([good])
     assert run.complete([], Failures()).missing == {}
     assert run.counts == counts_of(*points(5))
-    assert run.traffic["counts"].up == good.n_bytes
+    assert run.traffic["counts"].arrivals.bytes == good.n_bytes
 
 
 AGAIN = {
