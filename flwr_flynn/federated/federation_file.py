@@ -52,7 +52,7 @@ _FACTS = {
 
 _ROSTER = {"format", "mode", "bound", "mechanism", "members", *_FACTS}
 # of a member; the size and time of a reply are not
-_KEPT = dict.fromkeys(("name", "node", "key", "proof", "sizes", "sha256", "run")).keys()
+_KEPT = ("name", "node", "key", "proof", "sizes", "sha256", "run")
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +255,7 @@ class Federation:
 def _member(values: Any, n_classes: int) -> Member:
     if isinstance(values, dict):
         values.setdefault("proof", "")  # there was none in 0.8
-    if not isinstance(values, dict) or values.keys() != _KEPT:
+    if not isinstance(values, dict) or values.keys() != {*_KEPT}:
         raise ModelFileError(
             "members", f"entries with {', '.join(_KEPT)}", type(values).__name__
         )
