@@ -145,9 +145,12 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, mine + 1 + asked)
 
 
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
 def is_sha256(value: object) -> bool:
     """True for 64 hexadecimal digits in lower case."""
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def listed(names: list[str], most: int = 5) -> str:

@@ -42,16 +42,13 @@ def measured(
     ]
     start = time.process_time()
     run = federate(RunOptions(**given), parties)
-    sizes = {
-        way: sum(getattr(phase, way) for phase in run.traffic.values()) / 1e6
-        for way in ("up", "down")
-    }
+    traffic = run.traffic.values()
     rows.append(
         {
             "run": what,
             "CPU s": time.process_time() - start,
-            "MB up": sizes["up"],
-            "MB down": sizes["down"],
+            "MB up": sum(phase.arrivals.bytes for phase in traffic) / 1e6,
+            "MB down": sum(phase.down for phase in traffic) / 1e6,
         }
     )
     rows[-1]["SHA-256"] = ", ".join(part.sha256()[:12] for part in run.totals.parts)

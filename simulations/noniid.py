@@ -190,7 +190,7 @@ def flynn(parts: Parts, where: str | Workers) -> Row:
     scores = with_personal(parts, done.model.predict(train.X_test), own)
     down = round(traffic.down / n_parties) + _size(codec.encode(counts))
     return scores | {
-        "up": round(traffic.up / n_parties),
+        "up": round(traffic.arrivals.bytes / n_parties),
         "down": down,
         "rounds": 1,
         "sha256": counts.sha256(),
@@ -310,7 +310,7 @@ def by_gradients(
         scores = with_personal(parts, predicted, own)
     n = len(shares)
     cost = {
-        "up": round(traffic.up / n),
+        "up": round(traffic.arrivals.bytes / n),
         "down": round(traffic.down / n) + _size(weights),
     }
     return (

@@ -215,9 +215,8 @@ def rounds(
                     tensors = reply.parameters.tensors
                 else:
                     tensors = ()
-                traffic.add(
-                    Arrivals(1, sum(map(len, tensors)) + n_bytes(reply.metrics))
-                )
+                size = sum(map(len, tensors)) + n_bytes(reply.metrics)
+                traffic.arrivals += Arrivals(1, size)
             return [
                 (client, reply)
                 for (client, _), reply in zip(asked, replies, strict=True)

@@ -314,7 +314,7 @@ def federation(n: int, where: str, address: str | None = None) -> Row:
     }
     row |= {
         "of them counting": 1000 * float(np.mean(done.party_seconds)),
-        "MB sent by parties": done.traffic.up / 1e6,
+        "MB sent by parties": done.traffic.arrivals.bytes / 1e6,
     }
     same = "OTHERS"
     if counts == pooled:

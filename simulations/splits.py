@@ -198,10 +198,9 @@ def federated(
         run_options, parts.parties(**options), where, show_progress=False
     )
     traffic = done.run.traffic.values()
-    spent = {
-        way: round(sum(getattr(phase, way) for phase in traffic) / n_parties)
-        for way in ("up", "down")
-    }
+    up = sum(phase.arrivals.bytes for phase in traffic)
+    down = sum(phase.down for phase in traffic)
+    spent = {"up": round(up / n_parties), "down": round(down / n_parties)}
     scores = parts.scores(done.model.predict(parts.pooled.X_test))
     return scores | spent | {
         "rounds": done.run.num_rounds,

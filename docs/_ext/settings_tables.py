@@ -8,6 +8,7 @@ declarations in the package.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -72,7 +73,7 @@ def allowed(row: Row) -> str:
             ("to", facts.high),
             ("below", facts.below),
         )
-        if bound is not None
+        if math.isfinite(bound)
     ]
     return f"{' '.join([kind, *bounds])}."
 

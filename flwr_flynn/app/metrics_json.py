@@ -74,7 +74,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "selection": strategy.selection and strategy.selection.to_dict(),
         "gram": gram(run),
         "traffic": {
-            name: {"parties": traffic.replied, **traffic.per_party}
+            name: {"parties": traffic.arrivals.parties, **traffic.per_party}
             for name, traffic in run.traffic.items()
         },
         "messages": {

@@ -26,10 +26,10 @@ class Facts:
     """Facts about one setting."""
 
     meaning: str
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
-    below: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    above: float = -math.inf
+    below: float = math.inf
     choices: tuple[str, ...] | None = None
     required: bool = False
     needs: tuple[str, ...] = ()
@@ -214,18 +214,12 @@ def _checked(field: str, value: Any, default: object, facts: Facts) -> object:
             whole = value
             if isinstance(value, float) and value.is_integer():
                 whole = int(value)
-            most = _validation.LARGEST
-            if facts.high is not None:
-                most = int(facts.high)
-            return _validation.integer(field, whole, int(facts.low or 0), most)
-        bounds = {
-            "least": facts.low,
-            "most": facts.high,
-            "above": facts.above,
-            "below": facts.below,
-        }
-        given = {name: bound for name, bound in bounds.items() if bound is not None}
-        return _validation.number(field, value, **given)  # type: ignore[arg-type]
+            least = int(max(facts.low, 0))
+            most = int(min(facts.high, _validation.LARGEST))
+            return _validation.integer(field, whole, least, most)
+        return _validation.number(
+            field, value, facts.low, facts.high, above=facts.above, below=facts.below
+        )
     except ConfigError as error:
         expected = str(error.expected).replace("True or False", "true or false")
         raise ConfigError(field, expected, in_json(value)) from None

@@ -20,6 +20,10 @@ MAX_CHARS = 2**24
 second of parsing at most."""
 
 
+MAX_LISTS = 2**20
+"""Lists and mappings in the specs of a request, at most: each takes as long to read as
+several numbers."""
+
 SPECS = Entry(bytes, MAX_CHARS)
 FINGERPRINTS = Entry(str, 65 * MAX_SPECS)
 """Entries of the specs of a request, and of the fingerprints of their hashes."""
@@ -73,14 +77,16 @@ def announced_specs(
 def _inflated(config: Config, name: str) -> object:
     """The JSON value in deflated specs, which may come from anybody.
 
-    No more is expanded than a text of that size.
+    No more is expanded than a text of that size, and no more read than so many lists.
     """
     raw = config[name]
-    expected = f"a deflated text of at most {MAX_CHARS} characters"
+    expected = f"a deflated text of {MAX_CHARS} characters, {MAX_LISTS} lists at most"
     inflater = zlib.decompressobj()
     try:
         text = inflater.decompress(raw, MAX_CHARS + 1)
         if len(text) > MAX_CHARS or not inflater.eof:
+            raise ValueError
+        if text.count(b"[") + text.count(b"{") > MAX_LISTS:
             raise ValueError
         return json.loads(text)
     except (zlib.error, ValueError, RecursionError):

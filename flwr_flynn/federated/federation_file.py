@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from flwr_flynn._validation import boolean, integer, is_sha256
@@ -145,7 +146,7 @@ class Federation:
                     len(self.members),
                 )
             return
-        sizes = [0] * run.n_classes
+        rows = [(0,) * run.n_classes]
         for member in self.members:
             if member.sizes is None:
                 raise ModelFileError(
@@ -153,9 +154,8 @@ class Federation:
                     f"samples of each class for every member in mode {run.mode}",
                     "none",
                 )
-            sizes = [
-                have + more for have, more in zip(sizes, member.sizes, strict=True)
-            ]
+            rows.append(member.sizes)
+        sizes = np.sum(rows, axis=0, dtype=object).tolist()
         if any(counts.n_per_class.tolist() != sizes for counts in self.totals.parts):
             raise ModelFileError(
                 "roster",
@@ -254,8 +254,8 @@ class Federation:
 
 def _member(values: Any, n_classes: int) -> Member:
     if isinstance(values, dict):
-        values = {"proof": "", **values}  # there was none in 0.8
-    if not isinstance(values, dict) or set(values) != set(_KEPT):
+        values.setdefault("proof", "")  # there was none in 0.8
+    if not isinstance(values, dict) or values.keys() != {*_KEPT}:
         raise ModelFileError(
             "members", f"entries with {', '.join(_KEPT)}", type(values).__name__
         )
@@ -289,8 +289,9 @@ def _member(values: Any, n_classes: int) -> Member:
                 f"{n_classes} integers (with other classes train anew), or none",
                 "others",
             )
-        sizes = tuple(sizes)
-    return Member(**{**values, "sizes": sizes, "sha256": tuple(sha256)})
+        values["sizes"] = tuple(sizes)
+    values["sha256"] = tuple(sha256)
+    return Member(**values)
 
 
 @contextmanager

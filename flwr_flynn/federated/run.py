@@ -335,7 +335,7 @@ class Run:
         self, ask: Ask, batch: Batch[Any], reasons: Mapping[str, str]
     ) -> None:
         """Note in the rosters who answered, who is counted, and why the others are not."""
-        self.traffic[ask.phase.name].add(batch.arrivals)
+        self.traffic[ask.phase.name].arrivals += batch.arrivals
         ask.roster.introduce(batch.names)
         self.counted.introduce(batch.names)
         for cid, reason in reasons.items():

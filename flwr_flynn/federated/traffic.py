@@ -71,9 +71,7 @@ class Traffic:
     """
 
     asked: int = 0
-    replied: int = 0
     down: int = 0
-    up: int = 0
     kind: str = ""  # kind of disclosure
     arrivals: Arrivals = field(default_factory=Arrivals)
 
@@ -82,16 +80,10 @@ class Traffic:
         self.asked += n_parties
         self.down += n_parties * (sum(map(len, tensors)) + n_bytes(config))
 
-    def add(self, arrivals: Arrivals) -> None:
-        """Add the replies of an exchange."""
-        self.replied += arrivals.parties
-        self.up += arrivals.bytes
-        self.arrivals += arrivals
-
     @property
     def per_party(self) -> dict[str, int]:
         """Bytes up (from a party) and down (to it), on average."""
         return {
-            "up": round(self.up / max(self.replied, 1)),
+            "up": round(self.arrivals.bytes / max(self.arrivals.parties, 1)),
             "down": round(self.down / max(self.asked, 1)),
         }

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -44,7 +45,7 @@ from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries, Reply
 from flwr_flynn.federated.roster import Failures, Member
-from flwr_flynn.federated.run import Ask, ExchangeResult, Figures, Run
+from flwr_flynn.federated.run import ExchangeResult, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
 from flwr_flynn.flower.records import reply_of_evaluation, untested
 from flwr_flynn.model.counts import ClassCounts
@@ -339,12 +340,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Ask the parties that are present, as the phase that is due has it."""
         self._clients = self._wait_for(client_manager)
-        ask = self.run.ask(
-            TRAIN,
-            list(self._clients),
-            lambda: _own(self.on_fit_config_fn, server_round),
-        )
-        return self._instructions(ask, FitIns)
+        return self._instructions(TRAIN, self.on_fit_config_fn, server_round, FitIns)
 
     def aggregate_fit(
         self,
@@ -368,12 +364,9 @@ class FlyNNStrategy(BaseStrategy, Strategy):
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """Ask the parties to keep the model, and to evaluate it."""
         self._clients = _present(client_manager)
-        ask = self.run.ask(
-            EVALUATE,
-            list(self._clients),
-            lambda: _own(self.on_evaluate_config_fn, server_round),
+        return self._instructions(
+            EVALUATE, self.on_evaluate_config_fn, server_round, EvaluateIns
         )
-        return self._instructions(ask, EvaluateIns)
 
     def aggregate_evaluate(
         self,
@@ -393,8 +386,17 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         return (1 - metrics["accuracy"], metrics)
 
     def _instructions(
-        self, ask: Ask | None, kind: Callable[[Parameters, dict[str, Scalar]], T]
+        self,
+        channel: str,
+        config_fn: ConfigFn | None,
+        server_round: int,
+        kind: Callable[[Parameters, dict[str, Scalar]], T],
     ) -> list[tuple[ClientProxy, T]]:
+        """The request that is due on a channel, for each present party that gets it."""
+        user_config = None
+        if config_fn is not None:
+            user_config = partial(config_fn, server_round)
+        ask = self.run.ask(channel, list(self._clients), user_config)
         if ask is None:
             return []
         # Each party gets a config of its own: a client in this process may change it.
@@ -417,12 +419,6 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 def _present(client_manager: ClientManager) -> dict[str, ClientProxy]:
     # A copy: Flower's thread changes this very dict meanwhile.
     return {client.cid: client for client in dict(client_manager.all()).values()}
-
-
-def _own(config_fn: ConfigFn | None, server_round: int) -> dict[str, Scalar]:
-    if config_fn is None:
-        return {}
-    return config_fn(server_round)
 
 
 def _figures(aggregation_fn: MetricsAggregationFn | None) -> Figures | None:

@@ -188,13 +188,11 @@ class BatchEncoder:
         # Distance from the mean sum of a sample to its winners, in standard deviations
         # of its sums, roughly.
         depth = np.sqrt(2.0 * np.log(len(columns) / hash_nnz + 1.0))
-        for dtype in ("uint8", "int16"):
-            levels = (2**15 - 1) // self.row_nnz
-            if dtype == "uint8":
-                levels = min(levels, 255)
-            else:
-                if not (levels >= 2 * 255):
-                    levels = 0
+        most = (2**15 - 1) // self.row_nnz
+        levels_of = {"uint8": min(most, 255)}
+        if most >= 2 * 255:
+            levels_of["int16"] = most
+        for dtype, levels in levels_of.items():
             if not levels or not len(left):
                 continue
             samples = X[left]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ from numba import njit
 from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn._validation import integer, n_threads
 from flwr_flynn.errors import DataError, SpecError
-from flwr_flynn.hashing.batching import BatchEncoder, chunk_size, dense
+from flwr_flynn.hashing.batching import BatchEncoder, batches, chunk_size, dense
 from flwr_flynn.hashing.graded import grades, lifting_matrix
 from flwr_flynn.hashing.philox import (
     TriangleFeatures,
@@ -293,8 +293,8 @@ class FlyHash:
         samples = self._checked(X)
         out = np.empty((samples.shape[0], self.hash_nnz), np.int32)
 
-        def work(first: int, last: int) -> None:
-            self._winners(samples[first:last], out[first:last])
+        def work(rows: slice) -> None:
+            self._winners(samples[rows], out[rows])
 
         self._over_chunks(samples.shape[0], work, n_jobs)
         return out
@@ -308,14 +308,14 @@ class FlyHash:
         samples = self._checked(X)
         out = np.empty((samples.shape[0], self.hash_dim), np.uint8)
 
-        def work(first: int, last: int) -> None:
-            chunk = samples[first:last]
+        def work(rows: slice) -> None:
+            chunk = samples[rows]
             matrix = self._lifting_matrix
             if self._features is None:
                 inputs, matrix = self._encoder.encoded(chunk, matrix)
             else:
                 inputs = self._features(dense(chunk, self._gaps))
-            grades(inputs, matrix, self.hash_nnz, out[first:last])
+            grades(inputs, matrix, self.hash_nnz, out[rows])
 
         self._over_chunks(samples.shape[0], work, n_jobs)
         return out
@@ -375,13 +375,14 @@ class FlyHash:
         # Integer sums do not depend on the order of the threads.
         one_at_a_time = threading.Lock()
 
-        def work(first: int, last: int) -> None:
-            active = np.empty((last - first, self.hash_nnz), np.int32)
-            self._winners(samples[first:last], active)
+        def work(rows: slice) -> None:
+            own = labels[rows]
+            active = np.empty((len(own), self.hash_nnz), np.int32)
+            self._winners(samples[rows], active)
             with one_at_a_time:
-                add_counts(counts, labels[first:last], active)
+                add_counts(counts, own, active)
                 if progress is not None:
-                    progress(last - first)
+                    progress(len(own))
 
         self._over_chunks(samples.shape[0], work, n_jobs)
         return counts
@@ -411,7 +412,7 @@ class FlyHash:
         self._encoder.winners(chunk, self._columns, out)
 
     def _over_chunks(
-        self, n: int, work: Callable[[int, int], None], n_jobs: int | None
+        self, n: int, work: Callable[[slice], None], n_jobs: int | None
     ) -> None:
         threads = n_threads(n_jobs)
         # Codes are more than the features, and waves may be fewer.
@@ -420,17 +421,15 @@ class FlyHash:
         # Whole blocks, and several chunks for each thread, so that no thread waits long
         # for the last chunk of another.
         step = min(fitting, -(-n // (256 * threads)) * 64) or 64
-        chunks: Iterator[tuple[int, int]] = (
-            (first, min(first + step, n)) for first in range(0, n, step)
-        )
+        chunks = batches(n, step)
         threads = min(threads, -(-n // step))
         if threads <= 1:
-            for first, last in chunks:
-                work(first, last)
+            for rows in chunks:
+                work(rows)
             return
         with ThreadPoolExecutor(threads) as pool:
             try:
-                list(pool.map(lambda chunk: work(*chunk), chunks))
+                list(pool.map(work, chunks))
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

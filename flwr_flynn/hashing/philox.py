@@ -84,9 +84,8 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
     """
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
-    is_drawn = np.zeros((n_features + 63) // 64, np.uint64)
+    is_drawn = np.zeros(n_features, np.bool_)
     shift = np.uint64(32)
-    one = np.uint64(1)
     for row in range(hash_dim):
         block = 0
         used = 4
@@ -102,12 +101,12 @@ def draw_rows(seed, hash_dim, n_features, row_nnz):  # type: ignore[no-untyped-d
                 if _is_fair(product, size):
                     break
             column = product >> shift
-            if is_drawn[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
+            if is_drawn[column]:
                 column = np.uint64(j)
-            is_drawn[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+            is_drawn[column] = True
             rows[row, row_nnz - n_features + j] = column
         for column in rows[row]:
-            is_drawn[column >> 6] = 0
+            is_drawn[column] = False
     return rows
 
 
@@ -121,9 +120,8 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
     """
     rows = np.empty((hash_dim, row_nnz), np.int32)
     words = np.empty(4, np.uint64)
-    is_drawn = np.zeros((len(up_to) * n_codes + 63) // 64, np.uint64)
+    is_drawn = np.zeros(len(up_to) * n_codes, np.bool_)
     shift = np.uint64(32)
-    one = np.uint64(1)
     total = up_to[-1]
     codes = np.uint64(n_codes)
     for row in range(hash_dim):
@@ -160,13 +158,13 @@ def draw_weighted_rows(seed, hash_dim, up_to, n_codes, row_nnz):  # type: ignore
                     column = np.uint64(low) * codes
                 else:
                     column += drawn
-            if is_drawn[column >> np.uint64(6)] >> (column & np.uint64(63)) & one:
+            if is_drawn[column]:
                 continue  # drawn again
-            is_drawn[column >> np.uint64(6)] |= one << (column & np.uint64(63))
+            is_drawn[column] = True
             rows[row, k] = column
             k += 1
         for column in rows[row]:
-            is_drawn[column >> 6] = 0
+            is_drawn[column] = False
     return rows
 
 

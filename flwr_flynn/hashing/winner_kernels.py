@@ -397,40 +397,14 @@ def winners_counting(
             pending[lane] = lane < left
             bound[lane] = -1
         if len(head) > enough:
-            _start(
-                pending,
-                bound,
-                coarse,
-                width,
-                offset,
-                capacity,
-                threshold,
-                end,
-                head_cells,
-                level,
-                above,
-            )
-            _search(samples, head, enough, coarse, offset, slacks,
+            _search(samples, head, enough, width, coarse, offset, pending, bound, slacks,
                     sums, threshold, entries, end, head_cells, level, above)  # fmt: skip
             for lane in range(lanes):
                 bound[lane] = (
                     max(threshold[lane] + offset - 1, -1) if level[lane] >= 0 else -1
                 )
         while left > 0:
-            _start(
-                pending,
-                bound,
-                shift,
-                width,
-                offset,
-                capacity,
-                threshold,
-                end,
-                histogram,
-                level,
-                above,
-            )
-            _search(samples, columns, hash_nnz, shift, offset, slacks,
+            _search(samples, columns, hash_nnz, width, shift, offset, pending, bound, slacks,
                     sums, threshold, entries, end, histogram, level, above)  # fmt: skip
             for lane in range(lanes):
                 cut = np.int64(threshold[lane]) + offset
@@ -476,39 +450,15 @@ def winners_counting(
 
 
 @njit(nogil=True, cache=True)
-def _start(
-    pending,
-    bound,
-    shift,
-    width,
-    offset,
-    capacity,
-    threshold,
-    end,
-    histogram,
-    level,
-    above,
-):
-    """Empty the lanes that are pending, to look at the sums above their bound.
-
-    At the others no sum is looked at.
-    """
-    for lane in range(len(pending)):
-        end[lane] = np.uint64(lane) * capacity
-        threshold[lane] = (bound[lane] if pending[lane] else width - 1) - offset
-        above[lane] = 0
-        if pending[lane]:
-            level[lane] = (np.int64(bound[lane]) >> shift) - (bound[lane] >= 0)
-            histogram[lane, level[lane] + 1 :] = 0
-
-
-@njit(nogil=True, cache=True)
 def _search(
     samples,
     columns,
     hash_nnz,
+    width,
     shift,
     offset,
+    pending,
+    bound,
     slacks,
     sums,
     threshold,
@@ -518,11 +468,12 @@ def _search(
     level,
     above,
 ):
-    """Collect the sums above the threshold of each lane, which rises with the
-    hash_nnz-th largest sum so far.
+    """Collect the sums of each pending lane above its threshold, which is its bound at
+    first, and rises with the hash_nnz-th largest sum so far.
 
-    Shapes as in `winners_counting`; from `threshold` on, all are changed. A lane with
-    too many sums within its slack ends at level -2.
+    At the other lanes no sum is looked at. Shapes as in `winners_counting`; from
+    `threshold` on, all are changed. A lane with too many sums within its slack ends at
+    level -2.
     """
     one = np.uint64(1)
     value_bits = np.uint64(16)
@@ -530,6 +481,13 @@ def _search(
     m = np.uint64(columns.shape[0])
     capacity = np.uint64(len(entries) // len(sums))
     cell_shift = np.uint64(shift)
+    for i in range(len(sums)):
+        end[i] = np.uint64(i) * capacity
+        threshold[i] = (bound[i] if pending[i] else width - 1) - offset
+        above[i] = 0
+        if pending[i]:
+            level[i] = (np.int64(bound[i]) >> shift) - (bound[i] >= 0)
+            histogram[i, level[i] + 1 :] = 0
     lanes_above = np.empty(1, np.uint64)
     row = _next_hit(samples, columns, np.uint64(0), threshold, sums, lanes_above)
     while row < m:

@@ -343,8 +343,6 @@ def derive_specs(
     """Specs of a plan that `needs_columns`, and "" or the reason why they are unscaled."""
     reason = "no party sent the histograms of any sample"
     if columns.n_examples:
-        reason = ""
-    if not reason:
         try:
             return plan.specs(columns), ""
         except (SpecError, DataError) as error:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
 from flwr_flynn._validation import boolean, integer, is_sha256, number
 from flwr_flynn.errors import CountsError, DataError
-from flwr_flynn.hashing.flyhash import FlyHash, class_indices
+from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
 
 _LARGEST_VARIANCE = 2.0**120
@@ -272,11 +272,9 @@ class ClassCounts(Additive):
         """
         bits = active_bits(active, hasher.hash_dim, hasher.hash_nnz)
         labels = class_indices(y, len(bits), n_classes)
-        rows = [
-            np.bincount(bits[labels == label].ravel(), minlength=hasher.hash_dim)
-            for label in range(n_classes)
-        ]
-        return cls._of(hasher, np.array(rows, np.int64))
+        counts = np.zeros((n_classes, hasher.hash_dim), np.int64)
+        add_counts(counts, labels, bits)
+        return cls._of(hasher, counts)
 
     @classmethod
     def _of(cls, hasher: FlyHash, array: Integers) -> ClassCounts:

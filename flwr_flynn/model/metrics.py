@@ -332,10 +332,7 @@ class _Curves:
         """Mean distance between predicted and observed shares, over ten groups of equal
         width.
         """
-        members = np.arange(10)[:, None] == _GROUPS  # (10, N_LEVELS)
-        own = self.own @ members.T
-        n = (self.own + self.rest) @ members.T
-        predicted = ((self.own + self.rest) * CENTRES) @ members.T
+        own, n, predicted = self._groups
         total = np.maximum(n.sum(axis=1), 1)
         error = np.abs(own - predicted).sum(axis=1) / total
         # The variance to expect counts where few samples are all of one class.
@@ -354,49 +351,31 @@ class _Curves:
         """
         y = self.own
         n = self.own + self.rest
-        design = np.stack([np.ones(N_LEVELS), logit(CENTRES)])
-        is_free = np.array([True, index == 1])
-        at = np.tile([0.0, 1.0], (len(n), 1))
-        step = np.zeros((len(n), 2))
-        best = np.full(len(n), np.inf)
-        factor = np.ones((len(n), 1))
-        with np.errstate(all="ignore"):
-            # Newton's method, with half the step where the deviance would grow
-            for _ in range(_MOST_STEPS):
-                tried = at + factor * step
-                odds = tried @ design
-                deviance = (n * np.logaddexp(0, odds) - y * odds).sum(axis=1)
-                is_better = (deviance <= best)[:, None]
-                at = np.where(is_better, tried, at)
-                best = np.minimum(deviance, best)
-                factor = np.where(is_better, np.minimum(2 * factor, 1.0), factor / 2)
-                p = expit(at @ design)
-                hessian = (
-                    (design * (n * p * (1 - p))[:, None])
-                    @ design.T
-                    * is_free
-                    * is_free[:, None]
-                )
-                hessian += np.diag(~is_free)
-                # 0 of samples that are apart
-                det = hessian[:, 0, 0] * hessian[:, 1, 1] - hessian[:, 0, 1] ** 2
-                inverse = (
-                    hessian[:, ::-1, ::-1] * [[1, -1], [-1, 1]] / det[:, None, None]
-                )
-                step = (inverse @ ((y - n * p) @ design.T * is_free)[..., None])[..., 0]
-                is_done = np.abs(step).sum(axis=1) < 1e-6
-                if (is_done | ~self.is_defined).all():
-                    break
-            variance = inverse[:, index, index]
-            if index == 0:  # right whatever the slope is
-                variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
-            half = _Z * np.sqrt(variance)
-        return self._figures(
-            at[:, index],
-            at[:, index] - half,
-            at[:, index] + half,
-            is_done & (half < 1e3),
-        )
+        log_odds = logit(CENTRES)
+        design = np.stack([np.ones(N_LEVELS), log_odds])[: index + 1]
+        # The coefficients beyond an intercept of 0 and a slope of 1.
+        at = np.zeros((len(n), len(design)))
+        for _ in range(_MOST_STEPS):
+            p = expit(log_odds + at @ design)
+            hessian = (design * (n * p * (1 - p))[:, None]) @ design.T
+            inverse = np.linalg.pinv(hessian, hermitian=True)
+            step = (inverse @ (design @ (y - n * p)[..., None]))[..., 0]
+            is_done = np.abs(step).sum(axis=1) < 1e-6
+            if (is_done | ~self.is_defined).all():
+                break
+            # Newton's method: a step that changes log odds by u at most is cut by
+            # log(1 + u) / u, so that it does not go beyond the minimum.
+            change = np.abs(step @ design * (n > 0)).max(axis=1, keepdims=True)
+            change = np.maximum(change, 1e-9)
+            at += step * np.log1p(change) / change
+        variance = inverse[:, index, index]
+        if index == 0:  # right whatever the slope is
+            variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
+        value = at[:, index] + index
+        half = _Z * np.sqrt(variance)
+        if index == 1:  # there is no slope where the samples do not overlap
+            is_done &= _is_above(self.own, self.rest) & _is_above(self.rest, self.own)
+        return self._figures(value, value - half, value + half, is_done & (half < 1e3))
 
     def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""
@@ -428,22 +407,24 @@ class _Curves:
 
     def reliability(self, c: int) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""
-        groups: list[dict[str, Any]] = []
-        for group in range(10):
-            levels = group == _GROUPS
-            own = self.own[c, levels]
-            both = self.own[c, levels] + self.rest[c, levels]
-            n = both.sum()
-            if n:
-                predicted = float((both * CENTRES[levels]).sum() / n)
-                groups.append(
-                    {
-                        "predicted": predicted,
-                        "observed": share(own.sum(), n),
-                        "examples": int(n),
-                    }
-                )
-        return groups
+        own, n, predicted = (sums[c] for sums in self._groups)
+        return [
+            {
+                "predicted": float(predicted[group] / n[group]),
+                "observed": share(own[group], n[group]),
+                "examples": int(n[group]),
+            }
+            for group in np.flatnonzero(n)
+        ]
+
+    @cached_property
+    def _groups(self) -> tuple[Floats, Floats, Floats]:
+        """Samples of the class, all samples and the sum of their predictions in ten
+        groups of equal width, (L, 10) each.
+        """
+        is_in_group = _GROUPS[:, None] == np.arange(10)
+        both = self.own + self.rest
+        return self.own @ is_in_group, both @ is_in_group, both * CENTRES @ is_in_group
 
     def _figures(
         self,
@@ -461,6 +442,13 @@ class _Curves:
 def _from_here_on(samples: Floats) -> Floats:
     """Sums of each level and those above it, of samples by class and level."""
     return np.cumsum(samples[:, ::-1], axis=1)[:, ::-1]
+
+
+def _is_above(samples: Floats, others: Floats) -> Mask:
+    """True for a class if one of its samples is in a higher level than one of others."""
+    below = np.cumsum(others, axis=1) - others
+    is_above: Mask = (samples * below).sum(axis=1) > 0
+    return is_above
 
 
 def _area_interval(

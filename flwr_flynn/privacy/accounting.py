@@ -153,6 +153,7 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         )
     if rho == 0 or rho == math.inf:
         return rho
+    from scipy.optimize import minimize_scalar
 
     def bound(log_beyond: float) -> float:
         beyond = math.exp(log_beyond)  # the order less 1
@@ -163,20 +164,12 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
             - (math.log(delta) + math.log(order)) / beyond
         )
 
-    # Every order gives a bound. Golden section finds the best one, near that of a
-    # Gaussian.
+    # Every order gives a bound. The best one is near that of a Gaussian.
     middle = math.log(-math.log(delta) / rho) / 2
-    golden = (math.sqrt(5) - 1) / 2
-    low = middle - 6.0
-    high = middle + 6.0
-    for _ in range(60):
-        left = high - golden * (high - low)
-        right = low + golden * (high - low)
-        if bound(left) <= bound(right):
-            high = right
-        else:
-            low = left
-    return max(bound((low + high) / 2) * _UP, 0.0)
+    best = minimize_scalar(
+        bound, bounds=(middle - 6, middle + 6), options={"xatol": 1e-9}
+    )
+    return max(float(best.fun) * _UP, 0.0)
 
 
 def pure_rho(epsilon: float) -> float:

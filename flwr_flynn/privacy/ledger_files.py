@@ -21,7 +21,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 from uuid import uuid4
@@ -88,10 +88,7 @@ class LedgerFile:
         """This ledger with one more request, without its release."""
         entry: Entry = {
             "request": request,
-            "epsilon": cost.epsilon,
-            "delta": cost.delta,
-            "rho": cost.rho,
-            "closes": cost.closes,
+            **asdict(cost),  # type: ignore[typeddict-item]
             "file": f"{uuid4().hex}.npz",
             "sha256": "",
         }
@@ -114,12 +111,7 @@ class LedgerFile:
 
     def to_bytes(self) -> bytes:
         """Content of the ledger's file, with a digest against alterations."""
-        about = {
-            "composition": self.composition,
-            "delta": self.delta,
-            "data_path": self.data_path,
-        }
-        content = {"format": _FORMAT, **about, "entries": [*self.entries]}
+        content = {"format": _FORMAT, **asdict(self)}
         return json.dumps({**content, "sha256": digest_of(content)}).encode()
 
     def marker(self) -> bytes:
@@ -238,7 +230,7 @@ class LedgerFolder:
                 secret = self._secret.read_bytes()
             except FileNotFoundError:
                 secret = secrets.token_bytes(32)
-                with self._writing():
+                with self._access():
                     write(self._secret, secret)
             except OSError as error:
                 raise self._trouble(
@@ -260,7 +252,7 @@ class LedgerFolder:
         releases no longer matter.
         """
         self._own_files()  # before anything is made beside a folder that is no ledger
-        with self._alone(), self._writing("removed"):
+        with self._alone(), self._access("removed"):
             self._remove()
 
     def _remove(self) -> None:
@@ -277,14 +269,9 @@ class LedgerFolder:
 
     def _own_files(self) -> list[Path]:
         """The files in the ledger's folder, all of which must be its own."""
-        try:
+        files: list[Path] = []
+        with self._access("read"), suppress(FileNotFoundError):
             files = list(self.path.iterdir())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._trouble(
-                "not read", f": cannot be read ({error.strerror})"
-            ) from None
         others = sum(OWN.fullmatch(file.name) is None for file in files)
         if others:
             what = f"{others} of the files there are not a ledger's; none is removed"
@@ -295,14 +282,10 @@ class LedgerFolder:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Let one process at a time go on."""
-        try:
+        with self._access("opened"):
             _make_folders(self.path.parent)
             held = FileLock(self._lock, mode=0o600).acquire()
             self._held = os.lstat(self._lock)
-        except OSError as error:
-            raise self._trouble(
-                "not opened", f": cannot be opened ({error.strerror})"
-            ) from None
         with held:
             yield
 
@@ -338,7 +321,7 @@ class LedgerFolder:
             what = " was rolled back or altered; nothing is released until it is reset"
             raise self._trouble("altered", what) from None
         if died:
-            with self._writing():
+            with self._access():
                 write(self._marker, ledger.marker())
         # Files that a killed process left. Only now: they may be the releases of a
         # ledger newer than an older copy.
@@ -353,7 +336,7 @@ class LedgerFolder:
         """Write a new ledger to the disk, whole or not at all."""
         if self.is_begun:
             return
-        with self._writing():
+        with self._access():
             try:
                 # The marker first: of a folder without one nobody knows what was
                 # released.
@@ -371,7 +354,7 @@ class LedgerFolder:
         """Write the ledger, and then its marker, which may be a step behind where a
         process dies in between.
         """
-        with self._writing():
+        with self._access():
             # Another process may write meanwhile.
             if not os.path.samestat(self._held, os.lstat(self._lock)):
                 raise self._trouble("lock", ": its lock was replaced meanwhile")
@@ -395,7 +378,7 @@ class LedgerFolder:
         stream = io.BytesIO()
         np.savez_compressed(stream, counts=released)
         raw = stream.getvalue()
-        with self._writing():
+        with self._access():
             write(self.path / charged.entries[-1]["file"], raw)
         self._write(charged.answered(hashlib.sha256(raw).hexdigest()))
         return released
@@ -414,7 +397,8 @@ class LedgerFolder:
             raise self._lost() from None
 
     @contextmanager
-    def _writing(self, what: str = "written") -> Iterator[None]:
+    def _access(self, what: str = "written") -> Iterator[None]:
+        """Refuse to go on where the block cannot read or write a file."""
         try:
             yield
         except OSError as error:

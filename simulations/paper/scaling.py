@@ -209,7 +209,7 @@ def measure(
                 }
                 return figures | {
                     "sha256": digest,
-                    "bytes up": traffic.up,
+                    "bytes up": traffic.arrivals.bytes,
                     "bytes down": traffic.down,
                 }
 

@@ -60,7 +60,7 @@ def test_it_runs_in_every_driver_and_changes_no_model(driver: str) -> None:
     assert sha256(run.model) == sha256(
         in_process(options_for(GRID), shares("pathological")).model
     )
-    assert run.traffic["histogram"].replied == 4
+    assert run.traffic["histogram"].arrivals.parties == 4
     assert run.num_rounds == 3
 
 

@@ -127,8 +127,8 @@ def test_traffic_is_told_per_party() -> None:
     traffic = Traffic()
     assert traffic.per_party == {"up": 0, "down": 0}
     traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
-    traffic.add(
-        Arrivals.of([Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5}))
+    traffic.arrivals += Arrivals.of(
+        [Content(("d",), None)], Reply("1", [b"12345"], 1, {"d": 0.5})
     )
     assert traffic.per_party == {"up": 14, "down": 18}
 
@@ -176,7 +176,7 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
     run = steps.run
 
     def state() -> Any:
-        n_replied = run.traffic["counts"].replied
+        n_replied = run.traffic["counts"].arrivals.parties
         return dict(run.state.results), run.counted.missing, n_replied
 
     before = state()
@@ -285,7 +285,7 @@ def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(
         run.receive([good])
     assert run.complete([], Failures()).missing == {}
     assert run.counts == counts_of(*points(5))
-    assert run.traffic["counts"].up == good.n_bytes
+    assert run.traffic["counts"].arrivals.bytes == good.n_bytes
 
 
 AGAIN = {

@@ -137,7 +137,7 @@ def test_every_driver_ends_in_the_pooled_model(
     assert not run.state.absent(*names)
     for traffic in run.traffic.values():
         assert traffic.asked == len(parts)
-        assert traffic.replied == len(parts) or traffic.kind != "exact"
+        assert traffic.arrivals.parties == len(parts) or traffic.kind != "exact"
         assert min(traffic.per_party.values()) > 0
     assert "exact" in {traffic.kind for traffic in run.traffic.values()}
     model = run.model.model_

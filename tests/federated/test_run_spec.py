@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from dataclasses import replace
 from typing import Any
@@ -201,6 +202,22 @@ SPECS: list[tuple[Any, str, str]] = [
     (spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index [0]"),
     (spec_with(surprise=1), "spec", "unknown surprise"),
 ]
+LISTS = [
+    "[" + "[]," * 5_000_000 + "[]]",
+    "[" + "{}," * 5_000_000 + "{}]",
+    '[{"center":[' + "[{}]," * 3_000_000 + "{}]}]",
+]
+
+
+@pytest.mark.parametrize("text", LISTS, ids=["lists", "mappings", "both"])
+def test_specs_of_too_many_lists_are_refused_before_they_are_read(text: str) -> None:
+    config = RUN.to_config() | {"flynn-specs": deflated(text)}
+    start = time.process_time()
+    with raises(PayloadError, field="flynn-specs"):
+        RunSpec.from_config(Config(config, RUN_ENTRIES))
+    assert time.process_time() - start < 1
+
+
 OTHERS: list[Any] = [
     ("classes", text, "classes", "dict") for text in ("{}", '{"a": 1}')
 ]

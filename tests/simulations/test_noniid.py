@@ -183,7 +183,7 @@ def test_scaffold_is_that_of_its_paper(hidden, monkeypatch):
         np.testing.assert_allclose(mean, array, atol=2e-3)
     # It sends twice what FedAvg sends, and does better by what parties differ in.
     plain, less = federated(parts, recipe, 4, hidden)
-    assert 1.7 < traffic.up / less.up < 2.1
+    assert 1.7 < traffic.arrivals.bytes / less.arrivals.bytes < 2.1
     assert 1.7 < traffic.down / less.down < 2.1
     assert any(
         np.abs(one - other).max() > 1e-3 for one, other in zip(got, plain, strict=True)
@@ -225,11 +225,11 @@ def test_common_arrays_are_means_of_what_parties_trained_by_their_samples_and_he
     near(seen[-1], got, 0)
     assert [array.shape for array in got] == [array.shape for array in expected]
     assert len(seen) == 3
-    assert traffic.replied == 12
+    assert traffic.arrivals.parties == 12
     if kind is gradients.HeadClient:
         for one, other in combinations(got[2], 2):
             assert np.abs(one - other).max() > 1e-3
-        assert traffic.up < federated(parts, recipe, 3, 5)[1].up
+        assert traffic.arrivals.bytes < federated(parts, recipe, 3, 5)[1].arrivals.bytes
 
 
 @pytest.mark.parametrize("split", list(splits.SPLITS))

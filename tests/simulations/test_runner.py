@@ -76,7 +76,8 @@ def test_every_federation_has_the_pooled_counts(n_parties, data):
     assert federation.model.counts_ == pooled()
     assert federation.model.counts_.sha256() == pooled().sha256()
     assert len(federation.party_seconds) == n_parties
-    assert federation.traffic.replied == federation.traffic.asked == n_parties
+    assert federation.traffic.arrivals.parties == n_parties
+    assert federation.traffic.asked == n_parties
 
 
 def test_a_federation_of_all_phases_is_that_of_the_package():

@@ -60,10 +60,7 @@ def accuracy(report: Report) -> Section:
     evaluation = report["evaluation"] or {}
     title = "Accuracy by party"
     of_party = {party["name"]: party for party in figures_of(report)["parties"]}
-    parties = sorted(
-        evaluation.get("parties", ()),
-        key=lambda party: (party["accuracy"], party["name"]),
-    )
+    parties = evaluation.get("parties", ())
     if not parties:
         return Section(title, [])
     keys: tuple[str, ...] = ()

@@ -71,15 +71,11 @@ def more(summary: str, *parts: object) -> Markup:
     return tag("details", tag("summary", summary), *parts)
 
 
-def left_out(
-    n: int, noun: str, most: int = MOST_ROWS, order: str = ""
-) -> Markup | None:
+def left_out(n: int, noun: str, most: int = MOST_ROWS) -> Markup | None:
     """A note about rows beyond the most that are shown."""
     if n <= most:
         return None
-    return tag(
-        "p", f"{figure(n - most)} more {noun} are left out{order}.", class_="note"
-    )
+    return tag("p", f"{figure(n - most)} more {noun} are left out.", class_="note")
 
 
 def bounded(
