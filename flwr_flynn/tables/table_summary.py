@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.column_encoding import MOST_LEVELS
 from flwr_flynn.tables.column_summary import (
     ColumnSummary,
@@ -20,7 +21,6 @@ from flwr_flynn.tables.column_summary import (
     floored,
     summary_of,
 )
-from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.schema import MOST_COLUMNS
 from flwr_flynn.tables.table import (
     Table,
