@@ -121,8 +121,7 @@ class CellReader:
         try:
             if isinstance(cell, bytes):
                 cell = cell.decode()
-            if not isinstance(cell, str):
-                cell = real_of(cell)
+            cell = real_of(cell)
             if not self.gaps.has(cell, self.decimal):
                 value = _PARSERS[self.kind](self, cell)
         except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
@@ -185,17 +184,8 @@ class CellReader:
 def each_once(read: Callable[[Any], T], cells: Iterable[Any]) -> list[T]:
     """A function of each cell, which is called once for cells that are the same."""
     # 1, 1.0 and True are equal, as keys, too, and so are 0.0 and -0.0.
-    known = {cell: read(cell) for cell in {*filter(_is_text, cells)}}
-    readers: dict[type, Callable[[Any], T]] = {
-        int: cache(read),
-        bool: cache(read),
-        str: known.__getitem__,
-    }
+    readers = {kind: cache(read) for kind in (str, int, bool)}
     return [readers.get(type(cell), read)(cell) for cell in cells]
-
-
-def _is_text(cell: Any) -> bool:
-    return type(cell) is str
 
 
 def of_gaps(kind: str, n: int) -> Array:
