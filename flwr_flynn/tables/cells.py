@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import cache
+from itertools import repeat
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -27,11 +28,11 @@ from flwr_flynn.tables.texts import (
     date_of,
     number_of,
     plain_date,
+    pointed,
     quantity_of,
 )
 
 T = TypeVar("T")
-_SWAPPED = str.maketrans(",.", ".,")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Gaps:
         if isinstance(cell, str):
             if as_name(cell).lower() in self.texts:
                 return True
+            if not self.numbers:
+                return False
             value, kind = number_of(cell.strip(), decimal)
             return kind != "b" and value in self.numbers
         if is_gap(cell):
@@ -147,24 +150,35 @@ class CellReader:
 
         This reads each alike, and much faster.
         """
-        gaps = self.gaps.numbers
-        is_swapped = self.decimal == ","
-
-        def number(cell: Any) -> float | None:
+        decimal = self.decimal
+        other_mark = ","
+        if decimal == ",":
+            other_mark = "."
+        numerals = []
+        for cell in cells:
+            if type(cell) is str:
+                # Most words are behind the digits, and to have them refused takes
+                # longer. Python allows _ between digits.
+                if not "" < cell < ":" or "_" in cell:
+                    cell = "nan"
+                elif other_mark in cell:
+                    cell = pointed(cell, decimal)
+            elif type(cell) is not float:
+                cell = "nan"
+            numerals.append(cell)
+        rest = iter(numerals)
+        if decimal == ",":
+            rest = map(str.replace, rest, repeat(","), repeat("."))
+        values: list[float] = []
+        while len(values) < len(cells):
             try:
-                if is_swapped:
-                    cell = cell.translate(_SWAPPED)
-                value = float(cell)
-                if gaps and value in gaps:
-                    return None
-                # Python allows _ between digits. Only a text can be asked for it.
-                if type(cell) is not float and "_" in cell:
-                    return None
-            except Exception:  # noqa: BLE001
-                return None
-            return value
-
-        return np.array([*map(number, cells)], np.float64)
+                values.extend(map(float, rest))
+            except (TypeError, ValueError):  # those in front of it are in the list
+                cell = cells[len(values)]
+                if type(cell) is not float:
+                    cell = math.nan
+                values.append(cell)
+        return self.gaps.blanked(np.array(values, np.float64))
 
 
 def each_once(read: Callable[[Any], T], cells: Iterable[Any]) -> list[T]:

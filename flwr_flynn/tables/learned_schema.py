@@ -67,11 +67,10 @@ def schema_of(
         else:
             in_schema.append(column)
     if not in_schema:
-        ids = [name for name in left_out if columns[name].kind == "id"]
-        unforced = [name for name in ids if name not in ignore]
-        if unforced:
+        ids = [name for name, why in left_out.items() if why == PERSONAL["id"]]
+        if ids:
             # A table of ids alone is rather one of measurements.
-            return schema_of(tables, ignore, unforced)
+            return schema_of(tables, ignore, [*keep, *ids])
         raise _no_column(left_out)
     known = [
         name

@@ -9,16 +9,25 @@ texts are read as others are, but for codes, such as 01, which stay texts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.tables.cells import CellReader, Gaps, missing
-from flwr_flynn.tables.texts import DATE_FORMATS, Numerals, date_of, proves
+from flwr_flynn.tables.texts import (
+    DATE_FORMATS,
+    Numerals,
+    date_of,
+    number_of,
+    pointed,
+    proves,
+)
 
 _DAY_FIRST = {"mm/dd/yyyy": "dd/mm/yyyy", "mm-dd-yyyy": "dd-mm-yyyy"}
 
@@ -194,20 +203,21 @@ class RawColumn:
     def _add_texts(self, texts: list[Any]) -> None:
         numbers = self._reader("number", self.decimal).at_once(texts)
         are_plain = ~np.isnan(numbers)
-        pairs = [*zip(texts, are_plain.tolist(), strict=True)]
-        plain = [text for text, is_plain in pairs if is_plain]
+        plain = [*compress(texts, are_plain.tolist())]
         if plain:
             some = numbers[are_plain]
             self.n_infinite += int(np.isinf(some).sum())
             self.numerals.add_numbers(some, len(some))
             if np.float64 not in self.types:
-                are_integers = int64_of(plain) is not None
-                self.types.add(np.int64 if are_integers else np.float64)
+                integers = int64_of(plain)
+                if integers is None:
+                    integers = int64_of([pointed(text, self.decimal) for text in plain])
+                self.types.add(np.float64 if integers is None else np.int64)
         if not self.decimal:
             for text in {*texts} - {None}:
                 marks = [mark for mark in ",." if proves(text.strip(), mark)]
                 self.proofs.update(marks)
-        others = Counter(text for text, is_plain in pairs if not is_plain)
+        others = Counter(compress(texts, (~are_plain).tolist()))
         for text, n_rows in others.items():
             self._add_text(text, n_rows)
 
@@ -220,6 +230,8 @@ class RawColumn:
         kind = self.numerals.add(text, n_rows, self.decimal)
         if kind:
             self.types.add({"b": np.bool_, "i": np.int64}.get(kind, np.float64))
+            if number_of(text, self.decimal)[0] in (math.inf, -math.inf):
+                self.n_infinite += n_rows
         elif text[:1].isdigit():
             forms: Sequence[str] = DATE_FORMATS
             if self.date_format:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -401,6 +402,16 @@ LARGEST = 2**23
 """Bytes of a schema file, at most: room for the drafts of files with thousands of
 columns."""
 
+_MOST_MARKS = 2**19
+"""Ends of lines, and marks of entries and values, of a schema file, at most: its parser
+takes long for each."""
+
+_DOTTED = re.compile(
+    r"""(?<![\w\\-])(?:([\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){32}""",
+    re.ASCII,
+)
+"""A key of many parts, for which the time of the parser grows with their square."""
+
 _TOP = ("label", "classes", "is-named", "ignore", "gap-texts", "column")
 
 
@@ -471,6 +482,13 @@ def parsed(text: str) -> Schema:
 
     Raises a `SchemaError`, a `ValueError` or a `RecursionError` for anything else.
     """
+    n_marks = sum(map(text.count, "\n=[,."))
+    if n_marks > _MOST_MARKS:
+        raise SchemaError(
+            "schema", f"at most {_MOST_MARKS} lines, entries and values", n_marks
+        )
+    if _DOTTED.search(text):
+        raise SchemaError("schema", "keys of one part", "a key of 32 parts or more")
     values = tomllib.loads(text.removeprefix("\ufeff"))
     unknown = sorted(set(values) - set(_TOP))
     if unknown:

@@ -118,8 +118,15 @@ class TableSummary:
 
         Raises a `SchemaError` for anything else.
         """
+        entries = None
+        if isinstance(values, Mapping):
+            entries = values.get("columns")
+        # Asked before anything is built.
+        if not isinstance(entries, list) or len(entries) > MOST_COLUMNS:
+            raise SchemaError(
+                "summary", f"a list of at most {MOST_COLUMNS} columns", "others"
+            )
         try:
-            entries = values["columns"]
             n_rows = values["n_rows"]
             is_named = values["is_named"]
             columns = {name: ColumnSummary(*rest) for name, *rest in entries}
@@ -129,7 +136,7 @@ class TableSummary:
                 }
             is_valid = (
                 all(summary.n_rows <= n_rows for summary in columns.values())
-                and len(columns) == len(entries) <= MOST_COLUMNS
+                and len(columns) == len(entries)
                 and _is_number(n_rows)
                 and isinstance(is_named, bool)
                 and all(

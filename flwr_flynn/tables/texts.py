@@ -13,6 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -116,29 +117,35 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
         if _SPACED.fullmatch(text.strip()):
             text = re.sub("[^-+0-9.,]", "", text)
     if "," in text or (decimal == "," and "." in text):
-        other = ","
-        if decimal == ",":
-            other = "."
-        if GROUPS[other].fullmatch(text.strip()):
-            text = text.replace(other, "")
-        elif decimal == "," and "," not in text:  # a point, but no groups
-            if not _POINT.fullmatch(text.strip()):
-                return (None, "")
-            return (float(text), "f")
-        text = text.replace(",", ".")
+        text = pointed(text, decimal)
     try:
         value = float(text)
     except ValueError:
         return None, ""
     if math.isnan(value):
         return None, ""
-    try:
-        is_int64 = -(2**63) <= int(text) < 2**63
-    except ValueError:
-        is_int64 = False
-    if is_int64:
-        return value, "i"
+    # Asked first, since the refusal of a fraction as an integer takes longer.
+    if value.is_integer():
+        with suppress(ValueError):
+            if -(2**63) <= int(text) < 2**63:
+                return value, "i"
     return value, "f"
+
+
+def pointed(text: str, decimal: str) -> str:
+    """A numeral with a point for the mark of decimals, and none between groups.
+
+    It is "" for one of which it is not known what a point means.
+    """
+    other = ","
+    if decimal == ",":
+        other = "."
+    if GROUPS[other].fullmatch(text.strip()):
+        return text.replace(other, "").replace(",", ".")
+    is_plain = decimal != "," or "," in text or _POINT.fullmatch(text.strip())
+    if not is_plain:
+        return ""
+    return text.replace(",", ".")
 
 
 def proves(text: str, mark: str) -> bool:

@@ -90,6 +90,45 @@ def test_numbers_that_are_read_at_once_are_those_of_the_slow_way(
         assert not reader.gaps.has(text, reader.decimal)
 
 
+NUMERALS = st.from_regex(
+    r"\s?[-+]?[0-9]{0,4}([.,' ][0-9]{0,4}){0,3}(e[-+]?[0-9])?\s?", fullmatch=True
+)
+
+
+@given(st.lists(NUMERALS | OBJECTS, max_size=9), st.sampled_from(READERS[:12]))
+@settings(max_examples=300)
+def test_numerals_between_any_cells_are_those_of_the_slow_way(
+    cells: list[Any], reader: CellReader
+) -> None:
+    values, good = reader.column(cells)
+    for cell, value, is_good, at_once in zip(
+        cells, values.tolist(), good.tolist(), reader.at_once(cells), strict=True
+    ):
+        np.testing.assert_equal((value, is_good), reader(cell))
+        if not math.isnan(at_once):
+            assert same(at_once.item(), reader(cell)[0])
+
+
+@given(
+    st.lists(st.tuples(OBJECTS, TEXTS, st.floats(), st.integers(-9, 9)), min_size=1),
+    st.permutations(range(4)),
+)
+def test_the_key_of_a_row_has_those_of_its_cells(
+    rows: list[tuple[Any, ...]], order: list[int]
+) -> None:
+    dtypes = (object, object, np.float64, np.int8)
+    columns: list[Any] = []
+    for values, dtype in zip(zip(*rows, strict=True), dtypes, strict=True):
+        column = np.empty(len(rows), dtype)
+        column[:] = [*values]
+        columns.append(column)
+    columns[1] = columns[1].tolist()
+    columns = [columns[place] for place in order]
+    for index, key in enumerate(row_keys(columns)):
+        cells = [row_keys([column[index : index + 1]])[0] for column in columns]
+        assert key == b"".join(cells)
+
+
 @given(
     st.lists(st.floats(width=32) | st.sampled_from([-9.0, 73412.0, 1.5, np.inf])),
     st.sampled_from([np.float32, np.float64, object]),

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
-from flwr_flynn.tables.schema import LARGEST, Schema, parsed, read_schema, to_toml
+from flwr_flynn.tables.schema import (
+    LARGEST,
+    MOST_COLUMNS,
+    Schema,
+    parsed,
+    read_schema,
+    to_toml,
+)
 from flwr_flynn.tables.table_summary import TableSummary
 from flwr_flynn.tables.texts import as_level, is_value
 from tests.raising import raises
@@ -139,6 +146,37 @@ def test_files_of_no_text_or_of_too_much_of_it_are_refused(
     assert parsed((CATEGORY % (b"'yes'", b"ja = 'yes'")).decode()).names == ("a",)
     with raises(SchemaError):
         read(content, tmp_path / "our.toml")
+
+
+COLUMN = "[[column]]\nname = '%d'\nkind = 'number'\n"
+DOTTED = ".".join("a" * 40)
+TOO_MANY = {
+    "columns": "".join(COLUMN % i for i in range(100_000)),
+    "keys": "\n".join(f"a{i}=1" for i in range(300_000)),
+    "numbers": f"a = [{'1,' * 600_000}]",
+    "dots": f"{DOTTED} = 1",
+    "dots of a table": f"[{DOTTED}]",
+    "dots in a table": f"x = {{ b = 1, {DOTTED} = 1 }}",
+    "quoted dots": "x = 1\n" + " . ".join(['"\\""', "'\"'", "a"] * 15) + " = 1",
+}
+
+
+@pytest.mark.parametrize("text", TOO_MANY.values(), ids=TOO_MANY)
+def test_files_that_take_long_are_refused_before_they_are_parsed(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("it was parsed"))
+    with raises(SchemaError, field="schema"):
+        parsed(text)
+
+
+def test_the_largest_schema_and_levels_with_dots_are_taken() -> None:
+    full = COLUMN + "low = 0.0\nhigh = 1.5 # public\nunit = 'm'\ngap-texts = ['x']\n\n"
+    text = "".join(full % i for i in range(MOST_COLUMNS))
+    assert len(parsed(text).columns) == MOST_COLUMNS
+    levels = ["1.2.840.10008.5.1.4.1.1.88.1.2.3.4.5", *(f"{i}.5" for i in range(999))]
+    column = Column("a", "category", levels)
+    assert parsed(to_toml(Schema([column]))).columns == (column,)
 
 
 @given(st.binary(max_size=200) | st.text().map(str.encode))

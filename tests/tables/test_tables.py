@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from flwr_flynn.errors import DataError, SchemaError
+from flwr_flynn.tables import table_summary
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.learned_schema import schema_of
@@ -332,6 +333,40 @@ def test_summaries_of_a_split_add_to_that_of_all_rows(case):
     for name, column in whole.columns.items():
         assert total.columns[name].levels == column.levels
     assert TableSummary.from_dict(json.loads(json.dumps(total.to_dict()))) == total
+
+
+IDS = np.arange(100.0) * 7919 % 100
+
+
+@pytest.mark.parametrize(
+    ("names", "ignore", "keep", "reason"),
+    [
+        (["a\x1b[2J"], (), (), "not printable"),
+        (["a\x1b[2J"], (), ["a\x1b[2J"], "not printable"),
+        (["a\x1b[2J", "b"], ["B"], ["a\x1b[2J"], "ignored"),
+        (["ID"], ["id"], (), "ignored"),
+        (["a", "b"], (), (), "only 100 of 200 rows have it"),
+    ],
+)
+def test_ids_that_cannot_be_kept_either_are_refused(names, ignore, keep, reason):
+    parts = [TableSummary.of(Table([name], [IDS])) for name in names]
+    if ignore:
+        parts = [TableSummary.of(Table(names, [IDS] * len(names)))]
+    with raises(SchemaError, field="columns") as caught:
+        schema_of(reduce(add, parts), ignore, keep)
+    assert reason in caught.value.got
+
+
+def test_a_reply_of_too_many_columns_is_refused_before_they_are_built(monkeypatch):
+    def built(*_):
+        raise AssertionError
+
+    entries = [[str(i), 1, {}, 1, {}] for i in range(2**14 + 1)]
+    monkeypatch.setattr(table_summary, "ColumnSummary", built)
+    for columns in (entries, {}, "a"):
+        values = {"columns": columns, "n_rows": 1, "is_named": True}
+        with raises(SchemaError, field="summary", got="others"):
+            TableSummary.from_dict(values)
 
 
 def test_few_rows_are_not_told():

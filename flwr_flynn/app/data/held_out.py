@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.tables.cells import CellReader
+from flwr_flynn.tables.cells import CellReader, each_once
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
@@ -79,12 +79,22 @@ def row_keys(
     if names is not None:
         order = sorted(range(len(columns)), key=names.__getitem__)
         columns = [columns[index] for index in order]
-    return [*map(b"".join, zip(*map(_keys, columns), strict=True))]
+    runs: list[list[Cells]] = []
+    was_typed = False
+    for column in columns:
+        is_typed = isinstance(column, np.ndarray) and column.dtype.kind in "biuf"
+        # Numbers of a type are no texts, and as one they are read faster.
+        if is_typed and was_typed:
+            runs[-1].append(column)
+        else:
+            runs.append([column])
+        was_typed = is_typed
+    return [*map(b"".join, zip(*map(_keys, runs), strict=True))]
 
 
 def id_keys(ids: Cells) -> list[bytes]:
     """The key of each id: that of a cell, or the digits of a very long integer."""
-    keys = _keys(ids)
+    keys = _keys([ids])
     for index, cell in enumerate(in_list(ids)):
         if isinstance(cell, bytes):
             text = cell.decode("utf-8", "replace").strip()
@@ -102,15 +112,26 @@ def _is_long(text: str) -> bool:
     )
 
 
-def _keys(column: Cells) -> list[bytes]:
-    """A key for each value: 8 bytes of a number or a gap, the text of anything else."""
-    numbers, good = _READER.column(column)
+def _keys(columns: Sequence[Cells]) -> list[bytes]:
+    """A key for each row of one column, or of some that are numbers alone.
+
+    It has 8 bytes of a number or a gap, the text of anything else.
+    """
+    numbers = np.empty((len(columns[0]), len(columns)), "<f8")
+    for place, column in enumerate(columns):
+        numbers[:, place], good = _READER.column(column)
     # There is one NaN and no -0.0.
-    numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0).astype("<f8")
-    keys: list[bytes] = numbers.view("V8").tolist()
-    for index in np.flatnonzero(~good).tolist():
-        value = column[index]
-        if isinstance(value, bytes):
-            value = value.decode("utf-8", "replace")
-        keys[index] = f"{str(value).strip()}\x1f".encode("utf-8", "surrogatepass")
+    numbers += 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    keys: list[bytes] = numbers.view(f"V{8 * len(columns)}")[:, 0].tolist()
+    others = np.flatnonzero(~good).tolist()
+    texts = each_once(_text_key, [column[index] for index in others])
+    for index, text in zip(others, texts, strict=True):
+        keys[index] = text
     return keys
+
+
+def _text_key(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    return f"{str(value).strip()}\x1f".encode("utf-8", "surrogatepass")
