@@ -78,7 +78,7 @@ def tally_of(request: Request[Any], max_examples: int | None = None) -> Tally[An
     """The server's side of a request, with the defaults of its phase."""
     if isinstance(request, CountsRequest | WithdrawRequest | UpdateRequest):
         return CountsTally(request, request.run, max_examples)
-    if isinstance(request, ColumnsRequest):
+    if type(request) is ColumnsRequest:
         return ColumnsTally(request, max_examples)
     if isinstance(request, EvaluationRequest):
         groups = subgroup_names(request.run.feature_names, request.group)

@@ -61,7 +61,6 @@ from flwr_flynn.federated.views import View
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import Tables
 from flwr_flynn.tables.schema import Schema
 
 _BINS_CONTENT = "samples in bins of the columns"
@@ -298,16 +297,15 @@ gaps."""
 
 
 @register
-@dataclass(frozen=True, eq=False)
-class BinsRequest(Request[Tables]):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BinsRequest(ColumnsRequest):
     """Ask for the number of samples in bins of the columns, never in clear.
 
     They are the samples of all classes together, or of each. `cuts` are the first keys
     of the bins, ascending, each behind the index of its column, see
-    `ColumnHistograms.table`.
+    `ColumnHistograms.table`. The sum is histograms as if all of a bin had one value.
     """
 
-    columns: ColumnsRequest
     cuts: Integers
     by_class: bool
     bound: int | None = None
@@ -318,13 +316,9 @@ class BinsRequest(Request[Tables]):
         "by_class": Entry(bool),
     }
 
-    @property
-    def features(self) -> Features:
-        return self.columns.features
-
     def to_config(self) -> dict[str, Scalar]:
         return {
-            **self.columns.to_config(),
+            **super().to_config(),
             key("bound"): json.dumps(self.bound),
             key("by_class"): self.by_class,
         }
@@ -350,24 +344,19 @@ class BinsRequest(Request[Tables]):
             raise PayloadError(
                 "bins", "cuts that ascend, with the lowest key of each column", "others"
             )
-        return cls(columns, cuts, config["by_class"], bound)
-
-    def measured(self, view: View) -> Measured[Tables]:
-        columns = self.columns
-        histograms = _histograms(view, columns.n_features, columns.classes)
-        table = histograms.table(self.cuts, self.by_class)
-        return Measured(Tables((table,)), histograms.n_examples)
+        return cls(**vars(columns), cuts=cuts, by_class=config["by_class"], bound=bound)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = 1
         if self.by_class:
-            n_classes = len(self.columns.classes)
+            n_classes = len(self.classes)
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
 
-    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        # An error if there are none with these samples in the bins.
-        ColumnHistograms.of_table(self.columns.n_features, self.cuts, parts[0])
-        return Tables(tuple(parts))
+    def parts(self, statistic: ColumnHistograms) -> list[Array]:
+        return [statistic.table(self.cuts, self.by_class)]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
+        return ColumnHistograms.of_table(self.n_features, self.cuts, parts[0])
 
 
 def _first_keys(n_features: int) -> Integers:
@@ -385,7 +374,7 @@ def _equal_cuts(n_features: int, with_gaps: bool) -> Integers:
     return cuts
 
 
-def _ask(state: RunState, context: Context, before: str) -> Tally[Tables]:
+def _ask(state: RunState, context: Context, before: str) -> Tally[ColumnHistograms]:
     """The request for the bins that the phase `before` led to.
 
     Without such a phase the bins have equal widths.
@@ -396,29 +385,27 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[Tables]:
     else:
         with_gaps = isinstance(columns.feature_names, Schema)
         cuts = _equal_cuts(columns.n_features, with_gaps)
-    by_class = before == _LAST_SPLIT
-    return Tally(BinsRequest(columns, cuts, by_class, context.options.secure_bound))
+    bins = BinsRequest(
+        **vars(columns),
+        cuts=cuts,
+        by_class=before == _LAST_SPLIT,
+        bound=context.options.secure_bound,
+    )
+    return Tally(bins)
 
 
 def _split(
-    state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int
+    state: RunState,
+    batch: Batch[ColumnHistograms],
+    context: Context,
+    name: str,
+    n_parts: int,
 ) -> RunState:
     """The state with finer cuts, as the result of the phase of this name."""
     cuts = context.request.cuts
-    n_features = context.request.columns.n_features
-    histograms = ColumnHistograms.of_table(n_features, cuts, batch.total.tables[0])
-    if histograms.n_examples:
-        cuts = histograms.finer(cuts, n_parts)
+    if batch.total.n_examples:
+        cuts = batch.total.finer(cuts, n_parts)
     return state.with_result(name, cuts)
-
-
-def _fold(state: RunState, batch: Batch[Any], context: Context) -> RunState:
-    """The state with the specs that follow from the samples of each class in the bins."""
-    n_features = context.request.columns.n_features
-    histograms = ColumnHistograms.of_table(
-        n_features, context.request.cuts, batch.total.tables[0]
-    )
-    return fold(state, replace(batch, total=histograms), context)
 
 
 def _bins_phases() -> list[Phase]:
@@ -430,7 +417,7 @@ def _bins_phases() -> list[Phase]:
         split = partial(_split, name=name, n_parts=n_parts)
         phases.append(_bins_phase(name, before, split))
         before = name
-    return [*phases, _bins_phase(COLUMNS.name, before, _fold)]
+    return [*phases, _bins_phase(COLUMNS.name, before, fold)]
 
 
 def _bins_phase(
