@@ -23,6 +23,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,14 +41,12 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
     Entry,
-    Reply,
     Scalar,
     key,
     refusing,
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
-from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import (
     NAMES,
     announced_bound,
@@ -56,7 +55,7 @@ from flwr_flynn.federated.run_spec import (
     names_to_json,
 )
 from flwr_flynn.federated.samples import Features, checked_names
-from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
 from flwr_flynn.federated.views import View
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs
@@ -125,7 +124,24 @@ class ColumnsRequest(Request[ColumnHistograms]):
         return cls(n_features, classes, names)
 
     def measured(self, view: View) -> Measured[ColumnHistograms]:
-        histograms = _histograms(view, self.n_features, self.classes)
+        """The histograms of the party's samples, in groups of at least its floor."""
+        n_features = self.n_features
+        X, codes = view.labelled(partial(codes_of, self.classes), n_features)
+        n_values = X.shape[0] * n_features
+        view.options.check_memory(
+            _CELL_BYTES * min(n_values, _MOST_CELLS),
+            f"histograms of {n_features} columns",
+            False,
+        )
+        histograms = ColumnHistograms.from_data(
+            X, codes, len(self.classes), view.options.min_examples
+        )
+        if len(histograms.cells) > _MOST_CELLS:
+            raise PayloadError(
+                "histograms",
+                f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
+                "more",
+            )
         return Measured(histograms, histograms.n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -166,29 +182,6 @@ class ColumnsRequest(Request[ColumnHistograms]):
             raise PayloadError("histograms", error.expected, error.got) from None
 
 
-def _histograms(
-    view: View, n_features: int, classes: Sequence[Label]
-) -> ColumnHistograms:
-    """The histograms of the party's samples, in groups of at least its floor."""
-    X, codes = view.labelled(partial(codes_of, classes), n_features)
-    n_values = X.shape[0] * n_features
-    view.options.check_memory(
-        _CELL_BYTES * min(n_values, _MOST_CELLS),
-        f"histograms of {n_features} columns",
-        False,
-    )
-    histograms = ColumnHistograms.from_data(
-        X, codes, len(classes), view.options.min_examples
-    )
-    if len(histograms.cells) > _MOST_CELLS:
-        raise PayloadError(
-            "histograms",
-            f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
-            "more",
-        )
-    return histograms
-
-
 def memory_of_sums(n_features: int, n_classes: int) -> int:
     """Bytes that the sums of rows take, samples not included."""
     return 16 * n_classes * n_features
@@ -214,34 +207,18 @@ def memory_of_total(
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnsTally(Tally[ColumnHistograms]):
+class ColumnsTally(AnnouncedTally[ColumnHistograms]):
     """Histograms that are added up."""
 
-    max_examples: int | None = None
-    """Samples of a party, at most; by default a 1024th of the capacity."""
-
+    what = "histograms"
     capacity = 2**60
     largest = 2**63 - 1  # that of gaps, which do not add
 
-    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced = reply.announced
-        most = self.max_examples or self.capacity // 1024
-        if announced > most:
-            raise PayloadError("histograms", f"at most {most} examples", announced)
-        return Sizes(announced, announced)
-
-    def check(self, statistic: ColumnHistograms, sizes: Sizes) -> None:
-        n_examples = self.load(statistic)
-        if n_examples != sizes.total:
-            raise PayloadError(
-                "histograms", f"{sizes.total} examples as announced", n_examples
-            )
+    def load(self, statistic: ColumnHistograms) -> int:
+        return statistic.n_examples
 
     def facts(self, statistic: ColumnHistograms, n_before: int) -> Facts:
         return Facts(statistic.n_per_class)
-
-    def load(self, statistic: ColumnHistograms) -> int:
-        return sum(statistic.n_per_class.tolist())
 
 
 @dataclass(frozen=True)
@@ -290,6 +267,9 @@ COLUMNS = Phase("columns", TRAIN, _tally, fold, derives_specs=True, content=_CON
 
 SPLITS = (1024, 128, 32, 32, 32)
 """Parts that a bin is split into: 2**KEY_BITS of them in the end."""
+
+_SPLITTING = [f"bins {number}" for number, _ in enumerate(SPLITS, 1)]
+"""Names of the phases that split bins."""
 
 MOST_BINS = 4609
 """Bins of a column: 34 quantiles in bins of 128 parts, what is between them, and the
@@ -388,7 +368,7 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[ColumnHistogra
     bins = BinsRequest(
         **vars(columns),
         cuts=cuts,
-        by_class=before == _LAST_SPLIT,
+        by_class=before == _SPLITTING[-1],
         bound=context.options.secure_bound,
     )
     return Tally(bins)
@@ -410,29 +390,23 @@ def _split(
 
 def _bins_phases() -> list[Phase]:
     """Phases that split bins, and the one that counts the samples of each class."""
-    phases = []
-    before = ""
-    for number, n_parts in enumerate((*SPLITS[1:], 1), 1):
-        name = f"bins {number}"
-        split = partial(_split, name=name, n_parts=n_parts)
-        phases.append(_bins_phase(name, before, split))
-        before = name
-    return [*phases, _bins_phase(COLUMNS.name, before, fold)]
+    folds: dict[str, Callable[[RunState, Batch[Any], Context], RunState]] = {
+        name: partial(_split, name=name, n_parts=n_parts)
+        for name, n_parts in zip(_SPLITTING, (*SPLITS[1:], 1), strict=True)
+    }
+    folds[COLUMNS.name] = fold
+    return [
+        replace(
+            COLUMNS,
+            name=name,
+            tally=partial(_ask, before=before),
+            fold=folds[name],
+            content=_BINS_CONTENT,
+        )
+        for before, name in pairwise(["", *folds])
+    ]
 
 
-def _bins_phase(
-    name: str, before: str, fold: Callable[[RunState, Batch[Any], Context], RunState]
-) -> Phase:
-    return replace(
-        COLUMNS,
-        name=name,
-        tally=partial(_ask, before=before),
-        fold=fold,
-        content=_BINS_CONTENT,
-    )
-
-
-_LAST_SPLIT = f"bins {len(SPLITS)}"
 BINS = _bins_phases()
 
 
