@@ -199,7 +199,8 @@ class RunSpec:
         if self.class_weight is not None:
             config[key("class_weight")] = self.class_weight
         if self.feature_names is not None:
-            config[key("feature_names")] = names_to_json(self.feature_names)
+            names = json.dumps(self.feature_names, default=Schema.to_dict)
+            config[key("feature_names")] = names
         if self.mechanism is not None:
             config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
         if self.bound is not None:
@@ -216,8 +217,9 @@ class RunSpec:
         """
         terms: object = self.classes
         if self.feature_names is not None:
-            terms = [self.classes, _jsonable(self.feature_names)]
-        return hashlib.sha256(json.dumps(terms).encode()).hexdigest()
+            terms = [self.classes, self.feature_names]
+        text = json.dumps(terms, default=Schema.to_dict)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
@@ -265,17 +267,6 @@ def features_of(names: Sequence[str] | Schema | None) -> Features:
     if isinstance(names, Schema):
         return names
     return tuple(names or ())
-
-
-def names_to_json(names: Sequence[str] | Schema) -> str:
-    """Names of features, or a schema, as a config entry."""
-    return json.dumps(_jsonable(names))
-
-
-def _jsonable(names: Sequence[str] | Schema) -> object:
-    if isinstance(names, Schema):
-        return names.to_dict()
-    return names
 
 
 def announced_names(config: Config) -> Features | None:

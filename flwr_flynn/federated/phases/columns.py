@@ -52,7 +52,6 @@ from flwr_flynn.federated.run_spec import (
     announced_bound,
     announced_names,
     features_of,
-    names_to_json,
 )
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
@@ -105,7 +104,8 @@ class ColumnsRequest(Request[ColumnHistograms]):
             key("classes"): json.dumps(self.classes),
         }
         if self.feature_names is not None:
-            config[key("feature_names")] = names_to_json(self.feature_names)
+            names = json.dumps(self.feature_names, default=Schema.to_dict)
+            config[key("feature_names")] = names
         return config
 
     @classmethod
