@@ -88,15 +88,16 @@ class CountsChange(Additive):
     @property
     def described(self) -> Entries:
         """Samples, None with noise, and SHA-256 of the counts before and now."""
-        described: dict[str, object] = {"before": None, "now": None}
-        for name, counts in (("before", self.before), ("now", self.now)):
-            if counts is not None:
-                n_examples = None
-                if not counts.parts[0].noise:
-                    n_examples = counts.parts[0].n_examples
-                sha256 = [*counts.sha256]
-                described[name] = {"examples": n_examples, "sha256": sha256}
-        return described
+        return {"before": _described(self.before), "now": _described(self.now)}
+
+
+def _described(counts: CountsOfSpecs | None) -> Entries | None:
+    if counts is None:
+        return None
+    n_examples = None
+    if not counts.parts[0].noise:
+        n_examples = counts.parts[0].n_examples
+    return {"examples": n_examples, "sha256": [*counts.sha256]}
 
 
 AnyCounts = CountsOfSpecs | CountsChange
@@ -216,10 +217,7 @@ class WithdrawRequest(_OfCounts[CountsChange]):
 
     def measured(self, view: View) -> Measured[CountsChange]:
         change = CountsChange(_counts_of(self.run, view, recall=True))
-        described = None
-        if not self.run.is_secure:
-            described = change.described
-        return Measured(change, _announced(change.before), described)
+        return Measured(change, _announced(change.before), change.described)
 
 
 @register
