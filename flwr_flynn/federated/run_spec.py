@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy.typing as npt
 
@@ -124,7 +125,7 @@ class RunSpec:
     @property
     def features(self) -> Features:
         """Names of the features, or their schema; () without."""
-        return features_of(self.feature_names)
+        return cast(Features, self.feature_names or ())
 
     @property
     def mode(self) -> str:
@@ -260,13 +261,6 @@ def announced_bound(config: Config) -> int:
     with refusing(key("bound")):
         check_bound(bound)
     return int(bound)
-
-
-def features_of(names: Sequence[str] | Schema | None) -> Features:
-    """Names of features as a tuple, or the schema; () without."""
-    if isinstance(names, Schema):
-        return names
-    return tuple(names or ())
 
 
 def announced_names(config: Config) -> Features | None:

@@ -51,7 +51,6 @@ from flwr_flynn.federated.run_spec import (
     NAMES,
     announced_bound,
     announced_names,
-    features_of,
 )
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
@@ -85,7 +84,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
 
     n_features: int
     classes: Sequence[Label]
-    feature_names: Sequence[str] | Schema | None = None
+    features: Features = ()
 
     phase = "columns"
     sentence = (
@@ -94,17 +93,13 @@ class ColumnsRequest(Request[ColumnHistograms]):
     )
     entries = _COLUMN_ENTRIES
 
-    @property
-    def features(self) -> Features:
-        return features_of(self.feature_names)
-
     def to_config(self) -> dict[str, Scalar]:
         config: dict[str, Scalar] = {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
         }
-        if self.feature_names is not None:
-            names = json.dumps(self.feature_names, default=Schema.to_dict)
+        if self.features:
+            names = json.dumps(self.features, default=Schema.to_dict)
             config[key("feature_names")] = names
         return config
 
@@ -121,7 +116,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
         needed = memory_of_sums(n_features, len(classes))
         what = f"histograms of {n_features} columns, {len(classes)} classes"
         options.check_memory(needed, what)
-        return cls(n_features, classes, names)
+        return cls(n_features, classes, names or ())
 
     def measured(self, view: View) -> Measured[ColumnHistograms]:
         """The histograms of the party's samples, in groups of at least its floor."""
@@ -246,7 +241,7 @@ def request_of(state: RunState, context: Context) -> ColumnsRequest:
     """The request for the columns as they are, in clear."""
     run = state.run_spec
     n_features = plan_of(state, context).n_features
-    return ColumnsRequest(n_features, run.classes, run.feature_names)
+    return ColumnsRequest(n_features, run.classes, run.features)
 
 
 def _tally(state: RunState, context: Context) -> ColumnsTally:
@@ -363,7 +358,7 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[ColumnHistogra
     if before:
         cuts = state.results[before]
     else:
-        with_gaps = isinstance(columns.feature_names, Schema)
+        with_gaps = isinstance(columns.features, Schema)
         cuts = _equal_cuts(columns.n_features, with_gaps)
     bins = BinsRequest(
         **vars(columns),
