@@ -48,7 +48,6 @@ from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PHASE, VERSION, Reply,
 from flwr_flynn.federated.reply_fields import to_arrays
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
@@ -77,12 +76,11 @@ def make(**changes: Any) -> RunOptions:
 def tally_of(request: Request[Any], max_examples: int | None = None) -> Tally[Any]:
     """The server's side of a request, with the defaults of its phase."""
     if isinstance(request, CountsRequest | WithdrawRequest | UpdateRequest):
-        return CountsTally(request, request.run, max_examples)
-    if isinstance(request, ColumnsRequest):
+        return CountsTally(request, max_examples)
+    if type(request) is ColumnsRequest:
         return ColumnsTally(request, max_examples)
     if isinstance(request, EvaluationRequest):
-        groups = subgroup_names(request.run.feature_names, request.group)
-        return EvaluationTally(request, len(groups), request.tries)
+        return EvaluationTally(request)
     kinds = {SchemaRequest: SchemaTally, GramRequest: GramTally}
     return kinds.get(type(request), Tally)(request)
 

@@ -52,6 +52,7 @@ _COUNTS = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3)
 _READOUT = ScoringRule("balanced", 0.5, 1.0)
 
 _COLUMNS = ColumnsRequest(4, CLASSES)
+_BINS = {**vars(_COLUMNS), "cuts": np.arange(4) << KEY_BITS, "bound": _BOUND}
 
 _EVALUATION = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,))
 
@@ -61,8 +62,8 @@ FITS: dict[str, Request[Any]] = {
     "noisy": CountsRequest(NOISY),
     "secure exact": CountsRequest(SECURE),
     "secure share": CountsRequest(SHARED),
-    "secure bins": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, False, _BOUND),
-    "secure columns": BinsRequest(_COLUMNS, np.arange(4) << KEY_BITS, True, _BOUND),
+    "secure bins": BinsRequest(**_BINS, by_class=False),
+    "secure columns": BinsRequest(**_BINS, by_class=True),
     "secure candidates": SelectionRequest(
         SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
     ),

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +63,22 @@ def recorder(
     def record(disclosure: Disclosure) -> None:
         line = disclosure.to_json(run=str(run_id), **rows).encode() + b"\n"
         is_new = not path.exists()
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            if os.fstat(descriptor).st_size:
-                os.lseek(descriptor, -1, os.SEEK_END)
+        # Unbuffered, so that a line is one write of the system.
+        for_owner = partial(os.open, mode=0o600)
+        with open(path, "a+b", buffering=0, opener=for_owner) as stream:
+            if stream.seek(0, os.SEEK_END):
+                stream.seek(-1, os.SEEK_END)
                 # A process may have been killed within its last line.
-                if os.read(descriptor, 1) != b"\n":
+                if stream.read(1) != b"\n":
                     line = b"\n" + line
-            if os.write(descriptor, line) != len(line):
+            if stream.write(line) != len(line):
                 raise OSError("a line was cut off")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            os.fsync(stream.fileno())
         if is_new:
             settle(path.parent)
         try:
-            with writing(path.with_suffix(".html"), 0o600) as stream:
-                stream.write(page(lines(path, _MOST_BYTES), path.name).encode())
+            with writing(path.with_suffix(".html"), 0o600) as html:
+                html.write(page(lines(path, _MOST_BYTES), path.name).encode())
         except Exception as error:  # noqa: BLE001 - the line is written, and the page may wait
             log(
                 logging.WARNING,

@@ -184,7 +184,6 @@ def _options_of_new(
         "ignore": config.names("ignore"),
         "keep": config.names("keep"),
         "class_weight": config.class_weight or None,
-        "secure_bound": None,
         "min_parties": n_needed,
         "rule": config.rule,
     }
@@ -195,7 +194,7 @@ def _options_of_saved(
 ) -> dict[str, Any]:
     """Options of the strategy for a federation that exists."""
     if parties is None:
-        _require(config, "min_available")
+        _require(config)
     elif config.action == "update":
         expected = "another in a simulation, whose samples do not change"
         raise config.refused("action", expected)
@@ -242,9 +241,12 @@ _ASKED = {
 """Settings that a server which sees no data must be given, with an example of each."""
 
 
-def _require(config: RunConfig, *names: str, **given: object) -> None:
-    """Refuse a run for all settings together that are missing."""
-    settings = {name: getattr(config, name) for name in names} | given
+def _require(config: RunConfig, **needed: object) -> None:
+    """Refuse a run for all settings together that are missing.
+
+    They are the parties to wait for, and those `needed` beside.
+    """
+    settings = {"min_available": config.min_available, **needed}
     missing = [name for name in _ASKED if name in settings and not settings[name]]
     if missing:
         keys = ", ".join(map(key_of, missing))
@@ -351,32 +353,35 @@ def _learns(config: RunConfig) -> bool:
     return config.resolved().scaling == "auto" and not config.secure
 
 
+def _n_numbers(schema: Schema | None, learns: bool, n_columns: int) -> int:
+    """Numbers of a row."""
+    if schema is not None:
+        return schema.width
+    if learns:
+        return _UNKNOWN
+    return n_columns
+
+
 def _announced(config: RunConfig) -> Data:
     """The data of a deployment by its settings."""
     schema = own_schema(config)
-    names = config.names("feature_names") or None
+    names = config.names("feature_names")
+    n_columns = len(names) or config.n_features
     classes = config.class_list()
     if schema is not None and not classes:
         classes = list(schema.classes)
-    is_described = schema is not None or names or config.n_features
+    is_described = schema is not None or n_columns
     learns = config.schema == "learn" or (not is_described and _learns(config))
-    if schema is not None:
-        n_features = schema.width
-    elif names:
-        n_features = len(names)
-    else:
-        n_features = config.n_features
-    if learns and not n_features:
-        n_features = _UNKNOWN
+    n_features = _n_numbers(schema, learns, n_columns)
     needed: dict[str, object] = {"n_features": n_features, "classes": classes}
     if config.is_private:
         needed["n_examples"] = config.n_examples
         needed["ranges"] = schema or config.ranges or config.center or config.scale
-    _require(config, "min_available", **needed)
+    _require(config, **needed)
     if config.noise != "opendp":
         raise ConfigError("run-config noise", "opendp in a deployment", config.noise)
     plan = config.plan(n_features, config.n_examples or None, len(classes))
-    return Data(plan, classes, schema or names, learns)
+    return Data(plan, classes, schema or names or None, learns)
 
 
 def _simulated(config: RunConfig, parties: int) -> Data:
@@ -411,13 +416,9 @@ def _simulated(config: RunConfig, parties: int) -> Data:
         )
         raise config.refused("schema", expected, config.schema or "none")
     features = schema or dataset.feature_names
-    if schema is not None:
-        n_features = schema.width
-    elif learns:
-        n_features = _UNKNOWN
+    if learns:
         features = None
-    else:
-        n_features = dataset.X.shape[1]
+    n_features = _n_numbers(schema, learns, dataset.X.shape[1])
     plan = config.plan(n_features, datasets.n_training(config), len(dataset.classes))
     return Data(plan, dataset.classes, features, learns)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cached_property
 
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.private_rows import GivenRows, RowReader
@@ -29,26 +30,24 @@ class Loader:
 
     def __init__(self, source: Samples | RowReader | Load) -> None:
         self.source = source
-        self._rows: RowReader | None = None
         self._last: tuple[Features, Samples] | None = None
 
+    @cached_property
     def rows(self) -> RowReader:
         """The rows of a private party, loaded whatever is asked for.
 
         Any row may be why that fails, so that the error is `Withheld`.
         """
-        if self._rows is None:
-            try:
-                loaded = self.source
-                if callable(loaded):
-                    loaded = loaded(())
-                if not isinstance(loaded, RowReader):
-                    loaded = GivenRows(loaded)
-            except Exception as error:
-                log.error("FlyNN: loading samples failed", exc_info=error)
-                raise Withheld("loading failed at this party") from None
-            self._rows = loaded
-        return self._rows
+        try:
+            loaded = self.source
+            if callable(loaded):
+                loaded = loaded(())
+            if not isinstance(loaded, RowReader):
+                loaded = GivenRows(loaded)
+        except Exception as error:
+            log.error("FlyNN: loading samples failed", exc_info=error)
+            raise Withheld("loading failed at this party") from None
+        return loaded
 
     def raw(self, features: Features = ()) -> Samples:
         """Samples as they were given, or loaded by the names of features or a schema."""

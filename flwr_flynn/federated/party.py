@@ -35,8 +35,8 @@ from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_bytes
 from flwr_flynn.federated.loader import Load, Loader
-from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
+from flwr_flynn.federated.party_options import decide
 from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import (
     EXACT,
@@ -140,28 +140,23 @@ class Party:
 
     def _granted(self, request: Request[Any]) -> View:
         """The view of the samples for a request, if the party answers it."""
-        asked = Asked(
-            request.discloses,
-            request.phase,
-            request.is_withdrawal,
-            request.consent,
-        )
-        if asked.kind == SECURE and request.bound is None:
+        discloses = request.discloses
+        if discloses == SECURE and request.bound is None:
             raise PayloadError(
                 "bound",
-                f"the bound of a secure sum, for phase {asked.phase}",
+                f"the bound of a secure sum, for phase {request.phase}",
                 "nothing",
             )
-        decide(self.options, asked)
+        decide(self.options, request)
         if request.bound is not None:
             self.mask(request.bound, None)
-        if asked.kind != NOTHING:
+        if discloses != NOTHING:
             self.options.check_memory(*request.layout.memory)
         view = View
         if self.options.budget is not None:
             view = PrivateView
         features = request.features
-        return view(self.loader, self.options, asked.kind, features, self.mask)
+        return view(self.loader, self.options, discloses, features, self.mask)
 
     def decline(self, reason: str, entries: Entries, channel: str) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError, with_rows
@@ -135,15 +135,17 @@ class PartyOptions:
         raise with_rows(error, text)
 
 
-class Asked(NamedTuple):
+class Asked(Protocol):
     """Facts of a request by which it is answered or refused."""
 
-    kind: str
-    """What an answer discloses, see `protocol`."""
-    phase: str
-    is_withdrawal: bool = False
-    consent: str = ""
+    phase: ClassVar[str]
+    is_withdrawal: ClassVar[bool]
+    consent: ClassVar[str]
     """Name of an option that must be set for an answer in clear."""
+
+    @property
+    def discloses(self) -> str:
+        """Kind of what an answer discloses, see `protocol`."""
 
 
 def decide(options: PartyOptions, asked: Asked) -> None:
@@ -151,7 +153,7 @@ def decide(options: PartyOptions, asked: Asked) -> None:
 
     Nothing else has a part in it: no sample, and no earlier request.
     """
-    kind = asked.kind
+    kind = asked.discloses
     if kind not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
         raise ConfigError(
             "discloses", "a kind of disclosure that this party knows", kind

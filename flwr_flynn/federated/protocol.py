@@ -124,8 +124,10 @@ Declared = Mapping[str, Entry]
 """Entries that a request declares, by their names without the prefix."""
 
 
-class Config:
+class Config(dict[str, Any]):
     """Declared entries of a request as it arrived, of their types and within bounds.
+
+    They are by their names without the prefix.
 
     A `PayloadError` refuses one that is missing or beyond its bound, and a key of this
     package that is not declared. Other keys are the user's, and are not looked at.
@@ -146,23 +148,10 @@ class Config:
         for full_name, name in names.items():
             if full_name in entries or declared[name].is_needed:
                 declared[name].check(full_name, entries.get(full_name))
-        self._values = {name: entries.get(key(name)) for name in declared}
+                self[name] = entries[full_name]
 
-    def __contains__(self, name: str) -> bool:
-        return self._values[name] is not None
-
-    def __getitem__(self, name: str) -> Any:
-        """The value of a declared entry."""
-        value = self._values[name]
-        if value is None:
-            raise PayloadError(key(name), "a value", "nothing")
-        return value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a declared entry, or the default without one."""
-        if name in self:
-            return self._values[name]
-        return default
+    def __missing__(self, name: str) -> Any:
+        raise PayloadError(key(name), "a value", "nothing")
 
     def json(self, name: str) -> Any:
         """The value that a text holds as JSON."""

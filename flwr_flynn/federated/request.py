@@ -178,6 +178,7 @@ class Request(ABC, Generic[S]):
                     "more",
                 )
             n_announced = NOISY_EXAMPLES
+            change = None
         arrays = self.layout.packed(self.parts(statistic))
         return Answer(arrays, n_announced, change=change)
 

@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy.typing as npt
 
@@ -124,7 +125,7 @@ class RunSpec:
     @property
     def features(self) -> Features:
         """Names of the features, or their schema; () without."""
-        return features_of(self.feature_names)
+        return cast(Features, self.feature_names or ())
 
     @property
     def mode(self) -> str:
@@ -199,7 +200,8 @@ class RunSpec:
         if self.class_weight is not None:
             config[key("class_weight")] = self.class_weight
         if self.feature_names is not None:
-            config[key("feature_names")] = names_to_json(self.feature_names)
+            names = json.dumps(self.feature_names, default=Schema.to_dict)
+            config[key("feature_names")] = names
         if self.mechanism is not None:
             config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
         if self.bound is not None:
@@ -216,8 +218,9 @@ class RunSpec:
         """
         terms: object = self.classes
         if self.feature_names is not None:
-            terms = [self.classes, _jsonable(self.feature_names)]
-        return hashlib.sha256(json.dumps(terms).encode()).hexdigest()
+            terms = [self.classes, self.feature_names]
+        text = json.dumps(terms, default=Schema.to_dict)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
@@ -258,24 +261,6 @@ def announced_bound(config: Config) -> int:
     with refusing(key("bound")):
         check_bound(bound)
     return int(bound)
-
-
-def features_of(names: Sequence[str] | Schema | None) -> Features:
-    """Names of features as a tuple, or the schema; () without."""
-    if isinstance(names, Schema):
-        return names
-    return tuple(names or ())
-
-
-def names_to_json(names: Sequence[str] | Schema) -> str:
-    """Names of features, or a schema, as a config entry."""
-    return json.dumps(_jsonable(names))
-
-
-def _jsonable(names: Sequence[str] | Schema) -> object:
-    if isinstance(names, Schema):
-        return names.to_dict()
-    return names
 
 
 def announced_names(config: Config) -> Features | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import ClassVar, Generic, NamedTuple
 
 import numpy as np
 
@@ -111,3 +111,33 @@ class Tally(Generic[S]):
         batch take out. A `PayloadError` refuses the sender.
         """
         return None
+
+
+def check_announced(what: str, n_examples: int, sizes: Sizes) -> None:
+    """Raise a `PayloadError` unless an answer has as many samples as it announces."""
+    if n_examples != sizes.total:
+        raise PayloadError(what, f"{sizes.total} examples as announced", n_examples)
+
+
+@dataclass(frozen=True, eq=False)
+class AnnouncedTally(Tally[S]):
+    """Rules of a phase whose answers announce their numbers of samples.
+
+    Nothing is counted before, and an answer has the samples that it announces; they are
+    its load.
+    """
+
+    max_examples: int | None = None
+    """Samples of a party, at most; by default a 1024th of the capacity."""
+
+    what: ClassVar[str]  # the field of an error
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        announced = reply.announced
+        most = self.max_examples or self.capacity // 1024
+        if announced > most:
+            raise PayloadError(self.what, f"at most {most} examples", announced)
+        return Sizes(announced, announced)
+
+    def check(self, statistic: S, sizes: Sizes) -> None:
+        check_announced(self.what, self.load(statistic), sizes)

@@ -154,15 +154,13 @@ class View:
         """
         X, codes = self.labelled(run.codes, run.spec.n_features, before)
         X, codes = run.without_gaps(X, codes)
-        far_columns: list[str] = []
         if isinstance(self.features, Schema):
-            far_columns = elsewhere(run.specs, self.features, X)
-        for name in far_columns:
-            log.warning(
-                "FlyNN: column %r: no value is near those of other parties; is the "
-                "unit the same?",
-                name,
-            )
+            for name in elsewhere(run.specs, self.features, X):
+                log.warning(
+                    "FlyNN: column %r: no value is near those of other parties; is the "
+                    "unit the same?",
+                    name,
+                )
         return X, codes
 
     def table_summary(self) -> TableSummary:
@@ -346,7 +344,7 @@ class PrivateView(View):
 
         It is tried by the columns, and by zeros, before any row is looked at.
         """
-        rows = self.loader.rows()
+        rows = self.loader.rows
         check_named(rows.names is not None, self.features)
         check_columns(rows, self.features, run.spec.n_features)
         for hasher in run.hashers:
@@ -389,7 +387,7 @@ class PrivateView(View):
         try:
             memory = self.options.memory_limit
             yield from fitting(
-                self.loader.rows(),
+                self.loader.rows,
                 run.hashers,
                 run.classes,
                 self.features,

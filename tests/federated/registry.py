@@ -31,7 +31,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of, tally_of
@@ -189,7 +189,7 @@ SECURE: dict[str, Request[Any]] = {
 }
 """Requests of secure sums; the bins are asked for in no other run."""
 _CUTS = (np.arange(8) << KEY_BITS) // 2
-SECURE["bins"] = BinsRequest(_COLUMNS, _CUTS, True, BOUND)
+SECURE["bins"] = BinsRequest(**vars(_COLUMNS), cuts=_CUTS, by_class=True, bound=BOUND)
 _RESULTS: Any = CASES["evaluation"].request
 SECURE["evaluation"] = SecureEvaluationRequest(
     replace(RUN, bound=BOUND), _RESULTS.model
@@ -197,5 +197,5 @@ SECURE["evaluation"] = SecureEvaluationRequest(
 SECURE_CASES = {name: Case(request) for name, request in SECURE.items()}
 _BINS = ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True)
 SECURE_TOTALS = {name: CASES[name].of(SOME) for name in SECURE if name in CASES}
-SECURE_TOTALS["bins"] = Tables((_BINS,))
+SECURE_TOTALS["bins"] = ColumnHistograms.of_table(4, _CUTS, _BINS)
 """The statistic of all samples, from answers in clear or by hand."""

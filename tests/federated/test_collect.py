@@ -28,7 +28,7 @@ class Counting:
     """A roster and a sum, to which batches are added."""
 
     def __init__(self, **limits: Any) -> None:
-        self.tally = CountsTally(CountsRequest(RUN), RUN, **limits)
+        self.tally = CountsTally(CountsRequest(RUN), **limits)
         self.roster = Roster()
         self.total = no_counts(RUN)
 

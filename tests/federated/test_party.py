@@ -255,7 +255,8 @@ def test_a_private_party_tells_why_where_no_sample_has_a_part_in_it(
     tmp_path: Path,
 ) -> None:
     who = party(tmp_path / "state", mask=lambda *_: None, secure=True, evaluates=True)
-    bins = BinsRequest(ColumnsRequest(4, CLASSES), np.arange(4) << KEY_BITS, True, 256)
+    cuts = np.arange(4) << KEY_BITS
+    bins = BinsRequest(4, CLASSES, cuts=cuts, by_class=True, bound=256)
     assert str(ask(who, bins).metrics[REFUSED]).startswith("samples: ")
     spec = replace(SPEC, n_features=5)
     run = RunSpec(spec, CLASSES)

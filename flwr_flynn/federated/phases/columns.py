@@ -23,6 +23,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,28 +41,23 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
     Entry,
-    Reply,
     Scalar,
     key,
     refusing,
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
-from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import (
     NAMES,
     announced_bound,
     announced_names,
-    features_of,
-    names_to_json,
 )
 from flwr_flynn.federated.samples import Features, checked_names
-from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
 from flwr_flynn.federated.views import View
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import Tables
 from flwr_flynn.tables.schema import Schema
 
 _BINS_CONTENT = "samples in bins of the columns"
@@ -88,7 +84,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
 
     n_features: int
     classes: Sequence[Label]
-    feature_names: Sequence[str] | Schema | None = None
+    features: Features = ()
 
     phase = "columns"
     sentence = (
@@ -97,17 +93,14 @@ class ColumnsRequest(Request[ColumnHistograms]):
     )
     entries = _COLUMN_ENTRIES
 
-    @property
-    def features(self) -> Features:
-        return features_of(self.feature_names)
-
     def to_config(self) -> dict[str, Scalar]:
         config: dict[str, Scalar] = {
             key("n_features"): self.n_features,
             key("classes"): json.dumps(self.classes),
         }
-        if self.feature_names is not None:
-            config[key("feature_names")] = names_to_json(self.feature_names)
+        if self.features:
+            names = json.dumps(self.features, default=Schema.to_dict)
+            config[key("feature_names")] = names
         return config
 
     @classmethod
@@ -123,10 +116,27 @@ class ColumnsRequest(Request[ColumnHistograms]):
         needed = memory_of_sums(n_features, len(classes))
         what = f"histograms of {n_features} columns, {len(classes)} classes"
         options.check_memory(needed, what)
-        return cls(n_features, classes, names)
+        return cls(n_features, classes, names or ())
 
     def measured(self, view: View) -> Measured[ColumnHistograms]:
-        histograms = _histograms(view, self.n_features, self.classes)
+        """The histograms of the party's samples, in groups of at least its floor."""
+        n_features = self.n_features
+        X, codes = view.labelled(partial(codes_of, self.classes), n_features)
+        n_values = X.shape[0] * n_features
+        view.options.check_memory(
+            _CELL_BYTES * min(n_values, _MOST_CELLS),
+            f"histograms of {n_features} columns",
+            False,
+        )
+        histograms = ColumnHistograms.from_data(
+            X, codes, len(self.classes), view.options.min_examples
+        )
+        if len(histograms.cells) > _MOST_CELLS:
+            raise PayloadError(
+                "histograms",
+                f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
+                "more",
+            )
         return Measured(histograms, histograms.n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -167,29 +177,6 @@ class ColumnsRequest(Request[ColumnHistograms]):
             raise PayloadError("histograms", error.expected, error.got) from None
 
 
-def _histograms(
-    view: View, n_features: int, classes: Sequence[Label]
-) -> ColumnHistograms:
-    """The histograms of the party's samples, in groups of at least its floor."""
-    X, codes = view.labelled(partial(codes_of, classes), n_features)
-    n_values = X.shape[0] * n_features
-    view.options.check_memory(
-        _CELL_BYTES * min(n_values, _MOST_CELLS),
-        f"histograms of {n_features} columns",
-        False,
-    )
-    histograms = ColumnHistograms.from_data(
-        X, codes, len(classes), view.options.min_examples
-    )
-    if len(histograms.cells) > _MOST_CELLS:
-        raise PayloadError(
-            "histograms",
-            f"at most {_MOST_CELLS} cells (a larger min-examples makes fewer)",
-            "more",
-        )
-    return histograms
-
-
 def memory_of_sums(n_features: int, n_classes: int) -> int:
     """Bytes that the sums of rows take, samples not included."""
     return 16 * n_classes * n_features
@@ -215,34 +202,18 @@ def memory_of_total(
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnsTally(Tally[ColumnHistograms]):
+class ColumnsTally(AnnouncedTally[ColumnHistograms]):
     """Histograms that are added up."""
 
-    max_examples: int | None = None
-    """Samples of a party, at most; by default a 1024th of the capacity."""
-
+    what = "histograms"
     capacity = 2**60
     largest = 2**63 - 1  # that of gaps, which do not add
 
-    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced = reply.announced
-        most = self.max_examples or self.capacity // 1024
-        if announced > most:
-            raise PayloadError("histograms", f"at most {most} examples", announced)
-        return Sizes(announced, announced)
-
-    def check(self, statistic: ColumnHistograms, sizes: Sizes) -> None:
-        n_examples = self.load(statistic)
-        if n_examples != sizes.total:
-            raise PayloadError(
-                "histograms", f"{sizes.total} examples as announced", n_examples
-            )
+    def load(self, statistic: ColumnHistograms) -> int:
+        return statistic.n_examples
 
     def facts(self, statistic: ColumnHistograms, n_before: int) -> Facts:
         return Facts(statistic.n_per_class)
-
-    def load(self, statistic: ColumnHistograms) -> int:
-        return sum(statistic.n_per_class.tolist())
 
 
 @dataclass(frozen=True)
@@ -270,7 +241,7 @@ def request_of(state: RunState, context: Context) -> ColumnsRequest:
     """The request for the columns as they are, in clear."""
     run = state.run_spec
     n_features = plan_of(state, context).n_features
-    return ColumnsRequest(n_features, run.classes, run.feature_names)
+    return ColumnsRequest(n_features, run.classes, run.features)
 
 
 def _tally(state: RunState, context: Context) -> ColumnsTally:
@@ -292,22 +263,24 @@ COLUMNS = Phase("columns", TRAIN, _tally, fold, derives_specs=True, content=_CON
 SPLITS = (1024, 128, 32, 32, 32)
 """Parts that a bin is split into: 2**KEY_BITS of them in the end."""
 
+_SPLITTING = [f"bins {number}" for number, _ in enumerate(SPLITS, 1)]
+"""Names of the phases that split bins."""
+
 MOST_BINS = 4609
 """Bins of a column: 34 quantiles in bins of 128 parts, what is between them, and the
 gaps."""
 
 
 @register
-@dataclass(frozen=True, eq=False)
-class BinsRequest(Request[Tables]):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BinsRequest(ColumnsRequest):
     """Ask for the number of samples in bins of the columns, never in clear.
 
     They are the samples of all classes together, or of each. `cuts` are the first keys
     of the bins, ascending, each behind the index of its column, see
-    `ColumnHistograms.table`.
+    `ColumnHistograms.table`. The sum is histograms as if all of a bin had one value.
     """
 
-    columns: ColumnsRequest
     cuts: Integers
     by_class: bool
     bound: int | None = None
@@ -318,13 +291,9 @@ class BinsRequest(Request[Tables]):
         "by_class": Entry(bool),
     }
 
-    @property
-    def features(self) -> Features:
-        return self.columns.features
-
     def to_config(self) -> dict[str, Scalar]:
         return {
-            **self.columns.to_config(),
+            **super().to_config(),
             key("bound"): json.dumps(self.bound),
             key("by_class"): self.by_class,
         }
@@ -350,24 +319,19 @@ class BinsRequest(Request[Tables]):
             raise PayloadError(
                 "bins", "cuts that ascend, with the lowest key of each column", "others"
             )
-        return cls(columns, cuts, config["by_class"], bound)
-
-    def measured(self, view: View) -> Measured[Tables]:
-        columns = self.columns
-        histograms = _histograms(view, columns.n_features, columns.classes)
-        table = histograms.table(self.cuts, self.by_class)
-        return Measured(Tables((table,)), histograms.n_examples)
+        return cls(**vars(columns), cuts=cuts, by_class=config["by_class"], bound=bound)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = 1
         if self.by_class:
-            n_classes = len(self.columns.classes)
+            n_classes = len(self.classes)
         return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
 
-    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        # An error if there are none with these samples in the bins.
-        ColumnHistograms.of_table(self.columns.n_features, self.cuts, parts[0])
-        return Tables(tuple(parts))
+    def parts(self, statistic: ColumnHistograms) -> list[Array]:
+        return [statistic.table(self.cuts, self.by_class)]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
+        return ColumnHistograms.of_table(self.n_features, self.cuts, parts[0])
 
 
 def _first_keys(n_features: int) -> Integers:
@@ -385,7 +349,7 @@ def _equal_cuts(n_features: int, with_gaps: bool) -> Integers:
     return cuts
 
 
-def _ask(state: RunState, context: Context, before: str) -> Tally[Tables]:
+def _ask(state: RunState, context: Context, before: str) -> Tally[ColumnHistograms]:
     """The request for the bins that the phase `before` led to.
 
     Without such a phase the bins have equal widths.
@@ -394,58 +358,50 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[Tables]:
     if before:
         cuts = state.results[before]
     else:
-        with_gaps = isinstance(columns.feature_names, Schema)
+        with_gaps = isinstance(columns.features, Schema)
         cuts = _equal_cuts(columns.n_features, with_gaps)
-    by_class = before == _LAST_SPLIT
-    return Tally(BinsRequest(columns, cuts, by_class, context.options.secure_bound))
+    bins = BinsRequest(
+        **vars(columns),
+        cuts=cuts,
+        by_class=before == _SPLITTING[-1],
+        bound=context.options.secure_bound,
+    )
+    return Tally(bins)
 
 
 def _split(
-    state: RunState, batch: Batch[Tables], context: Context, name: str, n_parts: int
+    state: RunState,
+    batch: Batch[ColumnHistograms],
+    context: Context,
+    name: str,
+    n_parts: int,
 ) -> RunState:
     """The state with finer cuts, as the result of the phase of this name."""
     cuts = context.request.cuts
-    n_features = context.request.columns.n_features
-    histograms = ColumnHistograms.of_table(n_features, cuts, batch.total.tables[0])
-    if histograms.n_examples:
-        cuts = histograms.finer(cuts, n_parts)
+    if batch.total.n_examples:
+        cuts = batch.total.finer(cuts, n_parts)
     return state.with_result(name, cuts)
-
-
-def _fold(state: RunState, batch: Batch[Any], context: Context) -> RunState:
-    """The state with the specs that follow from the samples of each class in the bins."""
-    n_features = context.request.columns.n_features
-    histograms = ColumnHistograms.of_table(
-        n_features, context.request.cuts, batch.total.tables[0]
-    )
-    return fold(state, replace(batch, total=histograms), context)
 
 
 def _bins_phases() -> list[Phase]:
     """Phases that split bins, and the one that counts the samples of each class."""
-    phases = []
-    before = ""
-    for number, n_parts in enumerate((*SPLITS[1:], 1), 1):
-        name = f"bins {number}"
-        split = partial(_split, name=name, n_parts=n_parts)
-        phases.append(_bins_phase(name, before, split))
-        before = name
-    return [*phases, _bins_phase(COLUMNS.name, before, _fold)]
+    folds: dict[str, Callable[[RunState, Batch[Any], Context], RunState]] = {
+        name: partial(_split, name=name, n_parts=n_parts)
+        for name, n_parts in zip(_SPLITTING, (*SPLITS[1:], 1), strict=True)
+    }
+    folds[COLUMNS.name] = fold
+    return [
+        replace(
+            COLUMNS,
+            name=name,
+            tally=partial(_ask, before=before),
+            fold=folds[name],
+            content=_BINS_CONTENT,
+        )
+        for before, name in pairwise(["", *folds])
+    ]
 
 
-def _bins_phase(
-    name: str, before: str, fold: Callable[[RunState, Batch[Any], Context], RunState]
-) -> Phase:
-    return replace(
-        COLUMNS,
-        name=name,
-        tally=partial(_ask, before=before),
-        fold=fold,
-        content=_BINS_CONTENT,
-    )
-
-
-_LAST_SPLIT = f"bins {len(SPLITS)}"
 BINS = _bins_phases()
 
 

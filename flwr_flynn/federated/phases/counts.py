@@ -40,7 +40,7 @@ from flwr_flynn.federated.request import (
 )
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.tally import AnnouncedTally, Facts, check_announced
 from flwr_flynn.federated.views import View, progress
 from flwr_flynn.model.counts import Additive, ClassCounts, CountsOfSpecs
 
@@ -88,15 +88,16 @@ class CountsChange(Additive):
     @property
     def described(self) -> Entries:
         """Samples, None with noise, and SHA-256 of the counts before and now."""
-        described: dict[str, object] = {"before": None, "now": None}
-        for name, counts in (("before", self.before), ("now", self.now)):
-            if counts is not None:
-                n_examples = None
-                if not counts.parts[0].noise:
-                    n_examples = counts.parts[0].n_examples
-                sha256 = [*counts.sha256]
-                described[name] = {"examples": n_examples, "sha256": sha256}
-        return described
+        return {"before": _described(self.before), "now": _described(self.now)}
+
+
+def _described(counts: CountsOfSpecs | None) -> Entries | None:
+    if counts is None:
+        return None
+    n_examples = None
+    if not counts.parts[0].noise:
+        n_examples = counts.parts[0].n_examples
+    return {"examples": n_examples, "sha256": [*counts.sha256]}
 
 
 AnyCounts = CountsOfSpecs | CountsChange
@@ -216,10 +217,7 @@ class WithdrawRequest(_OfCounts[CountsChange]):
 
     def measured(self, view: View) -> Measured[CountsChange]:
         change = CountsChange(_counts_of(self.run, view, recall=True))
-        described = None
-        if not self.run.is_secure:
-            described = change.described
-        return Measured(change, _announced(change.before), described)
+        return Measured(change, _announced(change.before), change.described)
 
 
 @register
@@ -282,60 +280,53 @@ def capacity_of(run: RunSpec) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class CountsTally(Tally[AnyCounts]):
+class CountsTally(AnnouncedTally[AnyCounts]):
     """Counts that are added to a sum, taken out of it, or replaced in it."""
 
-    run: RunSpec
-    max_examples: int | None = None
-    """Samples of a party, at most; by default a 1024th of the capacity."""
+    request: _OfCounts[Any]
     totals: CountsOfSpecs | None = None
     """Sum of the saved run."""
     roster: Roster = field(default_factory=Roster)
     """Roster of the counts."""
 
+    what = "counts"
+
     @property
     def start(self) -> CountsOfSpecs:
         if self.totals is None:
-            return no_counts(self.run)
+            return no_counts(self.request.run)
         return self.totals
 
     @property
     def capacity(self) -> int:
-        return capacity_of(self.run)
+        return capacity_of(self.request.run)
 
     @property
     def largest(self) -> int:
         return self.capacity
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced = reply.announced
+        if self.request.run.mechanism is None:
+            return super().sizes_of(reply, member)
+        if reply.announced != NOISY_EXAMPLES:
+            raise PayloadError(
+                "num_examples", f"{NOISY_EXAMPLES} beside noisy counts", reply.announced
+            )
         most = self.max_examples or self.capacity // 1024
-        if self.run.mechanism is not None:
-            if announced != NOISY_EXAMPLES:
-                raise PayloadError(
-                    "num_examples", f"{NOISY_EXAMPLES} beside noisy counts", announced
-                )
-            return Sizes(most, most)
-        if announced > most:
-            raise PayloadError("counts", f"at most {most} examples", announced)
-        return Sizes(announced, announced)
+        return Sizes(most, most)
 
     def check(self, statistic: AnyCounts, sizes: Sizes) -> None:
-        if self.run.mechanism is not None:
-            return
-        n_examples = _sent(statistic).parts[0].n_examples
-        if n_examples != sizes.total:
-            raise PayloadError(
-                "counts", f"{sizes.total} examples as announced", n_examples
-            )
+        if self.request.run.mechanism is None:
+            n_examples = _sent(statistic).parts[0].n_examples
+            check_announced(self.what, n_examples, sizes)
 
     def facts(self, statistic: AnyCounts, n_before: int) -> Facts:
         counts = _sent(statistic)
         change = None
         sizes = None
-        if self.run.is_plain:
+        if self.request.run.is_plain:
             sizes = counts.parts[0].n_per_class
-        if isinstance(statistic, CountsChange) and not self.run.is_secure:
+        if isinstance(statistic, CountsChange):
             change = statistic.described
         return Facts(sizes, counts.sha256, change)
 
@@ -343,7 +334,7 @@ class CountsTally(Tally[AnyCounts]):
         if isinstance(statistic, CountsChange) and statistic.now is None:
             return 0
         counts = _sent(statistic).parts[0]
-        if self.run.is_plain:
+        if self.request.run.is_plain:
             return counts.n_examples
         return int(np.abs(counts.array).max())
 
@@ -407,7 +398,7 @@ def _counted_by(
     )
 
 
-_KINDS: dict[str, type[RunRequest[Any]]] = {
+_KINDS: dict[str, type[_OfCounts[Any]]] = {
     "withdraw": WithdrawRequest,
     "update": UpdateRequest,
 }
@@ -415,13 +406,12 @@ _KINDS: dict[str, type[RunRequest[Any]]] = {
 
 def _tally(state: RunState, context: Context) -> CountsTally:
     options = context.options
-    run = state.run_spec
     most = options.max_examples_per_party
     totals = None
     if options.federation is not None:
         totals = options.federation.totals
-    request = _KINDS.get(options.purpose, CountsRequest)(run)
-    return CountsTally(request, run, most, totals, context.counted)
+    request = _KINDS.get(options.purpose, CountsRequest)(state.run_spec)
+    return CountsTally(request, most, totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:

@@ -20,7 +20,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
-from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -67,7 +66,7 @@ from flwr_flynn.federated.request import (
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
-from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
@@ -81,8 +80,6 @@ from flwr_flynn.model.metrics import (
 )
 from flwr_flynn.model.model import Model
 
-_MAX_EXAMPLES = 2**48
-"""Samples of a party; 32768 matrices of so many add up within int64."""
 _CONTENT = (
     "confusion matrices, and histograms and sums of the probabilities, of "
     "held-out samples"
@@ -93,8 +90,6 @@ _MOST_SHOWN = 1000  # parties whose own figures are kept
 
 Figures = dict[str, Any]
 """Figures by their names, as JSON can hold them."""
-
-M = TypeVar("M")
 
 
 def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
@@ -132,21 +127,12 @@ def _results(shared: Array, own: Array, scores: Sequence[Array]) -> Tables:
     return Tables((shared, own, np.full((1, 1), has_own, np.int64), *scores))
 
 
-def by_group(
-    tables: Sequence[Array], marks: Sequence[M]
-) -> list[tuple[Array, Array, M]]:
-    """Histograms and sums of all samples, and then of each subgroup, as views.
-
-    Each of them is with its mark, such as a name.
-    """
-    if not tables:
-        return []
-    groups = [(tables[0], tables[1], marks[0])]
-    if len(tables) > 2:
-        n_groups = len(marks) - 1
-        histograms = tables[2].reshape(n_groups, *tables[0].shape)
-        sums = tables[3].reshape(n_groups, N_SUMS)
-        groups += zip(histograms, sums, marks[1:], strict=True)
+def by_group(tables: Sequence[Array]) -> list[tuple[Array, Array]]:
+    """Histograms and sums of all samples, and then of each subgroup, as views."""
+    groups: list[tuple[Array, Array]] = []
+    for histograms, sums in zip(tables[::2], tables[1::2], strict=True):
+        of_groups = histograms.reshape(-1, *tables[0].shape)
+        groups += zip(of_groups, sums.reshape(-1, N_SUMS), strict=True)
     return groups
 
 
@@ -186,10 +172,9 @@ def _has_sums(scores: Sequence[Array]) -> bool:
 def evaluated(
     total: Tables,
     parts: Mapping[str, Result],
-    labels: Sequence[Label] = (),
-    groups: Sequence[str] = (),
-    group: str = "",
-    least: int = 1,
+    run: RunSpec,
+    group: str,
+    least: int,
 ) -> Figures | None:
     """Figures from the sum of the answers, and results by party, by name.
 
@@ -203,19 +188,16 @@ def evaluated(
     class_prior = None
     if n_own:
         class_prior = _summary(total, parts, 1) | {"sent": n_own}
-    scores: list[Array] = []
-    tables = total.tables[3:]
-    for histograms, sums in zip(tables[::2], tables[1::2], strict=True):
-        scores += above_floor(histograms, sums, least)
+    scores = _shown(total.tables[3:], least)
     detailed = None
     if _has_sums(scores):
         detailed = {
             "examples": int(scores[1][0]),
             "resolution": figures.resolution(scores[0]),
             "overall": figures.overall(scores[0], scores[1]),
-            "classes": figures.by_class(scores[0], labels),
+            "classes": figures.by_class(scores[0], run.classes),
             "parties": _by_party(parts),
-            "groups": _by_level(scores, groups, group),
+            "groups": _by_level(scores, run, group),
         }
     return _summary(total, parts, 0) | {
         "class_prior": class_prior,
@@ -241,15 +223,22 @@ def _by_party(results: Mapping[str, Result]) -> list[Figures]:
     return sorted(shown, key=lambda party: (party["accuracy"], party["name"]))
 
 
-def _by_level(
-    scores: Sequence[Array], names: Sequence[str], column: str
-) -> Figures | None:
+def _shown(scores: Sequence[Array], least: int) -> list[Array]:
+    """Histograms and sums without those of fewer samples than `least`."""
+    shown: list[Array] = []
+    for histograms, sums in zip(scores[::2], scores[1::2], strict=True):
+        shown += above_floor(histograms, sums, least)
+    return shown
+
+
+def _by_level(scores: Sequence[Array], run: RunSpec, column: str) -> Figures | None:
     """Figures of the levels of a column that have samples; None without a column."""
     if not column:
         return None
+    names = subgroup_names(run.feature_names, column)
     levels = [
         {"level": name, **figures.overall(histograms, sums)}
-        for histograms, sums, name in by_group(scores, ["", *names])[1:]
+        for name, (histograms, sums) in zip(names, by_group(scores)[1:], strict=True)
         if sums[0]
     ]
     return {"column": column, "levels": levels}
@@ -401,7 +390,9 @@ class EvaluationRequest(RunRequest[Tables]):
                 if names:
                     codes = subgroup_codes(self.run.feature_names, self.group, X)
                     groups += [codes == index for index in range(len(names))]
-                for histograms, sums, rows in by_group(tables, groups):
+                for rows, (histograms, sums) in zip(
+                    groups, by_group(tables), strict=True
+                ):
                     new_histograms, new_sums = figures.scored(
                         probabilities[rows], true[rows], shared[rows]
                     )
@@ -411,11 +402,7 @@ class EvaluationRequest(RunRequest[Tables]):
         least = view.options.min_examples
         if self.is_summed:
             least = 1
-        for index in range(0, len(tables), 2):
-            tables[index : index + 2] = above_floor(
-                tables[index], tables[index + 1], least
-            )
-        results = _results(matrices[0], matrices[1], tables)
+        results = _results(matrices[0], matrices[1], _shown(tables, least))
         return Measured(results, int(matrices[0].sum()))
 
     def parts(self, statistic: Tables) -> list[Array]:
@@ -443,29 +430,22 @@ class EvaluationRequest(RunRequest[Tables]):
 
 
 @dataclass(frozen=True, eq=False)
-class EvaluationTally(Tally[Tables]):
+class EvaluationTally(AnnouncedTally[Tables]):
     """Results that are added up."""
 
-    n_groups: int = 0
-    tries: bool = True
+    request: EvaluationRequest
 
-    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        if reply.announced > _MAX_EXAMPLES:
-            raise PayloadError(
-                "confusion matrix", f"at most {_MAX_EXAMPLES} examples", reply.announced
-            )
-        return Sizes(reply.announced, reply.announced)
+    what = "confusion matrix"
+    max_examples = 2**48  # 32768 matrices of so many samples add up within int64
+
+    def load(self, statistic: Tables) -> int:
+        return sum(statistic.tables[0].ravel().tolist())
 
     def check(self, statistic: Tables, sizes: Sizes) -> None:
+        super().check(statistic, sizes)
         matrix, _, _, *scores = statistic.tables
-        total = sum(matrix.ravel().tolist())
-        if total != sizes.total:
-            raise PayloadError(
-                "confusion matrix", f"{sizes.total} examples as announced", total
-            )
-        marks = [None] * (1 + self.n_groups)
-        for index, (histograms, sums, _) in enumerate(by_group(scores, marks)):
-            _check_scores(histograms, sums, matrix, total, is_all=index == 0)
+        for index, (histograms, sums) in enumerate(by_group(scores)):
+            _check_scores(histograms, sums, matrix, sizes.total, is_all=index == 0)
 
     def facts(self, statistic: Tables, n_before: int) -> Facts:
         return Facts(result=of_party(statistic, n_before))
@@ -474,7 +454,7 @@ class EvaluationTally(Tally[Tables]):
         self, arrays: Sequence[Array], reply: Reply, member: Member | None
     ) -> Tables | None:
         # What nobody asked for is not looked at.
-        if not self.tries or reply.announced == 0:
+        if not self.request.tries or reply.announced == 0:
             return None
         return super().read(arrays, reply, member)
 
@@ -533,9 +513,7 @@ def _ask(
     column = ""
     if tries:
         column = options.group_column
-    n_groups = len(subgroup_names(run.feature_names, column))
-    request = kind(run, model, n_releases, tries, column)
-    return EvaluationTally(request, n_groups, tries)
+    return EvaluationTally(kind(run, model, n_releases, tries, column))
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -549,12 +527,10 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     if summed is not None:
         return state.with_result(request.phase, Evaluation(summed.figures, unkept))
     by_party = {context.names[cid]: party for cid, party in batch.parts.items()}
-    classes = list(request.run.classes)
     least = 1
     if request.is_summed:
         least = _PUBLIC_FLOOR
-    groups = subgroup_names(request.run.feature_names, request.group)
-    summary = evaluated(batch.total, by_party, classes, groups, request.group, least)
+    summary = evaluated(batch.total, by_party, request.run, request.group, least)
     return state.with_result(request.phase, Evaluation(summary, unkept))
 
 

@@ -20,11 +20,11 @@ from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Config, Reply, Scalar, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, refusing
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
-from flwr_flynn.federated.roster import Member, missing_text, require_samples
-from flwr_flynn.federated.tally import Facts, Tally
+from flwr_flynn.federated.roster import missing_text, require_samples
+from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.column_summary import MOST_ROWS
@@ -87,28 +87,15 @@ class SchemaRequest(Request[TableSummary]):
 
 
 @dataclass(frozen=True, eq=False)
-class SchemaTally(Tally[TableSummary]):
+class SchemaTally(AnnouncedTally[TableSummary]):
     """Summaries that are added up."""
 
+    what = "summary"
     capacity = MOST_ROWS
 
     @property
     def start(self) -> TableSummary:
         return TableSummary({}, 0)
-
-    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        announced = reply.announced
-        if announced > MOST_ROWS // 1024:
-            raise PayloadError(
-                "summary", f"at most {MOST_ROWS // 1024} examples", announced
-            )
-        return Sizes(announced, announced)
-
-    def check(self, statistic: TableSummary, sizes: Sizes) -> None:
-        if statistic.n_rows != sizes.total:
-            raise PayloadError(
-                "summary", f"{sizes.total} examples as announced", statistic.n_rows
-            )
 
     def load(self, statistic: TableSummary) -> int:
         return statistic.n_rows

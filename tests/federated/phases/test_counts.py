@@ -132,7 +132,7 @@ def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
         Member("a", "1", sha256=("x",) * 2, proof="p"),
         Member("a", "2", sha256=statistic.sha256, proof="p"),
     ]
-    tally = CountsTally(WithdrawRequest(RUN), RUN, roster=Roster(members))
+    tally = CountsTally(WithdrawRequest(RUN), roster=Roster(members))
     change = CountsChange(statistic)
     assert tally.match(change, Sender("9", "a", "p"), set()) == 1
     with pytest.raises(PayloadError):
@@ -143,7 +143,7 @@ def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
 
 def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
     roster = Roster([Member("a", "1")])
-    tally = CountsTally(WithdrawRequest(RUN), RUN, roster=roster)
+    tally = CountsTally(WithdrawRequest(RUN), roster=roster)
     change = CountsChange(CountsOfSpecs(tuple(counts())))
     with raises(PayloadError, field="member", got="added by a secure sum"):
         tally.match(change, Sender("1", "a"), set())
