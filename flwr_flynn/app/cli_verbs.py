@@ -38,12 +38,10 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.federation_file import Federation, roster_rows
-from flwr_flynn.federated.labels import codebook
+from flwr_flynn.federated.labels import codebook, codes_in
 from flwr_flynn.federated.private_rows import (
     Dropped,
-    check_classes,
     check_columns,
-    codes_of,
     each_part,
 )
 from flwr_flynn.model import model_file
@@ -208,14 +206,14 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
     given = {"data-path": options.file, **node_settings(options), "label": label}
     given |= {"max-epsilon": 1.0, "state-path": os.path.abspath("state")}
     rows = private_rows(NodeConfig.parse(given), bytes)
-    check_columns(rows, schema, len(schema.columns))
-    book = check_classes(schema.classes)
+    check_columns(rows, schema, schema.width)
+    book = codebook(schema.classes)
 
     def read(X: Any, y: Any) -> Integers:
         """Rows that fit, rows with a class, and below the numbers of the cells."""
         are_known = ~unlabelled(y)
         if book:
-            are_known = codes_of(book, y) >= 0
+            are_known = codes_in(book, y) >= 0
         _, fits = encode_rows(schema, X, rows.gap_texts)
         of_rows = [(fits & are_known).sum(), are_known.sum(), 0, 0]
         return np.vstack([of_rows, _counts_of(schema, X, rows.gap_texts)])
@@ -252,12 +250,10 @@ def _refuses_names(schema: Schema, names: list[str], label: str) -> bool:
 
 def _n_unknown_labels(file: TableFile, schema: Schema) -> int:
     """Number of rows whose label is none of a schema's classes, if it has classes."""
-    book = codebook(list(schema.classes or ()))
+    book = codebook(schema.classes)
     if not book:
         return 0
-    return sum(
-        label not in book for labels in _labels(file) for label in labels.tolist()
-    )
+    return sum(int((codes_in(book, labels) < 0).sum()) for labels in _labels(file))
 
 
 def _faults(
@@ -560,7 +556,7 @@ def _predictions(
     codes = list[Integers]()
     unknown = list[object]()
     for X, labels in _rows(file, model.model_):
-        own = np.array([book.get(label, _UNKNOWN) for label in labels.tolist()])
+        own = codes_in(book, labels)
         own[unlabelled(labels)] = _UNLABELLED
         unknown += labels[own == _UNKNOWN].tolist()
         is_known = own >= 0

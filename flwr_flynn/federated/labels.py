@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import numpy.typing as npt
 
 from flwr_flynn._types import Integers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
+from flwr_flynn.tables.cells import each_once, is_gap
+from flwr_flynn.tables.row_wise import raw_columns
 
 Label = str | int
 
@@ -21,20 +25,21 @@ Codes = Integers
 """Class codes, 0 to L - 1."""
 
 
+Codebook = dict[float | str | None, int]
+"""Codes of the classes by what their labels mean."""
+
+_LONGEST_NUMBER = 400
+"""Characters of a label that can be a number; longer ones are texts."""
+
+
 def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
-    """The class code, 0 to L - 1, of every label."""
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise DataError("y", "shape (samples,)", f"{labels.ndim} dimensions")
-    code_of = codebook(classes)
-    try:
-        codes = np.fromiter(
-            (code_of.get(label, -1) for label in labels.tolist()), np.int64, len(labels)
-        )
-    except TypeError:
-        raise DataError(
-            "y", "strings or integers as labels", "unhashable objects"
-        ) from None
+    """The class code, 0 to L - 1, of every label.
+
+    A `DataError` for labels that are none of the classes.
+    """
+    if np.ndim(y) != 1:
+        raise DataError("y", "shape (samples,)", f"{np.ndim(y)} dimensions")
+    codes = codes_in(codebook(classes), y)
     unknown = int((codes < 0).sum())
     if unknown:
         kind = f"{len(classes)} integers"
@@ -42,24 +47,90 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
             kind = f"{len(classes)} strings"
         text = (
             f"y: some labels are not in the class list ({kind}; y has dtype "
-            f"{labels.dtype})"
+            f"{np.asarray(y).dtype})"
         )
         error = DataError("y", f"labels among {kind}", "some that are not", text=text)
         raise with_rows(error, f"{unknown} of {len(codes)} labels")
     return codes
 
 
-def codebook(classes: Sequence[Label]) -> dict[Label, int]:
-    """The code of every form in which a label of the class list may come."""
-    code_of: dict[Label, int] = {}
-    for code, label in enumerate(classes):
-        if isinstance(label, int):
-            code_of |= {label: code, str(label): code, f"{label}.0": code}
-        else:
-            code_of[label] = code
-            if PLAIN_INTEGER.fullmatch(label):
-                code_of[int(label)] = code
-    return code_of
+def codebook(classes: Sequence[Label]) -> Codebook:
+    """The class code of every label as `meaning` gives it.
+
+    All must be different, whatever container they come in.
+    """
+    book = {meaning(label): code for code, label in enumerate(classes)}
+    if len(book) < len(classes) or None in book:
+        raise DataError(
+            "classes", "texts, or real numbers, that mean different labels", "others"
+        )
+    return book
+
+
+def codes_in(book: Codebook, y: Any) -> Codes:
+    """The class code of every label, -1 for those of no class.
+
+    No label has a part in how another one is read.
+    """
+
+    def code(label: object) -> int:
+        return book.get(meaning(label), -1)
+
+    if getattr(getattr(y, "dtype", None), "kind", "") == "m":
+        y = raw_columns(np.asarray(y)[:, None])[1][0]
+    labels = y
+    if hasattr(y, "tolist"):
+        labels = y.tolist()
+    return np.array(each_once(code, labels), np.int64)
+
+
+def meaning(label: object) -> float | str | None:
+    """The number or the text that a label means, in whatever form.
+
+    1 for True and "1"; None for what means neither.
+    """
+    try:
+        if isinstance(label, bytes):
+            return _read_text(label.decode("ascii"))
+        if isinstance(label, str):
+            return _read_text(str(label))
+        if isinstance(label, bool | int | float | complex | np.generic):
+            return _real(label)
+        if is_gap(label) or isinstance(label, date | time | timedelta):
+            return None
+        return meaning(str(label))
+    except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
+        return None
+
+
+def _read_text(text: str) -> float | str | None:
+    text = text.rstrip("\0")
+    if text in ("True", "False"):
+        return float(text == "True")
+    return _printed(text)
+
+
+def _real(number: Any) -> float | None:
+    # Of integers that float64 does not tell apart another label may be one.
+    value = complex(number)
+    if value.imag != 0 or value != value:
+        return None
+    return value.real + 0.0  # 0.0 for -0.0
+
+
+def _printed(text: str) -> float | str | None:
+    """The number that Python or NumPy prints as this text, or the text itself.
+
+    None for a number that is not real.
+    """
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    for kind in (int, float, complex):
+        with suppress(ValueError):
+            value = kind(text)
+            if str(value) == text:
+                return _real(value)
+    return text
 
 
 def checked_classes(classes: object) -> tuple[Label, ...]:

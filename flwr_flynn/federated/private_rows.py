@@ -15,9 +15,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, time, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,17 +23,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.federated.labels import Codes, Label
+from flwr_flynn.errors import DataError
+from flwr_flynn.federated.labels import Codes, Label, codebook, codes_in
 from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.cells import CellReader, Gaps, each_once, is_gap
+from flwr_flynn.tables.cells import CellReader, Gaps
 from flwr_flynn.tables.row_wise import encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, by_name, is_frame, names_of, places
-from flwr_flynn.tables.texts import as_name, is_beside
+from flwr_flynn.tables.table import Table, is_frame, names_of, places
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and
@@ -48,13 +45,10 @@ INPUT_BYTES = 8
 their numbers and inputs."""
 
 _MOST_ROWS = 2**14
-_LONGEST_NUMBER = 400
-"""Characters of a label that can be a number; longer ones are texts."""
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 T = TypeVar("T")
-Codebook = dict[float | str | None, int]
 Fitting = tuple[Array, Codes, Array]
 """Numbers of some rows that fit, their class codes, and values of a function of the
 numbers."""
@@ -169,42 +163,18 @@ def check_form(X: Any, y: Any) -> None:
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     """Refuse rows without the columns that a run asks for.
 
-    Nothing is said of other columns.
+    They are tried with no rows. Nothing is said of other columns.
     """
-    names: Sequence[str]
-    if isinstance(features, Schema):
-        names = features.names
-        beside = names  # a column may be read from others with these
-        n_columns = len(names)
-        is_named = features.is_named
-    else:
-        names = features
-        beside = ()
-        n_columns = n_features
-        is_named = True
-    n_different = len(set(names))
-    if n_different < len(names):
+    if isinstance(features, tuple) and len({*features}) < len(features):
+        n_again = len(features) - len({*features})
         raise DataError(
-            "features",
-            "features of different names",
-            f"{len(names) - n_different} named again",
+            "features", "features of different names", f"{n_again} named again"
         )
-    known = rows.names
-    if known is None and is_named and isinstance(features, Schema):
-        raise DataError(
-            "X",
-            "a table with the names of its columns",
-            f"{rows.width} columns without names",
-        )
-    if known is None or not names or not is_named:
-        check_width(rows.width, n_columns)
-        return
-    needed = [
-        as_name(name) for name in names if name in known or not is_beside(name, beside)
-    ]
-    if None in by_name(known, needed):
-        error = DataError("columns", "the features of the run", "not all")
-        raise with_names(error, known, most=20)
+    X: Any = np.empty((0, rows.width), object)
+    if rows.names is not None:
+        X = Table(rows.names, [*X.T])
+    numbers, _ = as_numbers(X, features)
+    check_width(numbers.shape[1], n_features)
 
 
 def rows_at_a_time(widths: Sequence[int], memory: int) -> int:
@@ -255,12 +225,12 @@ def fitting(
     in the place of the rows that do not fit, so that its time does not tell if there
     are any. Rows in which it raises are dropped, too.
     """
-    book = check_classes(classes)
+    book = codebook(classes)
 
     def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
         numbers, fits = as_numbers(X, features, rows.gap_texts)
         check_width(numbers.shape[1], hashers[0].n_features)
-        codes = codes_of(book, y)
+        codes = codes_in(book, y)
         fits = fits & (codes >= 0)
         numbers = _without(numbers, ~fits)
         for hasher in hashers:
@@ -334,86 +304,3 @@ def as_numbers(
     for place, index in enumerate(indices):
         numbers[:, place], _ = reader.column(columns[index])
     return numbers, np.asarray(np.isfinite(numbers).all(axis=1))
-
-
-# -------- labels
-
-
-def check_classes(classes: Sequence[Label]) -> Codebook:
-    """The class code of every label as `meaning` gives it.
-
-    All must be different, whatever container they come in.
-    """
-    book = {meaning(label): code for code, label in enumerate(classes)}
-    if len(book) < len(classes) or None in book:
-        raise DataError(
-            "classes",
-            "texts, or real numbers that are different, for private counts",
-            "others",
-        )
-    return book
-
-
-def codes_of(book: Codebook, y: Any) -> Codes:
-    """The class code of every label, -1 for those not in the class list."""
-
-    def code(label: object) -> int:
-        return book.get(meaning(label), -1)
-
-    if getattr(getattr(y, "dtype", None), "kind", "") == "m":
-        y = raw_columns(np.asarray(y)[:, None])[1][0]
-    labels = y
-    if hasattr(y, "tolist"):
-        labels = y.tolist()
-    return np.array(each_once(code, labels), np.int64)
-
-
-def meaning(label: object) -> float | str | None:
-    """The number or the text that a label means, in whatever form.
-
-    1.0 for True and "1"; None for what means neither.
-    """
-    try:
-        if isinstance(label, bytes):
-            return _read_text(label.decode("ascii"))
-        if isinstance(label, str):
-            return _read_text(str(label))
-        if isinstance(label, bool | int | float | complex | np.generic):
-            return _real(label)
-        if is_gap(label) or isinstance(label, date | time | timedelta):
-            return None
-        return meaning(str(label))
-    except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
-        return None
-
-
-def _read_text(text: str) -> float | str | None:
-    text = text.rstrip("\0")
-    if text == "True":
-        return 1.0
-    if text == "False":
-        return 0.0
-    return _printed(text)
-
-
-def _real(number: Any) -> float | None:
-    value = complex(number)
-    if value.imag != 0 or value != value:
-        return None
-    return value.real + 0.0  # 0.0 for -0.0
-
-
-def _printed(text: str) -> float | str | None:
-    """The number that Python or NumPy prints as this text, or the text itself.
-
-    None for a number that is not real.
-    """
-    if len(text) > _LONGEST_NUMBER:
-        return text
-    kinds: tuple[Callable[[str], complex], ...] = (int, float, complex)
-    for kind in kinds:
-        with suppress(ValueError):
-            value = kind(text)
-            if str(value) == text:
-                return _real(value)
-    return text

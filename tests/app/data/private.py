@@ -38,7 +38,9 @@ def private_share(
 def share_of(rows: RowReader, features: Features = (), n_rows: int = 2**14) -> Samples:
     """The same of rows that are open already."""
     width = rows.width
-    if isinstance(features, tuple) and features:
+    if isinstance(features, Schema):
+        width = features.width
+    elif features:
         width = len(features)
     check_columns(rows, features, width)
 

@@ -292,7 +292,7 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
         expected = {
             "field": "columns",
             "expected": "the features of the run",
-            "got": "not all",
+            "got": "2 of 3 missing",
         }
     with raises(DataError, **expected) as caught:
         read(node(path), ("weight", "age", "height"))
