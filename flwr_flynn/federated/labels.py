@@ -78,10 +78,9 @@ def codes_in(book: Codebook, y: Any) -> Codes:
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]
-    labels = y
     if hasattr(y, "tolist"):
-        labels = y.tolist()
-    return np.array(each_once(code, labels), np.int64)
+        y = y.tolist()
+    return np.array(each_once(code, y), np.int64)
 
 
 def meaning(label: object) -> float | str | None:
@@ -91,10 +90,10 @@ def meaning(label: object) -> float | str | None:
     """
     try:
         if isinstance(label, bytes):
-            return _read_text(label.decode("ascii"))
+            return _printed(label.decode("ascii"))
         if isinstance(label, str):
-            return _read_text(str(label))
-        if isinstance(label, bool | int | float | complex | np.generic):
+            return _printed(label)
+        if isinstance(label, int | float | complex | np.generic):
             return _real(label)
         if is_gap(label) or isinstance(label, date | time | timedelta):
             return None
@@ -103,19 +102,12 @@ def meaning(label: object) -> float | str | None:
         return None
 
 
-def _read_text(text: str) -> float | str | None:
-    text = text.rstrip("\0")
-    if text in ("True", "False"):
-        return float(text == "True")
-    return _printed(text)
-
-
 def _real(number: Any) -> float | None:
     # Of integers that float64 does not tell apart another label may be one.
     value = complex(number)
     if value.imag != 0 or value != value:
         return None
-    return value.real + 0.0  # 0.0 for -0.0
+    return value.real
 
 
 def _printed(text: str) -> float | str | None:
@@ -123,6 +115,9 @@ def _printed(text: str) -> float | str | None:
 
     None for a number that is not real.
     """
+    text = text.rstrip("\0")
+    if text in ("True", "False"):
+        return float(text == "True")
     if len(text) > _LONGEST_NUMBER:
         return text
     for kind in (int, float, complex):

@@ -35,8 +35,8 @@ from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_bytes
 from flwr_flynn.federated.loader import Load, Loader
+from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
-from flwr_flynn.federated.party_options import decide
 from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import (
     EXACT,
@@ -141,15 +141,10 @@ class Party:
     def _granted(self, request: Request[Any]) -> View:
         """The view of the samples for a request, if the party answers it."""
         discloses = request.discloses
-        if discloses == SECURE and request.bound is None:
-            raise PayloadError(
-                "bound",
-                f"the bound of a secure sum, for phase {request.phase}",
-                "nothing",
-            )
-        decide(self.options, request)
-        if request.bound is not None:
-            self.mask(request.bound, None)
+        asked = Asked(discloses, request.phase, request.is_withdrawal, request.consent)
+        decide(self.options, asked)
+        if discloses == SECURE:
+            self.mask(request.bound or 0, None)  # no mask is for a bound of 0
         if discloses != NOTHING:
             self.options.check_memory(*request.layout.memory)
         view = View

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError, with_rows
@@ -135,17 +135,15 @@ class PartyOptions:
         raise with_rows(error, text)
 
 
-class Asked(Protocol):
+class Asked(NamedTuple):
     """Facts of a request by which it is answered or refused."""
 
-    phase: ClassVar[str]
-    is_withdrawal: ClassVar[bool]
-    consent: ClassVar[str]
+    kind: str
+    """What an answer discloses, see `protocol`."""
+    phase: str
+    is_withdrawal: bool = False
+    consent: str = ""
     """Name of an option that must be set for an answer in clear."""
-
-    @property
-    def discloses(self) -> str:
-        """Kind of what an answer discloses, see `protocol`."""
 
 
 def decide(options: PartyOptions, asked: Asked) -> None:
@@ -153,7 +151,7 @@ def decide(options: PartyOptions, asked: Asked) -> None:
 
     Nothing else has a part in it: no sample, and no earlier request.
     """
-    kind = asked.discloses
+    kind = asked.kind
     if kind not in (EXACT, NOISY, SECURE, RESULTS, NOTHING):
         raise ConfigError(
             "discloses", "a kind of disclosure that this party knows", kind

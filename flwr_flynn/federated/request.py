@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from flwr_flynn import __version__
 from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated.announced_specs import check_fingerprints
 from flwr_flynn.federated.layout import Layout
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.private_rows import (
@@ -224,7 +225,7 @@ def check_run(run: RunSpec, config: Config, options: PartyOptions) -> None:
         f"row_nnz {run.spec.row_nnz}"
     )
     options.check_memory(needed, f"{sizes} and {run.n_classes} classes{several}")
-    run.agree_on_rows(config)
+    check_fingerprints(config, "fingerprints", run.hashers)
 
 
 AnyRequest = type[Request[Any]]

@@ -21,7 +21,6 @@ from flwr_flynn.federated.announced_specs import (
     SPECS,
     _checked_specs,
     announced_specs,
-    check_fingerprints,
     deflated_specs,
 )
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
@@ -224,7 +223,7 @@ class RunSpec:
 
     @classmethod
     def from_config(cls, config: Config) -> RunSpec:
-        """The run that a server announced; its rows are drawn by `agree_on_rows`."""
+        """The run that a server announced; its rows are not drawn."""
         with refusing():
             parsed = announced_specs(config, "specs", MAX_SPECS)
             classes = config.json("classes")
@@ -244,11 +243,6 @@ class RunSpec:
                 key("mode"), f"{run.mode} with this mechanism and bound", mode
             )
         return run
-
-    def agree_on_rows(self, config: Config) -> tuple[FlyHash, ...]:
-        """Draw the rows, and refuse them unless the server drew the same."""
-        check_fingerprints(config, "fingerprints", self.hashers)
-        return self.hashers
 
     def codes(self, y: npt.ArrayLike) -> Integers:
         """The class code, 0 to L - 1, of every label, see `labels.codes_of`."""

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, PayloadError
-from flwr_flynn.federated.announced_specs import FINGERPRINTS
+from flwr_flynn.federated.announced_specs import FINGERPRINTS, check_fingerprints
 from flwr_flynn.federated.protocol import Config
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec, announced_names
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -81,7 +81,8 @@ def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
     assert run.mode == mode
     assert run.is_plain == (mode == "plain")
     assert run.is_secure == (mode == "secure")
-    assert [hasher.fingerprint for hasher in again.agree_on_rows(config)] == [
+    check_fingerprints(config, "fingerprints", again.hashers)
+    assert [hasher.fingerprint for hasher in again.hashers] == [
         FlyHash(s).fingerprint for s in run.specs
     ]
     assert announced_names(config) == run.feature_names
@@ -277,10 +278,14 @@ def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None
         text = " ".join(announced)
     else:
         text = announced
+    hashers = RunSpec(GRID, CLASSES).hashers
+
+    def read() -> None:
+        config = Config({"flynn-fingerprints": text}, {"fingerprints": FINGERPRINTS})
+        check_fingerprints(config, "fingerprints", hashers)
+
     with pytest.raises(PayloadError) as error:
-        RunSpec(GRID, CLASSES).agree_on_rows(
-            Config({"flynn-fingerprints": text}, {"fingerprints": FINGERPRINTS})
-        )
+        read()
     assert error.value.field in ("fingerprint", "flynn-fingerprints")
 
 

@@ -105,7 +105,8 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
         == RUN
     )
     monkeypatch.setattr(
-        RunSpec, "agree_on_rows", lambda *_: pytest.fail("drew the rows")
+        "flwr_flynn.federated.request.check_fingerprints",
+        lambda *_: pytest.fail("drew the rows"),
     )
     with raises(PayloadError, field="memory"):
         CountsRequest.from_config(config, [], PartyOptions(memory_limit=needed - 1))

@@ -18,7 +18,7 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import PartyOptions
-from flwr_flynn.federated.party_options import decide
+from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.protocol import REFUSED, TRAIN
 from flwr_flynn.federated.run import Run
@@ -307,7 +307,7 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
         (SUMS, 1, everything),
     ):
         party = party_of(X[few], LABELS[few], min_examples=least, gram=True)
-        decide(party.options, request)
+        decide(party.options, Asked(request.discloses, request.phase))
         kind = request.discloses
         view = View(party.loader, party.options, kind, (), party.mask)
         assert request.measured(view)[:2] == (expected, 54)
