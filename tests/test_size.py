@@ -13,16 +13,16 @@ from tests.code import FOLDERS, n_tokens, sources
 
 SIZES = {
     "top level": 2_900,
-    "tables": 15_200,
+    "tables": 15_300,
     "hashing": 13_870,
     "model": 30_295,
     "privacy": 8_762,
-    "federated": 39_900,
+    "federated": 39_571,
     "flower": 9_180,
     "app": 42_657,
     "flwr_flynn": 161_896,
     "simulations": 56_381,
-    "tests": 262_000,
+    "tests": 262_500,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""
