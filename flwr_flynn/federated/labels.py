@@ -40,7 +40,7 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
     if np.ndim(y) != 1:
         raise DataError("y", "shape (samples,)", f"{np.ndim(y)} dimensions")
     codes = codes_in(codebook(classes), y)
-    unknown = int((codes < 0).sum())
+    unknown = (codes < 0).sum()
     if unknown:
         kind = f"{len(classes)} integers"
         if isinstance(classes[0], str):

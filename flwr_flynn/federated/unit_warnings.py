@@ -39,7 +39,7 @@ def elsewhere(specs: Sequence[HashSpec], schema: Schema, X: Floats) -> list[str]
 def _are_far(numbers: Floats, edges: Floats) -> bool:
     low = numbers.min()
     high = numbers.max()
-    few = len(edges) // 4
+    few = max(1, len(edges) // 4)
     below = edges[edges < low]
     if len(below) >= few and low - below[-1] > 3 * (below[-1] - below[0]) > 0:
         return True

@@ -17,13 +17,18 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.labels import checked_classes, codebook, codes_of
+from flwr_flynn.federated.protocol import REFUSED
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import checked_names
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.schema import Schema
 from tests.app.data.private import count as count_rows
-from tests.fakes import CLASSES, HASHER, RUN, counts_of, points
+from tests.fakes import CLASSES, HASHER, RUN, counting, counts_of, points
 from tests.raising import raises
 
 ODD = {
@@ -469,3 +474,21 @@ def test_bad_names_of_features_are_refused(names: Any, got: str) -> None:
     with raises(ConfigError, field="feature_names", got=got):
         checked_names(names, 4)
     assert checked_names(np.array(["a", "b"]), 2) == ("a", "b")
+
+
+@pytest.mark.parametrize("n_edges", [1, 2, 3, 4, 32])
+def test_few_edges_of_a_server_refuse_nothing(n_edges: int) -> None:
+    """A warning alone follows from the edges.
+
+    With three or fewer it failed unless values were beyond them on both sides: so a
+    server found the largest value of a secure party in 30 requests.
+    """
+    schema = Schema([Column("a", "number", gaps=False)])
+    for edges in (np.linspace(25, 45, n_edges), np.linspace(-9, -8, n_edges)):
+        spec = HashSpec(
+            1, 8, 1, 1, 7, coding="steps", n_codes=2, edges=[edges.tolist()]
+        )
+        run = RunSpec(spec, ("a", "b"), feature_names=schema)
+        frame = pd.DataFrame({"a": np.linspace(20, 50, 60)})
+        party = party_of(frame, ["a", "b"] * 30)
+        assert REFUSED not in party.answer(counting(run)).metrics

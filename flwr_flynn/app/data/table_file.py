@@ -260,7 +260,7 @@ class TableFile:
         columns = [f"number {index + 1}" for index in n_rows]
         if self.announced and self.names:
             columns = [clean(self.names[index], 60) for index in n_rows]
-        n_columns = f"{len(n_rows)} of {len(self.reports)}"
+        n_columns = f"{len(n_rows)} of {len(self._layout.order)}"
         got = f"others in {n_columns} features: {listed(columns)}"
         text = f"{self.name}: expected {expected}, got {got}"
         error = DataError(self.name, expected, got, text=text)

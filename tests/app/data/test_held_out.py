@@ -207,6 +207,19 @@ def test_few_texts_beside_numbers_are_no_column_to_be_told(n_texts, tmp_path):
     assert [*summary_told(node(path)).columns] == names
 
 
+def test_a_refusal_counts_no_column_of_texts_beside_numbers(tmp_path):
+    texts = [["30"], ["30", "< 1"]]
+    reasons = []
+    for rows in texts:
+        ages = [*rows, *map(str, range(20, 60))]
+        content = {"age": ages, "crp": ["inf", *["1.5"] * (len(ages) - 1)]}
+        path = written(tmp_path / "a.csv", {**content, "label": ["x"] * len(ages)})
+        party = Party(partial(own_file.own_share, node(path)), PartyOptions())
+        reasons.append(party.answer(config_of(SchemaRequest())).metrics[REFUSED])
+    assert reasons[0] == reasons[1]
+    assert "1 of 2 features" in str(reasons[0])
+
+
 def test_a_table_in_memory_is_counted_at_once(tmp_path, monkeypatch):
     """The few rows of a wide file that are read at a time do not decide about kinds.
 
