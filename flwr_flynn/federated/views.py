@@ -62,7 +62,7 @@ def progress(total: int = 0) -> Callable[[int], None]:
 
     def hashed(n_samples: int) -> None:
         nonlocal done, last
-        done = done + n_samples
+        done += n_samples
         now = time.monotonic()
         if now - last >= 10:
             last = now
