@@ -22,7 +22,7 @@ SIZES = {
     "app": 42_657,
     "flwr_flynn": 161_896,
     "simulations": 56_381,
-    "tests": 262_500,
+    "tests": 263_000,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""

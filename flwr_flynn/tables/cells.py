@@ -245,6 +245,9 @@ def level_of(value: Any) -> str | None:
         return None
     if isinstance(value, bool | np.bool_):
         return str(int(value))
+    if isinstance(value, float | np.floating) and value and value.is_integer():
+        # An array of integers is one of float64 where another value is none.
+        return str(int(value))
     return as_level(str(value))
 
 

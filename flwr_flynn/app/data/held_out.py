@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.tables.cells import CellReader, each_once
+from flwr_flynn.tables.cells import CellReader, each_once, plain_values
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
@@ -125,7 +125,9 @@ def _keys(columns: Sequence[Cells]) -> list[bytes]:
     numbers[np.isnan(numbers)] = np.nan
     keys: list[bytes] = numbers.view(f"V{8 * len(columns)}")[:, 0].tolist()
     others = np.flatnonzero(~good).tolist()
-    texts = each_once(_text_key, [column[index] for index in others])
+    # Another date decides about the unit of an array of dates.
+    values = plain_values(column)
+    texts = each_once(_text_key, [values[index] for index in others])
     for index, text in zip(others, texts, strict=True):
         keys[index] = text
     return keys
