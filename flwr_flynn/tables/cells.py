@@ -2,8 +2,10 @@
 
 Files and frames, of open and of private parties, are read by it. No cell has a part in
 how another one is read, nor in how long that takes: a column is read by its different
-texts, and each value that is no text by itself. What a party does about cells that are
-no values of their column is its own policy.
+texts, and each value that is no text by itself. What the type of an array has taken
+from its values before, such as the digits of integers beyond 2**53 in one of float64,
+is not seen here. What a party does about cells that are no values of their column is
+its own policy.
 """
 
 from __future__ import annotations
@@ -42,52 +44,57 @@ class Gaps:
     Parameters
     ----------
     texts : frozenset of str
-        In the form of names, and in lower case.
-    numbers : frozenset of float
-        They are gaps in whatever form they come: -9, " -9.0", and -9.0 of a type.
-        Booleans are no numbers here.
+        In the form of names, and in lower case. One that spells a number stands for it
+        in whatever form it comes: -9, " -9.0", and -9.0 of a type. Booleans are no
+        numbers here.
     """
 
     texts: frozenset[str] = GAP_TEXTS
-    numbers: frozenset[float] = frozenset()
 
     @classmethod
-    def of(cls, texts: Iterable[str], decimal: str = "") -> Gaps:
-        """The usual gaps and these texts, of which some spell a number."""
-        names = {as_name(text).lower() for text in texts}
-        numbers = set[float]()
-        for name in names:
-            value, kind = number_of(name, decimal or ".")
-            if value is not None and kind != "b":
-                numbers.add(value)
-                # A column of float32 has fractions in another form.
-                if abs(value) % 1 > 1e-9:
-                    numbers.add(float(np.float32(value)))
-        return cls(GAP_TEXTS | names, frozenset(numbers))
+    def of(cls, texts: Iterable[str]) -> Gaps:
+        """The usual gaps and these texts."""
+        return cls(GAP_TEXTS | {as_name(text).lower() for text in texts})
 
     def has(self, cell: Any, decimal: str = ".") -> bool:
         """True for a cell that is a gap."""
+        numbers = _numbers_in(self.texts, decimal)
         if isinstance(cell, str):
             if as_name(cell).lower() in self.texts:
                 return True
-            if not self.numbers:
+            if not numbers:
                 return False
             value, kind = number_of(cell.strip(), decimal)
-            return kind != "b" and value in self.numbers
+            return kind != "b" and value in numbers
         if is_gap(cell):
             return True
-        if not self.numbers or isinstance(cell, bool):
+        if not numbers or isinstance(cell, bool):
             return False
-        return isinstance(cell, Real | Decimal) and float(cell) in self.numbers
+        return isinstance(cell, Real | Decimal) and float(cell) in numbers
 
-    def blanked(self, values: Array) -> Array:
+    def blanked(self, values: Array, decimal: str = ".") -> Array:
         """Values of a type, with NaN for numbers that are gaps."""
-        if not self.numbers or values.dtype.kind not in "iuf":
+        numbers = _numbers_in(self.texts, decimal)
+        if not numbers or values.dtype.kind not in "iuf":
             return values
-        are_gaps = np.isin(values.astype(np.float64), [*self.numbers])
+        are_gaps = np.isin(values.astype(np.float64), [*numbers])
         if are_gaps.any():
             return np.where(are_gaps, np.nan, values)
         return values
+
+
+@cache
+def _numbers_in(texts: frozenset[str], decimal: str) -> frozenset[float]:
+    """Numbers that some of the texts spell with a mark of decimals."""
+    numbers = set[float]()
+    for text in texts:
+        value, kind = number_of(text, decimal)
+        if value is not None and kind != "b":
+            numbers.add(value)
+            # A column of float32 has fractions in another form.
+            if abs(value) % 1 > 1e-9:
+                numbers.add(float(np.float32(value)))
+    return frozenset(numbers)
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,8 @@ class CellReader:
         good = np.ones(len(cells), np.bool_)
         dtype = getattr(cells, "dtype", np.dtype(object))
         if self.kind == "number" and dtype.kind in "biuf":
-            return self.gaps.blanked(np.asarray(cells)).astype(np.float64), good
+            values = self.gaps.blanked(np.asarray(cells), self.decimal)
+            return values.astype(np.float64), good
         cells = plain_values(cells)
         values = of_gaps(self.kind, len(cells))
         if self.kind == "number":
@@ -178,7 +186,7 @@ class CellReader:
                 if type(cell) is not float:
                     cell = math.nan
                 values.append(cell)
-        return self.gaps.blanked(np.array(values, np.float64))
+        return self.gaps.blanked(np.array(values, np.float64), decimal)
 
 
 def each_once(read: Callable[[Any], T], cells: Iterable[Any]) -> list[T]:
@@ -255,7 +263,7 @@ def _number(reader: CellReader, cell: Any) -> float:
     # NumPy writes a complex number in parentheses beside a text.
     if isinstance(cell, str) and cell[:1] == "(":
         cell = real_of(complex(cell))
-        if reader.gaps.has(cell):
+        if reader.gaps.has(cell, reader.decimal):
             return math.nan
     if isinstance(cell, timedelta):
         return cell / timedelta(days=1)

@@ -192,7 +192,7 @@ class RawColumn:
         """Look at more rows."""
         self.n += len(values)
         if isinstance(values, np.ndarray):
-            values = self.gap_cells.blanked(values)
+            values = self.gap_cells.blanked(values, self.decimal)
             self.n_empty += int(missing(values).sum())
             if values.dtype.kind == "f":
                 self.n_infinite += int(np.isinf(values).sum())
@@ -249,7 +249,7 @@ class RawColumn:
         datetime64[us].
         """
         if isinstance(raw, np.ndarray):
-            return self.gap_cells.blanked(raw)
+            return self.gap_cells.blanked(raw, self.decimal)
         dtype = self.dtype
         if dtype == np.int64:
             integers = int64_of(raw)

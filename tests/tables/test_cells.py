@@ -1,4 +1,4 @@
-"""What a cell means follows from the cell, the schema and the site's settings alone."""
+"""The value of a cell follows from the cell, the schema and the site's settings alone."""
 
 from __future__ import annotations
 
@@ -300,3 +300,31 @@ def test_an_integer_is_one_level_in_an_array_of_any_type(number: int) -> None:
     """One missing value makes an array of integers one of float64."""
     forms = [number, float(number), np.int64(number), np.float64(number)]
     assert len({level_of(form) for form in forms}) == 1
+
+
+@pytest.mark.parametrize("decimal", [".", ","])
+@pytest.mark.parametrize("text", ["9,999", "9.999", "-9", "1,5", "1.234,5"])
+def test_a_gap_text_is_a_number_by_the_mark_of_the_column(
+    text: str, decimal: str
+) -> None:
+    """Of Parquet texts the mark is known after a first look at all of them."""
+    reader = CellReader("number", Gaps.of([text]), decimal)
+    cells = [*NASTY_NUMERALS, text]
+    read_at_once = reader.at_once(cells)
+    for cell, value in zip(cells, read_at_once.tolist(), strict=True):
+        if not np.isnan(value):
+            assert reader(cell) == (value, True)
+    assert np.isnan(reader(text)[0])
+
+
+NASTY_NUMERALS = [
+    "1,5",
+    "1.5",
+    "2,5",
+    "9,999",
+    "9.999",
+    "9999",
+    " -9",
+    "-9,0",
+    "1234.5",
+]

@@ -24,13 +24,6 @@ Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
 
 
-def in_list(values: Cells) -> Cells:
-    """Python's values of a column."""
-    if isinstance(values, np.ndarray):
-        return values.tolist()  # type: ignore[no-any-return]
-    return values
-
-
 _GAP = struct.pack("<d", np.nan)
 _READER = CellReader("number")
 
@@ -95,7 +88,7 @@ def row_keys(
 def id_keys(ids: Cells) -> list[bytes]:
     """The key of each id: that of a cell, or the digits of a very long integer."""
     keys = _keys([ids])
-    for index, cell in enumerate(in_list(ids)):
+    for index, cell in enumerate(plain_values(ids)):
         if isinstance(cell, bytes):
             text = cell.decode("utf-8", "replace").strip()
         else:
@@ -125,6 +118,8 @@ def _keys(columns: Sequence[Cells]) -> list[bytes]:
     numbers[np.isnan(numbers)] = np.nan
     keys: list[bytes] = numbers.view(f"V{8 * len(columns)}")[:, 0].tolist()
     others = np.flatnonzero(~good).tolist()
+    if not others:
+        return keys
     # Another date decides about the unit of an array of dates.
     values = plain_values(column)
     texts = each_once(_text_key, [values[index] for index in others])

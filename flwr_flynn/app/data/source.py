@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.app.data.held_out import Cells, HeldOut, in_list, row_keys
+from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
-from flwr_flynn.tables.cells import Gaps, is_gap, level_of
+from flwr_flynn.tables.cells import Gaps, is_gap, level_of, plain_values
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.schema import Schema
@@ -68,7 +68,7 @@ def objects(values: Cells) -> Array:
     In a text type of NumPy each value would be as wide as the longest.
     """
     array = np.empty(len(values), object)
-    array[:] = in_list(values)
+    array[:] = plain_values(values)
     return array
 
 
@@ -174,7 +174,7 @@ class Source(ABC):
         """The values of some columns, row by row, as they stand."""
         for part in self.parts(MOST_ROWS, indices):
             cells = part.cells(slice(None))
-            columns = [in_list(cells[index]) for index in indices]
+            columns = [plain_values(cells[index]) for index in indices]
             yield from zip(*columns, strict=True)
 
 
@@ -312,7 +312,7 @@ class Reading:
         if column is not None:
             gap_texts += column.gap_texts
             wanted = column.kind
-        gaps = Gaps.of(gap_texts, dialect.decimal)
+        gaps = Gaps.of(gap_texts)
         return RawColumn(kind, wanted, dialect.decimal, dialect.date_format, gaps)
 
 

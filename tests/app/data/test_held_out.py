@@ -393,5 +393,7 @@ def test_a_value_is_the_same_alone_as_among_others():
 def test_the_unit_of_an_array_of_dates_holds_out_no_other_row() -> None:
     days = np.arange("2020-01-01", "2020-07-01", dtype="M8[D]")
     keys = row_keys([days])
-    for unit in ("s", "ms", "us"):
-        assert row_keys([days.astype(f"M8[{unit}]")]) == keys
+    for unit in ("s", "ms", "us", "ns"):
+        moments = days.astype(f"M8[{unit}]")
+        assert row_keys([moments]) == keys
+        assert id_keys(moments) == id_keys(days)
