@@ -192,6 +192,11 @@ def with_names(error: Refusal, names: Iterable[object], most: int = 5) -> Refusa
     return error
 
 
+def full_text(error: BaseException) -> str:
+    """An error's message with its notes, in one line: for this machine's own log."""
+    return clean("; ".join([str(error), *getattr(error, "__notes__", ())]), _MOST)
+
+
 def clean(text: object, longest: int, ends: bool = False) -> str:
     """A text from outside as one short line that can be printed: no control or
     direction characters.

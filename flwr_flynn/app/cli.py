@@ -15,9 +15,8 @@ from typing import Any, NoReturn
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
 from flwr_flynn.app import cli_verbs, console
-from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.errors import ConfigError, FlyNNError, clean
+from flwr_flynn.errors import ConfigError, FlyNNError, clean, full_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
@@ -50,7 +50,7 @@ from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.row_wise import encode_rows, read_columns
+from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
 from flwr_flynn.tables.texts import as_name, is_beside
@@ -164,7 +164,7 @@ def check(options: Namespace) -> int:
     file = opened(path, Reading(label or None, "", features, dialect, rest))
     if len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
-    tables = (_counts_of(rest, table) for table, *_ in file.tables())
+    tables = (_counts_of(read_columns(rest, table)) for table, *_ in file.tables())
     counts = sum(tables, np.zeros((len(present), 4), np.int64))
     n_texts = np.array([report.texts for report in file.reports])
     counts[:, 0] -= n_texts  # which are gaps in the table
@@ -214,9 +214,9 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
         are_known = ~unlabelled(y)
         if book:
             are_known = codes_in(book, y) >= 0
-        _, fits = encode_rows(schema, X, rows.gap_texts)
-        of_rows = [(fits & are_known).sum(), are_known.sum(), 0, 0]
-        return np.vstack([of_rows, _counts_of(schema, X, rows.gap_texts)])
+        columns = [*read_columns(schema, X, rows.gap_texts)]
+        n_fitting = (fitting_rows(columns) & are_known).sum()
+        return np.vstack([[n_fitting, are_known.sum(), 0, 0], _counts_of(columns)])
 
     total = np.zeros((1 + len(schema.columns), 4), np.int64)
     for block in rows.blocks(MOST_ROWS):
@@ -274,12 +274,12 @@ def _faults(
     }
 
 
-def _counts_of(schema: Schema, X: Any, gap_texts: Sequence[str] = ()) -> Integers:
+def _counts_of(columns: Iterable[ReadColumn]) -> Integers:
     """Numbers of gaps, cells of another kind, values beyond the range, and unknown
     levels, (columns, 4).
     """
     counts = []
-    for column, values, good in read_columns(schema, X, gap_texts):
+    for column, values, good in columns:
         codes = list[int]()
         if column.kind == "category":
             codes += each_once(LevelCodes(column), values.tolist())

@@ -34,7 +34,7 @@ from flwr_flynn.app.disclosure_file import ENDING, recorder
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.settings_parser import in_json
-from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.errors import ConfigError, FlyNNError, full_text
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.flower import message, records, secagg
@@ -214,7 +214,7 @@ def _ready(
         client.party = replace(client.party, since=start)
         return client.to_client()
     except FlyNNError as error:
-        log(WARNING, "FlyNN: cannot participate: %s", own_file.full_text(error))
+        log(WARNING, "FlyNN: cannot participate: %s", full_text(error))
         reason = str(error)
     except Exception as error:  # noqa: BLE001
         # Its text may have data, and must not leave this machine.

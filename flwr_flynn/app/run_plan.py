@@ -22,7 +22,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from flwr_flynn.app.data import datasets
-from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_noise import (
     SharedNoise,
@@ -31,7 +30,7 @@ from flwr_flynn.app.run_noise import (
     run_mechanism,
 )
 from flwr_flynn.app.settings_parser import key_of
-from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.errors import ConfigError, FlyNNError, full_text
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.layout import ENTRY_BYTES
 from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, memory_of_total

@@ -22,14 +22,19 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_flynn._files import write_together
 from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.console import say
-from flwr_flynn.app.data.own_file import full_text
 from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.markup import shortened
 from flwr_flynn.app.report.page import log_table, page
 from flwr_flynn.app.report.sections import EQUALITIES
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
-from flwr_flynn.errors import AggregationError, ConfigError, FlyNNError, WriteError
+from flwr_flynn.errors import (
+    AggregationError,
+    ConfigError,
+    FlyNNError,
+    WriteError,
+    full_text,
+)
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.run import Run

@@ -37,7 +37,6 @@ from flwr_flynn.app.data.own_file import (
     coded_labels,
     columns_of,
     existing,
-    full_text,
     opened_own,
     summary_of_file,
 )
@@ -46,7 +45,7 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
-from flwr_flynn.errors import ConfigError, DataError, FlyNNError
+from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import PLAIN_INTEGER
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.schema import Schema

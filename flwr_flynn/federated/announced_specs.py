@@ -16,8 +16,8 @@ MAX_SPECS = 16
 """Specs of one run, at most: each costs every party a hash of all its samples."""
 
 MAX_CHARS = 2**24
-"""Characters of specs, of a class list and of names of features in a request, each: a
-second of parsing at most."""
+"""Characters of specs, of a class list and of names of features in a request, each: some
+two seconds of parsing at most."""
 
 
 MAX_LISTS = 2**20

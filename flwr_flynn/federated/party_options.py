@@ -139,7 +139,7 @@ class Asked(NamedTuple):
     """Facts of a request by which it is answered or refused."""
 
     kind: str
-    """What an answer discloses, see `protocol`."""
+    """Kind of disclosure of an answer, see `protocol`."""
     phase: str
     is_withdrawal: bool = False
     consent: str = ""

@@ -79,7 +79,7 @@ class Measured(NamedTuple, Generic[S]):
 
 
 class Request(ABC, Generic[S]):
-    """What travels to the parties in one phase, and what a party computes from it.
+    """Message to the parties in one phase, and the statistic that a party answers with.
 
     Integers are asked for in clear or, with a `bound`, in a secure sum. `fields`
     declares them: their packing, their checks, the vector of a secure sum, its length

@@ -1,7 +1,7 @@
 """Views of a party's samples, each granted for one request.
 
-A view is immutable. Samples are reached through it alone, and by `View.keep` for the
-party's own copy of the model. No text of an error holds a value of the data.
+A view has no field that an answer changes. Samples are reached through it alone, and by
+`View.keep` for the party's own copy of the model. No text of an error holds a value of the data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError
+from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError, full_text
 from flwr_flynn.federated.labels import Codes, codebook
 from flwr_flynn.federated.loader import Loader, Withheld, check_named
 from flwr_flynn.federated.party_options import PartyOptions
@@ -78,6 +78,12 @@ def no_mask(_bound: int, _mechanism: Mechanism | None = None) -> None:
         "a request by SecAgg+ through flwr_flynn.secagg.mod",
         "one in clear",
     )
+
+
+def _no_private_counts() -> PrivacyError:
+    """The refusal of a party that gives none."""
+    text = "policy max-epsilon not set: this party gives no private counts"
+    return PrivacyError("policy max-epsilon", got="not set", text=text)
 
 
 @contextmanager
@@ -174,9 +180,8 @@ class View:
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy."""
-        text = "policy max-epsilon not set: this party gives no private counts"
         with without_samples():
-            raise PrivacyError("policy max-epsilon", got="not set", text=text)
+            raise _no_private_counts()
 
     def tried(
         self, run: RunSpec, model: Model
@@ -315,7 +320,7 @@ class PrivateView(View):
         budget = self.options.budget
         mechanism = run.mechanism
         if budget is None or mechanism is None or self.discloses not in (NOISY, SECURE):
-            return super().release(run)  # type: ignore[return-value]
+            raise _no_private_counts()
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less
             # than was promised.
@@ -416,8 +421,7 @@ def reason_of(what: str, error: Exception, hides: bool) -> str:
     may decide it.
     """
     if isinstance(error, FlyNNError):
-        texts = [str(error), *getattr(error, "__notes__", ())]
-        log.warning("FlyNN: %s refused: %s", what, "; ".join(texts))
+        log.warning("FlyNN: %s refused: %s", what, full_text(error))
         if error.is_public or not hides:
             return str(error)
         return f"{what} failed at this party"

@@ -8,7 +8,7 @@ the order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,18 +29,25 @@ def encode_rows(
 
     X and `gap_texts` are those of `read_columns`.
     """
-    arrays = []
-    masks = []
-    for column, values, good in read_columns(schema, X, gap_texts):
-        arrays.append(values)
-        masks.append(good & ~column.refused(values))
+    columns = [*read_columns(schema, X, gap_texts)]
+    table = Table(schema.names, [values for _, values, _ in columns])
+    return schema.numbers(table), fitting_rows(columns)
+
+
+ReadColumn = tuple[Column, Array, Mask]
+"""A column of a schema, its values, and a mask of those of its kind, or gaps."""
+
+
+def fitting_rows(columns: Iterable[ReadColumn]) -> Mask:
+    """Mask of the rows without a fault in any column, (n,)."""
+    masks = [good & ~column.refused(values) for column, values, good in columns]
     fits: Mask = np.all(masks, axis=0)
-    return schema.numbers(Table(schema.names, arrays)), fits
+    return fits
 
 
 def read_columns(
     schema: Schema, X: object, gap_texts: Sequence[str] = ()
-) -> Iterator[tuple[Column, Array, Mask]]:
+) -> Iterator[ReadColumn]:
     """Each column of a schema with its values in rows, and a mask of those that are of
     its kind, or gaps.
 

@@ -485,7 +485,7 @@ def test_a_run_that_stopped_goes_on(phase, run, monkeypatch):
 
 
 def test_a_run_that_stopped_is_found_by_its_output_folder(run, monkeypatch, caplog):
-    """What the settings say of `federation`: the file in the output folder.
+    """The file in the output folder is the `federation` that the settings mean.
 
     Without a folder either there is nothing to find: each run has a folder of its own.
     """

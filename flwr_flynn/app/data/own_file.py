@@ -39,7 +39,7 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
-from flwr_flynn.errors import ConfigError, DataError, clean, with_rows
+from flwr_flynn.errors import ConfigError, DataError, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
@@ -122,11 +122,6 @@ def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
     if ending(path) == ".npz" and not source.columns:
         return None
     return [*map(as_name, source.columns)]
-
-
-def full_text(error: BaseException) -> str:
-    """An error's message with its notes, in one line: for this machine's own log."""
-    return clean("; ".join([str(error), *getattr(error, "__notes__", ())]), 10_000)
 
 
 # ---- samples of a party
@@ -302,9 +297,10 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
             if (np.abs(y) >= 2**63).any():
                 raise DataError(name, "labels within int64", "labels beyond")
             y = y.astype(np.int64)
-    if any(isinstance(label, bytes) for label in y.tolist()):
+    own_labels = y.tolist()
+    if any(isinstance(label, bytes) for label in own_labels):
         raise DataError(name, "strings or integers as labels", "bytes")
-    values = [*map(str, y.tolist())]  # 1 and True are equal
+    values = [*map(str, own_labels)]  # 1 and True are equal
     texts = [*dict.fromkeys(values)]
     longest = sum(len(text) > _LONGEST for text in texts)
     if longest:

@@ -11,7 +11,7 @@ In a secure run "bins 1" to "bins 5", and then the samples of each class, take i
 place. Vectors of a secure sum have a length that everybody knows. So of the histograms,
 of millions of bins, parties tell only what specs follow from: some quantiles, found by
 splitting bins again and again, and the samples of each class between these. Requests
-"bins" have the keys of "columns", "flynn-bound", "flynn-by-class" and, as packed
+"bins" have the entries of "columns", "flynn-bound", "flynn-by-class" and, as packed
 numbers, the distance of each cut but the first from the one before, less 1. A cut is
 column * 2**32 + key. The answer is the number of samples from each cut to the next, (1,
 cuts) or by class (L, cuts).
@@ -319,7 +319,14 @@ class BinsRequest(ColumnsRequest):
             raise PayloadError(
                 "bins", "cuts that ascend, with the lowest key of each column", "others"
             )
-        return cls(**vars(columns), cuts=cuts, by_class=config["by_class"], bound=bound)
+        return cls(
+            n_features,
+            columns.classes,
+            columns.features,
+            cuts=cuts,
+            by_class=config["by_class"],
+            bound=bound,
+        )
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = 1
@@ -361,7 +368,9 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[ColumnHistogra
         with_gaps = isinstance(columns.features, Schema)
         cuts = _equal_cuts(columns.n_features, with_gaps)
     bins = BinsRequest(
-        **vars(columns),
+        columns.n_features,
+        columns.classes,
+        columns.features,
         cuts=cuts,
         by_class=before == _SPLITTING[-1],
         bound=context.options.secure_bound,

@@ -19,7 +19,13 @@ from flwr_flynn.app.data import datasets, own_file
 from flwr_flynn.app.data.datasets import deal, held_out, splitmix64
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import PARTITIONERS, RunConfig
-from flwr_flynn.errors import ConfigError, DataError, FlyNNError, PayloadError
+from flwr_flynn.errors import (
+    ConfigError,
+    DataError,
+    FlyNNError,
+    PayloadError,
+    full_text,
+)
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from tests.app.data.files import READERS, node, npz, written
@@ -243,7 +249,7 @@ def test_a_problem_is_told_without_the_folder_of_the_file(tmp_path):
         DataError, field="site.csv", expected="a column 'a'", got="3 others"
     ) as caught:
         datasets.load_dataset(str(path), label="a")
-    assert str(tmp_path) not in own_file.full_text(caught.value)
+    assert str(tmp_path) not in full_text(caught.value)
 
 
 NAMES = {"a": "A", "b": "\uff42", "c": " c ", "d": "d", "label": "label"}
@@ -297,7 +303,7 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
     with raises(DataError, **expected) as caught:
         read(node(path), ("weight", "age", "height"))
     assert "secret" not in str(caught.value)  # the server gets this
-    assert "in this file: 'age', 'secret'" in own_file.full_text(caught.value)
+    assert "in this file: 'age', 'secret'" in full_text(caught.value)
 
 
 @READERS
@@ -332,9 +338,7 @@ def test_columns_that_the_run_announced_are_told_by_name(features, got, tmp_path
     )
     with raises(DataError, field="mine.csv", got=f"others in {got}") as caught:
         own_file.own_share(NodeConfig(data_path=str(path)), features)
-    assert not any(
-        value in own_file.full_text(caught.value) for value in ("Anna", "7654")
-    )
+    assert not any(value in full_text(caught.value) for value in ("Anna", "7654"))
 
 
 @pytest.mark.parametrize(

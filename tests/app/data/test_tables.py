@@ -25,14 +25,13 @@ from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.own_file import (
     columns_of,
     encoded_share,
-    full_text,
     opened,
     own_share,
     summary_of_file,
 )
 from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
-from flwr_flynn.errors import DataError, SchemaError
+from flwr_flynn.errors import DataError, SchemaError, full_text
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.schema import Schema
