@@ -51,9 +51,9 @@ class Layout:
         """Bytes that an answer takes at a party while it is made, and what takes them."""
         if self.bound is not None:
             needed = ENTRY_BYTES * self.n_entries
-            return needed, f"a secure sum of {self.n_entries} integers"
+            return needed, f"{self.n_entries} integers of a secure sum"
         n_integers = sum(field.size for field in self.fields)
-        return _PACKED_BYTES * n_integers, f"an answer of {n_integers} integers"
+        return _PACKED_BYTES * n_integers, f"{n_integers} integers of an answer"
 
     @property
     def contents(self) -> list[Content]:

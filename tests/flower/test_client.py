@@ -24,7 +24,6 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -97,7 +96,8 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     )
     X = points(12000)[0]
     y = np.arange(12000) % 1000
-    needed = memory_needed(run.spec, 1000) + 32 * 1000**2 + 64 * 40 * 4
+    # The two confusion matrices take more while they are packed than hash and counts.
+    needed = 24 * 2 * 1000**2
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     counted = fit(client, run).parameters
     arrays = codec.read_tensors(counted.tensors)
@@ -110,7 +110,7 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
     assert reply.num_examples == 12000
     # All scores at once are 92 MiB. A batch's scores, and a block of them on its way,
     # are not many.
-    assert memory.peak < needed + 50 * 2**20
+    assert memory.peak < needed + 20 * 2**20
 
 
 # ---- settings
