@@ -829,17 +829,11 @@ def runs_of(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-@pytest.mark.parametrize("step", range(4))
-@pytest.mark.parametrize("where", ["open", "fsync", "replace"])
-def test_on_a_full_disk_results_are_those_of_one_run_or_say_of_which(
-    where, step, goes_on, run, monkeypatch
-):
-    first = run()
-    contents = {name: (run.out / name).read_bytes() for name in RESULTS[1:]}
-    before = runs_of(run.out)
-    run.number = 2
-    calls = list[str]()
+def full_disk(where: str, step: int, goes_on: bool, calls: list[str]) -> Any:
+    """A function of `os` that finds no room for a result after so many calls.
+
+    The results are noted in `calls`. With `goes_on` there is no room later, either.
+    """
     original = getattr(os, where)
 
     def fails(first: Any, *rest: Any, **more: Any) -> Any:
@@ -852,25 +846,41 @@ def test_on_a_full_disk_results_are_those_of_one_run_or_say_of_which(
                 raise OSError(errno.ENOSPC, "x", path)
         return original(first, *rest, **more)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, where, fails)
-        with raises(FlyNNError, field="results") as error:
-            run(hash_dim=128)
-    assert len(calls) > step
-    assert os.strerror(errno.ENOSPC) in str(error.value)
-    after = runs_of(run.out)
-    if where != "replace":
-        assert after == before
-        assert contents == {name: (run.out / name).read_bytes() for name in RESULTS[1:]}
-    for name, content in contents.items():
-        is_old = (run.out / name).read_bytes() == content
-        assert is_old == (after[name] == before[name])
-    # The report names the model that is its own.
-    assert before["model.npz"] == first["sha256"]["model"]
-    assert not [*run.out.glob(".*.partial.*")]
-    whole = run(hash_dim=128)
-    last = {"metrics.json": "2", "report.html": "2", "figures.csv": "2"}
-    assert runs_of(run.out) == last | {"model.npz": whole["sha256"]["model"]}
+    return fails
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("where", ["open", "fsync", "replace"])
+def test_on_a_full_disk_results_are_those_of_one_run_or_say_of_which(
+    where, goes_on, run, monkeypatch
+):
+    whole = run()
+    for step in range(4):
+        contents = {name: (run.out / name).read_bytes() for name in RESULTS[1:]}
+        before = runs_of(run.out)
+        # The report names the model that is its own.
+        assert before["model.npz"] == whole["sha256"]["model"]
+        run.number += 1
+        settings = {"hash_dim": 64 * run.number}
+        calls = list[str]()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, where, full_disk(where, step, goes_on, calls))
+            with raises(FlyNNError, field="results") as error:
+                run(**settings)
+        assert len(calls) > step
+        assert os.strerror(errno.ENOSPC) in str(error.value)
+        after = runs_of(run.out)
+        now = {name: (run.out / name).read_bytes() for name in RESULTS[1:]}
+        if where != "replace":
+            assert after == before
+            assert now == contents
+        for name, content in contents.items():
+            assert (now[name] == content) == (after[name] == before[name])
+        assert not [*run.out.glob(".*.partial.*")]
+        whole = run(**settings)
+        reports_of = ("metrics.json", "report.html", "figures.csv")
+        last = dict.fromkeys(reports_of, str(run.number))
+        assert runs_of(run.out) == last | {"model.npz": whole["sha256"]["model"]}
 
 
 def test_an_update_is_in_the_report_with_its_digests(run, capsys):

@@ -150,12 +150,19 @@ def finished(steps: Exchange) -> Run:
 
 # The train channel of a secure run has secure sums alone.
 @pytest.mark.parametrize(
+    "is_near",
+    [
+        pytest.param(True, id="next to it"),
+        pytest.param(False, id="elsewhere", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize(
     ("plan", "own"),
     [(plan, OTHER) for plan in PLANS]
     + [(plan, HISTOGRAM) for plan in PLANS if plan != "secure"],
 )
 def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
-    plan: str, own: Phase, tmp_path: Path
+    plan: str, own: Phase, is_near: bool, tmp_path: Path
 ) -> None:
     usual = phases_of(RunOptions(**options_for(**PLANS[plan])))
     whole = finished(steps_of(plan, tmp_path / "whole", usual)).model.model_.sha256()
@@ -163,8 +170,11 @@ def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
         phases = (*usual[:place], own, *usual[place:])
         folder = tmp_path / str(place)
         stopped = steps_of(plan, folder, phases)
+        near = phases[max(place - 1, 0) : place + 1]
         for phase in phases:
             stopped.step(phase.channel)
+            if (phase in near) != is_near:
+                continue
             if not stopped.run.is_specified:
                 with raises(AggregationError, counted=0):
                     stopped.run.federation("1")
