@@ -489,7 +489,10 @@ def sweep(
                 for evaluates in settings:
                     answers = []
                     for path in (one, other):
-                        fresh = path.with_name(f"{next(numbers)}{ending}")
+                        # What is written looks through its folder for old files.
+                        folder = path.with_name(str(next(numbers)))
+                        folder.mkdir()
+                        fresh = folder / path.name
                         fresh.symlink_to(path)
                         answers.append(answer_of(request, fresh, evaluates))
                     n += 1
