@@ -22,19 +22,32 @@ settings.load_profile("quick")
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# Files that are begun first, so that no process is left with a long one at the end.
-# Those of processes of their own, which wait much, come when the first two have
-# compiled what all need, and one at a time.
+# Files that are begun first, so that no process is left with a long one at the end:
+# two that compile what all need, the longest of the slow tests, of which those that
+# start processes, which wait much, stand between others, and the longest of the quick.
 FIRST = (
     "federated/test_run_laws",
     "federated/phases/test_gram",
-    "model/test_classifier",
+    "test_fuzz",
+    "integration/test_deployment",
+    "privacy/test_noise_mechanisms",
+    "test_neighbours",
+    "integration/test_disclosure",
+    "simulations/test_command",
+    "integration/test_faults",
+    "federated/test_update",
+    "integration/test_pages",
+    "simulations/test_notebooks",
     "integration/test_simulation",
+    "simulations/test_noniid",
+    "integration/test_private",
+    "model/test_classifier",
+    "integration/test_message",
+    "federated/test_own_phase",
+    "integration/test_secure",
+    "model/test_committee",
     "flower/test_secagg",
     "hashing/test_flyhash",
-    "test_fuzz",
-    "simulations/test_noniid",
-    "privacy/test_noise_mechanisms",
     "app/data/test_datasets",
     "app/test_server_app",
     "test_policy_table",

@@ -186,7 +186,8 @@ def active(X, rows, hash_nnz, signs=None, center=None, scale=None):
     hashes = []
     for x in X:
         totals = sums(x, rows, signs, center, scale)
-        ranked = sorted(range(len(totals)), key=lambda i: (-totals[i], i))
+        # Equal ones stay in their order.
+        ranked = sorted(range(len(totals)), key=lambda i: -totals[i])
         hashes.append(sorted(ranked[:hash_nnz]))
     return np.array(hashes, np.int32).reshape(len(X), hash_nnz)
 
