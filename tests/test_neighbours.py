@@ -59,12 +59,12 @@ def libraries() -> None:
         pytest.importorskip(name)
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_one_row_more_changes_counts_by_its_hash_and_nothing_else(
     part: int, libraries: None
 ) -> None:
     n, different = neighbours.sweep(
-        lambda i: i % 89 == 22 * part, lambda name: "plain" in name or "," not in name
+        lambda i: i % 89 == 44 * part, lambda name: "plain" in name or "," not in name
     )
     assert n > 100
     assert different == []

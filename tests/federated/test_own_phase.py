@@ -159,7 +159,11 @@ def finished(steps: Exchange) -> Run:
 @pytest.mark.parametrize(
     ("plan", "own"),
     [(plan, OTHER) for plan in PLANS]
-    + [(plan, HISTOGRAM) for plan in PLANS if plan != "secure"],
+    + [
+        pytest.param(plan, HISTOGRAM, marks=pytest.mark.slow)
+        for plan in PLANS
+        if plan != "secure"
+    ],
 )
 def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
     plan: str, own: Phase, is_near: bool, tmp_path: Path
