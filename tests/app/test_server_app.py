@@ -849,9 +849,7 @@ def full_disk(where: str, step: int, goes_on: bool, calls: list[str]) -> Any:
     return fails
 
 
-@pytest.mark.parametrize(
-    "goes_on", [pytest.param(True, marks=pytest.mark.slow), False]
-)
+@pytest.mark.parametrize("goes_on", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("where", ["open", "fsync", "replace"])
 def test_on_a_full_disk_results_are_those_of_one_run_or_say_of_which(
     where, goes_on, run, monkeypatch
