@@ -149,13 +149,7 @@ def finished(steps: Exchange) -> Run:
 
 
 # The train channel of a secure run has secure sums alone.
-@pytest.mark.parametrize(
-    "is_near",
-    [
-        pytest.param(True, id="next to it"),
-        pytest.param(False, id="elsewhere", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("is_near", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("plan", "own"),
     [(plan, OTHER) for plan in PLANS]
