@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import suppress
-from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ import numpy.typing as npt
 
 from flwr_flynn._types import Integers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
-from flwr_flynn.tables.cells import each_once, is_gap
+from flwr_flynn.tables.cells import each_once, meaning, plain_values
 from flwr_flynn.tables.row_wise import raw_columns
 
 Label = str | int
@@ -27,9 +25,6 @@ Codes = Integers
 
 Codebook = dict[float | str | None, int]
 """Codes of the classes by what their labels mean."""
-
-_LONGEST_NUMBER = 400
-"""Characters of a label that can be a number; longer ones are texts."""
 
 
 def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
@@ -74,58 +69,18 @@ def codes_in(book: Codebook, y: Any) -> Codes:
     """
 
     def code(label: object) -> int:
-        return book.get(meaning(label), -1)
+        try:
+            return book.get(meaning(label), -1)
+        except Exception:  # noqa: BLE001 - what has no text is no label, whatever keeps it
+            return -1
 
     if getattr(getattr(y, "dtype", None), "kind", "") == "m":
         y = raw_columns(np.asarray(y)[:, None])[1][0]
-    if hasattr(y, "tolist"):
+    if isinstance(y, np.ndarray):
+        y = plain_values(y)
+    elif hasattr(y, "tolist"):
         y = y.tolist()
     return np.array(each_once(code, y), np.int64)
-
-
-def meaning(label: object) -> float | str | None:
-    """The number or the text that a label means, in whatever form.
-
-    1 for True and "1"; None for what means neither.
-    """
-    try:
-        if isinstance(label, bytes):
-            return _printed(label.decode("ascii"))
-        if isinstance(label, str):
-            return _printed(label)
-        if isinstance(label, int | float | complex | np.generic):
-            return _real(label)
-        if is_gap(label) or isinstance(label, date | time | timedelta):
-            return None
-        return meaning(str(label))
-    except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
-        return None
-
-
-def _real(number: Any) -> float | None:
-    # Of integers that float64 does not tell apart another label may be one.
-    value = complex(number)
-    if value.imag != 0 or value != value:
-        return None
-    return value.real
-
-
-def _printed(text: str) -> float | str | None:
-    """The number that Python or NumPy prints as this text, or the text itself.
-
-    None for a number that is not real.
-    """
-    text = text.rstrip("\0")
-    if text in ("True", "False"):
-        return float(text == "True")
-    if len(text) > _LONGEST_NUMBER:
-        return text
-    for kind in (int, float, complex):
-        with suppress(ValueError):
-            value = kind(text)
-            if str(value) == text:
-                return _real(value)
-    return text
 
 
 def checked_classes(classes: object) -> tuple[Label, ...]:
