@@ -20,7 +20,7 @@ import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError, full_text
-from flwr_flynn.federated.labels import Codes, codebook
+from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.private_rows import (
@@ -330,7 +330,6 @@ class PrivateView(View):
                 "of it",
             )
         budget.policy.check(mechanism)
-        codebook(run.classes)
         if self.discloses == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
