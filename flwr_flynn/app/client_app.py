@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import ERROR, INFO, WARNING
@@ -66,13 +66,13 @@ class UnreadyClient(FlyNNClient):
         self._reason = reason
 
     def fit(
-        self, parameters: NDArrays, config: dict[str, Scalar]
+        self, parameters: Sequence[Any], config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Refuse."""
         return [], 0, self.party.decline(self._reason, config, TRAIN).metrics
 
     def evaluate(
-        self, parameters: NDArrays, config: dict[str, Scalar]
+        self, parameters: Sequence[Any], config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Refuse."""
         return 0.0, 0, self.party.decline(self._reason, config, EVALUATE).metrics

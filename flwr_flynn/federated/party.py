@@ -30,6 +30,8 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
@@ -103,10 +105,12 @@ class Party:
     def answer(
         self,
         entries: Entries,
-        arrays: Sequence[Array] = (),
+        arrays: Sequence[Any] = (),
         channel: str | None = None,
     ) -> Answer:
         """The answer to a request as it arrived; a refusal is an answer, too.
+
+        Arrays may be Flower's tensors.
 
         The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them,
         look at one of the two alone.
@@ -124,6 +128,11 @@ class Party:
                         expected = f"{kind.channel} for phase {kind.phase}"
                         raise PayloadError("channel", expected, channel)
                     config = Config(entries, kind.entries)
+                    if len(arrays) > kind.n_arrays:
+                        expected = f"at most {kind.n_arrays}"
+                        raise PayloadError("arrays", expected, len(arrays))
+                    if not all(isinstance(array, np.ndarray) for array in arrays):
+                        arrays = codec.read_tensors(arrays)
                     request = kind.from_config(config, arrays, self.options)
                     view = self._granted(request)
                 answer = request.answer(view)

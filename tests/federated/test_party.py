@@ -309,7 +309,7 @@ def test_what_is_no_request_is_refused(entries: dict[str, Any]) -> None:
 
 
 def test_other_entries_of_a_request_are_ignored() -> None:
-    answer = party().answer({**counting(), "epochs": 3}, [np.zeros(3)])
+    answer = party().answer({**counting(), "epochs": 3})
     assert codec.decode_all(answer.arrays, [RUN.hasher], 3)[0] == counts_of(X, Y)
 
 

@@ -290,6 +290,7 @@ class BinsRequest(ColumnsRequest):
         "bound": Entry(str, 20),
         "by_class": Entry(bool),
     }
+    n_arrays = 1
 
     def to_config(self) -> dict[str, Scalar]:
         return {

@@ -77,6 +77,7 @@ class SelectionRequest(RunRequest[Tables]):
     )
 
     entries = RUN_ENTRIES | {"candidates": Entry(str, _MOST_CHARS)}
+    n_arrays = 2 * MAX_SPECS
 
     def to_config(self) -> dict[str, Scalar]:
         pairs = json.dumps(_pairs(self.candidates))
