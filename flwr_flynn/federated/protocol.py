@@ -120,6 +120,27 @@ class Entry:
 
 _KINDS = {str: "a string", bytes: "bytes", bool: "True or False"}
 
+MAX_LISTS = 2**20
+"""Lists and mappings in a text of JSON, at most: each takes as long to read as several
+numbers."""
+
+
+def from_json(field: str, text: str) -> Any:
+    """The value that a text from anybody holds as JSON.
+
+    A `PayloadError` refuses too many lists before any of them is read.
+    """
+    n_lists = text.count("[") + text.count("{")
+    if n_lists > MAX_LISTS:
+        raise PayloadError(field, f"at most {MAX_LISTS} lists", n_lists)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise PayloadError(
+            field, "JSON", f"{len(text)} characters that are none"
+        ) from None
+
+
 Declared = Mapping[str, Entry]
 """Entries that a request declares, by their names without the prefix."""
 
@@ -155,13 +176,7 @@ class Config(dict[str, Any]):
 
     def json(self, name: str) -> Any:
         """The value that a text holds as JSON."""
-        text = self[name]
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise PayloadError(
-                key(name), "JSON", f"{len(text)} characters that are none"
-            ) from None
+        return from_json(key(name), self[name])
 
     def integers(self, name: str, n: int, least: int, most: int) -> list[int]:
         """A list of `n` integers within bounds, as JSON."""
