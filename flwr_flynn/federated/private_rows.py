@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, FlyNNError, full_text, with_rows
 from flwr_flynn.federated.labels import Codes, Label, codebook, codes_in
 from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
@@ -163,7 +163,8 @@ def check_form(X: Any, y: Any) -> None:
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     """Refuse rows without the columns that a run asks for.
 
-    They are tried with no rows. Nothing is said of other columns.
+    They are tried with no rows. The server learns no more than that they are not all
+    there; a note, which stays in this machine's log, has the reason.
     """
     if isinstance(features, tuple) and len({*features}) < len(features):
         n_again = len(features) - len({*features})
@@ -173,8 +174,12 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     X: Any = np.empty((0, rows.width), object)
     if rows.names is not None:
         X = Table(rows.names, [*X.T])
-    numbers, _ = as_numbers(X, features)
-    check_width(numbers.shape[1], n_features)
+    try:
+        numbers, _ = as_numbers(X, features)
+        check_width(numbers.shape[1], n_features)
+    except FlyNNError as error:
+        refusal = DataError("columns", "all columns of the request", "others")
+        raise with_rows(refusal, full_text(error)) from None
 
 
 def rows_at_a_time(widths: Sequence[int], memory: int) -> int:

@@ -266,7 +266,7 @@ def test_a_private_party_tells_why_where_no_sample_has_a_part_in_it(
         (ScoringRule("balanced", 0.5, 1.0),),
         (1.0,),
     )
-    assert "n_features" in str(ask(who, model).metrics[REFUSED])
+    assert "columns of the request" in str(ask(who, model).metrics[REFUSED])
 
 
 # ---- answers
@@ -462,6 +462,31 @@ def test_other_columns_are_refused_before_anything_is_spent(
     ):
         assert REFUSED in answer.metrics
         assert answer.arrays == []
+
+
+A = Column("a", "number", gaps=False)
+B = Column("b", "number", gaps=False)
+LACKING: list[tuple[Any, Any]] = [
+    *((("u", *names), FRAME) for names in ("a", "ab", "abc", "abcd")),
+    (("a", "b"), FRAME),
+    (Schema([U, A]), FRAME),
+    (Schema([A, B, V]), FRAME),
+    (NAMED, X[:, :2]),
+    (UNNAMED, X),
+    (Schema([U, V, A], is_named=False), X),
+]
+
+
+@pytest.mark.parametrize(("features", "own"), LACKING)
+def test_a_private_refusal_of_columns_is_one_bit(
+    features: Any, own: Any, tmp_path: Path
+) -> None:
+    """It counts neither the columns that are missing nor those that are there."""
+    width = len(getattr(features, "columns", features))
+    run = RunSpec(HashSpec(width, 64, 1, 8, seed=1), CLASSES, feature_names=features)
+    answer = answered_with_noise(run, Samples(own, Y), tmp_path / "state")
+    expected = "columns: expected all columns of the request, got others"
+    assert answer.metrics == {REFUSED: expected}
 
 
 FORMS = (
