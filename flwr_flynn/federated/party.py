@@ -39,7 +39,7 @@ from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_by
 from flwr_flynn.federated.loader import Load, Loader
 from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
-from flwr_flynn.federated.private_rows import RowReader
+from flwr_flynn.federated.private_rows import STOPS, RowReader
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
@@ -136,7 +136,9 @@ class Party:
                     request = kind.from_config(config, arrays, self.options)
                     view = self._granted(request)
                 answer = request.answer(view)
-            except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason_of`
+            except STOPS:
+                raise
+            except BaseException as error:  # noqa: BLE001 - see `reason_of`
                 hides = self.options.keeps_exact
                 if view is not None:
                     hides = view.hides

@@ -48,6 +48,10 @@ _MOST_ROWS = 2**14
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
+STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a process or a generator. All else that is raised is a failure, also the
+panics of polars, which are no `Exception`."""
+
 T = TypeVar("T")
 Fitting = tuple[Array, Codes, Array]
 """Numbers of some rows that fit, their class codes, and values of a function of the
@@ -201,10 +205,9 @@ def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T | Dropped
         rows = pending.pop()
         try:
             figures = of(*block.read(rows))
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except STOPS:
             raise
-        except BaseException as error:  # noqa: BLE001
-            # Whatever it is, a panic of polars, too, it must not tell the row.
+        except BaseException as error:  # noqa: BLE001 - it must not tell the row
             if rows.stop - rows.start > 1:
                 middle = (rows.start + rows.stop) // 2
                 pending += [slice(middle, rows.stop), slice(rows.start, middle)]
@@ -264,7 +267,10 @@ def fitting(
                 "FlyNN: reading a sample failed with %s", ", ".join(sorted(errors))
             )
         yield n_read, chunks
-    rows.on_read(total)
+    try:
+        rows.on_read(total)
+    except Exception as error:
+        log.error("FlyNN: on_read failed", exc_info=error)
 
 
 def _widths(rows: RowReader, hashers: Sequence[FlyHash]) -> list[int]:

@@ -132,9 +132,7 @@ class Roster:
             replace(member, name=names[cid]) for cid, member in self._counted.items()
         ]
 
-    def staying(
-        self, indices: Iterable[int], gone: Container[int] = ()
-    ) -> list[int]:
+    def staying(self, indices: Iterable[int], gone: Container[int] = ()) -> list[int]:
         """Those of the indices in `before` whose counts of then are in the sum.
 
         Those of `gone` are about to be taken out.

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import FrozenInstanceError, dataclass, replace
 from dataclasses import fields as fields_of
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -521,6 +522,39 @@ def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) 
 
     answer = answered_with_noise(UV, load, tmp_path / "state")
     assert answer.metrics == {REFUSED: "phase counts failed at this party"}
+
+
+class Panic(BaseException):
+    """A panic of Rust code as Python gets it, which is no `Exception`."""
+
+
+def test_a_panic_while_loading_is_a_refusal_without_its_text(tmp_path: Path) -> None:
+    def load(_: Any) -> Samples:
+        raise Panic("row 17")
+
+    answer = answered_with_noise(UV, load, tmp_path / "state")
+    assert answer.metrics == {REFUSED: "phase counts failed at this party"}
+    assert answered(UV, load).metrics == {REFUSED: "failed with Panic"}
+
+    def stopped(_: Any) -> Samples:
+        raise KeyboardInterrupt
+
+    for ask_for in (answered, partial(answered_with_noise, folder=tmp_path / "s")):
+        with pytest.raises(KeyboardInterrupt):
+            ask_for(UV, stopped)
+
+
+def test_a_hook_that_fails_costs_no_answer(tmp_path: Path) -> None:
+    rows = GivenRows(Samples(X[:, :2], Y))
+    expected = answered_with_noise(UV, rows, tmp_path / "first")
+
+    def on_read(_: Any) -> None:
+        raise OSError("a full disk")
+
+    rows.on_read = on_read
+    answer = answered_with_noise(UV, rows, tmp_path / "second")
+    assert REFUSED not in answer.metrics
+    assert contents(answer) == contents(expected)
 
 
 def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path: Path) -> None:
