@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.protocol import Config, Entry, from_json, key
@@ -48,8 +47,12 @@ def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) ->
 
     They refer to the specs `known` at the party for vectors that these have, too.
     """
-    values = _referring([spec.to_dict() for spec in (*known, *specs)])
-    return zlib.compress(json.dumps(values[len(known) :]).encode(), 9)
+    every = [*known, *specs]
+    values = [
+        _referring(every[index], every[:index])
+        for index in range(len(known), len(every))
+    ]
+    return zlib.compress(json.dumps(values).encode(), 9)
 
 
 def announced_specs(
@@ -94,28 +97,16 @@ def _inflated(config: Config, name: str) -> object:
 _VECTORS = ("center", "scale", "edges", "row_weights")
 """Fields that specs of a run often share."""
 
-Values = dict[str, Any]
-"""A spec as JSON has it."""
 
-
-def _referring(specs: list[Values]) -> list[Values]:
-    """Specs with {"as": i} in the place of a vector that an earlier spec i has, too."""
-    shorter_specs: list[Values] = []
-    for number, spec in enumerate(specs):
-        shorter = dict(spec)
-        for name in _VECTORS:
-            vector = spec.get(name)
-            if not vector:
-                continue
-            same = [
-                index
-                for index, earlier in enumerate(specs[:number])
-                if earlier.get(name) == vector
-            ]
-            if same:
-                shorter[name] = {"as": same[0]}
-        shorter_specs.append(shorter)
-    return shorter_specs
+def _referring(spec: HashSpec, earlier: Sequence[HashSpec]) -> dict[str, object]:
+    """The values of a spec, with {"as": i} for a vector that an earlier spec i has, too."""
+    values = spec.to_dict()
+    for name in _VECTORS:
+        vector = getattr(spec, name)
+        vectors = [getattr(other, name) for other in earlier]
+        if vector and vector in vectors:
+            values[name] = {"as": vectors.index(vector)}
+    return values
 
 
 def _referred(values: object, earlier: Sequence[HashSpec]) -> object:

@@ -310,6 +310,6 @@ def announced_gram(
         check_fingerprints(
             config, "gram_fingerprints", [flynn_hash(spec) for spec in specs]
         )
-        check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
+        check_packed(arrays, "weights")
         weights = unpack_signed(arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT)
         return GramScoring(specs, weights.astype(np.int32), np.array(bias, np.int64))

@@ -88,12 +88,15 @@ class Party:
         secure sum; raises where nothing will mask it.
     since : float, optional
         The time from which an answer counts, for a party that is made for one answer.
+    unready : str, default=""
+        A reason without data by which all requests are declined.
     """
 
     source: Samples | RowReader | Load
     options: PartyOptions = field(default_factory=PartyOptions)
     mask: Mask = no_mask
     since: float | None = None
+    unready: str = ""
     loader: Loader = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -115,6 +118,8 @@ class Party:
         The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them,
         look at one of the two alone.
         """
+        if self.unready:
+            return self.decline(self.unready, entries, channel)
         start = time.monotonic()
         what = "the request"
         request: Request[Any] | None = None
@@ -164,7 +169,7 @@ class Party:
         features = request.features
         return view(self.loader, self.options, discloses, features, self.mask)
 
-    def decline(self, reason: str, entries: Entries, channel: str) -> Answer:
+    def decline(self, reason: str, entries: Entries, channel: str | None) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""
         with self._fixed_time():
             return self._recorded(Answer(metrics={REFUSED: reason}), entries, channel)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit, log_expit, logit
 
 from flwr_flynn._types import Floats, Integers, Mask
 
@@ -369,13 +369,12 @@ class _Curves:
             if (is_done | ~is_solvable).all():
                 break
             # Newton's method, which may go beyond the minimum: the first of the step,
-            # its halves and none that, but for rounding, makes the loss no larger.
+            # its halves and none that, but for rounding, makes the fit no worse.
             ends = at[:, None] + _HALVES * step[:, None]
             odds = log_odds + ends @ design
-            loss = self.own[:, None] * np.logaddexp(0, -odds)
-            loss += self.rest[:, None] * np.logaddexp(0, odds)
-            loss = loss.sum(axis=2)
-            best = (loss <= loss[:, -1:] * (1 + 1e-12)).argmax(axis=1)
+            fit = y[:, None] * log_expit(odds) + self.rest[:, None] * log_expit(-odds)
+            total = fit.sum(axis=2)
+            best = (total >= total[:, -1:] * (1 + 1e-12)).argmax(axis=1)
             at = ends[np.arange(len(at)), best]
         variance = inverse[:, index, index]
         if index == 0:  # right whatever the slope is
