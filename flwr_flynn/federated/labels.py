@@ -44,9 +44,10 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
     codes = codes_in(codebook(classes), y)
     unknown = (codes < 0).sum()
     if unknown:
-        kind = f"{len(classes)} integers"
+        noun = "integers"
         if isinstance(classes[0], str):
-            kind = f"{len(classes)} strings"
+            noun = "strings"
+        kind = f"{len(classes)} {noun}"
         text = (
             f"y: some labels are not in the class list ({kind}; y has dtype "
             f"{np.asarray(y).dtype})"

@@ -185,12 +185,13 @@ class Party:
 
         It is a refusal where `on_answer` fails to record the answer.
         """
-        name = self.options.name
+        named: dict[str, Scalar] = {}
         record = self.options.on_answer
         discloses = NOTHING
         contents: Sequence[Content] = ()
-        if name is not None:
-            answer.metrics[PARTY] = name
+        if self.options.name is not None:
+            named[PARTY] = self.options.name
+        answer.metrics.update(named)
         if request is not None and REFUSED not in answer.metrics:
             if request.proves and self.options.member:
                 answer.metrics[MEMBER] = self.options.member
@@ -207,12 +208,8 @@ class Party:
             log.error(
                 "FlyNN: the answer stays here, as on_answer failed", exc_info=error
             )
-            refusal: dict[str, Scalar] = {
-                REFUSED: "the record of what leaves this party cannot be written"
-            }
-            if name is not None:
-                refusal[PARTY] = name
-            return Answer(metrics=refusal)
+            reason = "the record of what leaves this party cannot be written"
+            return Answer(metrics={REFUSED: reason, **named})
         return answer
 
     @contextmanager

@@ -218,20 +218,13 @@ class HashSpec:
             raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
-        unknown = sorted(str(name)[:40] for name in set(values) - known)
-        if unknown:
-            raise SpecError(
-                "spec",
-                f"the fields {', '.join(sorted(known))}",
-                f"unknown {', '.join(unknown[:5])}",
-            )
-        missing = sorted(required - set(values))
-        if missing:
-            raise SpecError(
-                "spec",
-                f"the fields {', '.join(sorted(required))}",
-                f"none named {', '.join(missing)}",
-            )
+        names = {str(name)[:40] for name in values}
+        faults = {"unknown": names - known, "none named": required - names}
+        for fault, wrong in faults.items():
+            if wrong:
+                expected = f"the fields {', '.join(sorted(known))}"
+                got = f"{fault} {', '.join(sorted(wrong)[:5])}"
+                raise SpecError("spec", expected, got)
         return cls(**values)
 
     def difference(self, other: HashSpec) -> list[str]:
