@@ -118,13 +118,10 @@ def _referred(values: object, earlier: Sequence[HashSpec]) -> object:
     if not isinstance(values, dict):
         return values
     whole = dict(values)
-    for name in _VECTORS:
-        reference = whole.get(name)
-        if not isinstance(reference, dict):
-            continue
-        index = reference.get("as")
-        if type(index) is int and 0 <= index < len(earlier):
-            whole[name] = getattr(earlier[index], name)
+    for index, spec in enumerate(earlier):
+        for name in _VECTORS:
+            if values.get(name) == {"as": index}:
+                whole[name] = getattr(spec, name)
     return whole
 
 

@@ -171,14 +171,11 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     there; a note, which stays in this machine's log, has the reason.
     """
     if isinstance(features, tuple) and len({*features}) < len(features):
-        n_again = len(features) - len({*features})
-        raise DataError(
-            "features", "features of different names", f"{n_again} named again"
-        )
+        raise DataError("features", "features of different names", "some named again")
     X: Any = np.empty((0, rows.width), object)
-    if rows.names is not None:
-        X = Table(rows.names, [*X.T])
     try:
+        if rows.names is not None:
+            X = Table(rows.names, [*X.T])
         numbers, _ = as_numbers(X, features)
         check_width(numbers.shape[1], n_features)
     except FlyNNError as error:
