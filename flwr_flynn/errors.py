@@ -210,16 +210,8 @@ def clean(text: object, longest: int, ends: bool = False) -> str:
     """
     if not isinstance(text, str):
         return ""
-    # Unicode's categories C (control, format, surrogates, unassigned) and Z
-    # (separators); cut first, it may be huge.
-    characters = []
-    for character in text[: 4 * longest]:
-        category = unicodedata.category(character)[0]
-        if category == "Z" or character in "\n\t":
-            characters.append(" ")
-        elif category != "C":
-            characters.append(character)
-    line = " ".join("".join(characters).split())
+    # Cut first, it may be huge.
+    line = " ".join(printable(text[: 4 * longest]).split())
     if len(line) <= longest:
         return line
     tail = ""
@@ -228,3 +220,23 @@ def clean(text: object, longest: int, ends: bool = False) -> str:
     if tail:
         return f"{line[: longest - len(tail) - 3]} … {tail}"
     return line[: longest - 1] + "…"
+
+
+def printable(text: str, has_escapes: bool = False) -> str:
+    """A text as one line, without characters that a terminal obeys or that show nothing.
+
+    They are those of Unicode's category C (control, format, surrogates, unassigned),
+    and line breaks. `has_escapes`: with an escape of TOML in the place of each.
+    """
+    if text.isprintable():
+        return text
+    characters = []
+    for character in text.replace("\n", " "):
+        category = unicodedata.category(character)
+        if character == "\t" or (category[0] != "C" and category not in ("Zl", "Zp")):
+            characters.append(character)
+        elif has_escapes and character < "\U00010000":
+            characters.append(f"\\u{ord(character):04x}")
+        elif has_escapes:
+            characters.append(f"\\U{ord(character):08x}")
+    return "".join(characters)

@@ -106,10 +106,9 @@ HOSTILE_TEXTS = [
     "unknown",
     "\x1c20",
 ]
-# But an open quote, which damages the file as a whole: it is refused at the start,
-# whatever is asked.
 HOSTILE_LINES = [b"", b",,,,", b'"1,2",m', b"1,\0,m,2020-01-01,ash", b"\xff,1,m,,ash"]
 HOSTILE_LINES += [b"1,2,m,2020-01-01" + end for end in (b"", b",", b",oak", b",ash,9")]
+HOSTILE_LINES += [b'"', b'1,"2,m,2020-01-01,ash', b'1,2,m,2020-01-01,"ash']
 HOSTILE_LINES += [b"x" * 200_000, b'"' * 98, b"9" * (2**20 + 5)]
 
 

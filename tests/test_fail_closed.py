@@ -5,6 +5,7 @@ No refusal looks at its records.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import types
@@ -262,10 +263,10 @@ def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(
     classes: Any, tmp_path: Path
 ) -> None:
     mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
-    metrics = untouchable(tmp_path).fit(
-        [], counting(RunSpec(SPEC, classes, mechanism))
-    )[2]
-    assert str(metrics[REFUSED]).startswith("classes: expected ")
+    asked = counting(RunSpec(SPEC, ("a", "b"), mechanism))
+    asked[key("classes")] = json.dumps(classes)
+    metrics = untouchable(tmp_path).fit([], asked)[2]
+    assert str(metrics[REFUSED]).startswith("config: classes: expected ")
     assert budget(tmp_path).spent() == (0.0, 0.0)
 
 
@@ -334,9 +335,7 @@ def test_a_file_of_other_columns_is_refused_and_not_charged(
     node = private_node(tmp_path)
     np.savez(node["data-path"], X=np.zeros((9, width)), y=np.zeros(9, int))
     reason = str(fit(node, drawn()).metrics[REFUSED])
-    assert reason.endswith(
-        f"n_features: expected the run's 4 columns, got {width} at this party"
-    )
+    assert reason == "columns: expected all columns of the request, got others"
     assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
 
 

@@ -25,7 +25,6 @@ from flwr.app import Context, Message, MessageType
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common import NDArrays, Scalar
 from flwr.common.logger import log
 
 from flwr_flynn._files import writing
@@ -36,7 +35,6 @@ from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.errors import ConfigError, FlyNNError, full_text
 from flwr_flynn.federated.disclosure import Disclosure
-from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model import model_file
@@ -63,19 +61,7 @@ class UnreadyClient(FlyNNClient):
         self, name: str | None, reason: str, on_answer: OnAnswer | None = None
     ) -> None:
         super().__init__([], [], name=name, on_answer=on_answer)
-        self._reason = reason
-
-    def fit(
-        self, parameters: NDArrays, config: dict[str, Scalar]
-    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Refuse."""
-        return [], 0, self.party.decline(self._reason, config, TRAIN).metrics
-
-    def evaluate(
-        self, parameters: NDArrays, config: dict[str, Scalar]
-    ) -> tuple[float, int, dict[str, Scalar]]:
-        """Refuse."""
-        return 0.0, 0, self.party.decline(self._reason, config, EVALUATE).metrics
+        self.party = replace(self.party, unready=reason)
 
 
 def client_fn(context: Context) -> Client:

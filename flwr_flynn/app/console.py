@@ -4,19 +4,14 @@ none.
 
 from __future__ import annotations
 
-import re
 import sys
 
-_OBEYED = re.compile(
-    "[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-"""Characters that move the cursor or turn the direction of writing, and half ones."""
+from flwr_flynn.errors import printable
 
 
 def _line(text: object) -> str:
-    """A text as one line, with an escape of JSON for each character that is obeyed."""
-    line = str(text).replace("\n", " ")
-    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+    """A text as one line, with an escape for each character that is obeyed."""
+    return printable(str(text), has_escapes=True)
 
 
 def say(*lines: object) -> None:

@@ -26,6 +26,7 @@ from flwr_flynn.app.settings_parser import (
     setting,
     whole_numbers,
 )
+from flwr_flynn.federated.labels import checked_classes
 from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram import MOST_ROWS
@@ -487,9 +488,10 @@ class RunConfig(
         classes = entries("run-config classes", self.classes, (str, int))
         if not self.classes.startswith("["):
             classes = whole_numbers(classes) or classes
-        is_mixed = len({type(label) for label in classes}) > 1
-        if is_mixed or len(set(classes)) < len(classes) or "" in classes:
-            raise self.refused("classes", "different names of one type")
+        if "" in classes:
+            raise self.refused("classes", "no empty name")
+        if classes:
+            checked_classes(classes, "run-config classes")
         return classes
 
     def options(self) -> dict[str, Any]:

@@ -52,9 +52,8 @@ def federate(options: RunOptions, parties: Sequence[Party]) -> Run:
             ask = run.ask(channel, cids)
             if ask is None:
                 continue
-            arrays = codec.read_tensors(ask.tensors)
             for cid in ask.cids:
-                answer = parties[int(cid)].answer(ask.config, arrays, channel)
+                answer = parties[int(cid)].answer(ask.config, ask.tensors, channel)
                 run.receive([reply_of(cid, answer)])
             exchange = run.complete([], Failures())
             if exchange is None or options.purpose != "train":

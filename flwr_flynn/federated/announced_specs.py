@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 from flwr_flynn.errors import ConfigError, PayloadError
-from flwr_flynn.federated.protocol import Config, Entry, key
+from flwr_flynn.federated.protocol import Config, Entry, from_json, key
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
 
@@ -18,11 +17,6 @@ MAX_SPECS = 16
 MAX_CHARS = 2**24
 """Characters of specs, of a class list and of names of features in a request, each: some
 two seconds of parsing at most."""
-
-
-MAX_LISTS = 2**20
-"""Lists and mappings in the specs of a request, at most: each takes as long to read as
-several numbers."""
 
 SPECS = Entry(bytes, MAX_CHARS)
 FINGERPRINTS = Entry(str, 65 * MAX_SPECS)
@@ -53,8 +47,12 @@ def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) ->
 
     They refer to the specs `known` at the party for vectors that these have, too.
     """
-    values = _referring([spec.to_dict() for spec in (*known, *specs)])
-    return zlib.compress(json.dumps(values[len(known) :]).encode(), 9)
+    every = [*known, *specs]
+    values = [
+        _referring(every[index], every[:index])
+        for index in range(len(known), len(every))
+    ]
+    return zlib.compress(json.dumps(values).encode(), 9)
 
 
 def announced_specs(
@@ -64,114 +62,67 @@ def announced_specs(
 
     The entry may come from anybody.
     """
-    specs = _inflated(config, name)
+    announced = _inflated(config, name)
     expected = f"a list of 1 to {most} specs"
-    if not isinstance(specs, list):
-        raise PayloadError(key(name), expected, type(specs).__name__)
-    if not 1 <= len(specs) <= most:
-        raise PayloadError(key(name), expected, len(specs))
-    values = _referred([*(spec.to_dict() for spec in known), *specs])
-    return tuple(HashSpec.from_dict(spec) for spec in values[len(known) :])
+    if not isinstance(announced, list):
+        raise PayloadError(key(name), expected, type(announced).__name__)
+    if not 1 <= len(announced) <= most:
+        raise PayloadError(key(name), expected, len(announced))
+    specs = [*known]
+    for values in announced:
+        specs.append(HashSpec.from_dict(_referred(values, specs)))
+    return tuple(specs[len(known) :])
 
 
 def _inflated(config: Config, name: str) -> object:
     """The JSON value in deflated specs, which may come from anybody.
 
-    No more is expanded than a text of that size, and no more read than so many lists.
+    No more is expanded than a text of that size.
     """
     raw = config[name]
-    expected = f"a deflated text of {MAX_CHARS} characters, {MAX_LISTS} lists at most"
     inflater = zlib.decompressobj()
     try:
-        text = inflater.decompress(raw, MAX_CHARS + 1)
+        text = inflater.decompress(raw, MAX_CHARS + 1).decode()
         if len(text) > MAX_CHARS or not inflater.eof:
             raise ValueError
-        if text.count(b"[") + text.count(b"{") > MAX_LISTS:
-            raise ValueError
-        return json.loads(text)
-    except (zlib.error, ValueError, RecursionError):
+    except (zlib.error, ValueError):
         raise PayloadError(
-            key(name), expected, f"{len(raw)} bytes that are none"
+            key(name),
+            f"a deflated text of {MAX_CHARS} characters",
+            f"{len(raw)} bytes that are none",
         ) from None
+    return from_json(key(name), text)
 
 
 _VECTORS = ("center", "scale", "edges", "row_weights")
 """Fields that specs of a run often share."""
 
-Values = dict[str, Any]
-"""A spec as JSON has it."""
+
+def _referring(spec: HashSpec, earlier: Sequence[HashSpec]) -> dict[str, object]:
+    """The values of a spec, with {"as": i} for a vector that an earlier spec i has, too."""
+    values = spec.to_dict()
+    for name in _VECTORS:
+        vector = getattr(spec, name)
+        vectors = [getattr(other, name) for other in earlier]
+        if vector and vector in vectors:
+            values[name] = {"as": vectors.index(vector)}
+    return values
 
 
-def _referring(specs: list[Values]) -> list[Values]:
-    """Specs with {"as": i} in the place of a vector that an earlier spec i has, too."""
-    shorter_specs: list[Values] = []
-    for number, spec in enumerate(specs):
-        shorter = dict(spec)
-        for name in _VECTORS:
-            vector = spec.get(name)
-            if not vector:
-                continue
-            same = [
-                index
-                for index, earlier in enumerate(specs[:number])
-                if earlier.get(name) == vector
-            ]
-            if same:
-                shorter[name] = {"as": same[0]}
-        shorter_specs.append(shorter)
-    return shorter_specs
+def _referred(values: object, earlier: Sequence[HashSpec]) -> object:
+    """The values of a spec with the vectors that `_referring` left out.
 
-
-def _referred(specs: list[object]) -> list[Values]:
-    """Specs with the vectors that `_referring` left out.
-
-    Anything else is left for `HashSpec.from_dict` to refuse. They have no more numbers
-    than a text of `MAX_CHARS` without references can have.
+    These are those of earlier specs, which have them checked. Anything else is left for
+    `HashSpec.from_dict` to refuse.
     """
-    whole: list[Values] = []
-    most = MAX_CHARS // 2
-    n_numbers = 0
-    for spec in specs:
-        if not isinstance(spec, dict):
-            whole.append(spec)  # type: ignore[arg-type]
-            continue
-        spec = dict(spec)
+    if not isinstance(values, dict):
+        return values
+    whole = dict(values)
+    for index, spec in enumerate(earlier):
         for name in _VECTORS:
-            earlier = _earlier(spec.get(name), whole)
-            if earlier is None:
-                continue
-            spec[name] = earlier.get(name)
-            n_numbers += _n_numbers(spec[name])
-            if n_numbers > most:
-                raise PayloadError(key("specs"), f"at most {most} numbers", n_numbers)
-        whole.append(spec)
+            if values.get(name) == {"as": index}:
+                whole[name] = getattr(spec, name)
     return whole
-
-
-def _earlier(reference: object, specs: Sequence[object]) -> Values | None:
-    """The spec that {"as": i} stands for; None for anything else."""
-    if not isinstance(reference, dict):
-        return None
-    index = reference.get("as")
-    if type(index) is not int or not 0 <= index < len(specs):
-        return None
-    spec = specs[index]
-    if isinstance(spec, dict):
-        return spec
-    return None
-
-
-def _n_numbers(vector: object) -> int:
-    """Numbers of a vector, or of a table of some rows."""
-    if not isinstance(vector, list):
-        return 0
-    n_numbers = 0
-    for row in vector:
-        if isinstance(row, list):
-            n_numbers += len(row)
-        else:
-            n_numbers += 1
-    return n_numbers
 
 
 def _checked_specs(specs: object) -> tuple[HashSpec, ...]:

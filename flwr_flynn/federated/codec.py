@@ -259,18 +259,17 @@ def announced_members(
     They have the specs of the run and these counts.
     """
     lists = config.json("scorings")
-    if not isinstance(lists, list) or not all(
-        isinstance(values, list) and len(values) == 4 for values in lists
+    n_specs = len(run.specs)
+    if (
+        not isinstance(lists, list)
+        or len(lists) != n_specs
+        or not all(
+            isinstance(values, list) and len(values) == 4 and values[2] is not None
+            for values in lists
+        )
     ):
-        raise PayloadError(
-            key("scorings"),
-            "lists of rule, decay, temperature and weight",
-            type(lists).__name__,
-        )
-    if len(lists) != len(run.specs) or any(values[2] is None for values in lists):
-        raise PayloadError(
-            key("scorings"), f"{len(run.specs)}, each with a temperature", len(lists)
-        )
+        expected = f"{n_specs} lists of rule, decay, temperature and weight"
+        raise PayloadError(key("scorings"), expected, "others")
     rows = zip(run.specs, counts, lists, strict=True)
     with refusing(key("scorings")):
         return tuple(
@@ -310,6 +309,6 @@ def announced_gram(
         check_fingerprints(
             config, "gram_fingerprints", [flynn_hash(spec) for spec in specs]
         )
-        check_packed(arrays, 1, "weights", "one packed array of the Gram matrix")
+        check_packed(arrays, "weights")
         weights = unpack_signed(arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT)
         return GramScoring(specs, weights.astype(np.int32), np.array(bias, np.int64))

@@ -159,12 +159,10 @@ def pack_numbers(numbers: Array) -> Bytes:
     return np.frombuffer(struct.pack("<QB", len(numbers), width) + body, np.uint8)
 
 
-def check_packed(arrays: Sequence[Array], n: int, field: str, expected: str) -> None:
-    """Raise a `PayloadError` unless a message has `n` arrays of packed numbers."""
-    if len(arrays) != n or any(
-        array.dtype.str != "|u1" or array.ndim != 1 for array in arrays
-    ):
-        raise PayloadError(field, expected, f"{len(arrays)} arrays")
+def check_packed(arrays: Sequence[Array], field: str) -> None:
+    """Raise a `PayloadError` unless a message has one array of packed numbers."""
+    if len(arrays) != 1 or arrays[0].dtype.str != "|u1" or arrays[0].ndim != 1:
+        raise PayloadError(field, "one packed array", f"{len(arrays)} arrays")
 
 
 def unpack_numbers(packed: Bytes, most: int, largest: int) -> Integers:

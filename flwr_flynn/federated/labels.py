@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import suppress
-from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Integers
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import ConfigError, DataError, with_rows
-from flwr_flynn.tables.cells import each_once, is_gap
-from flwr_flynn.tables.row_wise import raw_columns
+from flwr_flynn.tables.cells import each_once, meaning, plain_values
+from flwr_flynn.tables.schema import MOST_CLASSES
 
 Label = str | int
 
@@ -28,9 +28,6 @@ Codes = Integers
 Codebook = dict[float | str | None, int]
 """Codes of the classes by what their labels mean."""
 
-_LONGEST_NUMBER = 400
-"""Characters of a label that can be a number; longer ones are texts."""
-
 
 def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
     """The class code, 0 to L - 1, of every label.
@@ -42,9 +39,10 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
     codes = codes_in(codebook(classes), y)
     unknown = (codes < 0).sum()
     if unknown:
-        kind = f"{len(classes)} integers"
+        noun = "integers"
         if isinstance(classes[0], str):
-            kind = f"{len(classes)} strings"
+            noun = "strings"
+        kind = f"{len(classes)} {noun}"
         text = (
             f"y: some labels are not in the class list ({kind}; y has dtype "
             f"{np.asarray(y).dtype})"
@@ -54,17 +52,24 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
     return codes
 
 
-def codebook(classes: Sequence[Label]) -> Codebook:
+def codebook(classes: Sequence[Label], field: str = "classes") -> Codebook:
     """The class code of every label as `meaning` gives it.
 
-    All must be different, whatever container they come in.
+    A `ConfigError` names the labels that mean the same, in whatever container they
+    come, or that mean nothing.
     """
-    book = {meaning(label): code for code, label in enumerate(classes)}
-    if len(book) < len(classes) or None in book:
-        raise DataError(
-            "classes", "texts, or real numbers, that mean different labels", "others"
+    meanings = [*map(meaning, classes)]
+    times = Counter(meanings)
+    unclear = [
+        repr(label)[:60]
+        for label, value in zip(classes, meanings, strict=True)
+        if value is None or times[value] > 1
+    ]
+    if unclear:
+        raise ConfigError(
+            field, "texts, or real numbers, that mean different labels", listed(unclear)
         )
-    return book
+    return {value: code for code, value in enumerate(meanings)}
 
 
 def codes_in(book: Codebook, y: Any) -> Codes:
@@ -74,89 +79,42 @@ def codes_in(book: Codebook, y: Any) -> Codes:
     """
 
     def code(label: object) -> int:
-        return book.get(meaning(label), -1)
+        try:
+            return book.get(meaning(label), -1)
+        except Exception:  # noqa: BLE001 - what has no text is no label, whatever keeps it
+            return -1
 
-    if getattr(getattr(y, "dtype", None), "kind", "") == "m":
-        y = raw_columns(np.asarray(y)[:, None])[1][0]
-    if hasattr(y, "tolist"):
-        y = y.tolist()
+    if isinstance(y, np.ndarray) and y.dtype.kind != "m":
+        y = plain_values(y)
     return np.array(each_once(code, y), np.int64)
 
 
-def meaning(label: object) -> float | str | None:
-    """The number or the text that a label means, in whatever form.
-
-    1 for True and "1"; None for what means neither.
-    """
-    try:
-        if isinstance(label, bytes):
-            return _printed(label.decode("ascii"))
-        if isinstance(label, str):
-            return _printed(label)
-        if isinstance(label, int | float | complex | np.generic):
-            return _real(label)
-        if is_gap(label) or isinstance(label, date | time | timedelta):
-            return None
-        return meaning(str(label))
-    except Exception:  # noqa: BLE001 - what cannot be looked up is no label, whatever keeps it
-        return None
-
-
-def _real(number: Any) -> float | None:
-    # Of integers that float64 does not tell apart another label may be one.
-    value = complex(number)
-    if value.imag != 0 or value != value:
-        return None
-    return value.real
-
-
-def _printed(text: str) -> float | str | None:
-    """The number that Python or NumPy prints as this text, or the text itself.
-
-    None for a number that is not real.
-    """
-    text = text.rstrip("\0")
-    if text in ("True", "False"):
-        return float(text == "True")
-    if len(text) > _LONGEST_NUMBER:
-        return text
-    for kind in (int, float, complex):
-        with suppress(ValueError):
-            value = kind(text)
-            if str(value) == text:
-                return _real(value)
-    return text
-
-
-def checked_classes(classes: object) -> tuple[Label, ...]:
-    """A class list as a tuple of different strings or different integers."""
+def checked_classes(classes: object, field: str = "classes") -> tuple[Label, ...]:
+    """A class list as a tuple of strings or integers that mean different labels."""
     is_unordered = isinstance(classes, str | bytes | Mapping | Set)
     if is_unordered or not isinstance(classes, Iterable):
         raise ConfigError(
-            "classes", "a list of strings or integers", type(classes).__name__
+            field, "a list of strings or integers", type(classes).__name__
         )
     labels = [_plain(label) for label in classes]
+    if len(labels) > MOST_CLASSES:
+        raise ConfigError(field, f"at most {MOST_CLASSES} labels", len(labels))
     kinds = {type(label) for label in labels}
     if kinds not in ({str}, {int}):
         got = ", ".join(sorted(kind.__name__ for kind in kinds)) or "nothing"
-        raise ConfigError("classes", "only strings or only integers", got)
-    if len(set(labels)) < len(labels):
-        raise ConfigError(
-            "classes",
-            "different labels",
-            f"{len(labels) - len(set(labels))} duplicates",
-        )
+        raise ConfigError(field, "only strings or only integers", got)
     if kinds == {int} and not all(-(2**63) <= label < 2**63 for label in labels):
-        raise ConfigError("classes", "integers within int64", "one outside")
+        raise ConfigError(field, "integers within int64", "one outside")
     # NumPy drops a trailing NUL, which would make two labels one.
     if kinds == {str} and any("\0" in label for label in labels):
-        raise ConfigError("classes", "labels without NUL", "one with NUL")
+        raise ConfigError(field, "labels without NUL", "one with NUL")
     if kinds == {str}:
         longest = max(map(len, labels))
         if longest > 1024:
             raise ConfigError(
-                "classes", "labels of at most 1024 characters", f"one of {longest}"
+                field, "labels of at most 1024 characters", f"one of {longest}"
             )
+    codebook(labels, field)
     return tuple(labels)
 
 

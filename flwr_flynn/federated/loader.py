@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated.private_rows import GivenRows, RowReader
+from flwr_flynn.federated.private_rows import STOPS, GivenRows, RowReader
 from flwr_flynn.federated.samples import Features, Samples, has_names, prepared
 from flwr_flynn.tables.schema import Schema
 
@@ -19,6 +20,18 @@ CheckMemory = Callable[[int, str, bool], None]
 
 class Withheld(DataError):
     """An error after a look at samples, in whose text nothing of them is."""
+
+
+@contextmanager
+def withholding(text: str) -> Iterator[None]:
+    """Make a `Withheld` with this text of whatever fails in the block."""
+    try:
+        yield
+    except STOPS:
+        raise
+    except BaseException as error:
+        log.error("FlyNN: %s", text, exc_info=error)
+        raise Withheld(text) from None
 
 
 class Loader:
@@ -38,15 +51,12 @@ class Loader:
 
         Any row may be why that fails, so that the error is `Withheld`.
         """
-        try:
+        with withholding("loading failed at this party"):
             loaded = self.source
             if callable(loaded):
                 loaded = loaded(())
             if not isinstance(loaded, RowReader):
                 loaded = GivenRows(loaded)
-        except Exception as error:
-            log.error("FlyNN: loading samples failed", exc_info=error)
-            raise Withheld("loading failed at this party") from None
         return loaded
 
     def raw(self, features: Features = ()) -> Samples:

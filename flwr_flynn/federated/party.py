@@ -30,6 +30,8 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
@@ -37,7 +39,7 @@ from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_by
 from flwr_flynn.federated.loader import Load, Loader
 from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions
-from flwr_flynn.federated.private_rows import RowReader
+from flwr_flynn.federated.private_rows import STOPS, RowReader
 from flwr_flynn.federated.protocol import (
     EXACT,
     MEMBER,
@@ -86,12 +88,15 @@ class Party:
         secure sum; raises where nothing will mask it.
     since : float, optional
         The time from which an answer counts, for a party that is made for one answer.
+    unready : str, default=""
+        A reason without data by which all requests are declined.
     """
 
     source: Samples | RowReader | Load
     options: PartyOptions = field(default_factory=PartyOptions)
     mask: Mask = no_mask
     since: float | None = None
+    unready: str = ""
     loader: Loader = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -103,14 +108,18 @@ class Party:
     def answer(
         self,
         entries: Entries,
-        arrays: Sequence[Array] = (),
+        arrays: Sequence[Any] = (),
         channel: str | None = None,
     ) -> Answer:
         """The answer to a request as it arrived; a refusal is an answer, too.
 
+        Arrays may be Flower's tensors.
+
         The channel must be that of the phase: mods of a ClientApp, SecAgg+ among them,
         look at one of the two alone.
         """
+        if self.unready:
+            return self.decline(self.unready, entries, channel)
         start = time.monotonic()
         what = "the request"
         request: Request[Any] | None = None
@@ -124,10 +133,17 @@ class Party:
                         expected = f"{kind.channel} for phase {kind.phase}"
                         raise PayloadError("channel", expected, channel)
                     config = Config(entries, kind.entries)
+                    if len(arrays) > kind.n_arrays:
+                        expected = f"at most {kind.n_arrays}"
+                        raise PayloadError("arrays", expected, len(arrays))
+                    if not all(isinstance(array, np.ndarray) for array in arrays):
+                        arrays = codec.read_tensors(arrays)
                     request = kind.from_config(config, arrays, self.options)
                     view = self._granted(request)
                 answer = request.answer(view)
-            except Exception as error:  # noqa: BLE001 - its text may hold anything, see `reason_of`
+            except STOPS:
+                raise
+            except BaseException as error:  # noqa: BLE001 - see `reason_of`
                 hides = self.options.keeps_exact
                 if view is not None:
                     hides = view.hides
@@ -153,7 +169,7 @@ class Party:
         features = request.features
         return view(self.loader, self.options, discloses, features, self.mask)
 
-    def decline(self, reason: str, entries: Entries, channel: str) -> Answer:
+    def decline(self, reason: str, entries: Entries, channel: str | None) -> Answer:
         """The refusal of a request that is not looked at, for a reason without data."""
         with self._fixed_time():
             return self._recorded(Answer(metrics={REFUSED: reason}), entries, channel)
@@ -169,12 +185,13 @@ class Party:
 
         It is a refusal where `on_answer` fails to record the answer.
         """
-        name = self.options.name
+        named: dict[str, Scalar] = {}
         record = self.options.on_answer
         discloses = NOTHING
         contents: Sequence[Content] = ()
-        if name is not None:
-            answer.metrics[PARTY] = name
+        if self.options.name is not None:
+            named[PARTY] = self.options.name
+        answer.metrics.update(named)
         if request is not None and REFUSED not in answer.metrics:
             if request.proves and self.options.member:
                 answer.metrics[MEMBER] = self.options.member
@@ -191,12 +208,8 @@ class Party:
             log.error(
                 "FlyNN: the answer stays here, as on_answer failed", exc_info=error
             )
-            refusal: dict[str, Scalar] = {
-                REFUSED: "the record of what leaves this party cannot be written"
-            }
-            if name is not None:
-                refusal[PARTY] = name
-            return Answer(metrics=refusal)
+            reason = "the record of what leaves this party cannot be written"
+            return Answer(metrics={REFUSED: reason, **named})
         return answer
 
     @contextmanager

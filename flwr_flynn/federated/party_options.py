@@ -119,17 +119,17 @@ class PartyOptions:
         """True if exact figures stay at home: a refusal may then tell nothing of them."""
         return self.budget is not None or self.secure
 
-    def check_memory(self, needed: int, what: str, is_public: bool = True) -> None:
+    def check_memory(self, needed: int, what: str, is_of_request: bool = True) -> None:
         """Raise a `PayloadError` unless the party allows so many bytes.
 
-        The number is public where the request decides it.
+        The number is told where the request decides it.
         """
         if needed <= self.memory_limit:
             return
         most = f"{self.memory_limit / 2**20:.1f}"
         got = f"{needed / 2**20:.1f}"
         text = f"memory: {what} need about {got} MiB, this party allows {most}"
-        if is_public:
+        if is_of_request:
             raise PayloadError("memory", f"at most {most} MiB", f"{got} MiB", text=text)
         error = PayloadError("memory", f"at most {most} MiB for {what}", "more")
         raise with_rows(error, text)

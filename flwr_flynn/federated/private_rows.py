@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.errors import DataError
+from flwr_flynn.errors import DataError, FlyNNError, full_text, with_rows
 from flwr_flynn.federated.labels import Codes, Label, codebook, codes_in
 from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
@@ -47,6 +47,10 @@ their numbers and inputs."""
 _MOST_ROWS = 2**14
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
+
+STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What ends a process or a generator. All else that is raised is a failure, also the
+panics of polars, which are no `Exception`."""
 
 T = TypeVar("T")
 Fitting = tuple[Array, Codes, Array]
@@ -163,18 +167,20 @@ def check_form(X: Any, y: Any) -> None:
 def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     """Refuse rows without the columns that a run asks for.
 
-    They are tried with no rows. Nothing is said of other columns.
+    They are tried with no rows. The server learns no more than that they are not all
+    there; a note, which stays in this machine's log, has the reason.
     """
     if isinstance(features, tuple) and len({*features}) < len(features):
-        n_again = len(features) - len({*features})
-        raise DataError(
-            "features", "features of different names", f"{n_again} named again"
-        )
+        raise DataError("features", "features of different names", "some named again")
     X: Any = np.empty((0, rows.width), object)
-    if rows.names is not None:
-        X = Table(rows.names, [*X.T])
-    numbers, _ = as_numbers(X, features)
-    check_width(numbers.shape[1], n_features)
+    try:
+        if rows.names is not None:
+            X = Table(rows.names, [*X.T])
+        numbers, _ = as_numbers(X, features)
+        check_width(numbers.shape[1], n_features)
+    except FlyNNError as error:
+        refusal = DataError("columns", "all columns of the request", "others")
+        raise with_rows(refusal, full_text(error)) from None
 
 
 def rows_at_a_time(widths: Sequence[int], memory: int) -> int:
@@ -196,10 +202,9 @@ def each_part(block: Block, of: Callable[[Any, Any], T]) -> Iterator[T | Dropped
         rows = pending.pop()
         try:
             figures = of(*block.read(rows))
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        except STOPS:
             raise
-        except BaseException as error:  # noqa: BLE001
-            # Whatever it is, a panic of polars, too, it must not tell the row.
+        except BaseException as error:  # noqa: BLE001 - it must not tell the row
             if rows.stop - rows.start > 1:
                 middle = (rows.start + rows.stop) // 2
                 pending += [slice(middle, rows.stop), slice(rows.start, middle)]
@@ -259,7 +264,10 @@ def fitting(
                 "FlyNN: reading a sample failed with %s", ", ".join(sorted(errors))
             )
         yield n_read, chunks
-    rows.on_read(total)
+    try:
+        rows.on_read(total)
+    except Exception as error:
+        log.error("FlyNN: on_read failed", exc_info=error)
 
 
 def _widths(rows: RowReader, hashers: Sequence[FlyHash]) -> list[int]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flwr_flynn._types import Array
+from flwr_flynn._validation import integer
 from flwr_flynn.errors import (
     ConfigError,
     CountsError,
@@ -107,18 +108,38 @@ class Entry:
 
     def check(self, name: str, value: object) -> None:
         """Raise a `PayloadError` unless a value is one of this entry."""
-        if self.kind is int:
-            _integer(name, value, self.least, self.most)
-            return
         if value is None:
             raise PayloadError(name, _KINDS[self.kind], "nothing")
         if type(value) is not self.kind:
             raise PayloadError(name, _KINDS[self.kind], type(value).__name__)
+        if type(value) is int:
+            integer(name, value, self.least, self.most, PayloadError)
         if isinstance(value, str | bytes) and len(value) > self.most:
             raise PayloadError(name, f"at most {self.most} characters", len(value))
 
 
-_KINDS = {str: "a string", bytes: "bytes", bool: "True or False"}
+_KINDS = {str: "a string", bytes: "bytes", bool: "True or False", int: "an integer"}
+
+MAX_LISTS = 2**20
+"""Lists and mappings in a text of JSON, at most: each takes as long to read as several
+numbers."""
+
+
+def from_json(field: str, text: str) -> Any:
+    """The value that a text from anybody holds as JSON.
+
+    A `PayloadError` refuses too many lists before any of them is read.
+    """
+    n_lists = text.count("[") + text.count("{")
+    if n_lists > MAX_LISTS:
+        raise PayloadError(field, f"at most {MAX_LISTS} lists", n_lists)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise PayloadError(
+            field, "JSON", f"{len(text)} characters that are none"
+        ) from None
+
 
 Declared = Mapping[str, Entry]
 """Entries that a request declares, by their names without the prefix."""
@@ -155,13 +176,7 @@ class Config(dict[str, Any]):
 
     def json(self, name: str) -> Any:
         """The value that a text holds as JSON."""
-        text = self[name]
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            raise PayloadError(
-                key(name), "JSON", f"{len(text)} characters that are none"
-            ) from None
+        return from_json(key(name), self[name])
 
     def integers(self, name: str, n: int, least: int, most: int) -> list[int]:
         """A list of `n` integers within bounds, as JSON."""
@@ -170,7 +185,9 @@ class Config(dict[str, Any]):
         values = self.json(name)
         if not isinstance(values, list) or len(values) != n:
             raise PayloadError(key(name), f"{n} integers", type(values).__name__)
-        return [_integer(key(name), value, least, most) for value in values]
+        return [
+            integer(key(name), value, least, most, PayloadError) for value in values
+        ]
 
 
 @contextmanager
@@ -187,16 +204,6 @@ def refusing(field: str | None = None) -> Iterator[None]:
         name = field or error.field or "config"
         text = f"{field or 'config'}: {error}"
         raise PayloadError(name, error.expected, error.got, text=text) from None
-
-
-def _integer(field: str, value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        if type(value) is int:
-            got = str(value)[:40]
-        else:
-            got = type(value).__name__
-        raise PayloadError(field, f"an integer from {least} to {most}", got)
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +228,7 @@ class Reply:
     @property
     def announced(self) -> int:
         """The number of samples that the sender gave, checked."""
-        return _integer("num_examples", self.n_examples, 0, 2**63 - 1)
+        return integer("num_examples", self.n_examples, 0, error=PayloadError)
 
 
 @dataclass(frozen=True)

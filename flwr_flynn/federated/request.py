@@ -3,7 +3,7 @@
 A new phase takes one module: a `Request` decorated with `register`, by whose phase name
 parties find it, a `Phase`, and where the defaults do not fit a `tally.Tally`.
 
-A request is closed: it declares its entries, and any other is refused. What it says
+A request is closed: it declares its entries and arrays, and any other is refused. What it says
 reaches the samples through the parsed request alone.
 """
 
@@ -91,6 +91,8 @@ class Request(ABC, Generic[S]):
     channel: ClassVar[str] = TRAIN
     entries: ClassVar[Declared] = {}
     """Config entries, with type and bound: any other of this package is refused."""
+    n_arrays: ClassVar[int] = 0
+    """Arrays that go along with them, at most: more are refused."""
     consent: ClassVar[str] = ""
     """Name of a party's option without which nothing is answered in clear."""
     is_withdrawal: ClassVar[bool] = False

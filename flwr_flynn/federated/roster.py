@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -108,10 +108,10 @@ class Roster:
         self.identify = identify
         # By cid:
         self._counted: dict[str, Member] = {}
-        self._gone: dict[str, int] = {}  # indices in `before` of members taken out
-        self._replaced: dict[str, int] = {}  # and of members with new counts
         self._reasons: dict[str, str] = {}
         self._names: dict[str, str] = {}  # as the parties gave them
+        self._gone: set[str] = set()  # cids of parties taken out
+        self._out: set[int] = set()  # indices in `before`, with replaced members
         # Node ids by name and SHA-256 of the counts.
         self._twins: dict[tuple[str, tuple[str, ...]], str] = {}
         # Indices in `before` by the name and the text of a field of the member.
@@ -132,11 +132,14 @@ class Roster:
             replace(member, name=names[cid]) for cid, member in self._counted.items()
         ]
 
-    @property
-    def staying(self) -> set[int]:
-        """Indices in `before` of the members whose counts of then are in the sum."""
-        out = {*self._gone.values(), *self._replaced.values()}
-        return set(range(len(self.before))) - out
+    def staying(self, indices: Iterable[int], gone: Container[int] = ()) -> list[int]:
+        """Those of the indices in `before` whose counts of then are in the sum.
+
+        Those of `gone` are about to be taken out.
+        """
+        return [
+            index for index in indices if index not in self._out and index not in gone
+        ]
 
     @property
     def members(self) -> list[Member]:
@@ -144,7 +147,8 @@ class Roster:
         added = [
             member for cid, member in self._counted.items() if cid not in self._gone
         ]
-        return [self.before[index] for index in sorted(self.staying)] + added
+        staying = self.staying(range(len(self.before)))
+        return [self.before[index] for index in staying] + added
 
     def __contains__(self, cid: str) -> bool:
         return cid in self._counted
@@ -166,10 +170,7 @@ class Roster:
             return self._counted[cid]
         # Nodes that are not registered have another id and key after every start: then
         # the name alone is left.
-        indices = self.find(cid, name, proof)
-        if indices:
-            staying = self.staying
-            indices = [index for index in indices if index in staying]
+        indices = self.staying(self.find(cid, name, proof))
         if len(indices) == 1:
             return self.before[indices[0]]
         return None
@@ -239,10 +240,10 @@ class Roster:
         if member.name and member.sha256:
             self._twins.setdefault((member.name, member.sha256), member.node)
         self._reasons.pop(member.node, None)
-        if taken_out is not None and stays:
-            self._replaced[member.node] = taken_out
-        elif taken_out is not None:
-            self._gone[member.node] = taken_out
+        if taken_out is not None:
+            self._out.add(taken_out)
+            if not stays:
+                self._gone.add(member.node)
         self.introduce({member.node: member.name})
 
     def introduce(self, names: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +20,8 @@ import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError, full_text
-from flwr_flynn.federated.labels import Codes, codebook
-from flwr_flynn.federated.loader import Loader, Withheld, check_named
+from flwr_flynn.federated.labels import Codes
+from flwr_flynn.federated.loader import Loader, Withheld, check_named, withholding
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.private_rows import (
     Fitting,
@@ -87,13 +87,14 @@ def _no_private_counts() -> PrivacyError:
 
 
 @contextmanager
-def without_samples(looks: Sequence[object] = ()) -> Iterator[None]:
+def without_samples() -> Iterator[list[str]]:
     """Mark errors of the block, which looks at no sample: their text may leave.
 
-    From the first entry of `looks` on it does.
+    From the first entry of the list on it does.
     """
+    looks: list[str] = []
     try:
-        yield
+        yield looks
     except FlyNNError as error:
         error.is_public = not looks and not isinstance(error, Withheld)
         raise
@@ -285,13 +286,12 @@ class PrivateView(View):
         is charged before any sample is looked at; what follows is a fold over rows that
         cannot fail, see `private_rows`.
         """
-        looks: list[str] = []
+        with without_samples() as looks:
 
-        def count() -> ClassCounts:
-            looks.append("rows")
-            return self._counted(run)
+            def count() -> ClassCounts:
+                looks.append("rows")
+                return self._counted(run)
 
-        with without_samples(looks):
             budget, mechanism, digest = self._before_release(run, recall)
             fingerprint = run.hasher.fingerprint
             if recall:
@@ -330,7 +330,6 @@ class PrivateView(View):
                 "of it",
             )
         budget.policy.check(mechanism)
-        codebook(run.classes)
         if self.discloses == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
@@ -388,20 +387,16 @@ class PrivateView(View):
 
         Any failure is one of the machine.
         """
-        try:
-            memory = self.options.memory_limit
+        with withholding("counting failed at this party"):
             yield from fitting(
                 self.loader.rows,
                 run.hashers,
                 run.classes,
                 self.features,
-                memory,
+                self.options.memory_limit,
                 held_out=held_out,
                 of=of,
             )
-        except Exception as error:
-            log.error("FlyNN: reading samples failed", exc_info=error)
-            raise Withheld("counting failed at this party") from None
 
     def _held_out(
         self, run: RunSpec, scores: Callable[[Array], Array]
@@ -413,7 +408,7 @@ class PrivateView(View):
             yield from chunks
 
 
-def reason_of(what: str, error: Exception, hides: bool) -> str:
+def reason_of(what: str, error: BaseException, hides: bool) -> str:
     """The reason of a refusal as the server gets it.
 
     It is the text of our own errors, which hold no data, and the kind of others. Where

@@ -6,7 +6,7 @@ server without its sender.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
 from logging import INFO
@@ -29,8 +29,8 @@ from flwr.common import (
 from flwr.common.logger import log
 
 from flwr_flynn import __version__
-from flwr_flynn.errors import ConfigError, FlyNNError, PayloadError
-from flwr_flynn.federated import codec, plan
+from flwr_flynn.errors import ConfigError, FlyNNError
+from flwr_flynn.federated import plan
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.private_rows import RowReader
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries
@@ -81,6 +81,7 @@ class FlyNNClient(NumPyClient):
     --------
     >>> import numpy as np
     >>> from flwr_flynn import HashSpec
+    >>> from flwr_flynn.federated import codec
     >>> from flwr_flynn.federated.protocol import PHASE
     >>> from flwr_flynn.federated.run_spec import RunSpec
     >>> X = np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -125,7 +126,7 @@ class FlyNNClient(NumPyClient):
         )
 
     def fit(
-        self, parameters: NDArrays, config: dict[str, Scalar]
+        self, parameters: Sequence[Any], config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Answer a request of the train channel."""
         _log_package()
@@ -133,7 +134,7 @@ class FlyNNClient(NumPyClient):
         return answer.arrays, answer.n_examples, answer.metrics
 
     def evaluate(
-        self, parameters: NDArrays, config: dict[str, Scalar]
+        self, parameters: Sequence[Any], config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Answer a request of the evaluate channel: receive the model, and evaluate it."""
         _log_package()
@@ -169,7 +170,7 @@ def _log_package() -> None:
 
 
 class _Wire(Client):
-    """A client as Flower wraps it, with `codec.read_tensors` for arrays that arrive."""
+    """A client as Flower wraps it, whose party decodes the arrays that arrive."""
 
     def __init__(self, client: FlyNNClient) -> None:
         self.client = client
@@ -182,18 +183,11 @@ class _Wire(Client):
         return self.client.party.decline(reason, config, channel).metrics
 
     def fit(self, ins: FitIns) -> FitRes:
-        try:
-            arrays = codec.read_tensors(ins.parameters.tensors)
-        except PayloadError as error:
-            refusal = self.declined(error, ins.config, TRAIN)
-            return FitRes(_OK, ndarrays_to_parameters([]), 0, refusal)
-        fitted, n_examples, metrics = self.client.fit(arrays, ins.config)
+        tensors = ins.parameters.tensors
+        fitted, n_examples, metrics = self.client.fit(tensors, ins.config)
         return FitRes(_OK, ndarrays_to_parameters(fitted), n_examples, metrics)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        try:
-            arrays = codec.read_tensors(ins.parameters.tensors)
-        except PayloadError as error:
-            return EvaluateRes(_OK, 0.0, 0, self.declined(error, ins.config, EVALUATE))
-        loss, n_examples, metrics = self.client.evaluate(arrays, ins.config)
+        tensors = ins.parameters.tensors
+        loss, n_examples, metrics = self.client.evaluate(tensors, ins.config)
         return EvaluateRes(_OK, loss, n_examples, metrics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,6 +19,15 @@ _MAX_EDGES = 256  # of a feature
 _MAX_WEIGHT = 255
 # Fields that `to_dict` leaves out where they have their defaults.
 _OPTIONAL = ("edges", "coding", "n_codes", "row_weights")
+
+
+Vector = tuple[Any, ...]
+
+
+class _Checked(Vector):
+    """A vector that a specification has checked, with its field and n_features."""
+
+    fits: tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -129,9 +138,8 @@ class HashSpec:
         if not isinstance(self.signed, bool | np.bool_):
             raise SpecError("signed", "True or False", self.signed)
         object.__setattr__(self, "signed", bool(self.signed))
-        for name in ("center", "scale"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, self._vector(name))
+        for name, check in _CHECKS.items():
+            self._check_vector(name, check)
         frequency = number("wave_frequency", self.wave_frequency, error=SpecError)
         if self.n_waves and frequency <= 0:
             raise SpecError("wave_frequency", "a finite number above 0", frequency)
@@ -174,28 +182,17 @@ class HashSpec:
         for name, given in others.items():
             if self.coding and given:
                 raise SpecError(name, "none beside a coding", name)
-        if self.edges is not None:
-            object.__setattr__(
-                self, "edges", _checked_edges(self.edges, self.n_features)
-            )
-        if self.row_weights is not None:
-            if self.n_waves:
-                raise SpecError("row_weights", "none beside waves", "some")
-            object.__setattr__(
-                self, "row_weights", _checked_weights(self.row_weights, self.n_features)
-            )
+        if self.row_weights is not None and self.n_waves:
+            raise SpecError("row_weights", "none beside waves", "some")
 
-    def _vector(self, name: str) -> tuple[float, ...]:
-        expected = f"{self.n_features} finite floats (n_features)"
-        vector = finite_floats(
-            name, getattr(self, name), (self.n_features,), expected, SpecError
-        )
-        if name == "scale" and not (vector > 0).all():
-            index = int(np.flatnonzero(vector <= 0)[0])
-            raise SpecError(
-                "scale", "positive floats", f"{vector[index]} at index {index}"
-            )
-        return tuple(vector.tolist())
+    def _check_vector(self, name: str, check: Callable[[Any, int], Vector]) -> None:
+        """Check a vector, once for all specifications that have the very same."""
+        vector = getattr(self, name)
+        if vector is None or getattr(vector, "fits", None) == (name, self.n_features):
+            return
+        checked = _Checked(check(vector, self.n_features))
+        checked.fits = (name, self.n_features)
+        object.__setattr__(self, name, checked)
 
     def to_dict(self) -> dict[str, object]:
         """Fields as plain Python values that JSON can hold."""
@@ -221,20 +218,13 @@ class HashSpec:
             raise SpecError("spec", "a mapping", type(values).__name__)
         known = {field.name for field in fields(cls)}
         required = {"n_features", "hash_dim", "row_nnz", "hash_nnz", "seed"}
-        unknown = sorted(str(name)[:40] for name in set(values) - known)
-        if unknown:
-            raise SpecError(
-                "spec",
-                f"the fields {', '.join(sorted(known))}",
-                f"unknown {', '.join(unknown[:5])}",
-            )
-        missing = sorted(required - set(values))
-        if missing:
-            raise SpecError(
-                "spec",
-                f"the fields {', '.join(sorted(required))}",
-                f"none named {', '.join(missing)}",
-            )
+        names = {str(name)[:40] for name in values}
+        faults = {"unknown": names - known, "none named": required - names}
+        for fault, wrong in faults.items():
+            if wrong:
+                expected = f"the fields {', '.join(sorted(known))}"
+                got = f"{fault} {', '.join(sorted(wrong)[:5])}"
+                raise SpecError("spec", expected, got)
         return cls(**values)
 
     def difference(self, other: HashSpec) -> list[str]:
@@ -339,6 +329,24 @@ def _suggested_winners(
     return max(int(min(max(ideal, 16), hash_dim // 10)), 1)
 
 
+def _checked_center(
+    value: object, n_features: int, name: str = "center"
+) -> tuple[float, ...]:
+    """Finite floats as a tuple."""
+    expected = f"{n_features} finite floats (n_features)"
+    floats = finite_floats(name, value, (n_features,), expected, SpecError)
+    return tuple(floats.tolist())
+
+
+def _checked_scale(value: object, n_features: int) -> tuple[float, ...]:
+    """Positive floats as a tuple."""
+    scale = _checked_center(value, n_features, "scale")
+    if min(scale) <= 0:
+        index = scale.index(min(scale))
+        raise SpecError("scale", "positive floats", f"{scale[index]} at index {index}")
+    return scale
+
+
 def _checked_edges(value: object, n_features: int) -> tuple[tuple[float, ...], ...]:
     """Edges as a tuple of tuples, if they are as described."""
     expected = (
@@ -364,3 +372,12 @@ def _checked_weights(value: object, n_features: int) -> tuple[int, ...]:
         integer("row_weights", weight, 1, _MAX_WEIGHT, error=SpecError)
         for weight in value
     )
+
+
+_CHECKS: dict[str, Callable[[Any, int], Vector]] = {
+    "center": _checked_center,
+    "scale": _checked_scale,
+    "edges": _checked_edges,
+    "row_weights": _checked_weights,
+}
+"""Checks of the vectors of a specification."""

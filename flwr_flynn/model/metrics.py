@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, logit
+from scipy.special import expit, log_expit, logit
 
 from flwr_flynn._types import Floats, Integers, Mask
 
@@ -192,6 +192,7 @@ _THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 _GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)
 _MOST_POINTS = 64  # of a ROC curve
 _MOST_STEPS = 100  # of Newton's method
+_HALVES: Floats = np.append(0.5 ** np.arange(20), 0)[:, None]
 
 
 def overall(histograms: Counts, sums: Counts) -> dict[str, Any]:
@@ -353,6 +354,10 @@ class _Curves:
         n = self.own + self.rest
         log_odds = logit(CENTRES)
         design = np.stack([np.ones(N_LEVELS), log_odds])[: index + 1]
+        is_solvable = self.is_defined
+        if index == 1:  # there is no slope where the samples do not overlap
+            is_solvable = _is_above(self.own, self.rest)
+            is_solvable &= _is_above(self.rest, self.own)
         # The coefficients beyond an intercept of 0 and a slope of 1.
         at = np.zeros((len(n), len(design)))
         for _ in range(_MOST_STEPS):
@@ -361,21 +366,23 @@ class _Curves:
             inverse = np.linalg.pinv(hessian, hermitian=True)
             step = (inverse @ (design @ (y - n * p)[..., None]))[..., 0]
             is_done = np.abs(step).sum(axis=1) < 1e-6
-            if (is_done | ~self.is_defined).all():
+            if (is_done | ~is_solvable).all():
                 break
-            # Newton's method: a step that changes log odds by u at most is cut by
-            # log(1 + u) / u, so that it does not go beyond the minimum.
-            change = np.abs(step @ design * (n > 0)).max(axis=1, keepdims=True)
-            change = np.maximum(change, 1e-9)
-            at += step * np.log1p(change) / change
+            # Newton's method, which may go beyond the minimum: the first of the step,
+            # its halves and none that, but for rounding, makes the fit no worse.
+            ends = at[:, None] + _HALVES * step[:, None]
+            odds = log_odds + ends @ design
+            fit = y[:, None] * log_expit(odds) + self.rest[:, None] * log_expit(-odds)
+            total = fit.sum(axis=2)
+            best = (total >= total[:, -1:] * (1 + 1e-12)).argmax(axis=1)
+            at = ends[np.arange(len(at)), best]
         variance = inverse[:, index, index]
         if index == 0:  # right whatever the slope is
             variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
         value = at[:, index] + index
         half = _Z * np.sqrt(variance)
-        if index == 1:  # there is no slope where the samples do not overlap
-            is_done &= _is_above(self.own, self.rest) & _is_above(self.rest, self.own)
-        return self._figures(value, value - half, value + half, is_done & (half < 1e3))
+        is_solved = is_solvable & is_done & (half < 1e3)
+        return self._figures(value, value - half, value + half, is_solved)
 
     def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""

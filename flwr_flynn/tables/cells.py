@@ -2,16 +2,18 @@
 
 Files and frames, of open and of private parties, are read by it. No cell has a part in
 how another one is read, nor in how long that takes: a column is read by its different
-texts, and each value that is no text by itself. What the type of an array has taken
-from its values before, such as the digits of integers beyond 2**53 in one of float64,
-is not seen here. What a party does about cells that are no values of their column is
-its own policy.
+texts, and each value that is no text by itself. A value is the same in every array that
+can hold it (see `plain`): one word among numbers makes texts of them, one gap makes
+floats of integers. What an array's type has rounded before, such as integers beyond
+2**53 in one of float64, is not seen here. What a party does about cells that are no
+values of their column is its own policy.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -27,6 +29,7 @@ from flwr_flynn.tables.texts import (
     GAP_TEXTS,
     as_level,
     as_name,
+    common_form,
     date_of,
     number_of,
     plain_date,
@@ -45,8 +48,7 @@ class Gaps:
     ----------
     texts : frozenset of str
         In the form of names, and in lower case. One that spells a number stands for it
-        in whatever form it comes: -9, " -9.0", and -9.0 of a type. Booleans are no
-        numbers here.
+        in whatever form it comes: -9, " -9.0", and -9.0 of a type; and 1 for true.
     """
 
     texts: frozenset[str] = GAP_TEXTS
@@ -57,25 +59,20 @@ class Gaps:
         return cls(GAP_TEXTS | {as_name(text).lower() for text in texts})
 
     def has(self, cell: Any, decimal: str = ".") -> bool:
-        """True for a cell that is a gap."""
-        numbers = _numbers_in(self.texts, decimal)
-        if isinstance(cell, str):
-            if as_name(cell).lower() in self.texts:
-                return True
-            if not numbers:
-                return False
-            value, kind = number_of(cell.strip(), decimal)
-            return kind != "b" and value in numbers
-        if is_gap(cell):
+        """True for a cell, as `plain` gives it, that is a gap."""
+        if cell is None or as_name(text_of(cell)).lower() in self.texts:
             return True
-        if not numbers or isinstance(cell, bool):
+        numbers = _numbers_in(self.texts, decimal)
+        if not numbers:
             return False
+        if isinstance(cell, str):
+            return number_of(cell.strip(), decimal)[0] in numbers
         return isinstance(cell, Real | Decimal) and float(cell) in numbers
 
     def blanked(self, values: Array, decimal: str = ".") -> Array:
         """Values of a type, with NaN for numbers that are gaps."""
         numbers = _numbers_in(self.texts, decimal)
-        if not numbers or values.dtype.kind not in "iuf":
+        if not numbers or values.dtype.kind not in "biuf":
             return values
         are_gaps = np.isin(values.astype(np.float64), [*numbers])
         if are_gaps.any():
@@ -88,8 +85,8 @@ def _numbers_in(texts: frozenset[str], decimal: str) -> frozenset[float]:
     """Numbers that some of the texts spell with a mark of decimals."""
     numbers = set[float]()
     for text in texts:
-        value, kind = number_of(text, decimal)
-        if value is not None and kind != "b":
+        value, _ = number_of(text, decimal)
+        if value is not None:
             numbers.add(value)
             # A column of float32 has fractions in another form.
             if abs(value) % 1 > 1e-9:
@@ -126,9 +123,7 @@ class CellReader:
         """
         value = _GAPS[self.kind]
         try:
-            if isinstance(cell, bytes):
-                cell = cell.decode()
-            cell = real_of(cell)
+            cell = plain(cell)
             if not self.gaps.has(cell, self.decimal):
                 value = _PARSERS[self.kind](self, cell)
         except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
@@ -221,18 +216,6 @@ def plain_values(cells: Sequence[Any] | Array) -> Sequence[Any]:
     return values
 
 
-def real_of(value: Any) -> Any:
-    """The real number that a complex one is, and a number of Python for one of NumPy.
-
-    Any other value is as it is.
-    """
-    if isinstance(value, np.generic) and value.dtype.kind in "biufc":
-        value = value.item()
-    if isinstance(value, complex) and not value.imag:
-        return value.real
-    return value
-
-
 def is_gap(value: object) -> bool:
     """True for None, NaN, NaT and pandas' NA."""
     if value is None:
@@ -244,27 +227,79 @@ def is_gap(value: object) -> bool:
         return type(value).__name__ == "NAType"
 
 
-def level_of(value: Any) -> str | None:
-    """The level that a value of any type is, None for a gap.
+def plain(value: Any) -> Any:
+    """The value that a cell has in whatever array it comes.
 
-    True is 1, as where a column is of booleans alone.
+    It is None for a gap, a text for bytes, an integer of Python for a boolean and for a
+    number without a fraction, and a moment in UTC, without a zone, for a date. A text
+    that NumPy makes of such a value stays a text; see `text_of`.
     """
-    if is_gap(value):
+    if isinstance(value, np.datetime64):
+        value = value.astype("M8[us]")
+    if isinstance(value, np.generic) and value.dtype.kind != "m":
+        value = value.item()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        # NumPy drops these at the end of a text, and prints complex numbers so.
+        value = value.rstrip("\0")
+        if value[:1] == "(" and value[-2:] == "j)":
+            with suppress(ValueError):
+                value = complex(value)
+    if isinstance(value, complex) and not value.imag:
+        value = value.real
+    is_printed_gap = isinstance(value, str) and value in _PRINTED_GAPS
+    if is_printed_gap or is_gap(value):
         return None
-    if isinstance(value, bool | np.bool_):
-        return str(int(value))
-    if isinstance(value, float | np.floating) and value and value.is_integer():
-        # An array of integers is one of float64 where another value is none.
-        return str(int(value))
-    return as_level(str(value))
+    if isinstance(value, bool) or (
+        isinstance(value, float) and value and value.is_integer()
+    ):
+        return int(value)
+    if isinstance(value, date):
+        return _moment(value)
+    return value
+
+
+_PRINTED_GAPS = ("nan", "NaT", "<NA>")
+
+
+def _moment(value: date) -> datetime:
+    if hasattr(value, "to_pydatetime"):
+        value = value.to_pydatetime(warn=False)
+    if not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day)
+    if value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value
+
+
+def text_of(value: Any) -> str:
+    """The text of a value in whatever array it comes, "" for a gap."""
+    value = plain(value)
+    if value is None:
+        return ""
+    return common_form(str(value).strip())
+
+
+def level_of(value: Any) -> str | None:
+    """The level that a value of any type is, None for a gap."""
+    return as_level(text_of(value))
+
+
+def meaning(value: Any) -> float | str | None:
+    """The number or the text that a label or an id means, None for a gap.
+
+    A number is one whose text is as Python writes it: 01 is a text.
+    """
+    text = text_of(value)
+    with suppress(ValueError):
+        number = float(text)
+        if text_of(number) == text or str(int(text)) == text:
+            return number
+    return text or None
 
 
 def _number(reader: CellReader, cell: Any) -> float:
-    # NumPy writes a complex number in parentheses beside a text.
-    if isinstance(cell, str) and cell[:1] == "(":
-        cell = real_of(complex(cell))
-        if reader.gaps.has(cell, reader.decimal):
-            return math.nan
     if isinstance(cell, timedelta):
         return cell / timedelta(days=1)
     if isinstance(cell, np.timedelta64):  # beside it in an array numbers are such, too
@@ -286,12 +321,8 @@ def _date(reader: CellReader, cell: Any) -> Any:
         moment = plain_date(cell)
         if reader.form:
             moment = date_of(cell, reader.form)
-    if not isinstance(moment, date | np.datetime64):
+    if not isinstance(moment, date):
         raise TypeError
-    if isinstance(moment, datetime) and moment.tzinfo is not None:
-        moment = moment.astimezone(UTC).replace(tzinfo=None)
-    if hasattr(moment, "to_datetime64"):
-        moment = moment.to_datetime64()
     return np.datetime64(moment, "us")
 
 

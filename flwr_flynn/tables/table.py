@@ -191,7 +191,7 @@ def places(
         if index is None
     ]
     if missing:
-        got = f"{len(columns)} others"
+        got = "others"
         if len(names) > 1:
             got = f"{len(missing)} of {len(names)} missing"
             if announced:

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 GAP_TEXTS = frozenset(
-    {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"}
+    {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "nat", "none", "null"}
 )
 """Texts of missing values, in lower case."""
 
@@ -57,6 +57,10 @@ _SPACED = re.compile(
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
+_POWER = re.compile(r"-?[1-9](?:\.[0-9]+)?e\+[0-9]{2,3}")
+_STAMP = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(\.[0-9]+)?"
+)
 _FEW = 10  # different numbers that may be codes
 _MOST_WORDS = 2**12  # that are counted
 
@@ -81,18 +85,36 @@ def as_name(name: Any) -> str:
 
 
 def as_level(text: str) -> str | None:
-    """A text as a level: in the form of a name (see `as_name`); None for an empty one.
-
-    An integer is the same in all its forms: files and arrays turn 1 into 1.0 where
-    another value is no integer.
+    """A text as a level: in the form of a name (see `as_name`), and as `common_form`
+    has it; None for an empty one.
 
     >>> as_level(" m "), as_level(" "), as_level("1.0"), as_level("day\\ncare")
     ('m', None, '1', 'day care')
     """
-    level = as_name(text)
-    if _INTEGER.fullmatch(level):
-        level = level[:-2]
-    return level or None
+    return common_form(as_name(text)) or None
+
+
+def common_form(text: str) -> str:
+    """A text, or the one form of a boolean, an integer or a moment that Python and
+    NumPy print in several.
+
+    Files and arrays turn 1 into 1.0 where another value is no integer.
+
+    >>> common_form("True"), common_form("1e+16"), common_form("2020-01-31T00:00:00.000")
+    ('1', '10000000000000000', '2020-01-31')
+    """
+    if len(text) < 6 and text.lower() in TRUTHS:
+        return f"{TRUTHS[text.lower()]:g}"
+    if _INTEGER.fullmatch(text):
+        return text[:-2]
+    if _POWER.fullmatch(text) and float(text).is_integer():
+        return str(int(float(text)))
+    stamp = _STAMP.fullmatch(text)
+    if stamp is None:
+        return text
+    day, minutes, seconds, fraction = stamp.groups(default="")
+    clock = f" {minutes}{seconds or ':00'}{fraction.rstrip('0').rstrip('.')}"
+    return day + clock.removesuffix(" 00:00:00")
 
 
 def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:

@@ -361,6 +361,17 @@ def test_a_threshold_is_for_two_classes(verb, capsys, folder):
     assert "--threshold" in log
 
 
+@pytest.mark.parametrize(
+    ("classes", "named"), [(("1", "1.0"), "'1', '1.0'"), (("nan", "yes"), "'nan'")]
+)
+def test_score_names_classes_that_no_label_of_a_file_can_mean_alone(
+    classes, named, capsys, folder
+):
+    saved_model(HALF, classes)
+    written(folder / "new.csv", "a,b,label\n1,2,yes\n1,3,1\n")
+    assert f"got {named}" in run(capsys, "score", "model.npz", "new.csv", status=1)[1]
+
+
 def test_score_needs_a_label_that_the_model_knows(capsys, folder, monkeypatch):
     saved_model(HALF, ("no", "yes"))
     written(folder / "new.csv", "a,b,label\n1,2,elm\n1,3,\n")

@@ -6,6 +6,7 @@ import ast
 import csv
 import io
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,16 @@ from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.app import console
 from flwr_flynn.app.cli import main
 from flwr_flynn.app.report.markup import cell
+from flwr_flynn.errors import clean
 from flwr_flynn.tables.schema import read_schema
 from tests.code import modules
 
 ODD = "x\x1b[2J\u202eold\x9b31m\x85y\rz\nFORGED: all is well"
 """A text that clears a screen, turns its letters round and forges a line."""
 
-OBEYED = re.compile(r"[^\n\t -~\xa0-\u1fff\u2010-\u2027\u2030-\u205f\u3000-\ud7ff]")
+HIDDEN = "\u061c\u200b\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+HIDDEN += "\u2066\u2067\u2068\u2069\ufeff\u00ad\u2028\u2029\ud800"
+"""Characters that turn the direction of writing, break a line or show nothing."""
 
 FLOWERS = re.compile(r"^\x1b\[9\dm\w+ *\x1b\[0m", re.MULTILINE)
 """The level of a log line, which Flower writes in colour."""
@@ -31,7 +35,8 @@ FLOWERS = re.compile(r"^\x1b\[9\dm\w+ *\x1b\[0m", re.MULTILINE)
 def assert_harmless(text: str) -> None:
     """No character of a text is obeyed, and no line of it is a name's."""
     text = FLOWERS.sub("", text)
-    assert OBEYED.findall(text) == []
+    kinds = {unicodedata.category(character) for character in {*text} - {*"\n\t"}}
+    assert {kind for kind in kinds if kind[0] == "C"} | {"Zl", "Zp"} & kinds == set()
     assert not any(line.startswith("FORGED") for line in text.split("\n"))
 
 
@@ -189,3 +194,12 @@ def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr()
     assert printed.out == f'{line}\nb  c\td\n5\nu,"v w\\u2066"\n'
     assert printed.err == f"flwr-flynn: {line}\n"
+
+
+def test_characters_that_show_nothing_are_shown_or_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console.say(f"a{HIDDEN}\U000e0041b\xa0c")
+    escapes = "".join(f"\\u{ord(character):04x}" for character in HIDDEN)
+    assert capsys.readouterr().out == f"a{escapes}\\U000e0041b\xa0c\n"
+    assert clean(f"a{HIDDEN}b", 80) == "ab"

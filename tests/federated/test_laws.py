@@ -282,6 +282,39 @@ def test_an_entry_of_other_requests_is_refused_and_no_sample_loaded(name: str) -
     assert vars(party.loader) == vars(Loader(party.source))
 
 
+@pytest.mark.parametrize("name", [*CASES, *SECURE_CASES])
+def test_arrays_that_a_request_does_not_declare_are_refused_and_none_is_decoded(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = {**CASES, **SECURE_CASES}[name]
+    kind = type(case.request)
+    assert len(case.request.arrays()) <= kind.n_arrays
+    party = case.party(SOME)
+    monkeypatch.setattr(codec, "read_tensors", None)
+    monkeypatch.setattr(kind, "from_config", None)
+    for junk in (b"junk", np.zeros(3)):
+        refused = refusal(case.request, party, {}, [junk] * (kind.n_arrays + 1))
+        assert refused == (
+            f"arrays: expected at most {kind.n_arrays}, got {kind.n_arrays + 1}"
+        )
+    assert vars(party.loader) == vars(Loader(party.source))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_party_decodes_the_tensors_of_a_request(name: str) -> None:
+    request = CASES[name].request
+    party = CASES[name].party(SOME)
+    tensors = codec.write_tensors(request.arrays())
+    answer = party.answer(config_of(request), tensors)
+    expected = party.answer(config_of(request), request.arrays())
+    assert REFUSED not in answer.metrics
+    assert [*map(written, answer.arrays)] == [*map(written, expected.arrays)]
+    for index in range(len(tensors)):
+        spoiled = with_other(tensors, index, b"junk")
+        reason = refusal(request, party, {}, spoiled)
+        assert reason.startswith(f"array {index + 1}: ")
+
+
 def functions_of(kind: type) -> set[str]:
     """Names of the functions of a class of the package, inherited ones included."""
     return {

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import FrozenInstanceError, dataclass, replace
 from dataclasses import fields as fields_of
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -266,7 +267,7 @@ def test_a_private_party_tells_why_where_no_sample_has_a_part_in_it(
         (ScoringRule("balanced", 0.5, 1.0),),
         (1.0,),
     )
-    assert "n_features" in str(ask(who, model).metrics[REFUSED])
+    assert "columns of the request" in str(ask(who, model).metrics[REFUSED])
 
 
 # ---- answers
@@ -309,7 +310,7 @@ def test_what_is_no_request_is_refused(entries: dict[str, Any]) -> None:
 
 
 def test_other_entries_of_a_request_are_ignored() -> None:
-    answer = party().answer({**counting(), "epochs": 3}, [np.zeros(3)])
+    answer = party().answer({**counting(), "epochs": 3})
     assert codec.decode_all(answer.arrays, [RUN.hasher], 3)[0] == counts_of(X, Y)
 
 
@@ -464,6 +465,31 @@ def test_other_columns_are_refused_before_anything_is_spent(
         assert answer.arrays == []
 
 
+A = Column("a", "number", gaps=False)
+B = Column("b", "number", gaps=False)
+LACKING: list[tuple[Any, Any]] = [
+    *((("u", *names), FRAME) for names in ("a", "ab", "abc", "abcd")),
+    (("a", "b"), FRAME),
+    (Schema([U, A]), FRAME),
+    (Schema([A, B, V]), FRAME),
+    (NAMED, X[:, :2]),
+    (UNNAMED, X),
+    (Schema([U, V, A], is_named=False), X),
+]
+
+
+@pytest.mark.parametrize(("features", "own"), LACKING)
+def test_a_private_refusal_of_columns_is_one_bit(
+    features: Any, own: Any, tmp_path: Path
+) -> None:
+    """It counts neither the columns that are missing nor those that are there."""
+    width = len(getattr(features, "columns", features))
+    run = RunSpec(HashSpec(width, 64, 1, 8, seed=1), CLASSES, feature_names=features)
+    answer = answered_with_noise(run, Samples(own, Y), tmp_path / "state")
+    expected = "columns: expected all columns of the request, got others"
+    assert answer.metrics == {REFUSED: expected}
+
+
 FORMS = (
     Samples(X[:, :2], Y, names=["u", "v"]),
     Samples(FRAME, Y),
@@ -496,6 +522,39 @@ def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) 
 
     answer = answered_with_noise(UV, load, tmp_path / "state")
     assert answer.metrics == {REFUSED: "phase counts failed at this party"}
+
+
+class Panic(BaseException):
+    """A panic of Rust code as Python gets it, which is no `Exception`."""
+
+
+def test_a_panic_while_loading_is_a_refusal_without_its_text(tmp_path: Path) -> None:
+    def load(_: Any) -> Samples:
+        raise Panic("row 17")
+
+    answer = answered_with_noise(UV, load, tmp_path / "state")
+    assert answer.metrics == {REFUSED: "phase counts failed at this party"}
+    assert answered(UV, load).metrics == {REFUSED: "failed with Panic"}
+
+    def stopped(_: Any) -> Samples:
+        raise KeyboardInterrupt
+
+    for ask_for in (answered, partial(answered_with_noise, folder=tmp_path / "s")):
+        with pytest.raises(KeyboardInterrupt):
+            ask_for(UV, stopped)
+
+
+def test_a_hook_that_fails_costs_no_answer(tmp_path: Path) -> None:
+    rows = GivenRows(Samples(X[:, :2], Y))
+    expected = answered_with_noise(UV, rows, tmp_path / "first")
+
+    def on_read(_: Any) -> None:
+        raise OSError("a full disk")
+
+    rows.on_read = on_read
+    answer = answered_with_noise(UV, rows, tmp_path / "second")
+    assert REFUSED not in answer.metrics
+    assert contents(answer) == contents(expected)
 
 
 def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path: Path) -> None:

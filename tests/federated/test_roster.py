@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated.protocol import MEMBER, PARTY, Reply
 from flwr_flynn.federated.roster import Member, Roster, Sender, clean
+from tests.memory import traced
 from tests.raising import raises
 
 
@@ -108,14 +109,23 @@ def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
 
 def test_who_was_taken_out_is_a_member_no_more() -> None:
     roster = Roster([Member("a", "1"), Member("b", "2")])
-    assert roster.staying == {0, 1}
+    assert roster.staying([0, 1]) == [0, 1]
     roster.enter(Member("b", "22"), taken_out=1)
-    assert roster.staying == {0}
+    assert roster.staying([0, 1]) == [0]
+    assert roster.staying([0, 1], gone={0}) == []
     assert [str(member) for member in roster.members] == ["a"]
     assert roster.member("2") is roster.member("22") is None
     assert "22" in roster  # it is not asked again
     roster.enter(Member("c", "3"))
     assert [str(member) for member in roster.members] == ["a", "c"]
+
+
+def test_a_member_is_found_without_a_look_at_all_others() -> None:
+    """The server asks for each of its nodes."""
+    roster = Roster([Member(f"party-{i}", str(i)) for i in range(5000)])
+    with traced() as memory:
+        assert roster.member("7") is roster.before[7]
+    assert memory.peak < 10_000
 
 
 def test_a_twin_has_the_same_name_and_counts() -> None:

@@ -6,13 +6,14 @@ The expected ones are those of plain loops and of scikit-learn.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     average_precision_score,
@@ -213,6 +214,59 @@ def test_figures_without_a_meaning_are_none() -> None:
     # Counts of lying parties are beyond the exact floats.
     assert figures.share(2.0**60 + 2.0**10, 2.0**60)[0] == 1.0
     assert figures.share(-(2.0**10), 2.0**60)[0] == 0.0
+
+
+def steep(rng: np.random.Generator) -> Any:
+    """Histograms of two classes that a probability parts, but for a few samples."""
+    cut = int(rng.integers(20, N_LEVELS - 20))
+    most = 10 ** int(rng.integers(1, 7))
+    levels = np.arange(N_LEVELS)
+    samples = rng.integers(0, most, N_LEVELS) * (rng.random(N_LEVELS) < rng.random())
+    rest = np.where(levels < cut, samples, 0)
+    own = np.where(levels < cut, 0, samples)
+    for _ in range(rng.integers(1, 4)):
+        distance = int(rng.integers(0, 20))
+        rest[min(cut + distance, N_LEVELS - 1)] += 1
+        own[max(cut - 1 - distance, 0)] += 1
+    return np.stack([own, rest, rest, own])
+
+
+def root(falling: Callable[[float], float], low: float, high: float) -> float:
+    """The root of a falling function, by bisection."""
+    for _ in range(80):
+        middle = (low + high) / 2
+        if falling(middle) > 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def slope_of(rest: Any, own: Any) -> float:
+    """The slope of the logistic regression, by a root within a root."""
+    x = logit(figures.CENTRES)
+
+    def residuals(slope: float, intercept: float) -> Any:
+        return own - (own + rest) * expit(slope * x + intercept)
+
+    def gradient(slope: float) -> float:
+        intercept = root(lambda at: residuals(slope, at).sum(), -1e5, 1e5)
+        return float((residuals(slope, intercept) * x).sum())
+
+    return root(gradient, 0.0, 1e4)
+
+
+def test_a_steep_calibration_has_its_slope() -> None:
+    """As samples overlap, there is a slope, however steep it is."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        table = steep(rng)
+        first, second = figures._Curves(table).fitted(1)
+        expected = slope_of(table[2], table[3])
+        assert second is not None
+        assert second[0] == pytest.approx(expected, rel=1e-6)
+        assert second[1] < second[0] < second[2]
+        assert first is not None
 
 
 def drawn(rng: np.random.Generator, n: int) -> dict[str, Any]:

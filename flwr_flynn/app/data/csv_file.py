@@ -12,6 +12,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import logging
 import os
 import re
 from collections import Counter
@@ -34,6 +35,8 @@ from flwr_flynn.app.data.source import (
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.texts import GROUPS, proves
+
+log = logging.getLogger("flwr")  # Flower's own
 
 SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}
 """Separators by their names in settings."""
@@ -309,9 +312,10 @@ _BLOCK = 2**22  # bytes of lines at a time
 
 
 class CsvLines(_CsvSource):
-    """A plain CSV file, every line of which is a row by itself.
+    """A plain CSV file, every line of which is a row by itself, whatever its quotes.
 
-    A line with another number of fields has no values.
+    A line with another number of fields has no values. Lines with an open quote, which
+    may be parts of one record, are counted in the log of the machine.
     """
 
     def __init__(self, path: Path) -> None:
@@ -324,12 +328,14 @@ class CsvLines(_CsvSource):
                 raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
             self._set_columns(next(filter(None, map(_fields, _lines(stream))), []))
-            if any(b'"' in line and _is_open(line) for line in _lines(stream)):
-                raise DataError(
-                    path.name,
-                    "a record in each line, without line breaks in quotes",
-                    "open quotes",
-                )
+            n_open = sum(b'"' in line and _is_open(line) for line in _lines(stream))
+        if n_open:
+            log.warning(
+                "FlyNN: %s: quotes are open at the end of %s lines; here each line is "
+                "a row, and a record of several lines is no row",
+                path.name,
+                n_open,
+            )
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
@@ -385,9 +391,5 @@ _CLOSED = re.compile(
 
 
 def _is_open(line: bytes) -> bool:
-    """True if a quote of the line is open at its end, as `csv` sees them.
-
-    The lines after it belong to the same record then. Nothing else that keeps `csv`
-    from reading the line is asked for.
-    """
+    """True if a quote of the line is open at its end, as `csv` sees them."""
     return _CLOSED.fullmatch(line) is None

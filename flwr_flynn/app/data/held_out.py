@@ -9,7 +9,6 @@ together, and a corrected cell moves none.
 from __future__ import annotations
 
 import hashlib
-import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,13 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.tables.cells import CellReader, each_once, plain_values
+from flwr_flynn.tables.cells import (
+    CellReader,
+    each_once,
+    meaning,
+    plain_values,
+    text_of,
+)
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
@@ -86,23 +91,19 @@ def row_keys(
 
 
 def id_keys(ids: Cells) -> list[bytes]:
-    """The key of each id: that of a cell, or the digits of a very long integer."""
-    keys = _keys([ids])
-    for index, cell in enumerate(plain_values(ids)):
-        if isinstance(cell, bytes):
-            text = cell.decode("utf-8", "replace").strip()
-        else:
-            text = str(cell).strip()
-        if _is_long(text):
-            keys[index] = f"{text}\x1f".encode()
-    return keys
+    """The key of each id, by what it means in whatever form it comes."""
+    return each_once(_id_key, plain_values(ids))
 
 
-def _is_long(text: str) -> bool:
-    """True for an integer of which float64 does not keep all digits."""
-    return bool(re.fullmatch(r"[+-]?\d{16,}", text)) and (
-        len(text) > 17 or abs(int(text)) > 2**53
-    )
+def _id_key(cell: Any) -> bytes:
+    value = meaning(cell)
+    if value is None:
+        return _GAP
+    # Beyond it float64 does not keep all digits.
+    if isinstance(value, str) or abs(value) > 2**53:
+        return _text_key(cell)
+    # There is no -0.0.
+    return struct.pack("<d", value + 0.0)
 
 
 def _keys(columns: Sequence[Cells]) -> list[bytes]:
@@ -129,6 +130,4 @@ def _keys(columns: Sequence[Cells]) -> list[bytes]:
 
 
 def _text_key(value: Any) -> bytes:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    return f"{str(value).strip()}\x1f".encode("utf-8", "surrogatepass")
+    return f"{text_of(value)}\x1f".encode("utf-8", "surrogatepass")

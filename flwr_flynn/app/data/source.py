@@ -19,7 +19,7 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
-from flwr_flynn.tables.cells import Gaps, is_gap, level_of, plain_values
+from flwr_flynn.tables.cells import Gaps, level_of, plain_values, text_of
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.schema import Schema
@@ -182,14 +182,8 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     """The labels, some of them by other names."""
     if not book:
         return labels
-    return objects([_renamed(label, book) for label in labels.tolist()])
-
-
-def _renamed(label: object, book: Mapping[str, str]) -> object:
-    text = str(label).strip()
-    if text in book:
-        return book[text]
-    return book.get(level_of(label) or "", label)
+    names = {level_of(text): name for text, name in book.items()}
+    return objects([names.get(level_of(label), label) for label in labels.tolist()])
 
 
 def unlabelled(labels: Array) -> Mask:
@@ -198,12 +192,10 @@ def unlabelled(labels: Array) -> Mask:
 
 
 def _is_no_label(label: object) -> bool:
-    if isinstance(label, str):
-        return label.strip().lower() in _NO_LABELS
-    return is_gap(label)
+    return text_of(label).lower() in _NO_LABELS
 
 
-_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})
+_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "nat", "<na>", "null"})
 """Texts of missing labels, in lower case; "none" and "-" may be classes."""
 
 

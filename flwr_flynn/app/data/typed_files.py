@@ -177,16 +177,14 @@ def _check_shapes(name: str, X: Array, y: Array | None) -> None:
 def _array(archive: zipfile.ZipFile, member: str, what: str) -> Array:
     """An array of an archive.
 
-    An array of texts is refused if it has 32-bit values that are no characters, of
-    which Python makes no string.
+    32-bit values of texts that are no characters, of which Python makes no string, are
+    replaced, as bytes that are none are in other files.
     """
     array = npz_array(archive, member, what, DataError)
     if array.dtype.kind == "U" and array.size:
-        characters = np.ascontiguousarray(array).view(
-            np.dtype("u4").newbyteorder(array.dtype.byteorder)
-        )
-        if int(characters.max()) > sys.maxunicode:
-            raise DataError(what, "texts of Unicode characters", "characters beyond")
+        array = np.ascontiguousarray(array)
+        characters = array.view(np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        characters[characters > sys.maxunicode] = ord("\ufffd")
     return array
 
 

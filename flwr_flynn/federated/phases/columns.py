@@ -20,11 +20,9 @@ cuts) or by class (L, cuts).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -290,6 +288,7 @@ class BinsRequest(ColumnsRequest):
         "bound": Entry(str, 20),
         "by_class": Entry(bool),
     }
+    n_arrays = 1
 
     def to_config(self) -> dict[str, Scalar]:
         return {
@@ -306,7 +305,7 @@ class BinsRequest(ColumnsRequest):
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> BinsRequest:
         bound = announced_bound(config)
-        check_packed(arrays, 1, "bins", "packed gaps")
+        check_packed(arrays, "bins")
         columns = ColumnsRequest.from_config(config, arrays, options)
         n_features = columns.n_features
         most = n_features * MOST_BINS
@@ -392,26 +391,22 @@ def _split(
     return state.with_result(name, cuts)
 
 
-def _bins_phases() -> list[Phase]:
-    """Phases that split bins, and the one that counts the samples of each class."""
-    folds: dict[str, Callable[[RunState, Batch[Any], Context], RunState]] = {
-        name: partial(_split, name=name, n_parts=n_parts)
-        for name, n_parts in zip(_SPLITTING, (*SPLITS[1:], 1), strict=True)
-    }
-    folds[COLUMNS.name] = fold
-    return [
-        replace(
-            COLUMNS,
-            name=name,
-            tally=partial(_ask, before=before),
-            fold=folds[name],
-            content=_BINS_CONTENT,
-        )
-        for before, name in pairwise(["", *folds])
-    ]
+def _phase(before: str, name: str, n_parts: int = 0) -> Phase:
+    """The phase that splits the bins of the one before it into so many parts.
+
+    Without parts it counts the samples of each class in them.
+    """
+    folded = fold
+    if n_parts:
+        folded = partial(_split, name=name, n_parts=n_parts)
+    tally = partial(_ask, before=before)
+    return replace(COLUMNS, name=name, tally=tally, fold=folded, content=_BINS_CONTENT)
 
 
-BINS = _bins_phases()
+BINS = [
+    *map(_phase, ["", *_SPLITTING], _SPLITTING, (*SPLITS[1:], 1)),
+    _phase(_SPLITTING[-1], COLUMNS.name),
+]
 
 
 def phases_for(options: RunOptions) -> list[Phase]:

@@ -365,11 +365,9 @@ def _counted_by(
 ) -> int:
     """Index of the member of the saved run that was counted by these very counts."""
     members = roster.before
-    staying = roster.staying - gone
-    proven = roster.proven(sender.cid, sender.proof)
-    indices = [index for index in proven if index in staying]
+    indices = roster.staying(roster.proven(sender.cid, sender.proof), gone)
     # Anybody can give the name of a member.
-    if not indices and not staying.isdisjoint(roster.find(*sender)):
+    if not indices and roster.staying(roster.find(*sender), gone):
         expected = (
             "the node that was counted, or the secret of its node setting member-path"
         )

@@ -27,6 +27,7 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.party_options import PartyOptions
@@ -268,6 +269,7 @@ class EvaluationRequest(RunRequest[Tables]):
             "group": Entry(str, 200, is_needed=False),
         }
     )
+    n_arrays = 2 * MAX_SPECS + 1
 
     def to_config(self) -> dict[str, Scalar]:
         scorings = []

@@ -77,6 +77,7 @@ class SelectionRequest(RunRequest[Tables]):
     )
 
     entries = RUN_ENTRIES | {"candidates": Entry(str, _MOST_CHARS)}
+    n_arrays = 2 * MAX_SPECS
 
     def to_config(self) -> dict[str, Scalar]:
         pairs = json.dumps(_pairs(self.candidates))
@@ -245,15 +246,16 @@ def select(
 def _candidates(config: Config, n_specs: int) -> Candidates:
     name = key("candidates")
     lists = config.json("candidates")
-    if not isinstance(lists, list) or not all(
-        isinstance(entries, list) for entries in lists
-    ):
-        raise PayloadError(name, "a list for each spec", type(lists).__name__)
-    if len(lists) != n_specs or not all(
-        0 < len(entries) <= _MAX_CANDIDATES for entries in lists
+    if (
+        not isinstance(lists, list)
+        or len(lists) != n_specs
+        or not all(
+            isinstance(entries, list) and 0 < len(entries) <= _MAX_CANDIDATES
+            for entries in lists
+        )
     ):
         expected = f"1 to {_MAX_CANDIDATES} scorings for each of {n_specs} specs"
-        raise PayloadError(name, expected, [len(entries) for entries in lists])
+        raise PayloadError(name, expected, "others")
     if not all(
         isinstance(pair, list) and len(pair) == 2
         for entries in lists

@@ -20,7 +20,7 @@ from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, from_json, refusing
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
 from flwr_flynn.federated.roster import missing_text, require_samples
@@ -76,14 +76,9 @@ class SchemaRequest(Request[TableSummary]):
         return [np.frombuffer(text, np.uint8).astype(np.int64)]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> TableSummary:
+        text = parts[0].astype(np.uint8).tobytes().decode(errors="replace")
         with refusing("summary"):
-            try:
-                values = json.loads(parts[0].astype(np.uint8).tobytes())
-            except (ValueError, RecursionError):
-                raise PayloadError(
-                    "summary", "JSON", f"{len(parts[0])} bytes that are none"
-                ) from None
-            return TableSummary.from_dict(values)
+            return TableSummary.from_dict(from_json("summary", text))
 
 
 @dataclass(frozen=True, eq=False)

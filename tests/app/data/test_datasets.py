@@ -22,8 +22,6 @@ from flwr_flynn.app.run_config import PARTITIONERS, RunConfig
 from flwr_flynn.errors import (
     ConfigError,
     DataError,
-    FlyNNError,
-    PayloadError,
     full_text,
 )
 from flwr_flynn.federated.run_spec import RunSpec
@@ -246,7 +244,7 @@ def test_classes_are_integers_or_strings(y, classes, tmp_path):
 def test_a_problem_is_told_without_the_folder_of_the_file(tmp_path):
     path = written(tmp_path / "site.csv", "63,male,HIV+\n41,female,HIV-\n")
     with raises(
-        DataError, field="site.csv", expected="a column 'a'", got="3 others"
+        DataError, field="site.csv", expected="a column 'a'", got="others"
     ) as caught:
         datasets.load_dataset(str(path), label="a")
     assert str(tmp_path) not in full_text(caught.value)
@@ -294,12 +292,8 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
         tmp_path / f"mine.{ending}", {"age": [1], "secret": [2], "label": [7]}
     )
     expected = {"field": path.name, "got": "2 of 3 missing: weight, height"}
-    if read is private_share:  # tells no names
-        expected = {
-            "field": "columns",
-            "expected": "the features of the run",
-            "got": "2 of 3 missing",
-        }
+    if read is private_share:  # tells neither names nor how many
+        expected = {"field": "columns", "got": "others"}
     with raises(DataError, **expected) as caught:
         read(node(path), ("weight", "age", "height"))
     assert "secret" not in str(caught.value)  # the server gets this
@@ -311,10 +305,7 @@ def test_npz_files_without_names_are_taken_as_they_are(read, tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, X=[[1, 2]], y=[0])
     assert read(node(path), ("b", "a")).X.tolist() == [[1, 2]]
-    kind: type[FlyNNError] = PayloadError
-    if read is own_file.own_share:
-        kind = DataError
-    with pytest.raises(kind):
+    with pytest.raises(DataError):
         read(node(path), ("b",))
     np.savez(path, X=[[1, 2]], y=[0], feature_names=["a"])
     with raises(
@@ -566,7 +557,6 @@ MALFORMED: dict[str, bytes] = {
     ),
     "labels of other samples": npz({"X": npy(np.zeros((0, 2))), "y": npy(np.zeros(1))}),
     "labels of bytes": npz(GOOD | {"y": npy(np.array([b"a", b"b", b"a"]))}),
-    "no Unicode": npz(GOOD | {"y": npy(np.array([65, 2**31, 65], "<u4").view("<U1"))}),
     "large labels": npz(GOOD | {"y": npy(np.array([1e30, 0, 1]))}),
     "infinite": npz(GOOD | {"X": npy(np.full((3, 2), np.inf))}),
     "no label": npz(GOOD | {"y": npy(np.full(3, np.nan))}),
