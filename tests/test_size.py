@@ -13,7 +13,7 @@ from tests.code import FOLDERS, n_tokens, sources
 
 SIZES = {
     "top level": 3_000,
-    "tables": 15_360,
+    "tables": 15_500,
     "hashing": 13_870,
     "model": 30_295,
     "privacy": 8_762,
@@ -22,7 +22,7 @@ SIZES = {
     "app": 42_657,
     "flwr_flynn": 161_896,
     "simulations": 56_381,
-    "tests": 265_000,
+    "tests": 267_000,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""

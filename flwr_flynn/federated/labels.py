@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from flwr_flynn._types import Integers
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import ConfigError, DataError, with_rows
-from flwr_flynn.tables.cells import each_once, meaning, plain_values
+from flwr_flynn.tables.cells import each_once, plain_values, text_of
 from flwr_flynn.tables.schema import MOST_CLASSES
 
 Label = str | int
@@ -87,6 +88,19 @@ def codes_in(book: Codebook, y: Any) -> Codes:
     if isinstance(y, np.ndarray) and y.dtype.kind != "m":
         y = plain_values(y)
     return np.array(each_once(code, y), np.int64)
+
+
+def meaning(value: Any) -> float | str | None:
+    """The number or the text that a label or an id means, None for a gap.
+
+    A number is one whose text is as Python writes it: 01 is a text.
+    """
+    text = text_of(value)
+    with suppress(ValueError):
+        number = float(text)
+        if text_of(number) == text or str(int(text)) == text:
+            return number
+    return text or None
 
 
 def checked_classes(classes: object, field: str = "classes") -> tuple[Label, ...]:

@@ -263,14 +263,10 @@ def plain(value: Any) -> Any:
 _PRINTED_GAPS = ("nan", "NaT", "<NA>")
 
 
-def _moment(value: date) -> datetime:
-    if hasattr(value, "to_pydatetime"):
-        value = value.to_pydatetime(warn=False)
-    if not isinstance(value, datetime):
-        return datetime(value.year, value.month, value.day)
-    if value.tzinfo is not None:
-        return value.astimezone(UTC).replace(tzinfo=None)
-    return value
+def _moment(value: date) -> Any:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    return np.datetime64(value, "us").item()
 
 
 def text_of(value: Any) -> str:
@@ -284,19 +280,6 @@ def text_of(value: Any) -> str:
 def level_of(value: Any) -> str | None:
     """The level that a value of any type is, None for a gap."""
     return as_level(text_of(value))
-
-
-def meaning(value: Any) -> float | str | None:
-    """The number or the text that a label or an id means, None for a gap.
-
-    A number is one whose text is as Python writes it: 01 is a text.
-    """
-    text = text_of(value)
-    with suppress(ValueError):
-        number = float(text)
-        if text_of(number) == text or str(int(text)) == text:
-            return number
-    return text or None
 
 
 def _number(reader: CellReader, cell: Any) -> float:

@@ -228,8 +228,8 @@ class LevelCodes(dict[Any, int]):
     It is -1 for an unknown level, and -2 for a gap.
 
     A value that is no level is looked up in the forms that levels may have elsewhere
-    (`forms_of_level`), unless two levels have the form: what a file writes as Heart,
-    True or 01 another one writes as heart, 1 or 1.
+    (`forms_of_level`), unless two levels have the form: what a file writes as Heart or
+    01 another one writes as heart or 1.
     """
 
     def __init__(self, column: Column) -> None:

@@ -25,14 +25,13 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
 from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
 from flwr_flynn.tables.raw_column import RawColumn
-from flwr_flynn.tables.texts import BESIDE, TRUTHS, as_name
+from flwr_flynn.tables.texts import BESIDE, as_name
 
 KINDS = ("number", "category", "date")
 
 _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
-_TRUTHS = {text: f"{value:g}" for text, value in TRUTHS.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,19 +283,16 @@ def series_values(series: Any) -> Array:
 
 
 def forms_of_level(level: str) -> tuple[str, ...]:
-    """Forms that a level may have elsewhere: in other capitals, as a number, as a
-    boolean or its number.
+    """Forms that a level may have elsewhere: in other capitals, or as a number.
 
-    >>> forms_of_level("Heart"), forms_of_level("01"), forms_of_level("True")
-    (('heart',), ('01', '1'), ('true', '1'))
+    >>> forms_of_level("Heart"), forms_of_level("01")
+    (('heart',), ('01', '1'))
     """
     folded = level.casefold()
     if _NUMBER.fullmatch(folded):
         number = f"{float(folded):.15g}"
-    else:
-        number = _TRUTHS.get(folded, folded)
-    if number != folded:
-        return (folded, number)
+        if number != folded:
+            return (folded, number)
     return (folded,)
 
 
@@ -367,18 +363,8 @@ def _of_objects(values: Array, name: str) -> Array:
         return _days(np.array(objects, "timedelta64[us]"))
     if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):
         return CellReader("category").column(objects)[0]
-    others = sorted(
-        {
-            kind.__name__
-            for kind in known
-            if not issubclass(kind, str | Real | Decimal | date)
-        }
-    )
-    raise DataError(
-        name,
-        "numbers, texts or dates",
-        f"values of type {listed(others or ['a mixture'])}",
-    )
+    kinds = listed(sorted(kind.__name__ for kind in known))
+    raise DataError(name, "numbers, texts or dates", f"values of types {kinds}")
 
 
 def _days(values: Array) -> Array:

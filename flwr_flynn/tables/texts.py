@@ -250,19 +250,11 @@ def date_of(text: str, form: str) -> datetime | None:
             int(match[7] or 0),
             int((match[8] or "0")[:6].ljust(6, "0")),
         )
-        return moment - _ahead_of_utc(match[10] or "Z")
+        if match[10]:
+            moment -= datetime.strptime(match[10], "%z").utcoffset() or timedelta()
     except (ValueError, OverflowError):
         return None
-
-
-def _ahead_of_utc(zone: str) -> timedelta:
-    """The time by which a zone, such as +01:00 or Z, is ahead of UTC."""
-    if zone == "Z":
-        return timedelta(0)
-    ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
-    if zone[0] == "-":
-        return -ahead
-    return ahead
+    return moment
 
 
 def plain_date(text: str) -> datetime | None:

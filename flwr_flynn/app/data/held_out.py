@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
+from flwr_flynn.federated.labels import meaning
 from flwr_flynn.tables.cells import (
     CellReader,
     each_once,
-    meaning,
     plain_values,
     text_of,
 )
