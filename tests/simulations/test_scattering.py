@@ -15,7 +15,7 @@ from flwr_flynn.errors import DataError
 from simulations.scattering import morlet, n_coefficients, scattered, wavelets
 from tests.raising import raises
 
-IMAGES = np.random.default_rng(5).integers(0, 256, (2, 7 * 10), np.uint8)
+IMAGES = np.random.default_rng(5).integers(0, 256, (3, 7 * 10), np.uint8)
 
 
 def halved(image: Any) -> Any:
@@ -36,7 +36,7 @@ def modulus(image: Any, real: Any, imag: Any) -> Any:
 def test_coefficients_are_those_of_the_definition() -> None:
     pairs = list(zip(*wavelets(), strict=True))
     rows = scattered(IMAGES, (7, 10))
-    for image, coefficients in zip(IMAGES.reshape(2, 7, 10), rows, strict=True):
+    for image, coefficients in zip(IMAGES.reshape(3, 7, 10), rows, strict=True):
         maps = [halved(halved(image))]
         for pair in pairs:
             fine = halved(modulus(image, *pair))
