@@ -331,8 +331,8 @@ class CsvLines(_CsvSource):
             n_open = sum(b'"' in line and _is_open(line) for line in _lines(stream))
         if n_open:
             log.warning(
-                "FlyNN: %s: quotes are open at the end of %s lines; here each line is "
-                "a row, and a record of several lines is no row",
+                "FlyNN: %s: lines with an open quote: %s; each line is a row by itself, "
+                "and a record of several lines is none",
                 path.name,
                 n_open,
             )
