@@ -236,14 +236,14 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, np.datetime64):
         value = value.astype("M8[us]")
-    if isinstance(value, np.generic) and value.dtype.kind != "m":
-        value = value.item()
+    if isinstance(value, np.generic):
+        value = _SCALARS.get(value.dtype.kind, type(value).item)(value)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if isinstance(value, str):
         # NumPy drops these at the end of a text, and prints complex numbers so.
         value = value.rstrip("\0")
-        if value[:1] == "(" and value[-2:] == "j)":
+        if value == "0j" or (value[:1] == "(" and value[-2:] == "j)"):
             with suppress(ValueError):
                 value = complex(value)
     if isinstance(value, complex) and not value.imag:
@@ -251,6 +251,11 @@ def plain(value: Any) -> Any:
     is_printed_gap = isinstance(value, str) and value in _PRINTED_GAPS
     if is_printed_gap or is_gap(value):
         return None
+    if isinstance(value, Decimal):
+        number = float(value)
+        if number.is_integer():
+            return int(value)
+        value = number
     if isinstance(value, bool) or (
         isinstance(value, float) and value and value.is_integer()
     ):
@@ -260,6 +265,12 @@ def plain(value: Any) -> Any:
     return value
 
 
+# `item` of extended precision is the value itself, and of durations a plain integer.
+_SCALARS: dict[str, Callable[[Any], Any]] = {
+    "f": float,
+    "c": complex,
+    "m": lambda duration: duration,
+}
 _PRINTED_GAPS = ("nan", "NaT", "<NA>")
 
 
