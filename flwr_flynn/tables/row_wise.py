@@ -15,7 +15,7 @@ import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.cells import CellReader, Gaps, plain_values
+from flwr_flynn.tables.cells import CellReader, Gaps, each_once, plain, plain_values
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places, series_values
@@ -114,11 +114,18 @@ def _schema_columns(schema: Schema, X: object) -> list[Any]:
 
 
 def _apart(values: Sequence[object]) -> tuple[list[object], list[object]]:
-    """Values that are no texts, and texts, with None in the place of the others."""
-    numbers = []
-    texts = []
-    for value in values:
-        is_text = isinstance(value, str) and number_of(value.strip())[0] is None
-        numbers.append(None if is_text else value)
-        texts.append(value if is_text else None)
+    """Numbers and gaps, and all else, with None in the place of the others."""
+    numbers: list[object] = [*values]
+    texts: list[object] = [None] * len(values)
+    for index, is_text in enumerate(each_once(_is_text, values)):
+        if is_text:
+            texts[index] = values[index]
+            numbers[index] = None
     return numbers, texts
+
+
+def _is_text(value: object) -> bool:
+    value = plain(value)
+    if isinstance(value, str):
+        return number_of(value.strip())[0] is None
+    return value is not None and not isinstance(value, int | float)
