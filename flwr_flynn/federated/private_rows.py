@@ -107,7 +107,7 @@ class GivenRows(RowReader):
 
     def __init__(self, samples: Samples) -> None:
         check_form(samples.X, samples.y)
-        X, X_test = samples.tables()
+        X, X_test = samples.tables(are_raw=True)
         self._training = (X, samples.y)
         self._held_out = (X_test, samples.y_test)
         self.width = X.shape[1]

@@ -68,14 +68,20 @@ class Samples:
     ids: Sequence[bytes] | None = None
     """Keys of the persons of the training samples, of which several may have one."""
 
-    def tables(self) -> list[Any]:
-        """The samples and those held out, as they are or, with `names`, as tables."""
+    def tables(self, *, are_raw: bool = False) -> list[Any]:
+        """The samples and those held out, as they are or, with `names`, as tables.
+
+        The columns of a table are numbers, unless they `are_raw`.
+        """
         tables = [self.X, self.X_test]
         if self.names is None or not isinstance(self.X, np.ndarray):
             return tables
         for index, X in enumerate(tables):
-            if X is not None:
-                tables[index] = Table(self.names, [*X.T.astype(np.float64)])
+            if X is None:
+                continue
+            if not are_raw:
+                X = X.astype(np.float64)
+            tables[index] = Table(self.names, [*X.T])
         return tables
 
 

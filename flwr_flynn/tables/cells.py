@@ -201,8 +201,6 @@ def missing(values: Array) -> Array:
     """Mask of the gaps of a column, (n,) of any kind."""
     if values.dtype.kind == "O":
         return np.array([value is None for value in values.tolist()], np.bool_)
-    if values.dtype.kind == "M":
-        return np.asarray(np.isnat(values))
     return np.asarray(np.isnan(values))
 
 
@@ -210,8 +208,10 @@ def plain_values(cells: Sequence[Any] | Array) -> Sequence[Any]:
     """The values of a column as Python's."""
     if not isinstance(cells, np.ndarray):
         return cells
-    if cells.dtype.kind in "mM":
-        cells = cells.astype(f"{cells.dtype.kind}8[us]")
+    if cells.dtype.kind == "M":
+        return [*map(_moment, cells)]
+    if cells.dtype.kind == "m":
+        cells = cells.astype("m8[us]")
     values: list[Any] = cells.tolist()
     return values
 
@@ -234,22 +234,21 @@ def plain(value: Any) -> Any:
     number without a fraction, and a moment in UTC, without a zone, for a date. A text
     that NumPy makes of such a value stays a text; see `text_of`.
     """
-    if isinstance(value, np.datetime64):
-        value = value.astype("M8[us]")
     if isinstance(value, np.generic):
         value = _SCALARS.get(value.dtype.kind, type(value).item)(value)
     if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
+        value = value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
         # NumPy drops these at the end of a text, and prints complex numbers so.
         value = value.rstrip("\0")
+        if value in _PRINTED_GAPS:
+            return None
         if value == "0j" or (value[:1] == "(" and value[-2:] == "j)"):
             with suppress(ValueError):
                 value = complex(value)
     if isinstance(value, complex) and not value.imag:
         value = value.real
-    is_printed_gap = isinstance(value, str) and value in _PRINTED_GAPS
-    if is_printed_gap or is_gap(value):
+    if is_gap(value):
         return None
     if isinstance(value, Decimal):
         number = float(value)
@@ -265,19 +264,25 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _moment(value: Any) -> Any:
+    """A moment in UTC as Python's, or its text where Python's calendar has none."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+    moment = np.datetime64(value, "us")
+    item = moment.item()
+    if isinstance(item, int):
+        return str(moment)
+    return item
+
+
 # `item` of extended precision is the value itself, and of durations a plain integer.
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "f": float,
     "c": complex,
     "m": lambda duration: duration,
+    "M": _moment,
 }
-_PRINTED_GAPS = ("nan", "NaT", "<NA>")
-
-
-def _moment(value: date) -> Any:
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        value = value.astimezone(UTC).replace(tzinfo=None)
-    return np.datetime64(value, "us").item()
+_PRINTED_GAPS = ("nan", "NaN", "NaT", "<NA>")
 
 
 def text_of(value: Any) -> str:
@@ -298,6 +303,10 @@ def _number(reader: CellReader, cell: Any) -> float:
         return cell / timedelta(days=1)
     if isinstance(cell, np.timedelta64):  # beside it in an array numbers are such, too
         return float(cell.astype(np.int64))
+    if isinstance(
+        cell, np.datetime64
+    ):  # beyond the calendar; NumPy has a number for it
+        raise TypeError
     if not isinstance(cell, str):
         return float(cell)
     value = number_of(cell.strip(), reader.decimal)[0]

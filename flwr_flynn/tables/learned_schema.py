@@ -116,11 +116,10 @@ def learned(
     schema, left_out = schema_of(TableSummary.of(X, min_examples), ignore, keep)
     chosen = {name: reason for name, reason in left_out.items() if reason != "ignored"}
     if chosen:
-        named = listed([f"{name[:60]!r} ({reason})" for name, reason in chosen.items()])
-        warnings.warn(f"columns are left out: {named}", UserWarning, stacklevel=4)
+        warnings.warn(f"columns are left out: {_reasons(chosen)}", stacklevel=4)
     if is_plain and not left_out:
-        return (X, None)
-    return (table, schema)
+        return X, None
+    return table, schema
 
 
 def _check_known(columns: Iterable[str], names: Iterable[str]) -> None:
@@ -135,12 +134,15 @@ def _check_known(columns: Iterable[str], names: Iterable[str]) -> None:
 
 def _no_column(left_out: Mapping[str, str]) -> SchemaError:
     """An error about tables of which no column can be used."""
-    reasons = [f"{name[:60]!r} ({reason})" for name, reason in left_out.items()]
     return SchemaError(
         "columns",
         "at least one that can be used (keep names columns to use all the same)",
-        f"{len(left_out)} that cannot: {listed(reasons)}",
+        f"{len(left_out)} that cannot: {_reasons(left_out)}",
     )
+
+
+def _reasons(left_out: Mapping[str, str]) -> str:
+    return listed([f"{name[:60]!r} ({reason})" for name, reason in left_out.items()])
 
 
 def _reason(

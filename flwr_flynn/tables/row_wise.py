@@ -15,11 +15,11 @@ import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.cells import CellReader, Gaps, each_once, plain, plain_values
+from flwr_flynn.tables.cells import CellReader, Gaps, plain_values
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places, series_values
-from flwr_flynn.tables.texts import BESIDE, is_beside, number_of
+from flwr_flynn.tables.texts import BESIDE, is_beside
 
 
 def encode_rows(
@@ -115,17 +115,10 @@ def _schema_columns(schema: Schema, X: object) -> list[Any]:
 
 def _apart(values: Sequence[object]) -> tuple[list[object], list[object]]:
     """Numbers and gaps, and all else, with None in the place of the others."""
-    numbers: list[object] = [*values]
+    numbers = [*values]
     texts: list[object] = [None] * len(values)
-    for index, is_text in enumerate(each_once(_is_text, values)):
-        if is_text:
-            texts[index] = values[index]
-            numbers[index] = None
+    _, are_numbers = CellReader("number").column(values)
+    for index in np.flatnonzero(~are_numbers).tolist():
+        numbers[index] = None
+        texts[index] = values[index]
     return numbers, texts
-
-
-def _is_text(value: object) -> bool:
-    value = plain(value)
-    if isinstance(value, str):
-        return number_of(value.strip())[0] is None
-    return value is not None and not isinstance(value, int | float)

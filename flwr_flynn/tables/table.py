@@ -345,6 +345,13 @@ def _of_values(values: Array, name: str) -> Array:
     raise DataError(name, "numbers, texts or dates", f"values of type {values.dtype}")
 
 
+_TYPES_OF_KIND = {
+    "number": (Real, Decimal, np.bool_),
+    "date": (date, np.datetime64),
+    "category": (str, Real, Decimal, np.bool_),
+}
+
+
 def _of_objects(values: Array, name: str) -> Array:
     """The values of a column of Python objects: the kind that all of them have.
 
@@ -352,18 +359,15 @@ def _of_objects(values: Array, name: str) -> Array:
     """
     objects = [None if is_gap(value) else value for value in values.tolist()]
     known = {type(value) for value in objects} - {type(None)}
-    if all(issubclass(kind, Real | Decimal | np.bool_) for kind in known):
-        numbers, good = CellReader("number").column(objects)
-        if not good.all():
-            raise DataError(name, "numbers that float64 holds", "others")
-        return numbers
-    if all(issubclass(kind, date | np.datetime64) for kind in known):
-        return CellReader("date").column(objects)[0]
-    if all(issubclass(kind, timedelta | np.timedelta64) for kind in known):
+    if all(issubclass(kind, timedelta | np.timedelta64) for kind in known) and known:
         return _days(np.array(objects, "timedelta64[us]"))
-    if all(issubclass(kind, str | Real | Decimal | np.bool_) for kind in known):
-        return CellReader("category").column(objects)[0]
-    kinds = listed(sorted(kind.__name__ for kind in known))
+    for kind, types in _TYPES_OF_KIND.items():
+        if all(issubclass(own_type, types) for own_type in known):
+            read, good = CellReader(kind).column(objects)
+            if not good.all():
+                raise DataError(name, "numbers that float64 holds, or dates", "others")
+            return read
+    kinds = listed(sorted(own_type.__name__ for own_type in known))
     raise DataError(name, "numbers, texts or dates", f"values of types {kinds}")
 
 

@@ -86,11 +86,10 @@ class TableSummary:
             if self.is_named:
                 return self
             return other
-        names = dict.fromkeys((*self.columns, *other.columns))
         empty = ColumnSummary(0, {})
         columns = {
             name: self.columns.get(name, empty) + other.columns.get(name, empty)
-            for name in names
+            for name in {**self.columns, **other.columns}
         }
         if self.columns:
             is_named = self.is_named

@@ -103,8 +103,9 @@ def common_form(text: str) -> str:
     >>> common_form("True"), common_form("1e+16"), common_form("2020-01-31T00:00:00.000")
     ('1', '10000000000000000', '2020-01-31')
     """
-    if len(text) < 6 and text.lower() in TRUTHS:
-        return f"{TRUTHS[text.lower()]:g}"
+    truth = TRUTHS.get(text[:6].lower())
+    if truth is not None:
+        return f"{truth:g}"
     if _INTEGER.fullmatch(text):
         return text[:-2]
     if _POWER.fullmatch(text) and float(text).is_integer():
@@ -127,9 +128,7 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     >>> number_of("2,352"), number_of("2,352", ","), number_of("2.352", ",")
     ((2352.0, 'i'), (2.352, 'f'), (2352.0, 'i'))
     """
-    truth = None
-    if len(text) < 6:
-        truth = TRUTHS.get(text.lower())
+    truth = TRUTHS.get(text[:6].lower())
     if truth is not None:
         return truth, "b"
     if "_" in text:  # which Python allows between digits

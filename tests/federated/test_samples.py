@@ -17,7 +17,6 @@ import scipy.sparse as sp
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from flwr_flynn import FlyNNStrategy, message
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.labels import checked_classes, codebook, codes_of
@@ -232,20 +231,6 @@ def array(values: list[Any]) -> Any:
     return made
 
 
-def series(values: list[Any]) -> Any:
-    """Return a column of pandas of a list.
-
-    It is the list itself where pandas makes no column, or a column of durations.
-    """
-    try:
-        made = pd.Series(values)
-    except Exception:  # noqa: BLE001 - there are lists of which pandas makes nothing
-        return values
-    if made.dtype.kind == "m":
-        return values
-    return made
-
-
 def labels_of(values: list[Any]) -> Any:
     """Return `array` of labels: beside a duration NumPy makes durations of integers."""
     made = array(values)
@@ -272,7 +257,6 @@ def test_no_label_changes_how_another_is_read(
     everything = [*labels, odd]
     expected = summed(classes, [*labels, odd])
     np.testing.assert_array_equal(counted(classes, everything), expected)
-    np.testing.assert_array_equal(counted(classes, series(everything)), expected)
     np.testing.assert_array_equal(counted(classes, labels_of(everything)), expected)
     np.testing.assert_array_equal(
         expected - counted(classes, [odd]), counted(classes, labels_of(labels))
@@ -364,16 +348,7 @@ def test_class_lists_that_a_type_would_mix_up_are_refused_before_a_run(
     for made in (checked_classes, codebook, partial(RunSpec, SPEC)):
         with raises(ConfigError, field="classes", got=got):
             made(classes)
-    checked_classes(("1", "01", "1.50", "NaN", "ash", "None"))
-
-
-@pytest.mark.parametrize("kind", [FlyNNStrategy, message.FlyNNStrategy])
-def test_a_strategy_refuses_a_class_list_that_a_type_would_mix_up(kind: Any) -> None:
-    minimum = {"min_available_clients": 2}
-    if kind is message.FlyNNStrategy:
-        minimum = {"min_available_nodes": 2}
-    with raises(ConfigError, field="classes", got="'1', '1.0'"):
-        kind(spec=SPEC, classes=("1", "1.0"), min_parties=2, **minimum)
+    checked_classes(("1", "01", "1.50", "NAN", "ash", "None"))
 
 
 def test_a_class_list_is_bounded_before_its_labels_are_looked_at() -> None:

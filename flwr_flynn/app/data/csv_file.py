@@ -327,7 +327,7 @@ class CsvLines(_CsvSource):
             if is_wide or b"\0" in head:
                 raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
-            self._set_columns(next(filter(None, map(_fields, _lines(stream))), []))
+            self._set_columns(_fields(next(filter(bytes.strip, _lines(stream)), b"")))
             n_open = sum(b'"' in line and _is_open(line) for line in _lines(stream))
         if n_open:
             log.warning(
@@ -345,7 +345,7 @@ class CsvLines(_CsvSource):
             lines = _lines(stream)
             batch = []
             size = 0
-            next(filter(_fields, lines), None)
+            next(filter(bytes.strip, lines), None)
             for line in lines:
                 batch.append(line)
                 size += len(line)
@@ -364,13 +364,13 @@ class CsvLines(_CsvSource):
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file without their ends; one that is too long is empty."""
+    """The lines of a file without their ends, and NUL for one that is too long."""
     while line := stream.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
             rest = line
             while rest and not rest.endswith(b"\n"):
                 rest = stream.readline(_LONGEST_LINE)
-            line = b""
+            line = b"\0"
         yield line.rstrip(b"\r\n")
 
 

@@ -252,11 +252,18 @@ def arrow_values(chunk: Any) -> list[Any]:
         places = chunk.indices.to_pylist()
         is_known = range(len(known))
         return [known[place] if place in is_known else None for place in places]
+    return [_plain(value) for value in arrow_objects(chunk)]
+
+
+def arrow_objects(chunk: Any) -> list[Any]:
+    """The values of an Arrow array, with bytes for texts."""
+    arrow = import_module("pyarrow")
     if arrow.types.is_string(chunk.type):
         chunk = chunk.cast(arrow.binary())  # not validated
     elif arrow.types.is_large_string(chunk.type):
         chunk = chunk.cast(arrow.large_binary())
-    return [_plain(value) for value in chunk.to_pylist()]
+    values: list[Any] = chunk.to_pylist()
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -333,25 +340,18 @@ class ParquetColumns(Source):
             self.columns = tuple(parquet_columns(schema))
         types = [type_of(schema.field(name).type) for name in self.columns]
         self.kinds = [_KINDS.get(kind, kind) for kind in types]
-        self.keys = [index for index, kind in enumerate(types) if kind]
-        self._ids = [
-            i
-            for i in self.keys
-            if "binary" not in str(schema.field(self.columns[i]).type)
-        ]
-        self.key_names = [self.columns[index] for index in self.keys]
+        # One value in an empty column gives it a type: columns that are not read stand
+        # in the keys as empty ones do.
+        self.keys = range(len(self.columns))
+        self.key_names = self.columns
+        self._read = {index for index, kind in enumerate(types) if kind}
+        self._ids: int | None = None
         self._n_gaps: dict[int, int] = {}  # of columns, in the part that was read last
 
     def layout(self, reading: Reading) -> FileColumns:
-        """The columns by their use.
-
-        Ids of a type that is not read, or not as texts, are refused: they would be
-        missing.
-        """
+        """The columns by their use. Ids are read whatever their type."""
         layout = super().layout(reading)
-        if layout.group not in (None, *self._ids):
-            expected = "ids that are numbers, texts or dates"
-            raise with_names(DataError(self.name, expected, "others"), [reading.group])
+        self._ids = layout.group
         return layout
 
     def parts(
@@ -359,9 +359,9 @@ class ParquetColumns(Source):
     ) -> Iterator[Part]:
         """The rows. Nothing is asked of pyarrow about columns that are not read."""
         read = [
-            self.columns[index]
-            for index in self.keys
-            if wanted is None or index in wanted
+            name
+            for index, name in enumerate(self.columns)
+            if index in self._read | {self._ids} and index in (wanted or self.keys)
         ]
         n_rows_read = 0
         with opened_parquet(self._path) as file:
@@ -379,7 +379,10 @@ class ParquetColumns(Source):
         for index, name in enumerate(self.columns):
             if name in read:
                 column = batch.column(name).slice(start, stop - start)
-                cells[index] = arrow_column(column)
+                if index == self._ids and self.kinds[index] in ("", "category"):
+                    cells[index] = arrow_objects(column)
+                else:
+                    cells[index] = arrow_column(column)
                 self._n_gaps[index] = column.null_count
         return cells
 
