@@ -14,6 +14,7 @@ hash_dim: expected an integer of at least 1, got 0
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -231,9 +232,8 @@ def printable(text: str, has_escapes: bool = False) -> str:
     if text.isprintable():
         return text
     characters = []
-    for character in text.replace("\n", " "):
-        category = unicodedata.category(character)
-        if character == "\t" or (category[0] != "C" and category not in ("Zl", "Zp")):
+    for character in re.sub("[\n\u2028\u2029]", " ", text):
+        if character == "\t" or unicodedata.category(character)[0] != "C":
             characters.append(character)
         elif has_escapes and character < "\U00010000":
             characters.append(f"\\u{ord(character):04x}")

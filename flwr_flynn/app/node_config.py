@@ -7,12 +7,14 @@ They are checked before the party's first request. Each field is one key
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flwr_flynn._validation import listed
 from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
 from flwr_flynn.app.data.source import Dialect
 from flwr_flynn.app.settings_parser import Rule, Settings, about_settings, setting
@@ -20,6 +22,7 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.release_policy import COMPOSITIONS
+from flwr_flynn.tables.cells import level_of
 from flwr_flynn.tables.texts import DATE_FORMATS
 
 _OF_OPEN_FILES = ("separator", "decimal", "encoding", "date_format")
@@ -153,6 +156,12 @@ class NodeConfig(Settings):
         n_bad = sum(not own or not common for own, common in names)
         if n_bad:
             raise self.refused("label_map", "entries such as ja=yes", f"{n_bad} others")
+        times = Counter(level_of(own) for own, _ in names)
+        times[None] += 2
+        unclear = [own for own, _ in names if times[level_of(own)] > 1]
+        if unclear:
+            expected = "labels of different meanings, none of them a missing value"
+            raise self.refused("label_map", expected, listed(unclear))
         return dict(names)
 
     @classmethod

@@ -95,6 +95,8 @@ def meaning(value: Any) -> float | str | None:
 
     A number is one whose text is as Python writes it: 01 is a text.
     """
+    if type(value) is int and abs(value) <= 2**53:  # much faster
+        return float(value)
     text = text_of(value)
     with suppress(ValueError):
         number = float(text)

@@ -266,7 +266,9 @@ def fitting(
         yield n_read, chunks
     try:
         rows.on_read(total)
-    except Exception as error:
+    except STOPS:
+        raise
+    except BaseException as error:
         log.error("FlyNN: on_read failed", exc_info=error)
 
 

@@ -128,7 +128,10 @@ class FlyNNClient(NumPyClient):
     def fit(
         self, parameters: Sequence[Any], config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Answer a request of the train channel."""
+        """Answer a request of the train channel.
+
+        `parameters` are arrays or, through `to_client`, Flower's tensors as bytes.
+        """
         _log_package()
         answer = self.party.answer(config, parameters, channel=TRAIN)
         return answer.arrays, answer.n_examples, answer.metrics

@@ -192,7 +192,7 @@ _THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 _GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)
 _MOST_POINTS = 64  # of a ROC curve
 _MOST_STEPS = 100  # of Newton's method
-_HALVES: Floats = np.append(0.5 ** np.arange(20), 0)[:, None]
+_MOST_HALVES = 20  # of a step
 
 
 def overall(histograms: Counts, sums: Counts) -> dict[str, Any]:
@@ -368,14 +368,16 @@ class _Curves:
             is_done = np.abs(step).sum(axis=1) < 1e-6
             if (is_done | ~is_solvable).all():
                 break
-            # Newton's method, which may go beyond the minimum: the first of the step,
-            # its halves and none that, but for rounding, makes the fit no worse.
-            ends = at[:, None] + _HALVES * step[:, None]
-            odds = log_odds + ends @ design
-            fit = y[:, None] * log_expit(odds) + self.rest[:, None] * log_expit(-odds)
-            total = fit.sum(axis=2)
-            best = (total >= total[:, -1:] * (1 + 1e-12)).argmax(axis=1)
-            at = ends[np.arange(len(at)), best]
+            step[~is_solvable] = 0.0
+            # Newton's method may go beyond the minimum: a step is halved as long as it
+            # makes the loss larger, but for rounding.
+            most = self._loss(log_odds + at @ design) * (1 + 1e-12)
+            for _ in range(_MOST_HALVES):
+                is_beyond = self._loss(log_odds + (at + step) @ design) > most
+                if not is_beyond.any():
+                    break
+                step[is_beyond] /= 2
+            at += step
         variance = inverse[:, index, index]
         if index == 0:  # right whatever the slope is
             variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
@@ -383,6 +385,11 @@ class _Curves:
         half = _Z * np.sqrt(variance)
         is_solved = is_solvable & is_done & (half < 1e3)
         return self._figures(value, value - half, value + half, is_solved)
+
+    def _loss(self, log_odds: Floats) -> Floats:
+        """Log loss of each class, (L,), by the log odds of each level."""
+        hits = self.own * log_expit(log_odds)
+        return np.asarray(-(hits + self.rest * log_expit(-log_odds)).sum(axis=1))
 
     def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""

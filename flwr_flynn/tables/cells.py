@@ -60,14 +60,19 @@ class Gaps:
 
     def has(self, cell: Any, decimal: str = ".") -> bool:
         """True for a cell, as `plain` gives it, that is a gap."""
-        if cell is None or as_name(text_of(cell)).lower() in self.texts:
+        if cell is None:
+            return True
+        # The usual texts are none of these; a site's own may be.
+        if isinstance(cell, int | float | datetime) and self.texts <= GAP_TEXTS:
+            return False
+        if as_name(text_of(cell)).lower() in self.texts:
             return True
         numbers = _numbers_in(self.texts, decimal)
         if not numbers:
             return False
         if isinstance(cell, str):
             return number_of(cell.strip(), decimal)[0] in numbers
-        return isinstance(cell, Real | Decimal) and float(cell) in numbers
+        return isinstance(cell, Real) and float(cell) in numbers
 
     def blanked(self, values: Array, decimal: str = ".") -> Array:
         """Values of a type, with NaN for numbers that are gaps."""
@@ -208,11 +213,13 @@ def plain_values(cells: Sequence[Any] | Array) -> Sequence[Any]:
     """The values of a column as Python's."""
     if not isinstance(cells, np.ndarray):
         return cells
-    if cells.dtype.kind == "M":
-        return [*map(_moment, cells)]
-    if cells.dtype.kind == "m":
-        cells = cells.astype("m8[us]")
+    kind = cells.dtype.kind
+    if kind in "mM":
+        cells = cells.astype(f"{kind}8[us]")
     values: list[Any] = cells.tolist()
+    if kind == "M":  # Python's calendar ends with the year 9999
+        for index in np.flatnonzero([type(value) is int for value in values]):
+            values[index] = _moment(cells[index])
     return values
 
 
@@ -295,7 +302,10 @@ def text_of(value: Any) -> str:
 
 def level_of(value: Any) -> str | None:
     """The level that a value of any type is, None for a gap."""
-    return as_level(text_of(value))
+    value = plain(value)
+    if value is None:
+        return None
+    return as_level(str(value))
 
 
 def _number(reader: CellReader, cell: Any) -> float:
@@ -303,10 +313,6 @@ def _number(reader: CellReader, cell: Any) -> float:
         return cell / timedelta(days=1)
     if isinstance(cell, np.timedelta64):  # beside it in an array numbers are such, too
         return float(cell.astype(np.int64))
-    if isinstance(
-        cell, np.datetime64
-    ):  # beyond the calendar; NumPy has a number for it
-        raise TypeError
     if not isinstance(cell, str):
         return float(cell)
     value = number_of(cell.strip(), reader.decimal)[0]

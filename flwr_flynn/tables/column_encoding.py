@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -210,16 +209,13 @@ class Column:
         """
         if self.kind != "number":
             return np.zeros(len(values), np.bool_)
-        if self.low is None:
-            low = -math.inf
-        else:
-            low = self.low
-        if self.high is None:
-            high = math.inf
-        else:
-            high = self.high
+        beyond = np.isinf(values)
         with np.errstate(invalid="ignore"):
-            return np.asarray(np.isinf(values) | (values < low) | (values > high))
+            if self.low is not None:
+                beyond |= values < self.low
+            if self.high is not None:
+                beyond |= values > self.high
+        return np.asarray(beyond)
 
 
 class LevelCodes(dict[Any, int]):

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 GAP_TEXTS = frozenset(
-    {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "nat", "none", "null"}
+    {"", "-", ".", "?", "#n/a", "<na>", "n/a", "na", "nan", "none", "null"}
 )
 """Texts of missing values, in lower case."""
 
@@ -56,8 +56,9 @@ _SPACED = re.compile(
 )
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)\.0")
-_POWER = re.compile(r"-?[1-9](?:\.[0-9]+)?e\+[0-9]{2,3}")
+_PRINTED = re.compile(
+    r"-?(?:(?:0|[1-9][0-9]{0,15})\.0|[1-9](?:\.[0-9]+)?e\+[0-9]{2,3})"
+)
 _STAMP = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(\.[0-9]+)?"
 )
@@ -106,10 +107,8 @@ def common_form(text: str) -> str:
     truth = TRUTHS.get(text[:6].lower())
     if truth is not None:
         return f"{truth:g}"
-    if _INTEGER.fullmatch(text):
-        return text[:-2]
-    if _POWER.fullmatch(text) and float(text).is_integer():
-        return str(int(float(text)))
+    if _PRINTED.fullmatch(text) and float(text).is_integer():
+        return f"{float(text):.0f}"
     stamp = _STAMP.fullmatch(text)
     if stamp is None:
         return text

@@ -153,6 +153,7 @@ def test_a_gap_that_is_a_number_is_compared_as_one(cell: Any, kind: str) -> None
     # An array of booleans becomes one of numbers, or of texts, by one row more.
     for true in (True, np.bool_(True), "true", 1.0, "1"):
         assert pd.isna(CellReader(kind, Gaps.of(["1"])).column([true])[0][0])
+    assert CellReader("category")("NAT") == ("NAT", True)
 
 
 def test_a_fraction_is_a_gap_in_single_precision_too() -> None:

@@ -65,12 +65,12 @@ COLUMNS: dict[str, list[Any]] = {
     "moments": [np.datetime64(f"{moment}:07.250", "us") for moment in _MOMENTS],
     "Python's dates": [*map(date.fromisoformat, _DAYS)],
     "Python's moments": [datetime(2020, 1, 3), datetime(2020, 1, 3, 4, 5)],
-    "texts": ["1", "01", "True", "m", "1.50", " 7 ", "x\0", "nan", "2020-01-01"],
+    "texts": ["NAT", "1", "01", "True", "m", "1.50", " 7 ", "x\0", "nan", "2020-01-01"],
 }
 ODD: list[Any] = [
     *(None, np.nan, "", "x", "True", "a much longer text", True, 2, 2.5, -1e300, 3j),
     *(2**62, np.datetime64("2020-05-05"), np.datetime64("2020-05-05T05:05:05.5", "us")),
-    *(date(2020, 5, 5), datetime(2020, 5, 5, 5), b"bytes", pd.NA, pd.NaT),
+    *(date(2020, 5, 5), datetime(2020, 5, 5, 5), b"bytes", b"\xff", pd.NA, pd.NaT),
 ]
 
 

@@ -327,12 +327,12 @@ class CsvLines(_CsvSource):
             if is_wide or b"\0" in head:
                 raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
             stream.seek(0)
-            self._set_columns(_fields(next(filter(bytes.strip, _lines(stream)), b"")))
+            self._set_columns(_fields(next(filter(_is_filled, _lines(stream)), b"")))
             n_open = sum(b'"' in line and _is_open(line) for line in _lines(stream))
         if n_open:
             log.warning(
                 "FlyNN: %s: lines with an open quote: %s; each line is a row by itself, "
-                "and a record of several lines is none",
+                "so that a record of several lines may be several rows",
                 path.name,
                 n_open,
             )
@@ -345,7 +345,7 @@ class CsvLines(_CsvSource):
             lines = _lines(stream)
             batch = []
             size = 0
-            next(filter(bytes.strip, lines), None)
+            next(filter(_is_filled, lines), None)
             for line in lines:
                 batch.append(line)
                 size += len(line)
@@ -372,6 +372,10 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
                 rest = stream.readline(_LONGEST_LINE)
             line = b"\0"
         yield line.rstrip(b"\r\n")
+
+
+def _is_filled(line: bytes) -> bool:
+    return bool(line.removeprefix(codecs.BOM_UTF8).strip())
 
 
 def _fields(line: bytes) -> list[str]:

@@ -19,7 +19,7 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
-from flwr_flynn.tables.cells import Gaps, level_of, plain_values, text_of
+from flwr_flynn.tables.cells import Gaps, each_once, level_of, plain_values, text_of
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.schema import Schema
@@ -183,19 +183,23 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     if not book:
         return labels
     names = {level_of(text): name for text, name in book.items()}
-    return objects([names.get(level_of(label), label) for label in labels.tolist()])
+
+    def named(label: Any) -> Any:
+        return names.get(level_of(label), label)
+
+    return objects(each_once(named, labels.tolist()))
 
 
 def unlabelled(labels: Array) -> Mask:
     """Mask of the labels that are missing."""
-    return np.array([_is_no_label(label) for label in labels.tolist()], np.bool_)
+    return np.array(each_once(_is_no_label, labels.tolist()), np.bool_)
 
 
 def _is_no_label(label: object) -> bool:
     return text_of(label).lower() in _NO_LABELS
 
 
-_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "nat", "<na>", "null"})
+_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})
 """Texts of missing labels, in lower case; "none" and "-" may be classes."""
 
 

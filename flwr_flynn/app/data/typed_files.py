@@ -206,6 +206,18 @@ def opened_parquet(path: Path) -> Iterator[Any]:
         yield file
 
 
+def _batches(file: Any, **options: Any) -> Iterator[Any]:
+    """Rows of a Parquet file, some at a time.
+
+    pyarrow's own threads may go on with a damaged column when another one has failed,
+    and end the process.
+    """
+    batches: Iterator[Any] = file.iter_batches(
+        use_threads=False, use_pandas_metadata=False, **options
+    )
+    return batches
+
+
 def parquet_columns(schema: Any) -> list[str]:
     """Names of the columns of an Arrow schema.
 
@@ -361,13 +373,11 @@ class ParquetColumns(Source):
         read = [
             name
             for index, name in enumerate(self.columns)
-            if index in self._read | {self._ids} and index in (wanted or self.keys)
+            if index in self._read | {self._ids} and (wanted is None or index in wanted)
         ]
         n_rows_read = 0
         with opened_parquet(self._path) as file:
-            for batch in file.iter_batches(
-                batch_size=n_rows, columns=read, use_pandas_metadata=False
-            ):
+            for batch in _batches(file, columns=read, batch_size=n_rows):
                 n_rows_read += batch.num_rows
                 yield Part(batch.num_rows, partial(self._cells, batch, {*read}))
         if n_rows_read != self._n_promised:  # a damaged file
@@ -380,7 +390,8 @@ class ParquetColumns(Source):
             if name in read:
                 column = batch.column(name).slice(start, stop - start)
                 if index == self._ids and self.kinds[index] in ("", "category"):
-                    cells[index] = arrow_objects(column)
+                    with decoding(self._path):
+                        cells[index] = arrow_objects(column)
                 else:
                     cells[index] = arrow_column(column)
                 self._n_gaps[index] = column.null_count
@@ -408,6 +419,6 @@ class ParquetColumns(Source):
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, in the types of the file."""
         with opened_parquet(self._path) as file:
-            for batch in file.iter_batches(use_pandas_metadata=False):
+            for batch in _batches(file):
                 columns = [batch.column(self.columns[index]) for index in indices]
                 yield from zip(*map(arrow_values, columns), strict=True)
