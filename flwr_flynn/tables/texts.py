@@ -108,7 +108,7 @@ def common_form(text: str) -> str:
     if truth is not None:
         return f"{truth:g}"
     if _PRINTED.fullmatch(text) and float(text).is_integer():
-        return f"{float(text):.0f}"
+        return f"{float(text) + 0.0:.0f}"  # there is no -0
     stamp = _STAMP.fullmatch(text)
     if stamp is None:
         return text

@@ -267,7 +267,7 @@ def test_equal_values_of_other_types_are_read_by_themselves(first: Any) -> None:
     cells = [first, 1, True, 1.0, 0.0, -0.0, "x"]
     levels = [str(cell) for cell in Table.of(np.array([cells], object).T).columns[0]]
     alone = [CellReader("category")(cell)[0] for cell in cells]
-    assert levels == alone == ["1", "1", "1", "1", "0", "-0", "x"]
+    assert levels == alone == ["1", "1", "1", "1", "0", "0", "x"]
     classes, codes = coded_labels(np.array([first, "y", True], object), "a.csv")
     assert classes[codes[2]] == "True"
 
