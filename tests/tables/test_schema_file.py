@@ -39,7 +39,7 @@ def columns(draw: Any, name: str) -> Column:
     """A column of any kind."""
     kind = draw(st.sampled_from(["number", "category", "date"]))
     if kind == "category":
-        levels = draw(st.lists(NAMES, unique=True, max_size=5))
+        levels = draw(st.lists(NAMES, unique_by=as_level, max_size=5))
     else:
         levels = []
     low, high = sorted(
