@@ -126,7 +126,9 @@ MESSAGES: dict[str, Callable[[], object]] = {
     "node-config max-epsilon: expected a number above 0, got 0": lambda: (
         NodeConfig.parse({"data-path": "a.csv", "max-epsilon": 0})
     ),
-    "site.csv: expected a column 'label', got others": partial(a_csv, "a,b\n1,2\n"),
+    "site.csv: expected a column 'label', got other columns": partial(
+        a_csv, "a,b\n1,2\n"
+    ),
     "site.csv: expected finite numbers that float64 holds, got others in 1 of 2 "
     "features: number 2": (partial(a_csv, "a,b,label\n1,2,x\n3,inf,y\n")),
     "hash_nnz: expected an integer from 1 to 24 (hash_dim), got 25": lambda: HashSpec(

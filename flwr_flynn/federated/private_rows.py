@@ -49,8 +49,8 @@ _MOST_ROWS = 2**14
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 STOPS = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends a process or a generator. All else that is raised is a failure, also the
-panics of polars, which are no `Exception`."""
+"""Exceptions that end a process or a generator. Every other one is a failure, also a
+panic of polars, which is no `Exception`."""
 
 T = TypeVar("T")
 Fitting = tuple[Array, Codes, Array]
@@ -179,7 +179,7 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
         numbers, _ = as_numbers(X, features)
         check_width(numbers.shape[1], n_features)
     except FlyNNError as error:
-        refusal = DataError("columns", "all columns of the request", "others")
+        refusal = DataError("columns", "all columns of the request", "other columns")
         raise with_rows(refusal, full_text(error)) from None
 
 

@@ -190,7 +190,7 @@ def places(
         if index is None
     ]
     if missing:
-        got = "others"
+        got = "other columns"
         if len(names) > 1:
             got = f"{len(missing)} of {len(names)} missing"
             if announced:

@@ -22,9 +22,7 @@ from flwr_flynn.tables.column_summary import (
     summary_of,
 )
 from flwr_flynn.tables.schema import MOST_COLUMNS
-from flwr_flynn.tables.table import (
-    Table,
-)
+from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name, is_beside
 
 

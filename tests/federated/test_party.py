@@ -486,7 +486,7 @@ def test_a_private_refusal_of_columns_is_one_bit(
     width = len(getattr(features, "columns", features))
     run = RunSpec(HashSpec(width, 64, 1, 8, seed=1), CLASSES, feature_names=features)
     answer = answered_with_noise(run, Samples(own, Y), tmp_path / "state")
-    expected = "columns: expected all columns of the request, got others"
+    expected = "columns: expected all columns of the request, got other columns"
     assert answer.metrics == {REFUSED: expected}
 
 

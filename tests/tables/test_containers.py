@@ -114,7 +114,7 @@ def _exact(values: Any) -> list[str]:
 
 
 def figures(values: Any) -> list[list[Any]]:
-    """What every reader makes of the cells of a column, one by one."""
+    """Values, keys and codes that each reader makes of the cells of a column."""
     made: list[list[Any]] = []
     for reader in READERS:
         read, good = reader.column(values)

@@ -18,12 +18,7 @@ import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.federated.labels import meaning
-from flwr_flynn.tables.cells import (
-    CellReader,
-    each_once,
-    plain_values,
-    text_of,
-)
+from flwr_flynn.tables.cells import CellReader, each_once, plain_values, text_of
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""

@@ -244,7 +244,7 @@ def test_classes_are_integers_or_strings(y, classes, tmp_path):
 def test_a_problem_is_told_without_the_folder_of_the_file(tmp_path):
     path = written(tmp_path / "site.csv", "63,male,HIV+\n41,female,HIV-\n")
     with raises(
-        DataError, field="site.csv", expected="a column 'a'", got="others"
+        DataError, field="site.csv", expected="a column 'a'", got="other columns"
     ) as caught:
         datasets.load_dataset(str(path), label="a")
     assert str(tmp_path) not in full_text(caught.value)
@@ -293,7 +293,7 @@ def test_missing_columns_are_refused_by_the_names_that_the_run_announced(
     )
     expected = {"field": path.name, "got": "2 of 3 missing: weight, height"}
     if read is private_share:  # tells neither names nor how many
-        expected = {"field": "columns", "got": "others"}
+        expected = {"field": "columns", "got": "other columns"}
     with raises(DataError, **expected) as caught:
         read(node(path), ("weight", "age", "height"))
     assert "secret" not in str(caught.value)  # the server gets this
