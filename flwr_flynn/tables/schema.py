@@ -528,16 +528,17 @@ def _entries(
     for key, value in values.items():
         lines += [f"# {line}" for line in notes.get((column, key), "").splitlines()]
         if value is not None:
-            lines.append(f"{key.replace('_', '-')} = {_in_toml(value)}")
+            lines.append(f"{key.replace('_', '-')} = {in_toml(value)}")
     lines += [f"# {line}" for line in notes.get((column, ""), "").splitlines()]
     return lines
 
 
-def _in_toml(value: object) -> str:
+def in_toml(value: object) -> str:
+    """A value of Python as one of TOML, names of a table in quotes."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_in_toml, value))}]"
+        return f"[{', '.join(map(in_toml, value))}]"
     if isinstance(value, dict):
-        pairs = [f"{_in_toml(key)} = {_in_toml(entry)}" for key, entry in value.items()]
+        pairs = [f"{in_toml(key)} = {in_toml(entry)}" for key, entry in value.items()]
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, str):
         # TOML takes JSON's escapes, but no pairs of surrogates, and the last control

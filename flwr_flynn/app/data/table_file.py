@@ -8,8 +8,7 @@ integers are hashed exactly; every other file is a `Table`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from flwr_flynn.app.data.source import (
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
-from flwr_flynn.tables.cells import of_gaps
+from flwr_flynn.tables.cells import Gaps, of_gaps, plain
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
@@ -55,12 +54,11 @@ class TableFile:
     A first pass finds kinds and faults of the columns.
     """
 
-    label_map: Mapping[str, str] = MappingProxyType({})
-
     def __init__(self, source: Source, reading: Reading) -> None:
         self.source = source
         self.reading = reading
         self.name = source.name
+        source.rename(reading.renames(source.columns))
         self.columns = source.columns
         layout = source.layout(reading)
         self._layout = layout
@@ -160,7 +158,7 @@ class TableFile:
                 test = rule.mask(keys_of(source, cells, group))
             labels = None
             if y is not None:
-                labels = mapped(y, self.label_map)
+                labels = mapped(y, self.reading.dialect.label_map)
             ids = None
             if group is not None:
                 ids = cells[group]
@@ -209,6 +207,9 @@ class TableFile:
                     sentence += f"; {name[:60]}: {report.numerals.described()}"
             elif report.texts:
                 sentence += f"; {name[:60]}: {report.texts} no dates"
+        unseen = [text for text in self.reading.dialect.gap_texts if self._lacks(text)]
+        if unseen:
+            sentence += f"; gap-texts that stand nowhere: {listed(unseen)}"
         dialect = self.source.dialect
         if dialect:
             sentence += f"; {dialect}"
@@ -217,6 +218,15 @@ class TableFile:
             if forms:
                 sentence += f"; dates as {forms}"
         return f"{clean(self.name, 200)}: {clean(sentence, 2000)}"
+
+    def _lacks(self, text: str) -> bool:
+        """True for a text of gaps that no cell of the features has."""
+        gaps = Gaps(frozenset({as_name(text).lower()}))
+        return not any(
+            gaps.has(plain(cell), report.mark)
+            for report in self.reports
+            for cell in report.gap_values - {None}
+        )
 
     def check(self) -> None:
         """Refuse a file with rows or columns that are no samples."""
