@@ -33,7 +33,7 @@ from flwr_flynn.app.data.own_file import (
     reading_of,
     summary_of_file,
 )
-from flwr_flynn.app.data.source import MOST_ROWS, Reading, unlabelled
+from flwr_flynn.app.data.source import MOST_ROWS, Reading, Wanted, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
@@ -130,10 +130,10 @@ def _notes(column: Column, floor: str) -> dict[str, str]:
         )
     elif column.kind == "number":
         notes[""] = (
-            "low and high: not drafted, since the least and the greatest value of "
-            "your file would show.\nTake them "
-            "from the meaning of the column; values beyond are refused. They need not "
-            "be given.\nlow =\nhigh ="
+            "low and high: the plausible range, from the meaning of the column as the "
+            "clinic knows it.\nNot drafted, since the least and the greatest value of "
+            "your file would show. Values beyond are refused.\n"
+            "They need not be given, but with epsilon.\nlow =\nhigh ="
         )
     return notes
 
@@ -164,13 +164,20 @@ def check(options: Namespace) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    features = rest.names if schema.is_named else ()
+    features: Wanted = ()
+    if schema.is_named:
+        features = rest
     file = opened(path, replace(reading, features=features, schema=rest))
-    if len(file.reports) != len(present):
+    if not schema.is_named and len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     tables = (_counts_of(read_columns(rest, table)) for table, *_ in file.tables())
     counts = sum(tables, np.zeros((len(present), 4), np.int64))
-    n_texts = np.array([report.texts for report in file.reports])
+    texts = {
+        name: report.texts
+        for name, report in zip(file.names or rest.names, file.reports, strict=True)
+        if not report.has_beside
+    }
+    n_texts = np.array([texts.get(name, 0) for name in rest.names])
     counts[:, 0] -= n_texts  # which are gaps in the table
     counts[:, 1] += n_texts
     lines = _column_lines(rest, counts)

@@ -277,5 +277,7 @@ def site_toml(node: SiteSettings, file: TableFile) -> str:
             if row.name in _EXAMPLES:
                 lines.append(f"# {row.key} = {_EXAMPLES[row.name]}")
         else:
+            if row.name in (*_LISTS, *_MAPS) and value[0] in "[{":
+                value = json.loads(value)
             lines += [f"\n# {meaning}.{note}", f"{row.key} = {in_toml(value)}"]
     return "\n".join(lines) + "\n"

@@ -350,8 +350,8 @@ class Site:
         self.file = file
         n_faults = len(self.faults)
         say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        for error, key in file.faults():
-            self.refuse(error, f":{key}=...")
+        for error, mend in file.faults():
+            self.refuse(error, f":{mend}")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
@@ -494,5 +494,5 @@ def _compare_columns(
         with site.noting("schema=FILE"):
             file = opened_own(site.node, features, schema)
             if site.is_sound:
-                for error, key in file.faults():
-                    site.refuse(error, f":{key}=...")
+                for error, mend in file.faults():
+                    site.refuse(error, f":{mend}")

@@ -142,20 +142,27 @@ class Schema:
         return all(column.is_plain for column in self.columns)
 
     @property
+    def without_range(self) -> list[str]:
+        """Names of the dates, and of the numbers without `low` or `high`."""
+        return [
+            column.name
+            for column in self.columns
+            if column.kind != "category" and None in (column.low, column.high)
+        ]
+
+    @property
     def ranges(self) -> tuple[list[float], list[float]] | None:
         """Public ranges of the numbers of a row; None unless every number has one.
 
         Dates have none.
         """
+        if self.without_range:
+            return None
         low: list[float] = []
         high: list[float] = []
         for column in self.columns:
             n_bits = column.width
-            if column.kind == "date":
-                return None
-            if column.kind == "number":
-                if column.low is None or column.high is None:
-                    return None
+            if column.low is not None and column.high is not None:
                 n_bits -= 1
                 # -0.0 + 0.0 is 0.0.
                 low.append(column.low + 0.0)

@@ -319,6 +319,7 @@ class Numerals:
     # Rows with each other text, of the first `_MOST_WORDS`.
     words: Counter[str] = field(default_factory=Counter)
     n_words: int = 0
+    n_inf: int = 0  # rows with inf: numbers, or beside words another one (infusion)
     some: set[float] = field(default_factory=set)  # different numbers
     # Units that the site's settings convert; no other is taken off then.
     converted: Mapping[str, float] = field(default_factory=dict)
@@ -337,6 +338,9 @@ class Numerals:
         It is "" for none, "q" for one with a unit.
         """
         value, kind = number_of(text, decimal)
+        if value == math.inf and text.isalpha():
+            self.n_inf += n_rows
+            return kind
         if value is None:
             value, unit = quantity_of(text, decimal)
             if value is not None and unit in self.converted:
@@ -363,16 +367,18 @@ class Numerals:
     @property
     def n_others(self) -> int:
         """Rows with neither a number nor one of the unit that is taken off."""
-        if self.unit:
-            return self.n_words
-        return self.n_words + self.units.total()
+        n_others = self.n_words
+        if n_others:
+            n_others += self.n_inf
+        if not self.unit:
+            n_others += self.units.total()
+        return n_others
 
     @property
     def n_read(self) -> int:
         """Rows with a number, those of the unit that is taken off included."""
-        if self.unit:
-            return self.n_numbers + self.units.total()
-        return self.n_numbers
+        n_all = self.n_numbers + self.n_words + self.n_inf + self.units.total()
+        return n_all - self.n_others
 
     @property
     def are_numbers(self) -> bool:

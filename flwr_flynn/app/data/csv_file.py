@@ -254,6 +254,7 @@ def detected(path: Path, given: Dialect | None = None) -> Dialect:
         separator = _separator_of(path, text, is_whole)
     rows = _sample(text, separator, is_whole)
     above = _n_above(rows)
+    _check_first(path, rows[above:])
     decimal = given.decimal or _decimal_of(path, rows[above + 1 :], separator)
     return replace(
         given, separator=separator, decimal=decimal, encoding=encoding, above=above
@@ -356,6 +357,15 @@ def _separator_of(path: Path, text: str, is_whole: bool) -> str:
     if not separator:
         _check_fields(path, text)
     return separator or ","
+
+
+def _check_first(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Refuse a first line that has other fields than all rows."""
+    widths = [*map(len, rows)]
+    if len({*widths[1:]}) == 1 and len(rows) > 2 and widths[0] != widths[1]:
+        expected = f"a first line with a name for each of {widths[1]} fields"
+        got = f"{widths[0]} (take lines above the header out)"
+        raise DataError(path.name, expected, got)
 
 
 def _best_of(samples: Mapping[str, Sequence[Sequence[str]]]) -> tuple[float, str]:

@@ -8,7 +8,8 @@ integers are hashed exactly; every other file is a `Table`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -236,7 +237,7 @@ class TableFile:
     def faults(self) -> Iterator[tuple[DataError, str]]:
         """Errors about rows or columns that are no samples.
 
-        With each is the node setting that mends it. Notes of the errors have numbers.
+        With each is a node setting that mends it. Notes of the errors have numbers.
         """
         if self.n_broken:
             error = DataError(
@@ -244,9 +245,12 @@ class TableFile:
                 "as many fields in each row as in the header",
                 "rows with more or fewer",
             )
-            yield with_rows(error, f"{self.n_broken} rows"), "separator"
+            yield with_rows(error, f"{self.n_broken} rows"), "separator=..."
         if self.n_rows and self.n_unlabelled == self.n_rows:
-            yield DataError(self.name, "a label in some rows", "none in any"), "label"
+            yield (
+                DataError(self.name, "a label in some rows", "none in any"),
+                "label=...",
+            )
         faulty_rows: dict[str, dict[int, int]] = {
             name: {} for name in (*_EXPECTED.values(), _FINITE)
         }
@@ -259,8 +263,11 @@ class TableFile:
             if report.infinite:
                 faulty_rows[_FINITE][index] = report.infinite
         for expected, n_rows in faulty_rows.items():
+            mend = "gap-texts=inf,-inf"
+            if expected != _FINITE:
+                mend = f"ignore={_listed(self.all_names[index] for index in n_rows)}"
             if n_rows:
-                yield self._error(expected, n_rows), "gap-texts"
+                yield self._error(expected, n_rows), mend
 
     def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
         """The error about rows with a fault in some features.
@@ -325,6 +332,15 @@ class TableFile:
         if test is None:
             test = np.zeros(len(columns[0]), np.bool_)
         return X, y, groups, test
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names as a setting has them."""
+    names = [*names]
+    text = ",".join(names)
+    if text.count(",") < len(names):
+        return text
+    return json.dumps(names, ensure_ascii=False)
 
 
 _EXPECTED = {
