@@ -33,7 +33,7 @@ from flwr_flynn.app.data.own_file import (
     reading_of,
     summary_of_file,
 )
-from flwr_flynn.app.data.source import MOST_ROWS, Reading, Wanted, unlabelled
+from flwr_flynn.app.data.source import MOST_ROWS, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
@@ -164,10 +164,7 @@ def check(options: Namespace) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    features: Wanted = ()
-    if schema.is_named:
-        features = rest
-    file = opened(path, replace(reading, features=features, schema=rest))
+    file = opened(path, replace(reading, schema=rest))
     if not schema.is_named and len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     tables = (_counts_of(read_columns(rest, table)) for table, *_ in file.tables())
