@@ -49,7 +49,7 @@ DEPLOYED = {
     "previous-path": OPEN | {"update exact"},
     "gram": OPEN | GRAM,
     # The file does not have this column: nothing of the file is told.
-    **dict.fromkeys(("ignore", "rename", "convert", "synonyms"), {"model"}),
+    **{key: {"model"} for key in ("ignore", "rename", "convert", "synonyms")},
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,
