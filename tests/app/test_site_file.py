@@ -669,7 +669,7 @@ def test_columns_without_a_range_are_named_and_a_draft_has_lines_to_fill_in(
     written(Path("s.toml"), draft)
     given = ["--set", f"schema={Path('s.toml').absolute()}", "--set", "scaling=none"]
     assert main(["try", "basel.csv", "clean.csv", *QUICK, *given]) == 1
-    assert "not in age, crp" in capsys.readouterr().err
+    assert "without them: age, crp" in capsys.readouterr().err
     assert draft.count("# low =\n# high =\n") == 2
     filled = draft.replace("# low =\n# high =\n", "low = 0\nhigh = 200\n")
     written(Path("s.toml"), filled)
