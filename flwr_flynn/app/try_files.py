@@ -350,7 +350,7 @@ class Site:
         n_faults = len(self.faults)
         say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
         for error, mend in file.faults():
-            self.refuse(error, f":{mend}")
+            self.refuse(error, mend and f":{mend}")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
@@ -494,4 +494,4 @@ def _compare_columns(
             file = opened_own(site.node, features, schema)
             if site.is_sound:
                 for error, mend in file.faults():
-                    site.refuse(error, f":{mend}")
+                    site.refuse(error, mend and f":{mend}")
