@@ -40,7 +40,13 @@ from flwr_flynn.app.data.own_file import (
     opened_own,
     summary_of_file,
 )
-from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
+from flwr_flynn.app.data.source import (
+    Reading,
+    ending,
+    objects,
+    reading_once,
+    unlabelled,
+)
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
@@ -77,6 +83,7 @@ def run_files(
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
+        stack.enter_context(reading_once())
         log.setLevel(logging.WARNING)
         parts = [*map(Path, paths)]
         if by:

@@ -12,6 +12,7 @@ values of their column is its own policy.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -158,7 +159,14 @@ class CellReader:
 
         This reads each alike, and much faster.
         """
-        decimal = self.decimal
+        decimal = self.decimal or "."
+        with suppress(TypeError, ValueError):
+            joined = "\n".join(cells)
+            numerals = joined.replace(decimal, ".").split("\n")
+            is_plain = _NUMERALS[decimal].fullmatch(joined) is not None
+            if is_plain and len(numerals) == len(cells):
+                numbers = [float(numeral or "nan") for numeral in numerals]
+                return self.gaps.blanked(np.array(numbers), decimal)
         other_mark = ","
         if decimal == ",":
             other_mark = "."
@@ -281,6 +289,9 @@ def _moment(value: Any) -> Any:
         return str(moment)
     return item
 
+
+_NUMERALS = {mark: re.compile(f"[-+0-9eE{mark}\n]+") for mark in ".,"}
+"""Characters of plain numerals below each other, by the mark of decimals."""
 
 # `item` of extended precision is the value itself, and of durations a plain integer.
 _SCALARS: dict[str, Callable[[Any], Any]] = {

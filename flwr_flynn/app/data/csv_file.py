@@ -12,25 +12,30 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import logging
 import os
 import re
+import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import IO
 
 from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
+    LARGE,
     SEPARATORS,
     Dialect,
     Part,
     Reading,
     Source,
     decoding,
+    read_once,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
@@ -45,6 +50,8 @@ ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
 
 _HEAD = 2**22  # bytes
 _ROWS = 200
+_FEW_ROWS = 20
+_FIELDS = 2**17  # that are looked at for the decimal mark, in more than a few rows
 _BINARY = {
     b"PK\x03\x04": "a zip archive or an .xlsx file",
     b"PAR1": "a Parquet file",
@@ -77,7 +84,10 @@ class _CsvSource(Source):
 
 
 class CsvText(_CsvSource):
-    """A CSV file in a dialect, whose fields may have line breaks."""
+    """A CSV file in a dialect, whose fields may have line breaks.
+
+    It is read once. Later passes are over its columns as they were stored.
+    """
 
     dialect: Dialect
 
@@ -86,11 +96,22 @@ class CsvText(_CsvSource):
         self._path = path
         self.dialect = dialect
         self._set_columns(header_of(path, dialect))
+        self._stored: StoredColumns | None = None
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
     ) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
+        if self._stored is not None:
+            yield from self._stored.parts(wanted)
+            return
+        stored = StoredColumns()
+        for part in self._read(n_rows):
+            stored.add(part)
+            yield part
+        self._stored = stored
+
+    def _read(self, n_rows: int) -> Iterator[Part]:
         width = len(self.columns)
         last = [""]
         with (
@@ -111,6 +132,44 @@ class CsvText(_CsvSource):
         _check_end(self._path, last[-1])
 
 
+class StoredColumns:
+    """Columns of texts, some rows at a time.
+
+    They are in memory, and above `LARGE` bytes in a file without a name.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(LARGE)  # noqa: SIM115 - see below
+        weakref.finalize(self, self._file.close)
+        self._parts: list[tuple[int, int, list[int]]] = []
+
+    def add(self, part: Part) -> None:
+        """Store some rows."""
+        ends = [self._file.tell()]
+        for texts in part.cells(slice(None)):
+            self._file.write(json.dumps(texts).encode())
+            ends.append(self._file.tell())
+        self._parts.append((part.n, part.n_broken, ends))
+
+    def parts(self, wanted: Collection[int] | None) -> Iterator[Part]:
+        """The rows as they were added; columns that are not wanted have no values."""
+        for n, n_broken, ends in self._parts:
+            columns = [
+                self._column(start, end) if wanted is None or index in wanted else []
+                for index, (start, end) in enumerate(pairwise(ends))
+            ]
+            yield Part(n, partial(_slices, columns), n_broken)
+
+    def _column(self, start: int, end: int) -> list[str]:
+        self._file.seek(start)
+        texts: list[str] = json.loads(self._file.read(end - start))
+        return texts
+
+
+def _slices(columns: list[list[str]], part: slice) -> list[Cells]:
+    return [column[part] for column in columns]
+
+
 def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
     """The columns of some rows."""
     return [*map(list, zip(*rows, strict=True))] or [[] for _ in range(width)]
@@ -118,12 +177,27 @@ def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
 
 def opened_csv(path: Path, reading: Reading) -> TableFile:
     """A CSV file. With a schema its columns are read in the kinds of the schema."""
-    with decoding(path):
-        dialect = detected(path, reading.dialect)
+    given = reading.dialect
+    text = csv_text(path, given)
+    dialect = replace(
+        text.dialect, gap_texts=given.gap_texts, date_format=given.date_format
+    )
     with decoding(path, dialect.encoding):
-        file = TableFile(CsvText(path, dialect), replace(reading, dialect=dialect))
+        file = TableFile(text, replace(reading, dialect=dialect))
     _check_header(file)
     return file
+
+
+def csv_text(path: Path, given: Dialect) -> CsvText:
+    """A CSV file in the dialect that is given, and else detected."""
+    return read_once(path, _text, path, given.separator, given.decimal, given.encoding)
+
+
+def _text(path: Path, separator: str, decimal: str, encoding: str) -> CsvText:
+    with decoding(path):
+        dialect = detected(path, Dialect(separator, decimal, encoding))
+    with decoding(path, dialect.encoding):
+        return CsvText(path, dialect)
 
 
 def _check_header(file: TableFile) -> None:
@@ -181,10 +255,8 @@ def _check_end(path: Path, last: str) -> None:
 # ---- the dialect
 
 
-def detected(path: Path, given: Dialect | None = None) -> Dialect:
+def detected(path: Path, given: Dialect) -> Dialect:
     """The dialect of a file, with what is given and the rest from its head."""
-    if given is None:
-        given = Dialect()
     with path.open("rb") as stream:
         head = stream.read(_HEAD)
         is_whole = not stream.read(1)
@@ -276,7 +348,9 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
     """
     proofs = Counter[str]()
     groups = 0
-    for column in zip_longest(*_sample(text, separator, is_whole)[1:], fillvalue=""):
+    header, *rows = _sample(text, separator, is_whole) or [[]]
+    rows = rows[: max(_FEW_ROWS, _FIELDS // max(1, len(header)))]
+    for column in zip_longest(*rows, fillvalue=""):
         fields = [field.strip() for field in column]
         has_integers = any(field.isdigit() for field in fields)
         for field in fields:

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Integers, Mask
-from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
+from flwr_flynn.app.data.csv_file import CsvLines, csv_text, opened_csv
 from flwr_flynn.app.data.held_out import HeldOut, id_keys
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
+    LARGE,
     MOST_ROWS,
     Dialect,
     Reading,
@@ -34,6 +35,7 @@ from flwr_flynn.app.data.source import (
     keys_of,
     mapped,
     objects,
+    read_once,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
@@ -116,8 +118,7 @@ def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
 def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
     """The names of all columns of a file, None without names."""
     if ending(path) == ".csv":
-        with decoding(path):
-            return [*map(as_name, header_of(path, detected(path, dialect)))]
+        return [*map(as_name, csv_text(path, dialect or Dialect()).columns)]
     source = _typed_source(path, Reading(label=None))
     if ending(path) == ".npz" and not source.columns:
         return None
@@ -165,8 +166,13 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     which a schema follows. By a schema X is its numbers. `names` are those of an
     array's columns, where no others were asked for.
     """
+    path = existing(node.data_path, "node-config data-path")
     if isinstance(features, Schema):
-        return encoded_share(node, features)
+        return read_once(path, encoded_share, node, features)
+    return read_once(path, _share, node, tuple(features))
+
+
+def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     file = opened_own(node, features)
     if file.needs_table and is_large(file):
         file.check()
@@ -313,10 +319,6 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
     code = {label: code for code, label in enumerate(labels)}
     codes = {value: code[label] for value, label in zip(texts, own, strict=True)}
     return labels, np.array([*map(codes.__getitem__, values)], np.int64)
-
-
-LARGE = 2**28
-"""Bytes of a file's numbers above which they are in files without a name."""
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:

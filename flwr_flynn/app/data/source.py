@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,12 +27,46 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import places
 from flwr_flynn.tables.texts import as_name
 
+T = TypeVar("T")
+
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 
 ENDINGS = (".csv", ".parquet", ".npz")
 
 MOST_ROWS = 2**14
 """Rows of a file that are read at a time, at most."""
+
+LARGE = 2**28
+"""Bytes of a file's numbers above which they are in files without a name."""
+
+_READ: ContextVar[dict[Any, Any] | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Keep what `read_once` makes of files until the end of the block."""
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def read_once(path: Path, make: Callable[..., T], *settings: Any) -> T:
+    """What `make` makes of a file by some settings.
+
+    Within a block of `reading_once` it is made once, unless the file has changed.
+    """
+    known = _READ.get()
+    if known is None:
+        return make(*settings)
+    state = path.stat()
+    stamp = (state.st_mtime_ns, state.st_size)
+    key = (make, settings)
+    if known.get(key, (None,))[0] != stamp:
+        known[key] = (stamp, make(*settings))
+    value: T = known[key][1]
+    return value
 
 
 def ending(path: Path) -> str:
