@@ -30,7 +30,7 @@ from flwr.serverapp import Grid
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
-from flwr_flynn.app.console import say
+from flwr_flynn.app.console import note, say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
     check_apart,
@@ -53,6 +53,9 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import PLAIN_INTEGER
+from flwr_flynn.federated.progress import Progress
+from flwr_flynn.federated.protocol import PHASE
+from flwr_flynn.flower import records
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
@@ -84,6 +87,7 @@ def run_files(
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
         stack.enter_context(reading_once())
+        progress = stack.enter_context(Progress(note))
         log.setLevel(logging.WARNING)
         parts = [*map(Path, paths)]
         if by:
@@ -100,7 +104,8 @@ def run_files(
             "nodes-at-a-time": len(sites),
             "output-dir": out or "flwr-flynn-try",
         }
-        config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
+        asked = RunConfig.parse(given).resolved()
+        config = _inspected(sites, asked, is_split=bool(by), progress=progress)
         if config is None:
             return 1
         written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
@@ -110,7 +115,7 @@ def run_files(
         output = server_app.output_folder(config, 1, 0o700)
         files = server_app.RunFiles(output, Path(folder) / "federation.npz", 0o600)
         check_apart([output / name for name in written], paths)
-        grid = FilesGrid([site.raw for site in sites])
+        grid = FilesGrid([site.raw for site in sites], progress)
         run_id = int(time.time() * 1000)  # the results say to which run they belong
         context = Context(run_id, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
@@ -128,12 +133,14 @@ class FilesGrid(Grid):
     ----------
     nodes : sequence of mappings
         The node config of each party.
+    progress : Progress
+        It has a step for each party in each phase.
     """
 
     # The strategy does not use these.
     run = set_run = create_message = push_messages = pull_messages = cast(Any, None)
 
-    def __init__(self, nodes: Sequence[_Given]) -> None:
+    def __init__(self, nodes: Sequence[_Given], progress: Progress) -> None:
         # From Flower 1.38 on a grid names the sender.
         with suppress(ImportError):
             identity = import_module("flwr.supercore.task_identity").TaskIdentity
@@ -143,6 +150,7 @@ class FilesGrid(Grid):
             i: Context(1, i, dict(node), RecordDict(), {})
             for i, node in enumerate(nodes, 2)
         }
+        self._progress = progress
 
     def get_node_ids(self) -> list[int]:
         """The ids of all parties."""
@@ -152,8 +160,13 @@ class FilesGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the reply of each party, which is computed when it is asked for."""
-        for message in messages:
-            yield client_app.app(message, self._contexts[message.metadata.dst_node_id])
+        requests = list(messages)
+        for index, message in enumerate(requests):
+            context = self._contexts[message.metadata.dst_node_id]
+            phase = records.config_of(message.content).get(PHASE)
+            party = context.node_config["party-id"]
+            self._progress.step(f"{phase}: {party}", index, len(requests))
+            yield client_app.app(message, context)
 
 
 # ---- settings and parties
@@ -370,7 +383,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _inspected(
-    sites: list[Site], config: RunConfig, is_split: bool
+    sites: list[Site], config: RunConfig, is_split: bool, progress: Progress
 ) -> RunConfig | None:
     """Print all faults, and return the settings with the classes of all files.
 
@@ -379,7 +392,9 @@ def _inspected(
     for site in sites:
         with site.noting():
             site.head()
-    for site in [site for site in sites if not site.faults]:
+    readable = [site for site in sites if not site.faults]
+    for index, site in enumerate(readable):
+        progress.step(f"reading {site.name}", index, len(readable))
         others = [other.columns for other in sites if other is not site]
         with site.noting():
             site.look({*chain.from_iterable(others)})
