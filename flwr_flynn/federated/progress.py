@@ -33,7 +33,8 @@ class Progress:
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
         self._step = ("", 0, 0)
-        self._start = time.monotonic()  # of the steps that have the same first word
+        self._latest = time.monotonic()  # the step that goes on
+        self._first = self._latest  # the first of its kind
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._lines, daemon=True)
 
@@ -52,8 +53,9 @@ class Progress:
 
     def step(self, what: str, n_done: int, n: int) -> None:
         """Note the step that begins, after so many of `n` steps of this kind."""
+        self._latest = time.monotonic()
         if n_done == 0:
-            self._start = time.monotonic()
+            self._first = self._latest
         self._step = (what, n_done, n)
 
     def line(self, now: float) -> str:
@@ -63,8 +65,9 @@ class Progress:
             return ""
         text = f"{what} ({n_done} of {n} done)"
         if n_done:
-            left = (now - self._start) * (n - n_done) / n_done
-            text += f", about {left:.0f} s left"
+            each = (self._latest - self._first) / n_done
+            left = each * (n - n_done) - (now - self._latest)
+            text += f", about {max(left, 1):.0f} s left"
         return text
 
     def _lines(self) -> None:
