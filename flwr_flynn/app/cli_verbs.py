@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._files import writing
-from flwr_flynn._types import Array, Floats, Integers
+from flwr_flynn._types import Array, Floats, Integers, Mask
 from flwr_flynn._validation import listed
 from flwr_flynn.app import console
 from flwr_flynn.app.data.own_file import (
@@ -30,13 +30,14 @@ from flwr_flynn.app.data.own_file import (
     label_of,
     opened,
     private_rows,
+    reading_of,
     summary_of_file,
 )
-from flwr_flynn.app.data.source import MOST_ROWS, Dialect, Reading, unlabelled
+from flwr_flynn.app.data.source import MOST_ROWS, Reading, Wanted, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
-from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.labels import codebook, codes_in
 from flwr_flynn.federated.private_rows import (
@@ -48,7 +49,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.cells import each_once, missing
-from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
+from flwr_flynn.tables.column_encoding import Column, is_nameable, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
@@ -63,27 +64,29 @@ def node_settings(options: Namespace) -> dict[str, object]:
     given = dict[str, object]()
     for row in NodeConfig.rows():
         setting = getattr(options, row.name, "")
-        if setting != "":
+        # `--keep` of predict is a list, and no setting.
+        if setting != "" and not isinstance(setting, list):
             given[row.key] = setting
     if options.gap_text:
         given["gap-texts"] = json.dumps(options.gap_text)
     return given
 
 
-def dialect_of(options: Namespace) -> Dialect:
-    """The dialect of CSV files, as far as the command line gives it."""
-    settings = {"data-path": options.file, **node_settings(options)}
-    return NodeConfig.parse(settings).dialect()
+def _node(options: Namespace, **given: object) -> NodeConfig:
+    """The settings of a party with this file, by the command line and `--site`."""
+    return NodeConfig.parse(
+        {"data-path": options.file, **node_settings(options), **given}
+    )
 
 
 def draft(options: Namespace) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
     path = Path(options.file)
     least = options.min_examples
-    reading = Reading(options.label, options.held_out_key, dialect=dialect_of(options))
-    file = opened(existing(path), reading)
+    node = _node(options)
+    file = opened(existing(path), reading_of(node))
     file.check()
-    schema, left_out = schema_of(summary_of_file(file, least))
+    schema, left_out = schema_of(summary_of_file(file, least), keep=node.names("keep"))
     labels = [*_labels(file)] or [np.zeros(0, object)]
     classes, _ = coded_labels(np.concatenate(labels), file.name)
     n_classes = len(classes)
@@ -91,12 +94,12 @@ def draft(options: Namespace) -> int:
         classes = []
     label = ""
     if schema.is_named:
-        label = as_name(label_of(path, options.label))
+        label = as_name(label_of(path, node.label))
     notes = {("", "classes"): "Discloses which classes your file has."}
     if not classes:
         notes["", "classes"] = f"Not listed: {n_classes} classes. Are these labels?"
     floor = f"{least} rows"
-    if options.held_out_key:
+    if node.held_out_key:
         floor = f"{least} ids"
     for column in schema.columns:
         for key, comment in _notes(column, floor).items():
@@ -127,10 +130,10 @@ def _notes(column: Column, floor: str) -> dict[str, str]:
         )
     elif column.kind == "number":
         notes[""] = (
-            "low and high: not drafted, since the least and the greatest value of "
-            "your file would show.\nTake them "
-            "from the meaning of the column; values beyond are refused. They need not "
-            "be given.\nlow =\nhigh ="
+            "low and high: the plausible range, from the meaning of the column as the "
+            "clinic knows it.\nNot drafted, since the least and the greatest value of "
+            "your file would show. Values beyond are refused.\n"
+            "They need not be given, but with epsilon.\nlow =\nhigh ="
         )
     return notes
 
@@ -143,16 +146,17 @@ def check(options: Namespace) -> int:
     """
     path = Path(options.file)
     schema = read_schema(options.schema)
-    label = options.label or schema.label
+    node = _node(options)
+    label = node.label or schema.label
     if options.private:
         return _check_private(options, schema, label)
-    dialect = dialect_of(options)
-    names = columns_of(existing(path), dialect)
+    reading = replace(reading_of(node), label=label or None)
+    names = columns_of(existing(path), reading)
     missing_columns = list[str]()
     n_refused = 0
     if schema.is_named and names is not None:
         missing_columns = _missing_columns(schema, names)
-        if _refuses_names(schema, names, label):
+        if _refuses_names(schema, names, [label, reading.group, *reading.ignore]):
             n_refused = len(missing_columns)
     present = [
         column for column in schema.columns if column.name not in missing_columns
@@ -160,13 +164,20 @@ def check(options: Namespace) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    features = rest.names if schema.is_named else ()
-    file = opened(path, Reading(label or None, "", features, dialect, rest))
-    if len(file.reports) != len(present):
+    features: Wanted = ()
+    if schema.is_named:
+        features = rest
+    file = opened(path, replace(reading, features=features, schema=rest))
+    if not schema.is_named and len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     tables = (_counts_of(read_columns(rest, table)) for table, *_ in file.tables())
     counts = sum(tables, np.zeros((len(present), 4), np.int64))
-    n_texts = np.array([report.texts for report in file.reports])
+    texts = {
+        name: report.texts
+        for name, report in zip(file.names or rest.names, file.reports, strict=True)
+        if not report.has_beside
+    }
+    n_texts = np.array([texts.get(name, 0) for name in rest.names])
     counts[:, 0] -= n_texts  # which are gaps in the table
     counts[:, 1] += n_texts
     lines = _column_lines(rest, counts)
@@ -203,9 +214,8 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
 
     The exit status is 1 unless all rows fit.
     """
-    given = {"data-path": options.file, **node_settings(options), "label": label}
-    given |= {"max-epsilon": 1.0, "state-path": os.path.abspath("state")}
-    rows = private_rows(NodeConfig.parse(given), bytes)
+    policy = {"max-epsilon": 1.0, "state-path": os.path.abspath("state")}
+    rows = private_rows(_node(options, label=label, **policy), bytes)
     check_columns(rows, schema, schema.width)
     book = codebook(schema.classes)
 
@@ -214,7 +224,7 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
         are_known = ~unlabelled(y)
         if book:
             are_known = codes_in(book, y) >= 0
-        columns = [*read_columns(schema, X, rows.gap_texts)]
+        columns = [*read_columns(schema, X, rows.settings)]
         n_fitting = (fitting_rows(columns) & are_known).sum()
         return np.vstack([[n_fitting, are_known.sum(), 0, 0], _counts_of(columns)])
 
@@ -239,10 +249,13 @@ def _missing_columns(schema: Schema, names: list[str]) -> list[str]:
     ]
 
 
-def _refuses_names(schema: Schema, names: list[str], label: str) -> bool:
-    """True where a schema refuses a file by the names of its columns."""
+def _refuses_names(schema: Schema, names: list[str], others: list[str]) -> bool:
+    """True where a schema refuses a file by the names of its columns.
+
+    The `others` are label, ids, and what is ignored.
+    """
     try:
-        schema.found([name for name in names if by_name([name], [label]) == [None]])
+        schema.found([name for name in names if {*by_name([name], others)} == {None}])
     except DataError:
         return True
     return False
@@ -282,7 +295,7 @@ def _counts_of(columns: Iterable[ReadColumn]) -> Integers:
     for column, values, good in columns:
         codes = list[int]()
         if column.kind == "category":
-            codes += each_once(LevelCodes(column), values.tolist())
+            codes += each_once(level_codes(column), values.tolist())
         masks = (good & missing(values), ~good, column.refused(values))
         counts.append([*(int(mask.sum()) for mask in masks), codes.count(-1)])
     return np.array(counts)
@@ -407,7 +420,13 @@ def predict(options: Namespace) -> int:
     threshold = options.threshold
     keep = options.keep
     rarer = _rarer(model.model_, threshold)
-    file = _opened_for(model, Path(options.file), None, dialect_of(options))
+    node = _node(options)
+    # These are no features, where they are there.
+    others = (node.label, node.held_out_key, *node.names("ignore"))
+    reading = replace(
+        reading_of(node), label=None, group="", ignore=[*filter(None, others)]
+    )
+    file = _opened_for(model, Path(options.file), reading)
     copied: Iterator[Sequence[object]] = repeat(())
     if keep:
         expected = f"{listed([*map(repr, keep)])} for --keep"
@@ -416,15 +435,16 @@ def predict(options: Namespace) -> int:
     classes = model.classes_.tolist()
     head = [*keep, "class", *(f"p({label})" for label in classes), "novelty"]
     out.writerow(map(cell, head))
-    for X, _ in _rows(file, model.model_):
+    for X, _, are_empty in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
-        for row, index, new in zip(
-            probabilities.tolist(), best.tolist(), novelty.tolist(), strict=True
+        columns = (probabilities, best, novelty, are_empty)
+        for row, index, new, is_empty in zip(
+            *(column.tolist() for column in columns), strict=True
         ):
             label = ""
-            if row[index] >= options.abstain:
+            if row[index] >= options.abstain and not is_empty:
                 label = classes[index]
             shown = [round(p, 6) for p in row]
             out.writerow(map(cell, [*next(copied), label, *shown, round(new, 6)]))
@@ -455,12 +475,14 @@ def _rarer(model: Model, threshold: float | None) -> int:
     return 1
 
 
-def _opened_for(
-    model: FlyNNClassifier, path: Path, label: str | None, dialect: Dialect
-) -> TableFile:
-    """A file with the columns of a model, checked but for rows without a label."""
+def _opened_for(model: FlyNNClassifier, path: Path, reading: Reading) -> TableFile:
+    """A file with the columns of a model, checked but for rows without a label.
+
+    Settings may name columns that it does not have.
+    """
     schema = _schema_of(model.model_)
-    file = opened(existing(path), Reading(label, "", (), dialect, schema))
+    reading = replace(reading, schema=schema, is_strict=False)
+    file = opened(existing(path), reading)
     if not schema.is_named and len(file.reports) != len(schema.columns):
         raise DataError(
             path.name,
@@ -485,8 +507,9 @@ def _schema_of(model: Model) -> Schema:
     return Schema([Column(name, "number", gaps=False) for name in columns], bool(names))
 
 
-def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any]]:
-    """The rows of a file as the model takes them, and their labels, some at a time.
+def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any, Mask]]:
+    """The rows of a file as the model takes them, their labels, and a mask of those
+    without any value, some at a time.
 
     Labels are an array, or None in a file without a column of labels.
     """
@@ -496,7 +519,7 @@ def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any]]
             X: Table | Floats = file.table(batch.columns)
             if model.schema is None:
                 X = schema.encode(X)
-            yield X, batch.labels
+            yield X, batch.labels, np.all([*map(missing, batch.columns)], axis=0)
 
 
 def score(options: Namespace) -> int:
@@ -512,7 +535,7 @@ def score(options: Namespace) -> int:
     check_apart([out], [path, options.model])
     model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
-    file = _opened_for(model, path, options.label, dialect_of(options))
+    file = _opened_for(model, path, reading_of(_node(options)))
     p, codes, unknown = _predictions(file, model)
     y = codes[codes >= 0]
     best = _decided(p, rarer, threshold)
@@ -555,7 +578,7 @@ def _predictions(
     probabilities = list[Floats]()
     codes = list[Integers]()
     unknown = list[object]()
-    for X, labels in _rows(file, model.model_):
+    for X, labels, _ in _rows(file, model.model_):
         own = codes_in(book, labels)
         own[unlabelled(labels)] = _UNLABELLED
         unknown += labels[own == _UNKNOWN].tolist()
@@ -564,7 +587,9 @@ def _predictions(
             probabilities.append(model.predict_proba(X[is_known]))
         codes.append(own)
     if not probabilities:
-        raise DataError(file.name, "rows with a label that the model knows", "none")
+        classes = listed([repr(label)[:60] for label in model.classes_.tolist()])
+        expected = f"labels {classes}, or others with label-map in --site FILE"
+        raise with_names(DataError(file.name, expected, "none"), dict.fromkeys(unknown))
     return np.concatenate(probabilities), np.concatenate(codes), unknown
 
 

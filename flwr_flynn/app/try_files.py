@@ -27,6 +27,7 @@ from typing import Any, cast
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_flynn._files import writing
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
@@ -38,6 +39,7 @@ from flwr_flynn.app.data.own_file import (
     columns_of,
     existing,
     opened_own,
+    reading_of,
     summary_of_file,
 )
 from flwr_flynn.app.data.source import (
@@ -45,12 +47,13 @@ from flwr_flynn.app.data.source import (
     ending,
     objects,
     reading_once,
-    unlabelled,
+    stem,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
+from flwr_flynn.app.site_file import site_toml
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import PLAIN_INTEGER
 from flwr_flynn.federated.progress import Progress
@@ -76,12 +79,14 @@ def run_files(
     by: str = "",
     out: str = "",
     settings: Sequence[str] = (),
+    drafts: str = "",
 ) -> int:
     """Run a federation of files, with node settings of all parties, as `run` does.
 
     With `by` one file is split into parties by the values of this column, which is no
     feature then. `settings` are ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE``
-    for a node setting of one party.
+    for a node setting of one party. In the folder `drafts` is a file of each party's
+    settings then.
     """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
@@ -105,7 +110,18 @@ def run_files(
             "output-dir": out or "flwr-flynn-try",
         }
         asked = RunConfig.parse(given).resolved()
+        paths_of_drafts = [
+            Path(drafts, f"{site.raw['party-id']}.toml") for site in sites
+        ]
+        if drafts:
+            _check_new(paths_of_drafts)
         config = _inspected(sites, asked, is_split=bool(by), progress=progress)
+        for path, site in zip(paths_of_drafts, sites, strict=True):
+            if drafts and site.file is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with writing(path, mode=0o600) as stream:
+                    stream.write(site_toml(site.node, site.file).encode())
+                say(path)
         if config is None:
             return 1
         written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
@@ -172,6 +188,14 @@ class FilesGrid(Grid):
 # ---- settings and parties
 
 
+def _check_new(paths: Sequence[Path]) -> None:
+    """Refuse to replace a file, which somebody may have corrected."""
+    there = [path.name for path in paths if path.exists()]
+    if there:
+        expected = f"a folder without {there[0]}"
+        raise ConfigError("--write-sites", expected, f"{len(there)} such files")
+
+
 def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
     """Run settings among ``KEY=VALUE``.
 
@@ -214,10 +238,10 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     The name is the file's stem, behind the name of its folder where several files have
     the same stem.
     """
-    stems = [path.stem for path in paths]
+    stems = [*map(stem, paths)]
     names = list[str]()
     for path in paths:
-        name = path.stem
+        name = stem(path)
         if stems.count(name) > 1:
             name = f"{path.absolute().parent.name}-{name}"
         if name in names:
@@ -237,9 +261,9 @@ def _split(
     if len(paths) > 1 or ending(path) != ".csv":
         got = f"{len(paths)} files, the first a {ending(path)} file"
         raise ConfigError("--by", "one CSV file", got)
-    dialect = NodeConfig.parse({"data-path": paths[0], **node}).dialect()
+    own = NodeConfig.parse({"data-path": paths[0], **node})
     # The column is read as labels are.
-    file = opened_csv(path, Reading(by, dialect=dialect))
+    file = opened_csv(path, Reading(by, dialect=own.dialect()))
     n_without = file.n_unlabelled
     file.n_unlabelled = 0
     file.check()
@@ -254,12 +278,13 @@ def _split(
     paths_of_parts = list[Path]()
     for index, (text, rows) in enumerate(sorted(rows_of.items())):
         name = re.sub(r"[^\w .+-]", "_", text)[:60]
-        own = folder / str(index) / f"{name}{path.suffix}"
-        own.parent.mkdir()
-        lines = ([*row[:at], *row[at + 1 :]] for row in (file.columns, *rows))
-        with own.open("w", encoding=codec(dialect.encoding), newline="") as stream:
+        part = folder / str(index) / f"{name}.csv"
+        part.parent.mkdir()
+        header = file.source.key_names or ()
+        lines = ([*row[:at], *row[at + 1 :]] for row in (header, *rows))
+        with part.open("w", encoding=codec(dialect.encoding), newline="") as stream:
             csv.writer(stream, delimiter=dialect.separator).writerows(lines)
-        paths_of_parts.append(own)
+        paths_of_parts.append(part)
     names = {mark: name for name, mark in SEPARATOR_NAMES.items()}
     return paths_of_parts, {
         "separator": names[dialect.separator],
@@ -273,10 +298,8 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
     rows_of: dict[str, list[Sequence[str]]] = {}
     for row in file.source.cells(range(len(file.columns))):
         rows_of.setdefault(row[at].strip(), []).append(row)
-    is_missing = unlabelled(objects([*rows_of]))
-    for text in [text for text, gap in zip(rows_of, is_missing, strict=True) if gap]:
-        del rows_of[text]
-    return rows_of
+    gaps = file.reading.dialect.gaps()
+    return {text: rows for text, rows in rows_of.items() if not gaps.has(text)}
 
 
 # ---- faults before anything is counted
@@ -288,7 +311,7 @@ class Site:
     def __init__(self, path: Path, raw: _Given) -> None:
         self.path = path
         self.raw = raw  # its node config
-        self.name = f"{raw['party-id']}{path.suffix}"
+        self.name = f"{raw['party-id']}{path.name.removeprefix(stem(path))}"
         self.faults = list[str]()
         self.columns = list[str]()
         self.labels = set[str]()
@@ -327,7 +350,7 @@ class Site:
     def head(self) -> None:
         """Read the settings, and the names of the columns."""
         self.node = NodeConfig.parse(self.raw)
-        self.columns = columns_of(existing(self.path), self.node.dialect()) or []
+        self.columns = columns_of(existing(self.path), reading_of(self.node)) or []
 
     def look(self, others: set[str]) -> None:
         """Note the faults of the file by itself, and its labels.
@@ -347,8 +370,8 @@ class Site:
         self.file = file
         n_faults = len(self.faults)
         say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        for error, key in file.faults():
-            self.refuse(error, f":{key}=...")
+        for error, mend in file.faults():
+            self.refuse(error, f":{mend}")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
@@ -493,5 +516,5 @@ def _compare_columns(
         with site.noting("schema=FILE"):
             file = opened_own(site.node, features, schema)
             if site.is_sound:
-                for error, key in file.faults():
-                    site.refuse(error, f":{key}=...")
+                for error, mend in file.faults():
+                    site.refuse(error, f":{mend}")

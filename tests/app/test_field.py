@@ -37,7 +37,7 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.row_wise import CellSettings, encode_rows
 from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableSummary
@@ -654,7 +654,7 @@ def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
     assert np.nanmax(values) == 2.25
     frame = pd.DataFrame({"dose": ["1.5", cell.strip(), cell.strip().upper()]})
     schema = Schema([Column("dose", "number")])
-    numbers, fits = encode_rows(schema, frame, [cell])
+    numbers, fits = encode_rows(schema, frame, CellSettings([cell]))
     assert np.isnan(numbers[:, 0]).tolist() == [False, True, True]
     assert fits.all()
     if cell == "Unk":

@@ -9,7 +9,7 @@ import io
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,6 @@ from flwr_flynn.app.data.source import (
     ENDINGS,
     LARGE,
     MOST_ROWS,
-    Dialect,
     Reading,
     Source,
     Wanted,
@@ -36,6 +35,7 @@ from flwr_flynn.app.data.source import (
     mapped,
     objects,
     read_once,
+    stem,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
@@ -86,6 +86,19 @@ def _typed_source(path: Path, reading: Reading) -> Source:
     return ParquetColumns(path)
 
 
+_OFFICE = "Excel and LibreOffice save a sheet as CSV UTF-8"
+_PANDAS = "in Python: pandas.%s('{}').to_csv('{}', index=False)"
+_HINTS = {
+    ".xlsx": _OFFICE,
+    ".xls": _OFFICE,
+    ".ods": _OFFICE,
+    ".sav": _PANDAS % "read_spss",
+    ".dta": _PANDAS % "read_stata",
+    ".sas7bdat": _PANDAS % "read_sas",
+}
+"""What makes a CSV file of others, by their endings."""
+
+
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
     """The path of a file that is there and has a known ending.
 
@@ -101,6 +114,10 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
         raise ConfigError(field or name, f"a file {place or name}", "no such file")
     if ending(path) not in ENDINGS:
         expected = f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file"
+        hint = _HINTS.get(ending(path))
+        if hint is not None:
+            out = f"{stem(path)}.csv"
+            expected = f"{expected}; {hint.format(path.name, out)}"
         raise ConfigError(field or name, expected, name)
     return path
 
@@ -115,17 +132,29 @@ def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
         )
 
 
-def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
+def columns_of(path: Path, reading: Reading = ALL) -> list[str] | None:
     """The names of all columns of a file, None without names."""
     if ending(path) == ".csv":
-        return [*map(as_name, csv_text(path, dialect or Dialect()).columns)]
-    source = _typed_source(path, Reading(label=None))
+        source: Source = csv_text(path, reading.dialect)
+    else:
+        source = _typed_source(path, Reading(label=None))
     if ending(path) == ".npz" and not source.columns:
         return None
+    source.rename(reading.renames(source.columns))
     return [*map(as_name, source.columns)]
 
 
 # ---- samples of a party
+
+
+def reading_of(node: NodeConfig) -> Reading:
+    """How a party's settings say that its file is read."""
+    return Reading(
+        node.label,
+        node.held_out_key,
+        dialect=node.dialect(),
+        ignore=node.names("ignore"),
+    )
 
 
 def opened_own(
@@ -136,17 +165,8 @@ def opened_own(
     if node.test_fraction:
         rule = HeldOut(node.test_fraction, _KNOWN)
     path = existing(node.data_path, "node-config data-path")
-    asked = Reading(
-        node.label,
-        node.held_out_key,
-        features,
-        node.dialect(),
-        schema,
-        rule,
-        node.names("ignore"),
-    )
+    asked = replace(reading_of(node), features=features, schema=schema, held_out=rule)
     file = opened(path, asked)
-    file.label_map = node.labels()
     log.info("FlyNN: data: %s", file.described())
     if file.left_out:
         others = ", ".join(repr(column[:60]) for column in file.left_out[:20])
@@ -198,19 +218,10 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     if node.evaluate and node.test_fraction:
         rule = HeldOut(node.test_fraction, secret())
     path = existing(node.data_path, "node-config data-path")
-    asked = Reading(
-        node.label,
-        node.held_out_key,
-        dialect=node.dialect(),
-        held_out=rule,
-        ignore=node.names("ignore"),
-    )
-    return private_file(path, asked, node.labels())
+    return private_file(path, replace(reading_of(node), held_out=rule))
 
 
-def private_file(
-    path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None
-) -> PrivateFile:
+def private_file(path: Path, reading: Reading = ALL) -> PrivateFile:
     """The rows of a private party's file.
 
     Its column of ids, for the held-out rule, is no feature.
@@ -218,10 +229,10 @@ def private_file(
     reading = replace(reading, label=label_of(path, reading.label))
     with decoding(path):
         if ending(path) == ".csv":
-            source: CsvLines | Source = CsvLines(path)
+            source: CsvLines | Source = CsvLines(path, reading.dialect)
         else:
             source = _typed_source(path, reading)
-        return PrivateFile(source, reading, label_map or {})
+        return PrivateFile(source, reading)
 
 
 class PrivateFile(RowReader):
@@ -233,13 +244,12 @@ class PrivateFile(RowReader):
     cannot be decoded is a missing value.
     """
 
-    def __init__(
-        self, source: Source, reading: Reading, label_map: Mapping[str, str]
-    ) -> None:
+    def __init__(self, source: Source, reading: Reading) -> None:
         self._source = source
         self._held_out = reading.held_out
-        self.gap_texts = reading.dialect.gap_texts
-        self._label_map = label_map
+        self._label_map = reading.dialect.label_map
+        self.settings = reading.dialect
+        source.rename(reading.renames(source.columns))
         layout = source.layout(reading)
         self._layout = layout
         self.names = layout.names or None

@@ -20,18 +20,20 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
-from flwr_flynn.tables.cells import Gaps, each_once, level_of, plain_values, text_of
+from flwr_flynn.tables.cells import each_once, level_of, plain_values, text_of
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
+from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import places
+from flwr_flynn.tables.table import by_name, form_of, places
 from flwr_flynn.tables.texts import as_name
 
 T = TypeVar("T")
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 
-ENDINGS = (".csv", ".parquet", ".npz")
+_TEXTS = (".csv", ".tsv", ".txt", ".gz")
+ENDINGS = (*_TEXTS, ".parquet", ".npz")
 
 MOST_ROWS = 2**14
 """Rows of a file that are read at a time, at most."""
@@ -70,8 +72,21 @@ def read_once(path: Path, make: Callable[..., T], *settings: Any) -> T:
 
 
 def ending(path: Path) -> str:
-    """The ending of a file's name, one of `ENDINGS` if the file can be read."""
-    return path.suffix.lower()
+    """The ending of a file's name, one of `ENDINGS` if the file can be read.
+
+    It is .csv for all texts.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _TEXTS:
+        return ".csv"
+    return suffix
+
+
+def stem(path: Path) -> str:
+    """The name of a file without its endings."""
+    if path.suffix.lower() == ".gz":
+        path = path.with_suffix("")
+    return path.stem
 
 
 @contextmanager
@@ -108,23 +123,26 @@ def objects(values: Cells) -> Array:
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """Form of the texts of a file.
+class Dialect(CellSettings):
+    """Form of a file: its names, texts, and labels as the site writes them.
 
     Parameters
     ----------
-    separator, decimal, encoding, date_format : str
-        "" is detected: the first three from the head of the file, the last by the
-        values of each column.
-    gap_texts : sequence of str
-        Texts of missing values beside `GAP_TEXTS`.
+    separator, encoding : str
+        "" is detected from the head of the file, as `decimal` is.
+    rename : mapping of str to str
+        Columns of the file by the names that others use.
+    label_map : mapping of str to str
+        Labels as the others write them.
+    above : int
+        Lines above the header, which are no rows.
     """
 
     separator: str = ""
-    decimal: str = ""
     encoding: str = ""
-    gap_texts: Sequence[str] = ()
-    date_format: str = ""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    label_map: Mapping[str, str] = field(default_factory=dict)
+    above: int = 0
 
     def __str__(self) -> str:
         mark = "decimal point"
@@ -182,6 +200,28 @@ class Source(ABC):
     keys: Sequence[int]
     key_names: Sequence[str] | None
     dialect: Dialect | None = None  # of a CSV file
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give columns the names that others use."""
+        columns = [*map(as_name, self.columns)]
+        indices = by_name(columns, [*map(as_name, names)])
+        wrong = []
+        for index, (own, new) in zip(indices, names.items(), strict=True):
+            if index is None:
+                wrong.append(own)
+            else:
+                columns[index] = as_name(new)
+        forms = Counter(map(form_of, columns))
+        wrong += [new for new in names.values() if forms[form_of(as_name(new))] > 1]
+        if wrong:
+            expected = (
+                "columns of the file, each with a new name that no other column has "
+                "(setting rename)"
+            )
+            error = DataError(self.name, expected, f"{len(wrong)} others")
+            raise with_names(with_names(error, wrong, 20), self.columns, 20)
+        if names:
+            self.columns = tuple(columns)
 
     def layout(self, reading: Reading) -> FileColumns:
         """The columns by their use."""
@@ -259,6 +299,8 @@ class Reading:
         The rule by which rows are held out: by `group`, if it is given.
     ignore : sequence of str
         Columns that are no features.
+    is_strict : bool, default=True
+        False lets settings name columns that are not there.
     """
 
     label: str | None = ""
@@ -268,6 +310,22 @@ class Reading:
     schema: Schema | None = None
     held_out: HeldOut | None = None
     ignore: Sequence[str] = ()
+    is_strict: bool = True
+
+    def renames(self, columns: Sequence[str]) -> Mapping[str, str]:
+        """New names of columns, by their names in the file."""
+        names = self.dialect.rename
+        if self.is_strict:
+            return names
+        return {own: names[own] for own in self._present(columns, [*names])}
+
+    def _present(self, columns: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+        """Names that settings give, without those of no column if these may be."""
+        if self.is_strict:
+            return names
+        indices = by_name([*map(as_name, columns)], [*map(as_name, names)])
+        pairs = zip(names, indices, strict=True)
+        return [name for name, index in pairs if index is not None]
 
     def layout(self, name: str, columns: Sequence[str]) -> FileColumns:
         """The layout of a file's columns.
@@ -290,7 +348,15 @@ class Reading:
         group = index_of(self.group)
         # A column to ignore that is not there may be misspelt, and would be used under
         # its own name.
-        ignored = indices_of(self.ignore, "the columns to ignore")
+        ignored = indices_of(
+            self._present(columns, self.ignore), "the columns to ignore"
+        )
+        for key, entries in {
+            "convert": self.dialect.convert,
+            "synonyms": self.dialect.synonyms,
+        }.items():
+            own = self._present(columns, [*entries])
+            indices_of(own, f"the columns of the setting {key}")
         unused = {label, group, *ignored}
         rest = [column for column, index in at.items() if index not in unused]
         if not rest:
@@ -329,22 +395,40 @@ class Reading:
             if self.schema.is_named:
                 own_names = self.schema.names
             columns = dict(zip(own_names, self.schema.columns, strict=False))
-        pairs = zip(map(columns.get, names), kinds, strict=True)
-        return [self._raw_column(column, kind) for column, kind in pairs]
+        return [
+            self._raw_column(name, columns.get(name), kind)
+            for name, kind in zip(names, kinds, strict=True)
+        ]
 
-    def _raw_column(self, column: Column | None, kind: str | None) -> RawColumn:
+    def _raw_column(
+        self, name: str, column: Column | None, kind: str | None
+    ) -> RawColumn:
         """A column by its entry in the schema, and by its kind in the file."""
         dialect = self.dialect
-        gap_texts = [*dialect.gap_texts]
+        words = dialect.words(name)
+        unit = ""
+        gap_texts: Sequence[str] = ()
         wanted = None
+        if kind == "levels" or words:
+            wanted = "category"
         if kind == "levels":
             kind = "category"
-            wanted = "category"
         if column is not None:
-            gap_texts += column.gap_texts
+            gap_texts = column.gap_texts
+            unit = column.unit
             wanted = column.kind
-        gaps = Gaps.of(gap_texts)
-        return RawColumn(kind, wanted, dialect.decimal, dialect.date_format, gaps)
+        factors = dialect.factors(name, unit)
+        if factors:
+            wanted = "number"
+        return RawColumn(
+            kind,
+            wanted,
+            dialect.decimal,
+            dialect.date_format,
+            dialect.gaps(*gap_texts),
+            factors,
+            words,
+        )
 
 
 def _indices_by_name(name: str, columns: Sequence[str]) -> dict[str, int]:

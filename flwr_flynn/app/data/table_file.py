@@ -8,8 +8,8 @@ integers are hashed exactly; every other file is a `Table`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +28,7 @@ from flwr_flynn.app.data.source import (
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
-from flwr_flynn.tables.cells import of_gaps
+from flwr_flynn.tables.cells import Gaps, of_gaps, plain
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
@@ -55,12 +55,11 @@ class TableFile:
     A first pass finds kinds and faults of the columns.
     """
 
-    label_map: Mapping[str, str] = MappingProxyType({})
-
     def __init__(self, source: Source, reading: Reading) -> None:
         self.source = source
         self.reading = reading
         self.name = source.name
+        source.rename(reading.renames(source.columns))
         self.columns = source.columns
         layout = source.layout(reading)
         self._layout = layout
@@ -160,7 +159,7 @@ class TableFile:
                 test = rule.mask(keys_of(source, cells, group))
             labels = None
             if y is not None:
-                labels = mapped(y, self.label_map)
+                labels = mapped(y, self.reading.dialect.label_map)
             ids = None
             if group is not None:
                 ids = cells[group]
@@ -209,6 +208,9 @@ class TableFile:
                     sentence += f"; {name[:60]}: {report.numerals.described()}"
             elif report.texts:
                 sentence += f"; {name[:60]}: {report.texts} no dates"
+        unseen = [text for text in self.reading.dialect.gap_texts if self._lacks(text)]
+        if unseen:
+            sentence += f"; gap-texts that stand nowhere: {listed(unseen)}"
         dialect = self.source.dialect
         if dialect:
             sentence += f"; {dialect}"
@@ -218,6 +220,15 @@ class TableFile:
                 sentence += f"; dates as {forms}"
         return f"{clean(self.name, 200)}: {clean(sentence, 2000)}"
 
+    def _lacks(self, text: str) -> bool:
+        """True for a text of gaps that no cell of the features has."""
+        gaps = Gaps(frozenset({as_name(text).lower()}))
+        return not any(
+            gaps.has(plain(cell), report.mark)
+            for report in self.reports
+            for cell in report.gap_values - {None}
+        )
+
     def check(self) -> None:
         """Refuse a file with rows or columns that are no samples."""
         for error, _ in self.faults():
@@ -226,7 +237,7 @@ class TableFile:
     def faults(self) -> Iterator[tuple[DataError, str]]:
         """Errors about rows or columns that are no samples.
 
-        With each is the node setting that mends it. Notes of the errors have numbers.
+        With each is a node setting that mends it. Notes of the errors have numbers.
         """
         if self.n_broken:
             error = DataError(
@@ -234,9 +245,12 @@ class TableFile:
                 "as many fields in each row as in the header",
                 "rows with more or fewer",
             )
-            yield with_rows(error, f"{self.n_broken} rows"), "separator"
+            yield with_rows(error, f"{self.n_broken} rows"), "separator=..."
         if self.n_rows and self.n_unlabelled == self.n_rows:
-            yield DataError(self.name, "a label in some rows", "none in any"), "label"
+            yield (
+                DataError(self.name, "a label in some rows", "none in any"),
+                "label=...",
+            )
         faulty_rows: dict[str, dict[int, int]] = {
             name: {} for name in (*_EXPECTED.values(), _FINITE)
         }
@@ -249,8 +263,11 @@ class TableFile:
             if report.infinite:
                 faulty_rows[_FINITE][index] = report.infinite
         for expected, n_rows in faulty_rows.items():
+            mend = "gap-texts=inf,-inf"
+            if expected != _FINITE:
+                mend = f"ignore={_listed(self.all_names[index] for index in n_rows)}"
             if n_rows:
-                yield self._error(expected, n_rows), "gap-texts"
+                yield self._error(expected, n_rows), mend
 
     def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
         """The error about rows with a fault in some features.
@@ -315,6 +332,15 @@ class TableFile:
         if test is None:
             test = np.zeros(len(columns[0]), np.bool_)
         return X, y, groups, test
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names as a setting has them."""
+    names = [*names]
+    text = ",".join(names)
+    if text.count(",") < len(names):
+        return text
+    return json.dumps(names, ensure_ascii=False)
 
 
 _EXPECTED = {

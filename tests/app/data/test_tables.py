@@ -242,7 +242,7 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
     rows, decimal, tmp_path_factory
 ):
     path = tmp_path_factory.mktemp("both") / "mine.csv"
-    dialect = Dialect(";", decimal, "utf-8", ("-999",))
+    dialect = Dialect(("-999",), decimal, separator=";", encoding="utf-8")
 
     def read(
         rows: list[tuple[str, str]], most_rows: int
