@@ -33,7 +33,13 @@ from flwr_flynn.app.data.own_file import (
     reading_of,
     summary_of_file,
 )
-from flwr_flynn.app.data.source import MOST_ROWS, Reading, Wanted, unlabelled
+from flwr_flynn.app.data.source import (
+    MOST_ROWS,
+    Reading,
+    Wanted,
+    label_gaps,
+    unlabelled,
+)
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
@@ -218,10 +224,11 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
     rows = private_rows(_node(options, label=label, **policy), bytes)
     check_columns(rows, schema, schema.width)
     book = codebook(schema.classes)
+    gaps = label_gaps(rows.settings)
 
     def read(X: Any, y: Any) -> Integers:
         """Rows that fit, rows with a class, and below the numbers of the cells."""
-        are_known = ~unlabelled(y)
+        are_known = ~unlabelled(y, gaps)
         if book:
             are_known = codes_in(book, y) >= 0
         columns = [*read_columns(schema, X, rows.settings)]
@@ -489,8 +496,7 @@ def _opened_for(model: FlyNNClassifier, path: Path, reading: Reading) -> TableFi
             f"{len(schema.columns)} columns, as the model has no names",
             len(file.reports),
         )
-    file.n_unlabelled = 0
-    file.check()
+    file.check(needs_labels=False)
     if any(report.texts or report.numerals.unit for report in file.reports):
         console.note(file.described())
     return file
@@ -578,9 +584,10 @@ def _predictions(
     probabilities = list[Floats]()
     codes = list[Integers]()
     unknown = list[object]()
+    gaps = label_gaps(file.reading.dialect)
     for X, labels, _ in _rows(file, model.model_):
         own = codes_in(book, labels)
-        own[unlabelled(labels)] = _UNLABELLED
+        own[(own < 0) & unlabelled(labels, gaps)] = _UNLABELLED
         unknown += labels[own == _UNKNOWN].tolist()
         is_known = own >= 0
         if is_known.any():

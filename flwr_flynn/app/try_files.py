@@ -265,8 +265,7 @@ def _split(
     # The column is read as labels are.
     file = opened_csv(path, Reading(by, dialect=own.dialect()))
     n_without = file.n_unlabelled
-    file.n_unlabelled = 0
-    file.check()
+    file.check(needs_labels=False)
     (at,) = file.indices([by], f"a column {by!r}")
     rows_of = _rows_by_text(file, at)
     if not 1 <= len(rows_of) <= _MOST_PARTS:

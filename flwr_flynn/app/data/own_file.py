@@ -196,7 +196,8 @@ def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     file = opened_own(node, features)
     if file.needs_table and is_large(file):
         file.check()
-        return Samples(summary_of_file(file, node.min_examples), np.zeros(0))
+        summary = summary_of_file(file, node.min_examples)
+        return Samples(summary, objects([*file.classes]))
     X, y, groups, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = None

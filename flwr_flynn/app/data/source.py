@@ -20,7 +20,13 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
-from flwr_flynn.tables.cells import each_once, level_of, plain_values, text_of
+from flwr_flynn.tables.cells import (
+    Gaps,
+    each_once,
+    level_of,
+    plain,
+    plain_values,
+)
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.row_wise import CellSettings
@@ -265,17 +271,24 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     return objects(each_once(named, labels.tolist()))
 
 
-def unlabelled(labels: Array) -> Mask:
+def label_gaps(settings: CellSettings, labels: Collection[str] = ()) -> Gaps:
+    """Labels that are missing, in a column with these labels.
+
+    They are the gaps of features, but "none", which may be a class, and "-" beside "+".
+    """
+    classes = {"none"}
+    if "+" in labels:
+        classes.add("-")
+    return Gaps(settings.gaps().texts - (classes - {*settings.gap_texts}))
+
+
+def unlabelled(labels: Array, gaps: Gaps) -> Mask:
     """Mask of the labels that are missing."""
-    return np.array(each_once(_is_no_label, labels.tolist()), np.bool_)
 
+    def is_missing(label: object) -> bool:
+        return gaps.has(plain(label))
 
-def _is_no_label(label: object) -> bool:
-    return text_of(label).lower() in _NO_LABELS
-
-
-_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})
-"""Texts of missing labels, in lower case; "none" and "-" may be classes."""
+    return np.array(each_once(is_missing, labels.tolist()), np.bool_)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ integers are hashed exactly; every other file is a `Table`.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -24,11 +25,12 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     keys_of,
+    label_gaps,
     mapped,
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
-from flwr_flynn.tables.cells import Gaps, of_gaps, plain
+from flwr_flynn.tables.cells import Gaps, each_once, of_gaps, plain, text_of
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
@@ -87,7 +89,8 @@ class TableFile:
             cells = part.cells(slice(None))
             labels = None
             if layout.label is not None:
-                labels = source.labels(cells[layout.label])
+                own = source.labels(cells[layout.label])
+                labels = mapped(own, self.reading.dialect.label_map)
             features = [source.raw(index, cells[index]) for index in layout.order]
             yield part, cells, features, labels
 
@@ -100,7 +103,7 @@ class TableFile:
         )
         self.n_rows = 0
         self.n_broken = 0
-        self.n_unlabelled = 0
+        self.labels = Counter[str]()  # rows with each, "" for none
         first: list[str] = []
         for part, _, columns, labels in self._parts():
             self.n_broken += part.n_broken
@@ -110,7 +113,8 @@ class TableFile:
             for report, values in zip(self.reports, columns, strict=True):
                 report.add(values)
             if labels is not None:
-                self.n_unlabelled += int(unlabelled(labels).sum())
+                self.labels.update(each_once(text_of, labels.tolist()))
+        self._label_gaps = label_gaps(self.reading.dialect, self.labels)
         month_first = months_come_first(self.reports)
         for report in self.reports:
             report.month_first = month_first
@@ -146,7 +150,7 @@ class TableFile:
         rule = self.reading.held_out
         source = self.source
         group = self._layout.group
-        for _, cells, raws, y in self._parts(with_cells=rule is not None):
+        for _, cells, raws, labels in self._parts(with_cells=rule is not None):
             columns = [
                 report.values(raw)
                 for report, raw in zip(self.reports, raws, strict=False)
@@ -157,9 +161,6 @@ class TableFile:
             test = None
             if rule is not None:
                 test = rule.mask(keys_of(source, cells, group))
-            labels = None
-            if y is not None:
-                labels = mapped(y, self.reading.dialect.label_map)
             ids = None
             if group is not None:
                 ids = cells[group]
@@ -167,7 +168,7 @@ class TableFile:
                 ids = source.labels(ids)
             batch = RowBatch(columns, labels, ids, test)
             if labelled and labels is not None:
-                is_missing = unlabelled(labels)
+                is_missing = unlabelled(labels, self._label_gaps)
                 if is_missing.any():
                     batch = batch.rows(~is_missing)
             yield batch
@@ -177,6 +178,17 @@ class TableFile:
         return places(
             self.name, [*map(as_name, self.columns)], names, expected, announced=True
         )
+
+    @property
+    def n_unlabelled(self) -> int:
+        """Rows whose label is missing."""
+        return self.labels.total() - sum(self.classes.values())
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """Rows with each label that is none that is missing."""
+        has = self._label_gaps.has
+        return {text: n for text, n in self.labels.items() if text and not has(text)}
 
     @property
     def needs_table(self) -> bool:
@@ -229,12 +241,12 @@ class TableFile:
             for cell in report.gap_values - {None}
         )
 
-    def check(self) -> None:
+    def check(self, needs_labels: bool = True) -> None:
         """Refuse a file with rows or columns that are no samples."""
-        for error, _ in self.faults():
+        for error, _ in self.faults(needs_labels):
             raise error
 
-    def faults(self) -> Iterator[tuple[DataError, str]]:
+    def faults(self, needs_labels: bool = True) -> Iterator[tuple[DataError, str]]:
         """Errors about rows or columns that are no samples.
 
         With each is a node setting that mends it. Notes of the errors have numbers.
@@ -246,7 +258,7 @@ class TableFile:
                 "rows with more or fewer",
             )
             yield with_rows(error, f"{self.n_broken} rows"), "separator=..."
-        if self.n_rows and self.n_unlabelled == self.n_rows:
+        if needs_labels and self.n_rows and self.n_unlabelled == self.n_rows:
             yield (
                 DataError(self.name, "a label in some rows", "none in any"),
                 "label=...",
