@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_verbs, console
+from flwr_flynn.app import cli_verbs, console, model_facts
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, FlyNNError, clean, full_text
 
@@ -160,7 +160,7 @@ _VERBS = {
         "run a federation of files in this process",
         ["files", "--label", "--by", "--out", "--set", "--gap-text", "--write-sites"],
     ),
-    "show": (cli_verbs.show, "what a model file holds, as JSON", ["model"]),
+    "show": (model_facts.show, "what a model file holds, as JSON", ["model"]),
     "predict": (
         cli_verbs.predict,
         "classify the rows, as CSV",

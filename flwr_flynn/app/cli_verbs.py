@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -33,29 +32,22 @@ from flwr_flynn.app.data.own_file import (
     reading_of,
     summary_of_file,
 )
-from flwr_flynn.app.data.source import (
-    MOST_ROWS,
-    Reading,
-    Wanted,
-    label_gaps,
-    unlabelled,
-)
+from flwr_flynn.app.data.source import MOST_ROWS, Reading, label_gaps, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.model_facts import schema_of_model
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
 from flwr_flynn.errors import ConfigError, DataError, with_names
-from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.labels import codebook, codes_in
 from flwr_flynn.federated.private_rows import (
     Dropped,
     check_columns,
     each_part,
 )
-from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.model import Model, counts_sha256
+from flwr_flynn.model.model import Model
 from flwr_flynn.tables.cells import each_once, missing
-from flwr_flynn.tables.column_encoding import Column, is_nameable, level_codes
+from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
@@ -170,10 +162,7 @@ def check(options: Namespace) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    features: Wanted = ()
-    if schema.is_named:
-        features = rest
-    file = opened(path, replace(reading, features=features, schema=rest))
+    file = opened(path, replace(reading, schema=rest))
     if not schema.is_named and len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     tables = (_counts_of(read_columns(rest, table)) for table, *_ in file.tables())
@@ -328,94 +317,6 @@ def _print_table(rows: list[list[str]]) -> None:
         console.say("  ".join(padded).rstrip())
 
 
-_MOST_BYTES = 2**30
-
-
-def show(options: Namespace) -> int:
-    """Print the contents of a model file, as JSON.
-
-    Of a federation's file the members are among them.
-    """
-    with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
-        facts = facts_of(model)
-    if isinstance(extra, dict) and "members" in extra:
-        facts["parties"] = roster_rows(Federation.load(options.model))
-    facts["file sha256"] = hashlib.sha256(Path(options.model).read_bytes()).hexdigest()
-    console.say(*json.dumps(facts, indent=1).split("\n"))
-    return 0
-
-
-def facts_of(model: Model) -> dict[str, Any]:
-    """Contents of a model, as values for JSON."""
-    names = ("hash_dim", "row_nnz", "hash_nnz")
-    members = [
-        {name: getattr(member.spec, name) for name in names}
-        | asdict(member.scoring)
-        | {"weight": member.weight}
-        for member in model.members
-    ]
-    gram_rows = None
-    if model.gram is not None:
-        gram_rows = sum(spec.hash_dim for spec in model.gram.specs)
-    return {
-        "classes": _class_facts(model),
-        "features": model.members[0].spec.n_features,
-        "columns": _column_facts(model),
-        "members": members,
-        "gram rows": gram_rows,
-        "guarantee": model.guarantee,
-        "model sha256": model.sha256(),
-        "counts sha256": counts_sha256(model.members),
-    }
-
-
-def _class_facts(model: Model) -> list[dict[str, object]]:
-    """Classes of a model with priors, and numbers of samples, None beside noise."""
-    counts = model.members[0].counts
-    n_classes = len(model.classes)
-    sizes: list[int | None] = [None] * n_classes
-    if not counts.noise:
-        sizes = [*map(int, counts.n_per_class)]
-    if model.prior is None:
-        prior = np.full(n_classes, 1 / n_classes)
-    else:
-        prior = np.exp(model.prior)
-    rows = zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
-    return [{"class": label, "samples": n, "prior": p} for label, n, p in rows]
-
-
-def _column_facts(model: Model) -> list[dict[str, Any]] | None:
-    """Columns of a model, those of numbers with their range; None without names."""
-    columns: list[dict[str, Any]] = [{"name": name} for name in _names_of(model)]
-    if model.schema is not None:
-        columns = [
-            {"name": column.name, "kind": column.kind, **column.to_dict()}
-            for column in model.schema.columns
-        ]
-    if not columns:
-        return None
-    edges_of_members = [
-        member.spec.edges for member in model.members if member.spec.edges is not None
-    ]
-    if not edges_of_members:
-        return columns
-    edges = edges_of_members[0]
-    index = 0
-    for facts, column in zip(columns, _schema_of(model).columns, strict=True):
-        if column.kind != "category":
-            facts["edges"] = [edges[index][0], edges[index][-1]]
-        index += column.width
-    return columns
-
-
-def _names_of(model: Model) -> tuple[str, ...]:
-    """Names of a model without a schema; none where it has one."""
-    names = model.feature_names
-    if names is None or isinstance(names, Schema):
-        return ()
-    return tuple(map(str, names))
-
-
 def predict(options: Namespace) -> int:
     """Print class, probabilities and novelty of every row of a file, as CSV.
 
@@ -487,7 +388,7 @@ def _opened_for(model: FlyNNClassifier, path: Path, reading: Reading) -> TableFi
 
     Settings may name columns that it does not have.
     """
-    schema = _schema_of(model.model_)
+    schema = schema_of_model(model.model_)
     reading = replace(reading, schema=schema, is_strict=False)
     file = opened(existing(path), reading)
     if not schema.is_named and len(file.reports) != len(schema.columns):
@@ -502,24 +403,13 @@ def _opened_for(model: FlyNNClassifier, path: Path, reading: Reading) -> TableFi
     return file
 
 
-def _schema_of(model: Model) -> Schema:
-    """The schema of a model; of numbers where it has names alone, or nothing."""
-    if model.schema is not None:
-        return model.schema
-    names = [*map(as_name, _names_of(model))]
-    if not all(map(is_nameable, names)) or len({*names}) < len(names):
-        names = []  # then columns have positions
-    columns = names or map(str, range(model.members[0].spec.n_features))
-    return Schema([Column(name, "number", gaps=False) for name in columns], bool(names))
-
-
 def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any, Mask]]:
     """The rows of a file as the model takes them, their labels, and a mask of those
     without any value, some at a time.
 
     Labels are an array, or None in a file without a column of labels.
     """
-    schema = _schema_of(model)
+    schema = schema_of_model(model)
     for batch in file.batches(labelled=False):
         if len(batch.columns[0]):
             X: Table | Floats = file.table(batch.columns)

@@ -33,7 +33,7 @@ class NodeConfig(SiteSettings):
     foreign = frozenset({"partition-id", "num-partitions"})
 
     data_path: str = setting(
-        "", "the party's own `.csv`, `.parquet` or `.npz` file", required=True
+        "", "the party's own CSV, Parquet or NPZ file", required=True
     )
     site: str = setting(
         "", "a TOML file of settings about the data file, which come after these"

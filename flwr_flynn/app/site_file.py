@@ -154,6 +154,8 @@ class SiteSettings(Settings):
     def check(self) -> None:
         super().check()
         self.dialect()
+        for name in _LISTS:
+            self.names(name)
 
     def dialect(self) -> Dialect:
         """Names, labels, cells and form of the file, as far as the settings give it."""

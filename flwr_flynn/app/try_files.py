@@ -98,7 +98,7 @@ def run_files(
         if by:
             parts, dialect = _split(paths, by, node, Path(folder))
             # Each part is read as the whole file was.
-            node = dialect | node
+            node = dialect | node | {"rename": ""}
         sites = [
             Site(path, {"data-path": str(path), "party-id": name, **node})
             for name, path in _named(parts)
@@ -279,8 +279,7 @@ def _split(
         name = re.sub(r"[^\w .+-]", "_", text)[:60]
         part = folder / str(index) / f"{name}.csv"
         part.parent.mkdir()
-        header = file.source.key_names or ()
-        lines = ([*row[:at], *row[at + 1 :]] for row in (header, *rows))
+        lines = ([*row[:at], *row[at + 1 :]] for row in (file.columns, *rows))
         with part.open("w", encoding=codec(dialect.encoding), newline="") as stream:
             csv.writer(stream, delimiter=dialect.separator).writerows(lines)
         paths_of_parts.append(part)

@@ -64,11 +64,10 @@ _BINARY = {
 }
 
 
-_UNPACKED = 2**28
+_UNPACKED = 2**26
 _PACKING = 200
-_LONGEST_TEXT = 2**22
-"""Bytes of an unpacked file, or times its packed size, and characters of a line of it,
-at most: a small file may be one of terabytes."""
+"""Bytes of an unpacked file, or times its packed size, at most: a small file may be one
+of terabytes, in one line."""
 
 
 class _Unpacked(io.RawIOBase):
@@ -107,19 +106,8 @@ def _rows_of(path: Path, dialect: Dialect) -> Iterator[Iterator[list[str]]]:
     with io.TextIOWrapper(
         _bytes_of(path), encoding=codec(dialect.encoding), newline=""
     ) as stream:
-        lines: Iterator[str] = stream
-        if path.suffix.lower() == ".gz":
-            lines = _short_lines(path, stream)
-        rows = filter(None, csv.reader(lines, delimiter=dialect.separator))
+        rows = filter(None, csv.reader(stream, delimiter=dialect.separator))
         yield islice(rows, dialect.above, None)
-
-
-def _short_lines(path: Path, stream: IO[str]) -> Iterator[str]:
-    for line in iter(partial(stream.readline, _LONGEST_TEXT), ""):
-        if len(line) == _LONGEST_TEXT:
-            expected = f"lines of less than {_LONGEST_TEXT} characters"
-            raise DataError(path.name, expected, "a longer one")
-        yield line
 
 
 def header_of(path: Path, dialect: Dialect) -> list[str]:

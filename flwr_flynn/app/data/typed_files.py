@@ -78,8 +78,9 @@ class ArrayColumns(Source):
             rest = replace(reading, label=None, group="", ignore=ignore)
             layout = rest.layout(self.name, self.columns)
             return layout._replace(label=label, group=group)
-        if reading.ignore:
-            expected = "an array 'feature_names', which names the columns to ignore"
+        dialect = reading.dialect
+        if reading.ignore or dialect.convert or dialect.synonyms:
+            expected = "an array 'feature_names', which names columns of settings"
             raise DataError(self.name, expected, "none")
         features = reading.features
         if isinstance(features, Schema):
