@@ -166,8 +166,8 @@ class CellReader:
         for cell in cells:
             if type(cell) is str:
                 # Most words are behind the digits, and to have them refused takes
-                # longer. Python allows _ between digits.
-                if not "" < cell < ":" or "_" in cell:
+                # longer. Python allows _ between digits, and 1E3 is a code.
+                if not "" < cell < ":" or "_" in cell or "E" in cell or "e" in cell:
                     cell = "nan"
                 elif other_mark in cell:
                     cell = pointed(cell, decimal)

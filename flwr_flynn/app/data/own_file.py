@@ -143,6 +143,8 @@ def opened_own(
         schema,
         rule,
         node.names("ignore"),
+        node.names("keep"),
+        node.names("accept"),
     )
     file = opened(path, asked)
     file.label_map = node.labels()
@@ -179,7 +181,8 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     ids = None
     if groups is not None:
         ids = id_keys(groups[~test])
-    return Samples(X[~test], labels[~test], X[test], labels[test], names, ids)
+    sides = (X[~test], labels[~test], X[test], labels[test])
+    return Samples(*sides, names, ids, file.reading.keep, file.units)
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
@@ -404,7 +407,7 @@ def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
     Rows that are held out are not counted. With a column of ids, levels and gaps need
     `least` different ids too.
     """
-    counter = TableCounter(least)
+    counter = TableCounter(least, file.reading.keep)
     in_batches = file.batches() if is_large(file) else [file.in_one()]
     for batch in in_batches:
         if batch.test is not None:
@@ -412,5 +415,5 @@ def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
         ids = None
         if batch.groups is not None:
             ids = id_keys(batch.groups)
-        counter.add(file.table(batch.columns), ids)
+        counter.add(file.table(batch.columns), ids, batch.labels)
     return counter.summary()

@@ -224,6 +224,8 @@ class Reading:
         The rule by which rows are held out: by `group`, if it is given.
     ignore : sequence of str
         Columns that are no features.
+    keep, accept : sequence of str
+        Columns that are no ids or names, and those whose remarks are accepted.
     """
 
     label: str | None = ""
@@ -233,6 +235,8 @@ class Reading:
     schema: Schema | None = None
     held_out: HeldOut | None = None
     ignore: Sequence[str] = ()
+    keep: Sequence[str] = ()
+    accept: Sequence[str] = ()
 
     def layout(self, name: str, columns: Sequence[str]) -> FileColumns:
         """The layout of a file's columns.
