@@ -181,7 +181,7 @@ class View:
         least = self.options.min_examples
         if isinstance(X, TableSummary):
             return X.floored(least)
-        return TableSummary.of(X, least, samples.ids)
+        return TableSummary.of(X, least, samples.ids, samples.y, samples.keep)
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy."""

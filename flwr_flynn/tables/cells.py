@@ -315,11 +315,8 @@ def _moment(value: Any) -> Any:
     return item
 
 
-_NUMERAL = {
-    mark: re.compile(rf"[-+]?[0-9]+(?:[{mark}][0-9]*)?(?:[eE][-+]?[0-9]+)?")
-    for mark in ".,"
-}
-_PLAIN = {mark: re.compile(f"[-+0-9eE{mark}\n]+") for mark in ".,"}
+_NUMERAL = {mark: re.compile(rf"[-+]?[0-9]+(?:[{mark}][0-9]*)?") for mark in ".,"}
+_PLAIN = {mark: re.compile(f"[-+0-9{mark}\n]+") for mark in ".,"}
 """Plain numerals, and their characters below each other, by the mark of decimals."""
 
 # `item` of extended precision is the value itself, and of durations a plain integer.

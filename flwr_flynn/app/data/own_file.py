@@ -154,6 +154,8 @@ def reading_of(node: NodeConfig) -> Reading:
         node.held_out_key,
         dialect=node.dialect(),
         ignore=node.names("ignore"),
+        keep=node.names("keep"),
+        accept=node.names("accept"),
     )
 
 
@@ -206,7 +208,8 @@ def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     ids = None
     if groups is not None:
         ids = id_keys(groups[~test])
-    return Samples(X[~test], labels[~test], X[test], labels[test], names, ids)
+    sides = (X[~test], labels[~test], X[test], labels[test])
+    return Samples(*sides, names, ids, file.reading.keep, file.units)
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
@@ -417,7 +420,7 @@ def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
     Rows that are held out are not counted. With a column of ids, levels and gaps need
     `least` different ids too.
     """
-    counter = TableCounter(least)
+    counter = TableCounter(least, file.reading.keep)
     in_batches = file.batches() if is_large(file) else [file.in_one()]
     for batch in in_batches:
         if batch.test is not None:
@@ -425,5 +428,5 @@ def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
         ids = None
         if batch.groups is not None:
             ids = id_keys(batch.groups)
-        counter.add(file.table(batch.columns), ids)
+        counter.add(file.table(batch.columns), ids, batch.labels)
     return counter.summary()

@@ -314,6 +314,8 @@ class Reading:
         Columns that are no features.
     is_strict : bool, default=True
         False lets settings name columns that are not there.
+    keep, accept : sequence of str
+        Columns that are no ids or names, and those whose remarks are accepted.
     """
 
     label: str | None = ""
@@ -324,6 +326,8 @@ class Reading:
     held_out: HeldOut | None = None
     ignore: Sequence[str] = ()
     is_strict: bool = True
+    keep: Sequence[str] = ()
+    accept: Sequence[str] = ()
 
     def renames(self, columns: Sequence[str]) -> Mapping[str, str]:
         """New names of columns, by their names in the file."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -299,6 +299,16 @@ class TableFile:
             return with_names(error, [self.names[index] for index in n_rows])
         return error
 
+    @property
+    def units(self) -> dict[str, Mapping[str, int]]:
+        """Rows of the features with each unit; none of those accepted as they are."""
+        accepted = {*map(as_name, self.reading.accept)}
+        units: dict[str, Mapping[str, int]] = {name: {} for name in accepted}
+        for name, report in zip(self.all_names, self.reports, strict=True):
+            if report.numerals.units and name not in accepted:
+                units[name] = report.numerals.rows_by_unit
+        return units
+
     def table(self, columns: Sequence[Array]) -> Table:
         """Values of the features as a table."""
         values = [
@@ -307,7 +317,7 @@ class TableFile:
             else column
             for column in columns
         ]
-        return Table(self.all_names, values, self.is_named)
+        return Table(self.all_names, values, self.is_named, self.units)
 
     def tables(self) -> Iterator[tuple[Table, Array | None, Mask | None]]:
         """The rows as tables, some at a time, with labels and mask of those held out."""

@@ -40,6 +40,13 @@ from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.column_summary import MOST_ROWS
 from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.remarks import (
+    Remark,
+    briefly,
+    compared,
+    of_table,
+    raise_stops,
+)
 from flwr_flynn.tables.schema import LEARNED_LEVELS
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.table_summary import TableSummary
@@ -64,8 +71,8 @@ class SchemaRequest(Request[TableSummary]):
 
     phase = "schema"
     sentence = (
-        "Columns, and texts of min-examples rows: also a name in the rows of "
-        "one person, unless held-out-key."
+        "Columns; of min-examples rows texts, units, values far outside: also of one "
+        "person, unless held-out-key."
     )
 
     entries = _ENTRIES
@@ -124,7 +131,7 @@ class SchemaTally(AnnouncedTally[TableSummary]):
             for name, column in statistic.columns.items()
             if 2 * (column.n_rows - column.gaps) >= statistic.n_rows
         )
-        return Facts(result=held)
+        return Facts(result=(held, briefly(statistic)))
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,8 @@ class LearnedSchema:
     """Reasons of columns that are not in the schema, by name."""
     held: dict[str, frozenset[str]]
     """Forms of names of columns that a party has for half of its rows, by cid."""
+    remarks: list[Remark]
+    """What was noticed about the columns, and between the parties."""
 
 
 def _ask(state: RunState, context: Context) -> SchemaTally:
@@ -156,6 +165,11 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         require_samples(batch.total.n_rows, len(batch.passed), options.min_parties)
     left_out: dict[str, str] = {}
     run = state.run_spec
+    remarks = compared(
+        {context.names.get(cid, cid): part[1] for cid, part in batch.parts.items()}
+    )
+    raise_stops(remarks)
+    remarks += of_table(batch.total)
     if batch.total.n_rows:
         schema, left_out = schema_of(batch.total, options.ignore, options.keep)
         assert options.plan is not None  # as the options require
@@ -165,7 +179,8 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         if schema.is_named or not schema.is_plain:
             names = schema
         run = replace(run, specs=options.counted_specs(specs), feature_names=names)
-    result = LearnedSchema(left_out, batch.parts)
+    held = {cid: part[0] for cid, part in batch.parts.items()}
+    result = LearnedSchema(left_out, held, remarks)
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 
