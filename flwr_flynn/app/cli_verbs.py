@@ -63,7 +63,8 @@ def node_settings(options: Namespace) -> dict[str, object]:
     given = dict[str, object]()
     for row in NodeConfig.rows():
         setting = getattr(options, row.name, "")
-        if setting != "":
+        # A list is an option of a verb that has the name.
+        if setting != "" and not isinstance(setting, list):
             given[row.key] = setting
     if options.gap_text:
         given["gap-texts"] = json.dumps(options.gap_text)
@@ -171,7 +172,7 @@ def check(options: Namespace) -> int:
     counts[:, 1] += n_texts
     lines = _column_lines(rest, counts)
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
-    _print_table([_CHECK_TITLES, *lines])
+    print_table([_CHECK_TITLES, *lines])
     console.say("", file.described())
     n_unknown = 0
     if label:
@@ -224,7 +225,7 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
             if not isinstance(part, Dropped):
                 total += part
     n_fitting, n_known = total[0, :2].tolist()
-    _print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
+    print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
     console.say("", f"{rows.n_rows} rows: {n_known} have a class, {n_fitting} fit")
     return int(n_fitting < rows.n_rows)
 
@@ -301,7 +302,8 @@ def _labels(file: TableFile) -> Iterator[Array]:
     return (batch.labels for batch in file.batches() if batch.labels is not None)
 
 
-def _print_table(rows: list[list[str]]) -> None:
+def print_table(rows: list[list[str]]) -> None:
+    """Print rows of texts, those of each column as wide as the widest."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
         padded = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
@@ -532,7 +534,7 @@ def score(options: Namespace) -> int:
             "flagged rightly": int((flagged & positive).sum()),
             "missed": int((positive & ~flagged).sum()),
         }
-    _print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
+    print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
     lines = [f"{name},{figure}\n" for name, figure in figures.items()]
     with writing(out) as stream:
         stream.write("".join(["figure,value\n", *lines]).encode())

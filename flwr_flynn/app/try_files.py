@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -29,16 +30,16 @@ from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.cli_verbs import MOST_CLASSES, print_table
 from flwr_flynn.app.console import say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
     columns_of,
+    counter_of_file,
     existing,
     opened_own,
-    summary_of_file,
 )
 from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
@@ -48,12 +49,13 @@ from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import PLAIN_INTEGER
 from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest, of_table
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
-from flwr_flynn.tables.texts import as_name
+from flwr_flynn.tables.table_summary import TableCounter
+from flwr_flynn.tables.texts import as_name, is_beside
 
 _MOST_PARTS = 1000
-_MANY_LEVELS = 20
 _Given = dict[str, Any]
 """Settings by their keys, as they are typed."""
 
@@ -259,6 +261,23 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
     return rows_of
 
 
+def _renames(site: Site, wanted: Sequence[str] | Schema | None) -> str:
+    """The setting that mends missing columns: names of the file for those wanted."""
+    names = wanted.names if isinstance(wanted, Schema) else (wanted or ())
+    own = site.file.all_names if site.file is not None else ()
+    missing = [
+        name
+        for name, index in zip(names, by_name(own, names), strict=True)
+        if index is None and not is_beside(name, names)
+    ]
+    there = [name for name in own if by_name(names, [name]) == [None]]
+    near = nearest(missing, there, {})
+    if not near:
+        return "schema=FILE"
+    pairs = ",".join(f"{own}={name}" for name, own in sorted(near.items()))
+    return f":rename={pairs}"
+
+
 # ---- faults before anything is counted
 
 
@@ -271,7 +290,8 @@ class Site:
         self.name = f"{raw['party-id']}{path.suffix}"
         self.faults = list[str]()
         self.columns = list[str]()
-        self.labels = set[str]()
+        self.labels = Counter[str]()
+        self.counter: TableCounter | None = None
         self.file: TableFile | None = None
         self.is_sound = False  # the file by itself
 
@@ -332,11 +352,18 @@ class Site:
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
-        self.labels = {
-            _plain(label)
-            for batch in file.batches()
-            for label in batch.labels.tolist()  # type: ignore[union-attr]
-        }
+        for batch in file.batches():
+            if batch.labels is not None:
+                self.labels.update(map(_plain, batch.labels.tolist()))
+        rows = [f"{label} {n}" for label, n in sorted(self.labels.items())]
+        say(f"{self.name}: rows of each class: {listed(rows)}")
+        if self.is_sound:
+            self.counter = counter_of_file(file, self.node.min_examples)
+            table = self.counter.everything
+            remarks = of_table(table)
+            print_table(lines_of(table, remarks))
+            for remark in remarks[:MOST]:
+                say(f"NOTICED: {self.name}: {remark.text(self.raw['party-id'])}")
 
     def _note_label(self, label: str, own: list[str]) -> None:
         """Note that the label column is missing; `own` are columns of no other file."""
@@ -379,11 +406,13 @@ def _inspected(
     schema = own_schema(config)
     together = Site(Path(), {"party-id": "all files"})
     with together.noting():
-        _compare_columns(sites, config, schema)
+        _compare_columns(sites, config, schema, together)
     classes: Sequence[str | int] = config.class_list()
     if schema is not None and not classes:
         classes = schema.classes
     _compare_labels(sites, {*map(_plain, classes)}, is_split)
+    if not classes:
+        _compare_sizes(sites)
     ready = [site for site in sites if not site.faults]
     with together.noting():
         labels = sorted(set[str]().union(*(site.labels for site in ready)))
@@ -417,7 +446,7 @@ def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) ->
             labels = [other.labels for other in sites if other is not site]
             others = set[str]().union(*labels)
             where = "those of the other files"
-        odd = sorted(site.labels - others)
+        odd = sorted({*site.labels} - others)
         if not others or not odd:
             continue
         fault = (
@@ -432,8 +461,22 @@ def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) ->
             say(f"{site.name}: note: {fault}")
 
 
+def _compare_sizes(sites: Sequence[Site]) -> None:
+    """Note classes that one row of all files has, such as a row of totals."""
+    rows = sum((site.labels for site in sites), Counter[str]())
+    for site in sites:
+        if site.file is None:
+            continue
+        odd = [label for label in sorted(site.labels) if rows[label] == 1]
+        label = as_name(site.node.label or "label")
+        if odd and len(rows) > 2 and label not in site.node.names("accept"):
+            pairs = ",".join(f"{one[:60]}=..." for one in odd[:20])
+            mends = f":label-map={pairs} or --set {site.raw['party-id']}:accept={label}"
+            site.note(f"one row alone has the label {_quoted(odd)}", mends)
+
+
 def _compare_columns(
-    sites: Sequence[Site], config: RunConfig, schema: Schema | None
+    sites: Sequence[Site], config: RunConfig, schema: Schema | None, together: Site
 ) -> None:
     """Note the faults of each file beside the columns of the run.
 
@@ -441,34 +484,29 @@ def _compare_columns(
     """
     features = config.names("feature_names")
     if schema is None and not features:
-        sound = [
-            (site.file, site.node)
-            for site in sites
-            if site.file is not None and not site.faults
-        ]
+        sound = [site for site in sites if site.counter is not None and not site.faults]
         if config.n_features or not sound:
             return
-        total = reduce(
-            add, (summary_of_file(file, node.min_examples) for file, node in sound)
-        )
+        tables = {site.raw["party-id"]: site.counter.summary() for site in sound}  # type: ignore[union-attr]
+        remarks = compared(tables)
+        for remark in remarks[:MOST]:
+            if not remark.stops:
+                say(f"NOTICED: {remark.text()}")
+        for remark in remarks:
+            if remark.stops:
+                together.note(remark.text())
+        total = reduce(add, tables.values())
         schema, left_out = schema_of(
             total, config.names("ignore"), config.names("keep")
         )
         for name, reason in left_out.items():
             say(f"column {name[:60]!r} is left out: {reason}")
-        for column in schema.columns:
-            # They may be names of patients who came several times.
-            if len(column.levels) > _MANY_LEVELS:
-                say(
-                    f"column {column.name[:60]!r} tells {len(column.levels)} texts, "
-                    "unless --set ignore=... names it"
-                )
         if not schema.is_named:
             schema = None
     for site in sites:
         if site.file is None:
             continue
-        with site.noting("schema=FILE"):
+        with site.noting(_renames(site, features or schema)):
             file = opened_own(site.node, features, schema)
             if site.is_sound:
                 for error, key in file.faults():

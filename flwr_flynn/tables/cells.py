@@ -167,7 +167,7 @@ class CellReader:
             if type(cell) is str:
                 # Most words are behind the digits, and to have them refused takes
                 # longer. Python allows _ between digits, and 1E3 is a code.
-                if not "" < cell < ":" or "_" in cell or "E" in cell or "e" in cell:
+                if not "" < cell < ":" or "_" in cell or "E" in cell or "0e" in cell:
                     cell = "nan"
                 elif other_mark in cell:
                     cell = pointed(cell, decimal)

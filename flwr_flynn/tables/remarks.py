@@ -25,6 +25,8 @@ from flwr_flynn.tables.texts import is_beside
 MOST = 200
 """Remarks that are listed."""
 
+_MOST_LINES = 60  # columns that are shown
+
 _NEARLY_ALL = 0.8  # rows of a site whose levels no other site has
 
 
@@ -43,6 +45,8 @@ class Remark:
         Names of the parties that it is about; () for the one that is looked at.
     stops : bool
         True where going on would be worthless.
+    n_rows : int
+        Rows that it is about, 0 for all.
     """
 
     column: str
@@ -50,6 +54,7 @@ class Remark:
     settings: Sequence[str] = ()
     parties: Sequence[str] = ()
     stops: bool = False
+    n_rows: int = 0
 
     def mends(self, party: str = "PARTY") -> list[str]:
         """The settings, of the party or parties that it is about."""
@@ -63,8 +68,10 @@ class Remark:
     def text(self, party: str = "PARTY") -> str:
         """The remark in a line, with its settings as they are typed."""
         line = f"column {self.column[:60]!r}: {self.what}"
+        if self.n_rows:
+            line += f", in {self.n_rows} rows"
         if self.parties:
-            line += f" ({listed(self.parties)})"
+            line += f" ({listed([*self.parties])})"
         mends = [f"--set {quoted(mend)}" for mend in self.mends(party)]
         if mends:
             line += f"; {' or '.join(mends)}"
@@ -75,6 +82,7 @@ class Remark:
         return {
             "column": self.column,
             "what": self.what,
+            "rows": self.n_rows,
             "settings": self.mends(),
             "parties": [*self.parties],
         }
@@ -117,10 +125,33 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
             settings.insert(0, f":held-out-key={name}")
         yield Remark(name, f"{PERSONAL[kind]}: left out", settings)
     if summary.codes:
-        rows = [f"{code} in {n} rows" for code, n in summary.codes.items()]
-        text = f"a value far outside all others, such as a missing one: {listed(rows)}"
-        gaps = ",".join(summary.codes)
-        yield Remark(name, text, [f":gap-texts={gaps}", f":accept={own}"])
+        codes = ",".join(summary.codes)
+        text = f"{codes} is far outside all others, as codes of missing values are"
+        settings = [f":gap-texts={codes}", f":accept={own}"]
+        yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
+
+
+def lines_of(table: TableSummary, remarks: Sequence[Remark]) -> list[list[str]]:
+    """The columns of a table as lines of texts: name, kind, unit, gaps and levels.
+
+    Of very many, those with remarks.
+    """
+    columns = table.columns
+    if len(columns) > _MOST_LINES:
+        noticed = {remark.column for remark in remarks}
+        columns = {name: columns[name] for name in columns if name in noticed}
+    lines = [["column", "kind", "unit", "gaps", "levels"]]
+    for name, summary in [*columns.items()][:_MOST_LINES]:
+        n_levels = ""
+        if summary.kind == "category":
+            n_levels = str(len(summary.levels))
+        units = " ".join(filter(None, summary.units))
+        kind = summary.kind or "empty"
+        lines.append([name[:40], kind, units, str(summary.gaps), n_levels])
+    if len(table.columns) > len(lines) - 1:
+        rest = len(table.columns) - len(lines) + 1
+        lines.append([f"{rest} more columns", *[""] * 4])
+    return lines
 
 
 # ---- between parties
@@ -129,12 +160,12 @@ _PLAIN = ColumnSummary(1, {"number": 1}, units={"": 1})
 
 
 def briefly(table: TableSummary) -> TableSummary:
-    """A summary with what `compared` asks of it alone, so that many can be kept."""
+    """A summary with what remarks need of it alone, so that many can be kept."""
     columns = {}
     for name, summary in table.columns.items():
+        columns[name] = summary
         is_plain = summary.kind == "number" and [*summary.units] == [""]
-        columns[name] = replace(summary, codes={})
-        if is_plain:
+        if is_plain and not summary.codes:
             columns[name] = _PLAIN
     return replace(table, columns=columns)
 
@@ -146,6 +177,21 @@ def raise_stops(remarks: Iterable[Remark]) -> None:
         got = listed(stops)
         expected = "columns of one unit at all parties"
         raise SchemaError("columns", expected, got)
+
+
+def of_parties(tables: Mapping[str, TableSummary]) -> list[Remark]:
+    """Remarks on the tables of parties by their names, those that are alike as one."""
+    together: dict[tuple[object, ...], Remark] = {}
+    for party, table in tables.items():
+        for remark in of_table(table):
+            key = (remark.column, remark.what)
+            before = together.get(key, replace(remark, n_rows=0))
+            together[key] = replace(
+                before,
+                parties=[*before.parties, party],
+                n_rows=before.n_rows + remark.n_rows,
+            )
+    return [*compared(tables), *together.values()]
 
 
 def compared(tables: Mapping[str, TableSummary]) -> list[Remark]:
