@@ -26,11 +26,11 @@ from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
     columns_of,
+    counter_of_file,
     existing,
     label_of,
     opened,
     private_rows,
-    summary_of_file,
 )
 from flwr_flynn.app.data.source import MOST_ROWS, Dialect, Reading, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
@@ -50,9 +50,11 @@ from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
 from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.remarks import MOST, lines_of, of_table
 from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
+from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name, is_beside
 
 MOST_CLASSES = 1024
@@ -84,7 +86,8 @@ def draft(options: Namespace) -> int:
     reading = Reading(options.label, options.held_out_key, dialect=dialect_of(options))
     file = opened(existing(path), reading)
     file.check()
-    schema, left_out = schema_of(summary_of_file(file, least))
+    counter = counter_of_file(file, least)
+    schema, left_out = schema_of(counter.summary())
     labels = [*_labels(file)] or [np.zeros(0, object)]
     classes, _ = coded_labels(np.concatenate(labels), file.name)
     n_classes = len(classes)
@@ -107,6 +110,8 @@ def draft(options: Namespace) -> int:
         notes["", ""] = "\n".join(["Left out:", *reasons])
     drafted = replace(schema, label=label, classes=classes)
     console.note(file.described())
+    for line in noticed(counter):
+        console.note(f"NOTICED: {line}")
     console.say(
         "# Comments say what an entry discloses of this file. Delete what should not "
         "be told."
@@ -174,6 +179,11 @@ def check(options: Namespace) -> int:
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
     print_table([_CHECK_TITLES, *lines])
     console.say("", file.described())
+    counter = counter_of_file(opened(path, Reading(label or None, dialect=dialect)))
+    console.say("")
+    print_table(lines_of(counter.everything))
+    for line in noticed(counter):
+        console.say(f"NOTICED: {line}")
     n_unknown = 0
     if label:
         n_unknown = _n_unknown_labels(file, schema)
@@ -300,6 +310,11 @@ def _column_lines(schema: Schema, counts: Integers) -> list[list[str]]:
 def _labels(file: TableFile) -> Iterator[Array]:
     """The labels of a file, some at a time."""
     return (batch.labels for batch in file.batches() if batch.labels is not None)
+
+
+def noticed(counter: TableCounter, party: str = "PARTY") -> list[str]:
+    """What looks wrong in a file, with the settings of the party that mend it."""
+    return [remark.text(party) for remark in of_table(counter.everything)[:MOST]]
 
 
 def print_table(rows: list[list[str]]) -> None:

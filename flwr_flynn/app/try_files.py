@@ -30,7 +30,7 @@ from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES, print_table
+from flwr_flynn.app.cli_verbs import MOST_CLASSES, noticed, print_table
 from flwr_flynn.app.console import say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
@@ -49,7 +49,7 @@ from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import PLAIN_INTEGER
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest, of_table
+from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.table_summary import TableCounter
@@ -271,7 +271,7 @@ def _renames(site: Site, wanted: Sequence[str] | Schema | None) -> str:
         if index is None and not is_beside(name, names)
     ]
     there = [name for name in own if by_name(names, [name]) == [None]]
-    near = nearest(missing, there, {})
+    near = nearest(missing, there)
     if not near:
         return "schema=FILE"
     pairs = ",".join(f"{own}={name}" for name, own in sorted(near.items()))
@@ -348,7 +348,7 @@ class Site:
         n_faults = len(self.faults)
         say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
         for error, key in file.faults():
-            self.refuse(error, f":{key}=...")
+            self.refuse(error, key and f":{key}=...")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
@@ -359,11 +359,9 @@ class Site:
         say(f"{self.name}: rows of each class: {listed(rows)}")
         if self.is_sound:
             self.counter = counter_of_file(file, self.node.min_examples)
-            table = self.counter.everything
-            remarks = of_table(table)
-            print_table(lines_of(table, remarks))
-            for remark in remarks[:MOST]:
-                say(f"NOTICED: {self.name}: {remark.text(self.raw['party-id'])}")
+            print_table(lines_of(self.counter.everything))
+            for line in noticed(self.counter, self.raw["party-id"]):
+                say(f"NOTICED: {self.name}: {line}")
 
     def _note_label(self, label: str, own: list[str]) -> None:
         """Note that the label column is missing; `own` are columns of no other file."""
@@ -484,17 +482,18 @@ def _compare_columns(
     """
     features = config.names("feature_names")
     if schema is None and not features:
-        sound = [site for site in sites if site.counter is not None and not site.faults]
-        if config.n_features or not sound:
+        tables = {
+            site.raw["party-id"]: site.counter.summary()
+            for site in sites
+            if site.counter is not None
+        }
+        if config.n_features or not tables:
             return
-        tables = {site.raw["party-id"]: site.counter.summary() for site in sound}  # type: ignore[union-attr]
-        remarks = compared(tables)
-        for remark in remarks[:MOST]:
-            if not remark.stops:
-                say(f"NOTICED: {remark.text()}")
-        for remark in remarks:
+        for remark in compared(tables)[:MOST]:
             if remark.stops:
                 together.note(remark.text())
+            else:
+                say(f"NOTICED: {remark.text()}")
         total = reduce(add, tables.values())
         schema, left_out = schema_of(
             total, config.names("ignore"), config.names("keep")
@@ -510,4 +509,4 @@ def _compare_columns(
             file = opened_own(site.node, features, schema)
             if site.is_sound:
                 for error, key in file.faults():
-                    site.refuse(error, f":{key}=...")
+                    site.refuse(error, key and f":{key}=...")

@@ -104,10 +104,9 @@ def without_samples() -> Iterator[list[str]]:
 
 def _log_remarks(table: TableSummary) -> None:
     """Log the columns of a table on this machine, and what looks wrong with them."""
-    remarks = of_table(table)
-    for line in lines_of(table, remarks):
-        log.info("FlyNN: %s", "; ".join(line))
-    for remark in remarks[:MOST]:
+    for line in lines_of(table):
+        log.info("FlyNN: %s", "  ".join(line))
+    for remark in of_table(table)[:MOST]:
         log.info("FlyNN: %s", remark.text())
 
 

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
@@ -131,14 +131,14 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
         yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
 
 
-def lines_of(table: TableSummary, remarks: Sequence[Remark]) -> list[list[str]]:
+def lines_of(table: TableSummary) -> list[list[str]]:
     """The columns of a table as lines of texts: name, kind, unit, gaps and levels.
 
     Of very many, those with remarks.
     """
     columns = table.columns
     if len(columns) > _MOST_LINES:
-        noticed = {remark.column for remark in remarks}
+        noticed = {remark.column for remark in of_table(table)}
         columns = {name: columns[name] for name in columns if name in noticed}
     lines = [["column", "kind", "unit", "gaps", "levels"]]
     for name, summary in [*columns.items()][:_MOST_LINES]:
@@ -231,50 +231,60 @@ def _units(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
 
 
 def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark]:
-    """Remarks where nearly all rows of a party have levels that no other party has."""
+    """Remarks on levels that one party alone has, with those that they may mean."""
     parties = [party for party in summaries if summaries[party].levels]
     forms = {
         party: {level: forms_of_level(level)[-1] for level in summaries[party].levels}
         for party in parties
     }
     times = Counter(form for own in forms.values() for form in {*own.values()})
-    once = dict[str, list[str]]()
     numbers = [party for party in summaries if summaries[party].kind == "number"]
-    for party in numbers:
-        if parties and 2 * len(numbers) <= len(summaries):
-            others = _common(summaries, parties)
-            pairs = ",".join(f"...={level}" for level in others[:3])
+    if parties and 2 * len(numbers) <= len(summaries):
+        pairs = _paired("01", _common(summaries, parties))
+        for party in numbers:
             text = "numbers, where others have texts"
-            yield Remark(name, text, [f":synonyms={name}:{pairs}"], [party])
+            yield Remark(name, text, [_synonyms(name, pairs)], [party])
+    common = _common(summaries, parties)
+    once: dict[str, list[str]] = {}
     for party in parties:
         levels = summaries[party].levels
         odd = [level for level, form in forms[party].items() if times[form] == 1]
-        n_odd = sum(levels[level] for level in odd)
         if len(parties) < 2 or not odd:
             continue
-        if n_odd < _NEARLY_ALL * sum(levels.values()):
-            for level in odd:
-                once.setdefault(party, []).append(level)
+        n_odd = sum(levels[level] for level in odd)
+        are_all = n_odd >= _NEARLY_ALL * sum(levels.values())
+        pairs = _paired(odd, common)
+        if not are_all:
+            pairs = [pair for pair in pairs if _are_same(*pair)]
+        if not pairs:
+            once[party] = [
+                level
+                for level in odd
+                if not any(_are_same(level, other) for other in {*common} - {level})
+            ]
             continue
-        others = _common(summaries, [other for other in parties if other != party])
-        pairs = ",".join(f"{own}={other}" for own, other in _paired(odd, others))
-        text = f"levels that no other party has: {listed(_shown(odd))}"
-        yield Remark(name, text, [f":synonyms={name}:{pairs}"], [party])
-    if once and len(once) < len(parties):
-        n = sum(map(len, once.values()))
+        shown = [repr(level[:30]) for level in odd[:20]]
+        text = f"levels that no other party has: {listed(shown)}"
+        yield Remark(name, text, [_synonyms(name, pairs)], [party])
+    n = sum(map(len, once.values()))
+    if n:
         yield Remark(name, f"{n} levels at one party alone", (), [*once])
 
 
-def _shown(levels: Sequence[str]) -> list[str]:
-    return [repr(level[:30]) for level in levels[:20]]
+def _synonyms(name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    return ":synonyms=" + ",".join(f"{name}:{own}={other}" for own, other in pairs)
 
 
 def _common(
     summaries: Mapping[str, ColumnSummary], parties: Iterable[str]
 ) -> list[str]:
-    """The levels of some parties, those of most of them first."""
-    times = Counter(level for party in parties for level in summaries[party].levels)
-    return sorted(times, key=lambda level: (-times[level], level))
+    """The levels of some parties, those of most of them first, then of most rows."""
+    times = Counter[str]()
+    rows = Counter[str]()
+    for party in parties:
+        times.update([*summaries[party].levels])
+        rows.update(summaries[party].levels)
+    return sorted(times, key=lambda level: (-times[level], -rows[level], level))
 
 
 _SAME = [
@@ -289,40 +299,34 @@ _SAME = [
 ]
 
 
-def _paired(own: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
-    """Each level with the one that it probably means, "..." for none."""
+def _paired(own: Sequence[str], common: Sequence[str]) -> list[tuple[str, str]]:
+    """Each level with the one that it probably means, "..." for none.
+
+    Without those that the others probably should take.
+    """
     pairs = []
     for level in own[:20]:
-        word = level.casefold()
-        near = [
-            (max(_alike(word, other.casefold()), 0.0), other) for other in others[:50]
-        ]
-        share, best = max(near, default=(0.0, ""))
-        if share <= 0.5:
-            best = "..."
-        pairs.append((level, best))
+        others = [other for other in common[:50] if other not in own]
+        same = [other for other in common[:50] if _are_same(level, other)]
+        near = get_close_matches(level, others, 1, 0.6)
+        best = next(iter(same or near), "...")
+        if best != level:
+            pairs.append((level, best))
     return pairs
 
 
-def _alike(one: str, other: str) -> float:
-    if any(one in words and other in words for words in _SAME):
-        return 1.0
-    return SequenceMatcher(None, one, other).ratio()
+def _are_same(one: str, other: str) -> bool:
+    pair = {one.casefold(), other.casefold()}
+    return any(pair <= words for words in _SAME)
 
 
-def nearest(
-    missing: Sequence[str], there: Sequence[str], kinds: Mapping[str, str]
-) -> dict[str, str]:
-    """For each missing name the nearest one of a file, of those that no other needs.
-
-    `kinds` are those of columns of both, where they are known.
-    """
+def nearest(missing: Sequence[str], there: Sequence[str]) -> dict[str, str]:
+    """For each missing name the nearest one of a file, of those that no other needs."""
     pairs = sorted(
         (
             (-SequenceMatcher(None, form_of(name), form_of(own)).ratio(), name, own)
             for name in missing
             for own in there
-            if kinds.get(name, "") == kinds.get(own, kinds.get(name, ""))
         ),
     )
     near: dict[str, str] = {}
@@ -331,6 +335,6 @@ def nearest(
             near[name] = own
     rest = [name for name in missing if name not in near]
     left = [own for own in there if own not in near.values()]
-    if len(rest) == len(left) == 1 and kinds.get(rest[0]) == kinds.get(left[0]):
+    if len(rest) == len(left) == 1:
         near[rest[0]] = left[0]
     return near
