@@ -263,6 +263,28 @@ def _schema(schema: Report) -> Facts:
     ]
 
 
+def noticed(report: Report) -> Section:
+    """What looked wrong in the columns of the parties, with the settings that mend it."""
+    schema = report["schema"] or {}
+    remarks = schema.get("remarks", [])
+    if not remarks:
+        return Section("What was noticed", [])
+    n = schema["n_remarks"]
+    facts = [("remarks", f"{n} on {len({row['column'] for row in remarks})} columns")]
+    rows = [
+        (
+            row["column"],
+            row["what"],
+            row["rows"] or "",
+            ", ".join(row["parties"][:10]),
+            " or ".join(row["settings"][:4]),
+        )
+        for row in remarks
+    ]
+    head = ("column", "what", "rows", "parties", "setting")
+    return Section("What was noticed", facts, bounded("Remarks", head, rows, "remarks"))
+
+
 def _selected(selection: Report, members: list[Report]) -> Facts:
     if not selection["accuracies"]:
         return [("selection", "none: too few parties with samples replied")]
