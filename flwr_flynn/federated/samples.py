@@ -7,8 +7,8 @@ Where counts are private, rows are read one by one, see `private_rows`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,10 @@ class Samples:
     """Names of the columns of arrays that were read from a file with names."""
     ids: Sequence[bytes] | None = None
     """Keys of the persons of the training samples, of which several may have one."""
+    keep: Sequence[str] = ()
+    """Columns that are no ids or names, although they look so."""
+    units: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """See `Table`."""
 
     def tables(self, *, are_raw: bool = False) -> list[Any]:
         """The samples and those held out, as they are or, with `names`, as tables.
@@ -81,7 +85,7 @@ class Samples:
                 continue
             if not are_raw:
                 X = X.astype(np.float64)
-            tables[index] = Table(self.names, [*X.T])
+            tables[index] = Table(self.names, [*X.T], units=self.units)
         return tables
 
 

@@ -12,13 +12,13 @@ values of their column is its own policy.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from itertools import repeat
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -34,7 +34,6 @@ from flwr_flynn.tables.texts import (
     forms_of_level,
     number_of,
     plain_date,
-    pointed,
     quantity_of,
 )
 
@@ -200,36 +199,27 @@ class CellReader:
         """
         if self.words is not None:
             return of_gaps("number", len(cells))
-        decimal = self.decimal
-        other_mark = ","
-        if decimal == ",":
-            other_mark = "."
-        numerals = []
-        for cell in cells:
-            if type(cell) is str:
-                # Most words are behind the digits, and to have them refused takes
-                # longer. Python allows _ between digits.
-                if not "" < cell < ":" or "_" in cell:
-                    cell = "nan"
-                elif other_mark in cell:
-                    cell = pointed(cell, decimal)
-            elif type(cell) is not float:
-                cell = "nan"
-            numerals.append(cell)
-        rest = iter(numerals)
-        if decimal == ",":
-            rest = map(str.replace, rest, repeat(","), repeat("."))
-        values: list[float] = []
-        while len(values) < len(cells):
-            try:
-                values.extend(map(float, rest))
-            except (TypeError, ValueError):  # those in front of it are in the list
-                cell = cells[len(values)]
-                if type(cell) is not float:
-                    cell = math.nan
-                values.append(cell)
-        numbers = self.gaps.blanked(np.array(values, np.float64), decimal)
-        return numbers * self.factors[""]
+        decimal = self.decimal or "."
+        numbers: list[float] | None = None
+        with suppress(TypeError, ValueError):
+            joined = "\n".join(cells)
+            numerals = joined.replace(decimal, ".").split("\n")
+            is_plain = _PLAIN[decimal].fullmatch(joined) is not None
+            if is_plain and len(numerals) == len(cells):
+                numbers = [float(numeral or "nan") for numeral in numerals]
+        if numbers is None:
+            numbers = [_plain_number(cell, decimal) for cell in cells]
+        values = self.gaps.blanked(np.array(numbers, np.float64), decimal)
+        return values * self.factors[""]
+
+
+def _plain_number(cell: Any, decimal: str) -> float:
+    """The number of a cell that is one, or a plain numeral, NaN for all others."""
+    if type(cell) is float:
+        return cell
+    if type(cell) is str and _NUMERAL[decimal].fullmatch(cell):
+        return float(cell.replace(decimal, "."))
+    return math.nan
 
 
 def each_once(read: Callable[[Any], T], cells: Iterable[Any]) -> list[T]:
@@ -324,6 +314,10 @@ def _moment(value: Any) -> Any:
         return str(moment)
     return item
 
+
+_NUMERAL = {mark: re.compile(rf"[-+]?[0-9]+(?:[{mark}][0-9]*)?") for mark in ".,"}
+_PLAIN = {mark: re.compile(f"[-+0-9{mark}\n]+") for mark in ".,"}
+"""Plain numerals, and their characters below each other, by the mark of decimals."""
 
 # `item` of extended precision is the value itself, and of durations a plain integer.
 _SCALARS: dict[str, Callable[[Any], Any]] = {

@@ -6,24 +6,24 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
+from flwr_flynn.tables.code_values import missing_codes
 from flwr_flynn.tables.column_encoding import is_nameable
 from flwr_flynn.tables.personal_columns import (
     OFTEN,
     PERSONAL,
     are_ids,
+    are_names,
+    are_text_ids,
     nearly_all_differ,
 )
-from flwr_flynn.tables.table import (
-    KINDS,
-)
+from flwr_flynn.tables.table import KINDS
 from flwr_flynn.tables.texts import as_level
 
 MOST_ROWS = 2**53
+_MOST_UNITS = 10  # of a column
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,30 @@ class ColumnSummary:
     rows : mapping of str to int
         Rows of the parties at which the column is of each kind, those with gaps
         included. A column of gaps alone is of none, and one whose values nearly all
-        differ is of a kind of its own: "id" or "text".
+        differ, or look like names, is of a kind of its own, see `PERSONAL`.
     gaps : int
         Rows without a value.
     levels : mapping of str to int
         Rows with each level of a category.
+    units, codes : mapping of str to int
+        Rows with each unit, "" for none, and with each value that is far outside all
+        others.
     """
 
     n_rows: int
     rows: Mapping[str, int]
     gaps: int = 0
     levels: Mapping[str, int] = field(default_factory=dict)
+    units: Mapping[str, int] = field(default_factory=dict)
+    codes: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sizes = {"n_rows": self.n_rows, "gaps": self.gaps}
         for what, values in (
             ("rows", self.rows),
             ("levels", self.levels),
+            ("units", self.units),
+            ("codes", self.codes),
             ("sizes", sizes),
         ):
             if not isinstance(values, Mapping) or not all(
@@ -72,7 +79,7 @@ class ColumnSummary:
         # can use.
         n_bad = sum(
             not is_nameable(level) or as_level(level) != level for level in self.levels
-        )
+        ) + sum(not is_nameable(text) for text in {*self.units, *self.codes} - {""})
         if n_bad:
             raise SchemaError(
                 "summary levels", "short printable texts", f"{n_bad} others"
@@ -92,7 +99,10 @@ class ColumnSummary:
             self.n_rows + other.n_rows,
             _added(self.rows, other.rows),
             self.gaps + other.gaps,
-            _added(self.levels, other.levels),
+            *(
+                _added(getattr(self, name), getattr(other, name))
+                for name in ("levels", "units", "codes")
+            ),
         )
 
     @property
@@ -106,30 +116,54 @@ class ColumnSummary:
         return None
 
 
-def summary_of(values: Array, kind: str) -> ColumnSummary:
-    """The summary of one column of a kind, with all its levels."""
+def summary_of(
+    values: Array,
+    kind: str,
+    labels: Array | None = None,
+    units: Mapping[str, int] | None = None,
+    is_kept: bool = False,
+) -> ColumnSummary:
+    """The summary of one column of a kind, with all its levels.
+
+    `labels` are those of its rows, `units` have their rows. One that `is_kept` is of no
+    kind that may name persons.
+    """
     n = len(values)
     if kind == "category":
-        return _summary_of_texts(Counter(values.tolist()), n)
-    n_gaps = int(missing(values).sum())
+        return _summary_of_texts(Counter(values.tolist()), n, is_kept, units)
+    is_gap = missing(values)
+    n_gaps = int(is_gap.sum())
     if n_gaps == n:
         return ColumnSummary(n, {}, n)
-    if kind == "number" and are_ids(values[~np.isnan(values)]):
-        kind = "id"
-    return ColumnSummary(n, {kind: n}, n_gaps)
+    known = values[~is_gap]
+    if labels is not None:
+        labels = labels[~is_gap]
+    if kind == "number" and not is_kept and are_ids(known, labels):
+        return ColumnSummary(n, {"id": n}, n_gaps)
+    if units is None and kind == "number":
+        units = {"": n - n_gaps}
+    return ColumnSummary(n, {kind: n}, n_gaps, {}, units or {}, missing_codes(known))
 
 
-def _summary_of_texts(levels: Counter[str | None], n: int) -> ColumnSummary:
+def _summary_of_texts(
+    levels: Counter[str | None], n: int, is_kept: bool, units: Mapping[str, int] | None
+) -> ColumnSummary:
     """The summary of a column of `n` rows, with so many rows of each text, None for
     gaps.
     """
+    units = units or {}
     n_gaps = levels.pop(None, 0)
     n_texts = n - n_gaps
     if not n_texts:
         return ColumnSummary(n, {}, n)
     kind = "category"
     least = 1
-    if nearly_all_differ(levels, n_texts):
+    if not is_kept:
+        if are_names(levels):
+            return ColumnSummary(n, {"name": n}, n_gaps)
+        if are_text_ids(levels, n_texts):
+            return ColumnSummary(n, {"text": n}, n_gaps, {}, units)
+    if not is_kept and nearly_all_differ(levels, n_texts):
         kind = "text"
         least = OFTEN
     named = {
@@ -137,7 +171,7 @@ def _summary_of_texts(levels: Counter[str | None], n: int) -> ColumnSummary:
         for text, k in levels.items()
         if text is not None and k >= least and is_nameable(text)
     }
-    return ColumnSummary(n, {kind: n}, n_gaps, named)
+    return ColumnSummary(n, {kind: n}, n_gaps, named, units)
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:
@@ -151,11 +185,17 @@ def floored(summary: ColumnSummary, least: int, most: int) -> ColumnSummary:
     Numbers of rows are rounded down to multiples of the floor, so that no rest is
     exact.
     """
-    levels = {
-        level: n // least * least for level, n in summary.levels.items() if n >= least
-    }
-    n_gaps = summary.gaps // least * least
-    return replace(summary, gaps=n_gaps, levels=most_frequent(levels, most))
+    levels, units, codes = (
+        {text: n // least * least for text, n in rows.items() if n >= least}
+        for rows in (summary.levels, summary.units, summary.codes)
+    )
+    return replace(
+        summary,
+        gaps=summary.gaps // least * least,
+        levels=most_frequent(levels, most),
+        units=most_frequent(units, _MOST_UNITS),
+        codes=codes,
+    )
 
 
 def most_frequent(levels: Mapping[str, int], most: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -36,12 +36,10 @@ Raw = Array | list[Any]
 None for a missing one."""
 
 
-def int64_of(texts: Sequence[str]) -> Array | None:
-    """Int64 of texts that all are integers within 64 bits; else None."""
+def int64_of(numerals: Iterable[str]) -> Array | None:
+    """Int64 of numerals that all are integers within 64 bits; else None."""
     try:
-        if "_" in "".join(texts):
-            return None
-        return np.array([*map(int, texts)], np.int64)
+        return np.array([*map(int, numerals)], np.int64)
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -226,7 +224,7 @@ class RawColumn:
             if np.float64 not in self.types:
                 integers = int64_of(plain)
                 if integers is None:
-                    integers = int64_of([pointed(text, self.decimal) for text in plain])
+                    integers = int64_of(pointed(text, self.decimal) for text in plain)
                 self.types.add(np.float64 if integers is None else np.int64)
         if not self.decimal:
             for text in {*texts} - {None}:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from decimal import Decimal
 from numbers import Real
@@ -24,7 +24,7 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
 from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
 from flwr_flynn.tables.raw_column import RawColumn
-from flwr_flynn.tables.texts import BESIDE, as_name
+from flwr_flynn.tables.texts import BESIDE, DATE_FORMATS, as_name
 
 KINDS = ("number", "category", "date")
 
@@ -45,6 +45,8 @@ class Table:
     is_named : bool, default=True
         False if the names stand for the columns of an array, which are found by their
         positions.
+    units : mapping of str to mappings of str to int
+        Rows with each unit, "" for none; no unit of a column is compared without any.
 
     Examples
     --------
@@ -56,6 +58,7 @@ class Table:
     names: Sequence[str]
     columns: Sequence[Array]
     is_named: bool = True
+    units: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
@@ -121,9 +124,7 @@ class Table:
 
     def __getitem__(self, rows: Any) -> Table:
         """The table of some rows: a slice, indices or a mask."""
-        return Table(
-            self.names, [column[rows] for column in self.columns], self.is_named
-        )
+        return replace(self, columns=[column[rows] for column in self.columns])
 
 
 def is_frame(X: object) -> TypeGuard[Any]:
@@ -304,6 +305,9 @@ def _split(name: str, values: Array) -> dict[str, Array]:
     raw = RawColumn("category")
     texts = values.tolist()
     raw.add(texts)
+    # Of other forms no single text tells which it is.
+    if raw.form in DATE_FORMATS[:3]:
+        return {name: raw.values(texts)}
     if raw.kind != "number":
         return {}
     if raw.texts:

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
+from flwr_flynn.tables.code_values import code_texts
 from flwr_flynn.tables.column_encoding import MOST_LEVELS
 from flwr_flynn.tables.column_summary import (
     ColumnSummary,
@@ -22,7 +24,7 @@ from flwr_flynn.tables.column_summary import (
     summary_of,
 )
 from flwr_flynn.tables.schema import MOST_COLUMNS
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import Table, form_of
 from flwr_flynn.tables.texts import as_name, is_beside
 
 
@@ -51,14 +53,19 @@ class TableSummary:
 
     @classmethod
     def of(
-        cls, X: object, min_examples: int = 1, ids: Sequence[bytes] | None = None
+        cls,
+        X: object,
+        min_examples: int = 1,
+        ids: Sequence[bytes] | None = None,
+        y: Array | None = None,
+        keep: Sequence[str] = (),
     ) -> TableSummary:
         """The summary of a table, or of what `Table.of` takes, as it may be told.
 
-        `ids` are those of the rows, see `TableCounter`.
+        `ids` are those of the rows, see `TableCounter`, `y` their labels.
         """
-        counter = TableCounter(min_examples)
-        counter.add(Table.of(X, is_learned=True), ids)
+        counter = TableCounter(min_examples, keep)
+        counter.add(Table.of(X, is_learned=True), ids, y)
         return counter.summary()
 
     def floored(self, min_examples: int, most: int = MOST_LEVELS) -> TableSummary:
@@ -103,7 +110,7 @@ class TableSummary:
                 summary.n_rows,
                 dict(summary.rows),
                 summary.gaps,
-                dict(summary.levels),
+                *map(dict, (summary.levels, summary.units, summary.codes)),
             ]
             for name, summary in self.columns.items()
         ]
@@ -167,32 +174,47 @@ class TableCounter:
         Rows that gaps and levels need to be told; where rows have ids, such as those of
         patients, as many different ids as well: one person's name in many rows stays
         at home.
+    keep : sequence of str
+        Columns that are no ids or names, although they look so.
     """
 
-    def __init__(self, least: int) -> None:
+    def __init__(self, least: int, keep: Sequence[str] = ()) -> None:
         self._least = least
-        self._total = TableSummary({}, 0)
+        self._keep = {form_of(as_name(name)) for name in keep}
+        self.everything = TableSummary({}, 0)  # for its own site
         # Ids by column and level, None for gaps, at most `least` of each.
         self._holders: dict[str, dict[str | None, set[bytes]]] = {}
 
-    def add(self, table: Table, ids: Sequence[bytes] | None = None) -> None:
-        """Add the rows of a table, with their ids."""
+    def add(
+        self,
+        table: Table,
+        ids: Sequence[bytes] | None = None,
+        y: Array | None = None,
+    ) -> None:
+        """Add the rows of a table, with their ids and labels."""
         columns = {}
         for name, values, kind in zip(
             table.names, table.columns, table.kinds, strict=True
         ):
-            columns[name] = summary_of(values, kind)
+            units = table.units.get(name)
+            is_kept = form_of(name) in self._keep
+            summary = summary_of(values, kind, y, units, is_kept)
+            columns[name] = summary
             if ids is None:
                 continue
             holders = self._holders.setdefault(name, {})
             cells = values.tolist()
             if kind != "category":
-                cells = [None if gap else "" for gap in missing(values)]
+                codes = code_texts(values, summary.codes)
+                cells = [
+                    None if gap else code
+                    for gap, code in zip(missing(values), codes, strict=True)
+                ]
             for cell, key in zip(cells, ids, strict=True):
                 keys = holders.setdefault(cell, set())
                 if len(keys) < self._least:
                     keys.add(key)
-        total = self._total + TableSummary(columns, len(table), table.is_named)
+        total = self.everything + TableSummary(columns, len(table), table.is_named)
         columns = {**total.columns}
         for name, summary in columns.items():
             holders = self._holders.get(name, {})
@@ -201,24 +223,25 @@ class TableCounter:
                 columns[name] = replace(summary, levels=levels)
                 for cell in holders.keys() - levels.keys() - {None}:
                     del holders[cell]
-        self._total = replace(total, columns=columns)
+        self.everything = replace(total, columns=columns)
 
     def summary(self) -> TableSummary:
         """The summary as it may be told."""
-        columns = {**self._total.columns}
+        columns = {**self.everything.columns}
         for name, holders in self._holders.items():
             summary = columns[name]
             shared = {
                 cell for cell, keys in holders.items() if len(keys) >= self._least
             }
-            levels = {
-                level: n for level, n in summary.levels.items() if level in shared
-            }
+            levels, codes = (
+                {text: n for text, n in rows.items() if text in shared}
+                for rows in (summary.levels, summary.codes)
+            )
             gaps = 0
             if None in shared:
                 gaps = summary.gaps
             own = set[bytes]().union(*(holders[cell] for cell in holders if cell))
             if is_beside(name, columns) and len(own) < self._least:
                 gaps = summary.n_rows  # it has no text to be told
-            columns[name] = replace(summary, levels=levels, gaps=gaps)
-        return replace(self._total, columns=columns).floored(self._least)
+            columns[name] = replace(summary, levels=levels, gaps=gaps, codes=codes)
+        return replace(self.everything, columns=columns).floored(self._least)

@@ -54,6 +54,7 @@ _DECIMAL = {mark: re.compile(rf"[+-]?[0-9]+{re.escape(mark)}[0-9]+") for mark in
 _SPACED = re.compile(
     "[+-]?[0-9]{1,3}(?:[ \u00a0\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?"
 )
+_CODE = re.compile("[0-9]+E[0-9]+|0+e[0-9]+")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _PRINTED = re.compile(
@@ -146,7 +147,8 @@ def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     truth = TRUTHS.get(text[:6].lower())
     if truth is not None:
         return truth, "b"
-    if "_" in text:  # which Python allows between digits
+    # Python allows _ between digits; 1E3 may be a room as well.
+    if "_" in text or _CODE.fullmatch(text.strip()):
         return None, ""
     if not text.isascii() or "'" in text or " " in text.strip():
         text = text.replace("\u2212", "-")
@@ -362,6 +364,13 @@ class Numerals:
         if len(self.units) == 1:
             return next(iter(self.units))
         return ""
+
+    @property
+    def rows_by_unit(self) -> Mapping[str, int]:
+        """Rows with each unit, where one is taken off with those of numbers alone."""
+        if self.unit or not self.units:
+            return {self.unit: self.n_read}
+        return self.units
 
     @property
     def n_others(self) -> int:

@@ -30,6 +30,7 @@ from flwr_flynn.errors import AggregationError, DataError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.run import Run
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import HashPlan
@@ -260,7 +261,8 @@ def test_a_run_of_no_samples_has_no_model_without_names(scaling):
 def test_a_deployed_run_of_no_samples_ends_with_one_error(settings, tmp_path):
     path = written(tmp_path / "empty.csv", "before,after,label\n")
     out = tmp_path / "out"
-    grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
+    nodes = [{"data-path": str(path), "party-id": name} for name in "abc"]
+    grid = FilesGrid(nodes, Progress(print))
     settings |= {
         "classes": "no,yes",
         "min-available": 3,

@@ -20,7 +20,14 @@ import pytest
 
 from flwr_flynn.app.data.held_out import HeldOut, id_keys, row_keys
 from flwr_flynn.app.data.own_file import private_file
-from flwr_flynn.app.data.source import Dialect, Reading, mapped, objects, unlabelled
+from flwr_flynn.app.data.source import (
+    Dialect,
+    Reading,
+    label_gaps,
+    mapped,
+    objects,
+    unlabelled,
+)
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated.labels import codebook, codes_in
 from flwr_flynn.federated.private_rows import GivenRows
@@ -126,7 +133,11 @@ def figures(values: Any) -> list[list[Any]]:
     made += [_exact(numbers), fits.tolist()]
     labels = mapped(objects(values), LABEL_MAP)
     named = codebook(["yes", "no", "none", "first", "b", "2.5"])
-    return [*made, codes_in(named, labels).tolist(), unlabelled(labels).tolist()]
+    return [
+        *made,
+        codes_in(named, labels).tolist(),
+        unlabelled(labels, label_gaps(Dialect())).tolist(),
+    ]
 
 
 def _made(container: str, values: list[Any]) -> Any:

@@ -13,25 +13,31 @@ import codecs
 import csv
 import gzip
 import io
+import json
 import logging
 import re
+import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
 from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
+    LARGE,
     SEPARATORS,
     Dialect,
     Part,
     Reading,
     Source,
     decoding,
+    read_once,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
@@ -46,6 +52,8 @@ ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
 
 _HEAD = 2**22  # bytes
 _ROWS = 200
+_FEW_ROWS = 20
+_FIELDS = 2**17  # that are looked at for the decimal mark, in more than a few rows
 _BINARY = {
     b"PK\x03\x04": "a zip archive or an .xlsx file",
     b"PAR1": "a Parquet file",
@@ -119,7 +127,10 @@ class _CsvSource(Source):
 
 
 class CsvText(_CsvSource):
-    """A CSV file in a dialect, whose fields may have line breaks."""
+    """A CSV file in a dialect, whose fields may have line breaks.
+
+    It is read once. Later passes are over its columns as they were stored.
+    """
 
     dialect: Dialect
 
@@ -128,11 +139,22 @@ class CsvText(_CsvSource):
         self._path = path
         self.dialect = dialect
         self._set_columns(header_of(path, dialect))
+        self._stored: list[StoredColumns] = []  # also that of copies
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
     ) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
+        if self._stored:
+            yield from self._stored[0].parts(wanted)
+            return
+        stored = StoredColumns()
+        for part in self._read(n_rows):
+            stored.add(part)
+            yield part
+        self._stored.append(stored)
+
+    def _read(self, n_rows: int) -> Iterator[Part]:
         width = len(self.columns)
         last = [""]
         with (
@@ -152,6 +174,44 @@ class CsvText(_CsvSource):
         _check_end(self._path, last[-1])
 
 
+class StoredColumns:
+    """Columns of texts, some rows at a time.
+
+    They are in memory, and above `LARGE` bytes in a file without a name.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(LARGE)  # noqa: SIM115 - see below
+        weakref.finalize(self, self._file.close)
+        self._parts: list[tuple[int, int, list[int]]] = []
+
+    def add(self, part: Part) -> None:
+        """Store some rows."""
+        ends = [self._file.tell()]
+        for texts in part.cells(slice(None)):
+            self._file.write(json.dumps(texts).encode())
+            ends.append(self._file.tell())
+        self._parts.append((part.n, part.n_broken, ends))
+
+    def parts(self, wanted: Collection[int] | None) -> Iterator[Part]:
+        """The rows as they were added; columns that are not wanted have no values."""
+        for n, n_broken, ends in self._parts:
+            columns = [
+                self._column(start, end) if wanted is None or index in wanted else []
+                for index, (start, end) in enumerate(pairwise(ends))
+            ]
+            yield Part(n, partial(_slices, columns), n_broken)
+
+    def _column(self, start: int, end: int) -> list[str]:
+        self._file.seek(start)
+        texts: list[str] = json.loads(self._file.read(end - start))
+        return texts
+
+
+def _slices(columns: list[list[str]], part: slice) -> list[Cells]:
+    return [column[part] for column in columns]
+
+
 def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
     """The columns of some rows."""
     return [*map(list, zip(*rows, strict=True))] or [[] for _ in range(width)]
@@ -159,12 +219,35 @@ def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
 
 def opened_csv(path: Path, reading: Reading) -> TableFile:
     """A CSV file. With a schema its columns are read in the kinds of the schema."""
-    with decoding(path):
-        dialect = detected(path, reading.dialect)
-    with decoding(path, dialect.encoding):
-        file = TableFile(CsvText(path, dialect), replace(reading, dialect=dialect))
+    text = csv_text(path, reading.dialect)
+    with decoding(path, text.dialect.encoding):
+        file = TableFile(text, replace(reading, dialect=text.dialect))
     _check_header(file)
     return file
+
+
+def csv_text(path: Path, given: Dialect) -> CsvText:
+    """A CSV file in the dialect that is given, and else detected."""
+    text = copy(
+        read_once(path, _text, path, given.separator, given.decimal, given.encoding)
+    )
+    own = text.dialect
+    text.dialect = replace(
+        given,
+        separator=own.separator,
+        decimal=own.decimal,
+        encoding=own.encoding,
+        above=own.above,
+    )
+    return text
+
+
+def _text(path: Path, separator: str, decimal: str, encoding: str) -> CsvText:
+    given = Dialect(separator=separator, decimal=decimal, encoding=encoding)
+    with decoding(path):
+        dialect = detected(path, given)
+    with decoding(path, dialect.encoding):
+        return CsvText(path, dialect)
 
 
 def _check_header(file: TableFile) -> None:
@@ -223,10 +306,8 @@ def _check_end(path: Path, last: str) -> None:
 # ---- the dialect
 
 
-def detected(path: Path, given: Dialect | None = None) -> Dialect:
+def detected(path: Path, given: Dialect) -> Dialect:
     """The dialect of a file, with what is given and the rest from its head."""
-    if given is None:
-        given = Dialect()
     with _bytes_of(path) as stream:
         head = stream.read(_HEAD)
         is_whole = not stream.read(1)
@@ -395,6 +476,7 @@ def _decimal_of(path: Path, rows: Sequence[Sequence[str]], separator: str) -> st
     """
     proofs = Counter[str]()
     groups = 0
+    rows = rows[: max(_FEW_ROWS, _FIELDS // max(1, len(rows[0]) if rows else 1))]
     for column in zip_longest(*rows, fillvalue=""):
         fields = [field.strip() for field in column]
         has_integers = any(field.isdigit() for field in fields)

@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Integers, Mask
-from flwr_flynn.app.data.csv_file import CsvLines, CsvText, detected, opened_csv
+from flwr_flynn.app.data.csv_file import CsvLines, csv_text, opened_csv
 from flwr_flynn.app.data.held_out import HeldOut, id_keys
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
+    LARGE,
     MOST_ROWS,
     Reading,
     Source,
@@ -33,6 +34,7 @@ from flwr_flynn.app.data.source import (
     keys_of,
     mapped,
     objects,
+    read_once,
     stem,
 )
 from flwr_flynn.app.data.table_file import TableFile
@@ -133,8 +135,7 @@ def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
 def columns_of(path: Path, reading: Reading = ALL) -> list[str] | None:
     """The names of all columns of a file, None without names."""
     if ending(path) == ".csv":
-        with decoding(path):
-            source: Source = CsvText(path, detected(path, reading.dialect))
+        source: Source = csv_text(path, reading.dialect)
     else:
         source = _typed_source(path, Reading(label=None))
     if ending(path) == ".npz" and not source.columns:
@@ -153,6 +154,8 @@ def reading_of(node: NodeConfig) -> Reading:
         node.held_out_key,
         dialect=node.dialect(),
         ignore=node.names("ignore"),
+        keep=node.names("keep"),
+        accept=node.names("accept"),
     )
 
 
@@ -185,12 +188,18 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     which a schema follows. By a schema X is its numbers. `names` are those of an
     array's columns, where no others were asked for.
     """
+    path = existing(node.data_path, "node-config data-path")
     if isinstance(features, Schema):
-        return encoded_share(node, features)
+        return read_once(path, encoded_share, node, features)
+    return read_once(path, _share, node, tuple(features))
+
+
+def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     file = opened_own(node, features)
     if file.needs_table and is_large(file):
         file.check()
-        return Samples(summary_of_file(file, node.min_examples), np.zeros(0))
+        summary = summary_of_file(file, node.min_examples)
+        return Samples(summary, objects([*file.classes]))
     X, y, groups, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = None
@@ -199,7 +208,8 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     ids = None
     if groups is not None:
         ids = id_keys(groups[~test])
-    return Samples(X[~test], labels[~test], X[test], labels[test], names, ids)
+    sides = (X[~test], labels[~test], X[test], labels[test])
+    return Samples(*sides, names, ids, file.reading.keep, file.units)
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
@@ -325,10 +335,6 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
     return labels, np.array([*map(codes.__getitem__, values)], np.int64)
 
 
-LARGE = 2**28
-"""Bytes of a file's numbers above which they are in files without a name."""
-
-
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     """The samples of `own_share` as the numbers of a schema, float64 with NaN for gaps.
 
@@ -409,12 +415,17 @@ def is_large(file: TableFile) -> bool:
 
 
 def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
-    """Kinds, gaps and levels of the features, as they may be told.
+    """Kinds, gaps and levels of the features, as they may be told."""
+    return counter_of_file(file, least).summary()
+
+
+def counter_of_file(file: TableFile, least: int = 1) -> TableCounter:
+    """Kinds, gaps and levels of the features.
 
     Rows that are held out are not counted. With a column of ids, levels and gaps need
     `least` different ids too.
     """
-    counter = TableCounter(least)
+    counter = TableCounter(least, file.reading.keep)
     in_batches = file.batches() if is_large(file) else [file.in_one()]
     for batch in in_batches:
         if batch.test is not None:
@@ -422,5 +433,5 @@ def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
         ids = None
         if batch.groups is not None:
             ids = id_keys(batch.groups)
-        counter.add(file.table(batch.columns), ids)
-    return counter.summary()
+        counter.add(file.table(batch.columns), ids, batch.labels)
+    return counter

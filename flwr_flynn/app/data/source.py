@@ -10,22 +10,31 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
-from flwr_flynn.tables.cells import each_once, level_of, plain_values, text_of
+from flwr_flynn.tables.cells import (
+    Gaps,
+    each_once,
+    level_of,
+    plain,
+    plain_values,
+)
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name, form_of, places
 from flwr_flynn.tables.texts import as_name
+
+T = TypeVar("T")
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 
@@ -34,6 +43,38 @@ ENDINGS = (*_TEXTS, ".parquet", ".npz")
 
 MOST_ROWS = 2**14
 """Rows of a file that are read at a time, at most."""
+
+LARGE = 2**28
+"""Bytes of a file's numbers above which they are in files without a name."""
+
+_READ: ContextVar[dict[Any, Any] | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Keep what `read_once` makes of files until the end of the block."""
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def read_once(path: Path, make: Callable[..., T], *settings: Any) -> T:
+    """What `make` makes of a file by some settings.
+
+    Within a block of `reading_once` it is made once, unless the file has changed.
+    """
+    known = _READ.get()
+    if known is None:
+        return make(*settings)
+    state = path.stat()
+    stamp = (state.st_mtime_ns, state.st_size)
+    key = (make, settings)
+    if known.get(key, (None,))[0] != stamp:
+        known[key] = (stamp, make(*settings))
+    value: T = known[key][1]
+    return value
 
 
 def ending(path: Path) -> str:
@@ -228,17 +269,24 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     return objects(each_once(named, labels.tolist()))
 
 
-def unlabelled(labels: Array) -> Mask:
+def label_gaps(settings: CellSettings, labels: Collection[str] = ()) -> Gaps:
+    """Labels that are missing, in a column with these labels.
+
+    They are the gaps of features, but "none", which may be a class, and "-" beside "+".
+    """
+    classes = {"none"}
+    if "+" in labels:
+        classes.add("-")
+    return Gaps(settings.gaps().texts - (classes - {*settings.gap_texts}))
+
+
+def unlabelled(labels: Array, gaps: Gaps) -> Mask:
     """Mask of the labels that are missing."""
-    return np.array(each_once(_is_no_label, labels.tolist()), np.bool_)
 
+    def is_missing(label: object) -> bool:
+        return gaps.has(plain(label))
 
-def _is_no_label(label: object) -> bool:
-    return text_of(label).lower() in _NO_LABELS
-
-
-_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})
-"""Texts of missing labels, in lower case; "none" and "-" may be classes."""
+    return np.array(each_once(is_missing, labels.tolist()), np.bool_)
 
 
 @dataclass(frozen=True)
@@ -264,6 +312,8 @@ class Reading:
         Columns that are no features.
     is_strict : bool, default=True
         False lets settings name columns that are not there.
+    keep, accept : sequence of str
+        Columns that are no ids or names, and those whose remarks are accepted.
     """
 
     label: str | None = ""
@@ -274,6 +324,8 @@ class Reading:
     held_out: HeldOut | None = None
     ignore: Sequence[str] = ()
     is_strict: bool = True
+    keep: Sequence[str] = ()
+    accept: Sequence[str] = ()
 
     def renames(self, columns: Sequence[str]) -> Mapping[str, str]:
         """New names of columns, by their names in the file."""

@@ -9,7 +9,8 @@ integers are hashed exactly; every other file is a `Table`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +25,12 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     keys_of,
+    label_gaps,
     mapped,
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
-from flwr_flynn.tables.cells import Gaps, of_gaps, plain
+from flwr_flynn.tables.cells import Gaps, each_once, of_gaps, plain, text_of
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
@@ -87,7 +89,8 @@ class TableFile:
             cells = part.cells(slice(None))
             labels = None
             if layout.label is not None:
-                labels = source.labels(cells[layout.label])
+                own = source.labels(cells[layout.label])
+                labels = mapped(own, self.reading.dialect.label_map)
             features = [source.raw(index, cells[index]) for index in layout.order]
             yield part, cells, features, labels
 
@@ -100,9 +103,12 @@ class TableFile:
         )
         self.n_rows = 0
         self.n_broken = 0
-        self.n_unlabelled = 0
+        self.labels = Counter[str]()  # rows with each, "" for none
+        self.headers = list[int]()  # lines that have the header again
         first: list[str] = []
         for part, _, columns, labels in self._parts():
+            lines = self._headers_in(columns)
+            self.headers += [self.n_rows + 2 + line for line in lines]
             self.n_broken += part.n_broken
             self.n_rows += part.n
             if not first and part.n:
@@ -110,13 +116,32 @@ class TableFile:
             for report, values in zip(self.reports, columns, strict=True):
                 report.add(values)
             if labels is not None:
-                self.n_unlabelled += int(unlabelled(labels).sum())
+                self.labels.update(each_once(text_of, labels.tolist()))
+        self._label_gaps = label_gaps(self.reading.dialect, self.labels)
         month_first = months_come_first(self.reports)
         for report in self.reports:
             report.month_first = month_first
             report.is_strict = not self.names
         self._split()
         return first
+
+    def _headers_in(self, columns: Sequence[Raw]) -> list[int]:
+        """Indices of the rows in which each text is the name of its column."""
+        header = self.source.key_names or self.columns
+        names = [header[index] for index in self._layout.order]
+        texts = [
+            (name, values)
+            for name, values in zip(names, columns, strict=True)
+            if isinstance(values, list)
+        ]
+        if len(texts) < 2 or texts[0][0] not in texts[0][1]:
+            return []
+        return [
+            index
+            for index, cell in enumerate(texts[0][1])
+            if cell == texts[0][0]
+            and all(values[index] == name for name, values in texts)
+        ]
 
     def _split(self) -> None:
         """Make columns of the texts that stand in columns of numbers.
@@ -146,7 +171,7 @@ class TableFile:
         rule = self.reading.held_out
         source = self.source
         group = self._layout.group
-        for _, cells, raws, y in self._parts(with_cells=rule is not None):
+        for _, cells, raws, labels in self._parts(with_cells=rule is not None):
             columns = [
                 report.values(raw)
                 for report, raw in zip(self.reports, raws, strict=False)
@@ -157,9 +182,6 @@ class TableFile:
             test = None
             if rule is not None:
                 test = rule.mask(keys_of(source, cells, group))
-            labels = None
-            if y is not None:
-                labels = mapped(y, self.reading.dialect.label_map)
             ids = None
             if group is not None:
                 ids = cells[group]
@@ -167,7 +189,7 @@ class TableFile:
                 ids = source.labels(ids)
             batch = RowBatch(columns, labels, ids, test)
             if labelled and labels is not None:
-                is_missing = unlabelled(labels)
+                is_missing = unlabelled(labels, self._label_gaps)
                 if is_missing.any():
                     batch = batch.rows(~is_missing)
             yield batch
@@ -177,6 +199,17 @@ class TableFile:
         return places(
             self.name, [*map(as_name, self.columns)], names, expected, announced=True
         )
+
+    @property
+    def n_unlabelled(self) -> int:
+        """Rows whose label is missing."""
+        return self.labels.total() - sum(self.classes.values())
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """Rows with each label that is none that is missing."""
+        has = self._label_gaps.has
+        return {text: n for text, n in self.labels.items() if text and not has(text)}
 
     @property
     def needs_table(self) -> bool:
@@ -229,12 +262,12 @@ class TableFile:
             for cell in report.gap_values - {None}
         )
 
-    def check(self) -> None:
+    def check(self, needs_labels: bool = True) -> None:
         """Refuse a file with rows or columns that are no samples."""
-        for error, _ in self.faults():
+        for error, _ in self.faults(needs_labels):
             raise error
 
-    def faults(self) -> Iterator[tuple[DataError, str]]:
+    def faults(self, needs_labels: bool = True) -> Iterator[tuple[DataError, str]]:
         """Errors about rows or columns that are no samples.
 
         With each is a node setting that mends it. Notes of the errors have numbers.
@@ -246,7 +279,11 @@ class TableFile:
                 "rows with more or fewer",
             )
             yield with_rows(error, f"{self.n_broken} rows"), "separator=..."
-        if self.n_rows and self.n_unlabelled == self.n_rows:
+        if self.headers:
+            lines = listed([f"line {line}" for line in self.headers])
+            error = DataError(self.name, "one header", "the header again as a row")
+            yield with_rows(error, lines), ""
+        if needs_labels and self.n_rows and self.n_unlabelled == self.n_rows:
             yield (
                 DataError(self.name, "a label in some rows", "none in any"),
                 "label=...",
@@ -287,6 +324,16 @@ class TableFile:
             return with_names(error, [self.names[index] for index in n_rows])
         return error
 
+    @property
+    def units(self) -> dict[str, Mapping[str, int]]:
+        """Rows of the features with each unit; none of those accepted as they are."""
+        accepted = {*map(as_name, self.reading.accept)}
+        units: dict[str, Mapping[str, int]] = {name: {} for name in accepted}
+        for name, report in zip(self.all_names, self.reports, strict=True):
+            if report.numerals.units and name not in accepted:
+                units[name] = report.numerals.rows_by_unit
+        return units
+
     def table(self, columns: Sequence[Array]) -> Table:
         """Values of the features as a table."""
         values = [
@@ -295,7 +342,7 @@ class TableFile:
             else column
             for column in columns
         ]
-        return Table(self.all_names, values, self.is_named)
+        return Table(self.all_names, values, self.is_named, self.units)
 
     def tables(self) -> Iterator[tuple[Table, Array | None, Mask | None]]:
         """The rows as tables, some at a time, with labels and mask of those held out."""

@@ -11,16 +11,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.errors import AggregationError, PayloadError
+from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, from_json, refusing
+from flwr_flynn.federated.protocol import (
+    TRAIN,
+    Config,
+    Entry,
+    Scalar,
+    from_json,
+    key,
+    refusing,
+)
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
 from flwr_flynn.federated.roster import missing_text, require_samples
@@ -29,6 +40,12 @@ from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.column_summary import MOST_ROWS
 from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.remarks import (
+    Remark,
+    briefly,
+    of_parties,
+    raise_stops,
+)
 from flwr_flynn.tables.schema import LEARNED_LEVELS
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.table_summary import TableSummary
@@ -37,28 +54,40 @@ MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
 
 
+_ENTRIES = {"classes": Entry(str, MAX_CHARS)}
+
+
 @register
 @dataclass(frozen=True)
 class SchemaRequest(Request[TableSummary]):
-    """Ask for the summary of the party's columns, as JSON in the form of bytes."""
+    """Ask for the summary of the party's columns, as JSON in the form of bytes.
+
+    A party with labels that are none of the classes declines here, before it has told
+    anything.
+    """
+
+    classes: Sequence[Label]
 
     phase = "schema"
     sentence = (
-        "Columns, and texts of min-examples rows: also a name in the rows of "
-        "one person, unless held-out-key."
+        "Columns; of min-examples rows texts, units, values far outside: also of one "
+        "person, unless held-out-key."
     )
 
+    entries = _ENTRIES
+
     def to_config(self) -> dict[str, Scalar]:
-        return {}
+        return {key("classes"): json.dumps(self.classes)}
 
     @classmethod
     def from_config(
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> SchemaRequest:
-        return cls()
+        with refusing():
+            return cls(checked_classes(config.json("classes")))
 
     def measured(self, view: View) -> Measured[TableSummary]:
-        summary = view.table_summary()
+        summary = view.table_summary(partial(codes_of, self.classes))
         return Measured(summary, summary.n_rows)
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -101,7 +130,7 @@ class SchemaTally(AnnouncedTally[TableSummary]):
             for name, column in statistic.columns.items()
             if 2 * (column.n_rows - column.gaps) >= statistic.n_rows
         )
-        return Facts(result=held)
+        return Facts(result=(held, briefly(statistic)))
 
 
 @dataclass(frozen=True)
@@ -112,10 +141,12 @@ class LearnedSchema:
     """Reasons of columns that are not in the schema, by name."""
     held: dict[str, frozenset[str]]
     """Forms of names of columns that a party has for half of its rows, by cid."""
+    remarks: list[Remark]
+    """What was noticed about the columns, and between the parties."""
 
 
 def _ask(state: RunState, context: Context) -> SchemaTally:
-    return SchemaTally(SchemaRequest())
+    return SchemaTally(SchemaRequest(state.run_spec.classes))
 
 
 def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunState:
@@ -133,6 +164,10 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         require_samples(batch.total.n_rows, len(batch.passed), options.min_parties)
     left_out: dict[str, str] = {}
     run = state.run_spec
+    remarks = of_parties(
+        {context.names.get(cid, cid): part[1] for cid, part in batch.parts.items()}
+    )
+    raise_stops(remarks)
     if batch.total.n_rows:
         schema, left_out = schema_of(batch.total, options.ignore, options.keep)
         assert options.plan is not None  # as the options require
@@ -142,7 +177,8 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         if schema.is_named or not schema.is_plain:
             names = schema
         run = replace(run, specs=options.counted_specs(specs), feature_names=names)
-    result = LearnedSchema(left_out, batch.parts)
+    held = {cid: part[0] for cid, part in batch.parts.items()}
+    result = LearnedSchema(left_out, held, remarks)
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 

@@ -1,0 +1,340 @@
+"""Remarks on columns: what looks wrong in a table, and between tables, with the setting
+that mends it.
+
+They are functions of summaries, which a site has of all of its rows, and a server of
+what was told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher, get_close_matches
+
+from flwr_flynn._validation import listed
+from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.column_summary import ColumnSummary
+from flwr_flynn.tables.personal_columns import PERSONAL
+from flwr_flynn.tables.table import form_of
+from flwr_flynn.tables.table_summary import TableSummary
+from flwr_flynn.tables.texts import forms_of_level, is_beside
+
+MOST = 200
+"""Remarks that are listed."""
+
+_MOST_LINES = 60  # columns that are shown
+
+_NEARLY_ALL = 0.8  # rows of a site whose levels no other site has
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A thing that looks wrong.
+
+    Parameters
+    ----------
+    column : str
+    what : str
+        It has no value of a few rows.
+    settings : sequence of str
+        Each mends it; one behind a colon is of each of the parties.
+    parties : sequence of str
+        Names of the parties that it is about; () for the one that is looked at.
+    stops : bool
+        True where going on would be worthless.
+    n_rows : int
+        Rows that it is about, 0 for all.
+    """
+
+    column: str
+    what: str
+    settings: Sequence[str] = ()
+    parties: Sequence[str] = ()
+    stops: bool = False
+    n_rows: int = 0
+
+    def mends(self, party: str = "PARTY") -> list[str]:
+        """The settings, of the party or parties that it is about."""
+        names = self.parties or [party]
+        return [
+            f"{name}{setting}" if setting.startswith(":") else setting
+            for setting in self.settings
+            for name in names[: 1 + 2 * setting.startswith(":")]
+        ]
+
+    def text(self, party: str = "PARTY") -> str:
+        """The remark in a line, with its settings as they are typed."""
+        line = f"column {self.column[:60]!r}: {self.what}"
+        if self.n_rows:
+            line += f", in {self.n_rows} rows"
+        if self.parties:
+            line += f" ({listed([*self.parties])})"
+        mends = [f"--set {quoted(mend)}" for mend in self.mends(party)]
+        if mends:
+            line += f"; {' or '.join(mends)}"
+        return line
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain Python values that JSON can hold."""
+        return {
+            "column": self.column,
+            "what": self.what,
+            "rows": self.n_rows,
+            "settings": self.mends(),
+            "parties": [*self.parties],
+        }
+
+
+def quoted(text: str) -> str:
+    """A text as it is typed in a shell."""
+    if re.search(r"[^\w@%+=:,./-]", text):
+        return "'" + text.replace("'", "'\"'\"'") + "'"
+    return text
+
+
+def named(name: str) -> str:
+    """The name of a column as a setting has it, where names may have commas."""
+    if "," in name or name[:1] in '["':
+        return json.dumps([name], ensure_ascii=False)
+    return name
+
+
+def of_table(table: TableSummary) -> list[Remark]:
+    """Remarks on the columns of one table, or of several together."""
+    remarks = list[Remark]()
+    for name, summary in table.columns.items():
+        remarks += _of_column(name, summary)
+    return remarks
+
+
+def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
+    kind = summary.kind
+    own = named(name)
+    units = [unit for unit in summary.units if unit]
+    if kind != "number" and len(units) > 1:
+        at = [f"{unit} in {summary.units[unit]} rows" for unit in units]
+        text = f"numbers of several units: {listed(at)}"
+        convert = f":convert={name}:{units[1]}*..."
+        yield Remark(name, text, [convert, f"ignore={own}"])
+    elif kind in PERSONAL:
+        settings = [f":ignore={own}", f":keep={own}"]
+        if kind != "name":
+            settings.insert(0, f":held-out-key={name}")
+        yield Remark(name, f"{PERSONAL[kind]}: left out", settings)
+    if summary.codes:
+        codes = ",".join(summary.codes)
+        text = f"{codes} is far outside all others, as codes of missing values are"
+        settings = [f":gap-texts={codes}", f":accept={own}"]
+        yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
+
+
+def lines_of(table: TableSummary) -> list[list[str]]:
+    """The columns of a table as lines of texts: name, kind, unit, gaps and levels.
+
+    Of very many, those with remarks.
+    """
+    columns = table.columns
+    if len(columns) > _MOST_LINES:
+        noticed = {remark.column for remark in of_table(table)}
+        columns = {name: columns[name] for name in columns if name in noticed}
+    lines = [["column", "kind", "unit", "gaps", "levels"]]
+    for name, summary in [*columns.items()][:_MOST_LINES]:
+        n_levels = ""
+        if summary.kind == "category":
+            n_levels = str(len(summary.levels))
+        units = " ".join(filter(None, summary.units))
+        kind = summary.kind or "empty"
+        lines.append([name[:40], kind, units, str(summary.gaps), n_levels])
+    if len(table.columns) > len(lines) - 1:
+        rest = len(table.columns) - len(lines) + 1
+        lines.append([f"{rest} more columns", *[""] * 4])
+    return lines
+
+
+# ---- between parties
+
+_PLAIN = ColumnSummary(1, {"number": 1}, units={"": 1})
+
+
+def briefly(table: TableSummary) -> TableSummary:
+    """A summary with what remarks need of it alone, so that many can be kept."""
+    columns = {}
+    for name, summary in table.columns.items():
+        columns[name] = summary
+        is_plain = summary.kind == "number" and [*summary.units] == [""]
+        if is_plain and not summary.codes:
+            columns[name] = _PLAIN
+    return replace(table, columns=columns)
+
+
+def raise_stops(remarks: Iterable[Remark]) -> None:
+    """Raise a `SchemaError` for remarks that stop a run."""
+    stops = [remark.text() for remark in remarks if remark.stops]
+    if stops:
+        got = listed(stops)
+        expected = "columns of one unit at all parties"
+        raise SchemaError("columns", expected, got)
+
+
+def of_parties(tables: Mapping[str, TableSummary]) -> list[Remark]:
+    """Remarks on the tables of parties by their names, those that are alike as one."""
+    together: dict[tuple[object, ...], Remark] = {}
+    for party, table in tables.items():
+        for remark in of_table(table):
+            key = (remark.column, remark.what)
+            before = together.get(key, replace(remark, n_rows=0))
+            together[key] = replace(
+                before,
+                parties=[*before.parties, party],
+                n_rows=before.n_rows + remark.n_rows,
+            )
+    return [*compared(tables), *together.values()]
+
+
+def compared(tables: Mapping[str, TableSummary]) -> list[Remark]:
+    """Remarks on what differs between the tables of parties, by their names."""
+    columns: dict[str, dict[str, ColumnSummary]] = {}
+    names: dict[str, str] = {}
+    for party, table in tables.items():
+        if not table.is_named:
+            continue
+        for name, summary in table.columns.items():
+            if not is_beside(name, table.columns):
+                form = form_of(name)
+                names.setdefault(form, name)
+                columns.setdefault(form, {})[party] = summary
+    remarks = list[Remark]()
+    for form, summaries in columns.items():
+        remarks += _units(names[form], summaries)
+        remarks += _words(names[form], summaries)
+    return remarks
+
+
+def _units(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark]:
+    """A remark where the units of a column differ between parties."""
+    at: dict[str, list[str]] = {}
+    for party, summary in summaries.items():
+        if summary.kind == "number" and summary.units:
+            unit = max(summary.units, key=lambda unit: (summary.units[unit], unit))
+            at.setdefault(unit, []).append(party)
+    if len(at) < 2:
+        return
+    usual, *others = sorted(at, key=lambda unit: (-len(at[unit]), unit))
+    words = [f"{unit or 'no unit'} at {listed(at[unit])}" for unit in (usual, *others)]
+    unit = others[0]
+    parties = [party for unit in others for party in at[unit]]
+    settings = [f":convert={name}:{unit}*...", f":accept={named(name)}"]
+    yield Remark(name, f"units differ: {'; '.join(words)}", settings, parties, True)
+
+
+def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark]:
+    """Remarks on levels that one party alone has, with those that they may mean."""
+    parties = [party for party in summaries if summaries[party].levels]
+    forms = {
+        party: {level: forms_of_level(level)[-1] for level in summaries[party].levels}
+        for party in parties
+    }
+    times = Counter(form for own in forms.values() for form in {*own.values()})
+    numbers = [party for party in summaries if summaries[party].kind == "number"]
+    if parties and 2 * len(numbers) <= len(summaries):
+        pairs = _paired("01", _common(summaries, parties))
+        for party in numbers:
+            text = "numbers, where others have texts"
+            yield Remark(name, text, [_synonyms(name, pairs)], [party])
+    common = _common(summaries, parties)
+    once: dict[str, list[str]] = {}
+    for party in parties:
+        levels = summaries[party].levels
+        odd = [level for level, form in forms[party].items() if times[form] == 1]
+        if len(parties) < 2 or not odd:
+            continue
+        n_odd = sum(levels[level] for level in odd)
+        are_all = n_odd >= _NEARLY_ALL * sum(levels.values())
+        pairs = _paired(odd, common)
+        if not are_all:
+            pairs = [pair for pair in pairs if _are_same(*pair)]
+        if not pairs:
+            once[party] = [
+                level
+                for level in odd
+                if not any(_are_same(level, other) for other in {*common} - {level})
+            ]
+            continue
+        shown = [repr(level[:30]) for level in odd[:20]]
+        text = f"levels that no other party has: {listed(shown)}"
+        yield Remark(name, text, [_synonyms(name, pairs)], [party])
+    n = sum(map(len, once.values()))
+    if n:
+        yield Remark(name, f"{n} levels at one party alone", (), [*once])
+
+
+def _synonyms(name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    return ":synonyms=" + ",".join(f"{name}:{own}={other}" for own, other in pairs)
+
+
+def _common(
+    summaries: Mapping[str, ColumnSummary], parties: Iterable[str]
+) -> list[str]:
+    """The levels of some parties, those of most of them first, then of most rows."""
+    times = Counter[str]()
+    rows = Counter[str]()
+    for party in parties:
+        times.update([*summaries[party].levels])
+        rows.update(summaries[party].levels)
+    return sorted(times, key=lambda level: (-times[level], -rows[level], level))
+
+
+_SAME = [
+    {*words.split()}
+    for words in (
+        "yes y ja j oui si sì sí sim tak true t 1 wahr vrai positive positiv",
+        "no n nein non não nie false f 0 falsch faux negative negativ",
+        "male m männlich mann masculin maschio uomo homme masculino hombre",
+        "female f w weiblich frau féminin femmina donna femme femenino mujer",
+        "unknown unbekannt inconnu sconosciuto desconocido",
+    )
+]
+
+
+def _paired(own: Sequence[str], common: Sequence[str]) -> list[tuple[str, str]]:
+    """Each level with the one that it probably means, "..." for none.
+
+    Without those that the others probably should take.
+    """
+    pairs = []
+    for level in own[:20]:
+        others = [other for other in common[:50] if other not in own]
+        same = [other for other in common[:50] if _are_same(level, other)]
+        near = get_close_matches(level, others, 1, 0.6)
+        best = next(iter(same or near), "...")
+        if best != level:
+            pairs.append((level, best))
+    return pairs
+
+
+def _are_same(one: str, other: str) -> bool:
+    pair = {one.casefold(), other.casefold()}
+    return any(pair <= words for words in _SAME)
+
+
+def nearest(missing: Sequence[str], there: Sequence[str]) -> dict[str, str]:
+    """For each missing name the nearest one of a file, of those that no other needs."""
+    pairs = sorted(
+        (
+            (-SequenceMatcher(None, form_of(name), form_of(own)).ratio(), name, own)
+            for name in missing
+            for own in there
+        ),
+    )
+    near: dict[str, str] = {}
+    for share, name, own in pairs:
+        if share <= -0.6 and name not in near and own not in near.values():
+            near[name] = own
+    rest = [name for name in missing if name not in near]
+    left = [own for own in there if own not in near.values()]
+    if len(rest) == len(left) == 1:
+        near[rest[0]] = left[0]
+    return near
