@@ -209,7 +209,7 @@ def test_settings_hold_for_files_of_all_kinds_at_open_and_private_parties(
 def test_a_number_is_multiplied_by_the_factor_of_its_unit(
     cell: str, factors: Mapping[str, float], value: float | None
 ) -> None:
-    settings = CellSettings(convert={"CRP": factors} if factors else {})
+    settings = CellSettings(convert={"CRP": factors})
     schema = Schema([Column("crp", "number", gaps=False)])
     numbers, fits = encode_rows(schema, pd.DataFrame({"crp": [cell]}), settings)
     assert fits.tolist() == [value is not None]
@@ -217,7 +217,7 @@ def test_a_number_is_multiplied_by_the_factor_of_its_unit(
         assert numbers[0, 0] == pytest.approx(value)
     filler = "".join(f"{index}.5,x\n" for index in range(9))
     written(Path("own.csv"), f"crp,label\n{filler}{cell},x\n")
-    dialect = Dialect(convert={"crp": factors} if factors else {})
+    dialect = Dialect(convert={"crp": factors})
     file = opened(Path("own.csv"), Reading(dialect=dialect))
     read = next(iter(file.tables()))[0].columns[0][-1]
     if value is not None:

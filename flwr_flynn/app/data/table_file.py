@@ -128,6 +128,8 @@ class TableFile:
     def _headers_in(self, columns: Sequence[Raw]) -> list[int]:
         """Indices of the rows in which each text is the name of its column."""
         header = self.source.key_names or self.columns
+        if not header:
+            return []
         names = [header[index] for index in self._layout.order]
         texts = [
             (name, values)
