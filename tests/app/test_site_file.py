@@ -633,7 +633,9 @@ def test_what_a_refusal_of_try_prints_mends_it(
         row["crp"] = row["crp"] or np.nan
     written(Path("t.parquet"), rows)  # type: ignore[arg-type]
     written(Path("words.csv"), csv_of(columns(crp=lambda i: f"text {i % 9}")))
-    command = ["try", "basel.csv", "t.parquet", "words.csv", *QUICK]
+    written(Path("third.csv"), csv_of(patients(seed=2)))
+    names = ("basel.csv", "clean.csv", "third.csv", "t.parquet", "words.csv")
+    command = ["try", *names, *QUICK]
     settings: list[str] = []
     for _ in range(3):
         status = main([*command, *settings])
