@@ -140,6 +140,8 @@ def summary_of(
         labels = labels[~is_gap]
     if kind == "number" and not is_kept and are_ids(known, labels):
         return ColumnSummary(n, {"id": n}, n_gaps)
+    if units is not None and not units:  # accepted as it is
+        return ColumnSummary(n, {kind: n}, n_gaps)
     if units is None and kind == "number":
         units = {"": n - n_gaps}
     return ColumnSummary(n, {kind: n}, n_gaps, {}, units or {}, missing_codes(known))

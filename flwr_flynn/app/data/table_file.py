@@ -105,7 +105,7 @@ class TableFile:
         self.headers = list[int]()  # lines that have the header again
         first: list[str] = []
         for part, _, columns, labels in self._parts():
-            lines = self._headers_in(columns)
+            lines = self._headers_in(columns, labels)
             self.headers += [self.n_rows + 2 + line for line in lines]
             self.n_broken += part.n_broken
             self.n_rows += part.n
@@ -122,22 +122,20 @@ class TableFile:
         self._split()
         return first
 
-    def _headers_in(self, columns: Sequence[Raw]) -> list[int]:
+    def _headers_in(self, columns: Sequence[Raw], labels: Array | None) -> list[int]:
         """Indices of the rows in which each text is the name of its column."""
         header = self.source.key_names or self.columns
         names = [header[index] for index in self._layout.order]
-        texts = [
-            (name, values)
-            for name, values in zip(names, columns, strict=True)
-            if isinstance(values, list)
-        ]
-        if len(texts) < 2 or texts[0][0] not in texts[0][1]:
+        columns = [values for values in columns if isinstance(values, list)]
+        if len(columns) < len(names) or names[0] not in columns[0]:
             return []
+        if labels is not None and self._layout.label is not None:
+            names.append(str(header[self._layout.label]).strip())
+            columns.append(labels.tolist())
         return [
             index
-            for index, cell in enumerate(texts[0][1])
-            if cell == texts[0][0]
-            and all(values[index] == name for name, values in texts)
+            for index, cells in enumerate(zip(*columns, strict=True))
+            if len(cells) > 1 and [*cells] == names
         ]
 
     def _split(self) -> None:
@@ -258,7 +256,7 @@ class TableFile:
             yield with_rows(error, f"{self.n_broken} rows"), "separator"
         if self.headers:
             lines = listed([f"line {line}" for line in self.headers])
-            error = DataError(self.name, "one header", "the header again as a row")
+            error = DataError(self.name, "one header", "the header again below")
             yield with_rows(error, lines), ""
         if self.n_rows and self.n_unlabelled == self.n_rows:
             yield DataError(self.name, "a label in some rows", "none in any"), "label"
