@@ -94,6 +94,8 @@ VALUES: dict[str, Any] = {
     "encoding": "latin-1",
     "label-map": "ja=yes",
     "ignore": "patient",
+    "keep": "patient",
+    "accept": "patient",
     "gap-texts": "unknown, -999",
     "date-format": "dd.mm.yyyy",
     "model-path": "{folder}.model.npz",

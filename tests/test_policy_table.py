@@ -24,6 +24,8 @@ PRIVATE = {"noisy", "model"}
 TEXT = ("separator", "decimal", "encoding", "date-format")
 """Keys of CSV files, with which a party with a policy answers nothing."""
 OTHERS = (
+    "keep",
+    "accept",
     "label",
     "model-path",
     "record-path",

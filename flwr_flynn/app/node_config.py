@@ -49,15 +49,8 @@ class NodeConfig(Settings):
     ignore: str = setting(
         "", "columns of the file that are not used, with commas between, or a JSON list"
     )
-    keep: str = setting(
-        "",
-        "columns that are no ids or names although they look so, with commas between, "
-        "or a JSON list",
-    )
-    accept: str = setting(
-        "",
-        "columns whose remarks are accepted, with commas between, or a JSON list",
-    )
+    keep: str = setting("", "columns that are no ids or names, although they look so")
+    accept: str = setting("", "columns in which nothing that looks wrong stops a run")
     separator: str = setting(
         "",
         "separator of a CSV file; not given: detected",

@@ -30,8 +30,8 @@ from flwr.serverapp import Grid
 
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES, noticed, print_table
-from flwr_flynn.app.console import say
+from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.console import print_table, say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
     check_apart,
@@ -49,7 +49,7 @@ from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import PLAIN_INTEGER
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest
+from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest, noticed
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.table_summary import TableCounter
@@ -360,7 +360,7 @@ class Site:
         if self.is_sound:
             self.counter = counter_of_file(file, self.node.min_examples)
             print_table(lines_of(self.counter.everything))
-            for line in noticed(self.counter, self.raw["party-id"]):
+            for line in noticed(self.counter.everything, self.raw["party-id"]):
                 say(f"NOTICED: {self.name}: {line}")
 
     def _note_label(self, label: str, own: list[str]) -> None:

@@ -158,7 +158,9 @@ def _label_persons(places: Array, counts: Array, labels: Array) -> bool:
     within = is_alike[is_within].mean()
     between = is_alike[~is_within].mean()
     error = np.sqrt(between * (1 - between) * (1 / n_within + 1 / n_between))
-    return bool(within > 0.95 and within - between > max(5 * error, 0.2))
+    chance = ((np.bincount(codes) / len(codes)) ** 2).sum()
+    are_unlike = chance / 2 < between < within - max(5 * error, 0.2)
+    return bool(within > 0.95 and are_unlike)
 
 
 _TITLE = re.compile(

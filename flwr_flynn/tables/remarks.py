@@ -131,6 +131,11 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
         yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
 
 
+def noticed(table: TableSummary, party: str = "PARTY") -> list[str]:
+    """Remarks on the columns of a table, as lines with the settings of its party."""
+    return [remark.text(party) for remark in of_table(table)[:MOST]]
+
+
 def lines_of(table: TableSummary) -> list[list[str]]:
     """The columns of a table as lines of texts: name, kind, unit, gaps and levels.
 

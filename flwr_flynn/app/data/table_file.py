@@ -125,9 +125,11 @@ class TableFile:
     def _headers_in(self, columns: Sequence[Raw], labels: Array | None) -> list[int]:
         """Indices of the rows in which each text is the name of its column."""
         header = self.source.key_names or self.columns
-        names = [header[index] for index in self._layout.order]
         columns = [values for values in columns if isinstance(values, list)]
-        if len(columns) < len(names) or names[0] not in columns[0]:
+        if not header or len(columns) < len(self._layout.order):
+            return []
+        names = [header[index] for index in self._layout.order]
+        if names[0] not in columns[0]:
             return []
         if labels is not None and self._layout.label is not None:
             names.append(str(header[self._layout.label]).strip())
