@@ -94,9 +94,13 @@ VALUES: dict[str, Any] = {
     "encoding": "latin-1",
     "label-map": "ja=yes",
     "ignore": "patient",
+    "gap-texts": "unknown, -999",
     "keep": "patient",
     "accept": "patient",
-    "gap-texts": "unknown, -999",
+    "rename": "patient=id",
+    "convert": "crp:mg/dl*10",
+    "synonyms": "sex:w=f",
+    "site": "{site}",
     "date-format": "dd.mm.yyyy",
     "model-path": "{folder}.model.npz",
     "record-path": "{folder}.left.jsonl",
@@ -150,7 +154,12 @@ def allowed(runtime: str, keys: tuple[str, ...], request: str, folder: Path) -> 
     A party that leaves was counted before.
     """
     values = VALUES | {"data-pth": VALUES["data-path"]}
-    places = {"folder": folder, "data": folder.parent / "mine.npz"}
+    places = {
+        "folder": folder,
+        "data": folder.parent / "mine.npz",
+        "site": folder.parent / "site.toml",
+    }
+    places["site"].write_text("gap-texts = [-999]\n")
     node = {}
     for key in keys:
         node[key] = values[key]

@@ -153,7 +153,8 @@ MESSAGES: dict[str, Callable[[], object]] = {
     "n_features: expected the run's 4 columns, got 3 at this party": partial(
         refused, np.zeros((2, 3)), ["ash"] * 2
     ),
-    "y: some labels are not in the class list (3 strings; y has dtype <U3)": (
+    "y: some labels are not in the class list (3 strings; y has dtype <U3); "
+    "node-config label-map renames labels": (
         partial(refused, np.zeros((2, 4)), np.array(["ash", "oak"]))
     ),
     "memory: n_features 4, hash_dim 24, row_nnz 2 and 3 classes need about 0.0 MiB, "

@@ -31,6 +31,7 @@ from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
 from tests import neighbours
 from tests.app.data.private import share_of
@@ -185,7 +186,7 @@ def test_a_gap_refuses_nothing(tmp_path: Path) -> None:
     for salaries in (["1000"] * 500, [*["1000"] * 500, "73412"]):
         frame = pandas.DataFrame({"salary": salaries})
         rows = GivenRows(Samples(frame, np.array(["ash"] * len(frame))))
-        rows.gap_texts = ["73412"]
+        rows.settings = CellSettings(["73412"])
         budget = a_budget(tmp_path / str(len(salaries)))
         client = FlyNNClient(load=rows, budget=budget)
         arrays, n_examples, metrics = client.fit([], counting(run))
@@ -325,11 +326,17 @@ def test_a_line_that_cannot_be_read_is_a_row_that_does_not_fit(
     assert share.y.tolist() == ["ash", "ash"]
 
 
-@given(st.text('",ab \x00', max_size=12), st.binary(max_size=6))
-def test_quotes_are_open_where_csv_says_so(text: str, more: bytes) -> None:
+@given(
+    st.text('",;ab \x00', max_size=12),
+    st.binary(max_size=6),
+    st.sampled_from([",", ";", "\t", "|"]),
+)
+def test_quotes_are_open_where_csv_says_so(text: str, more: bytes, mark: str) -> None:
+    closed = csv_file._closed(mark)
     for line in (text.encode(), more.replace(b"\n", b"").replace(b"\r", b"")):
-        rows = [*csv.reader([line.decode("utf-8", "replace"), "behind"])]
-        assert (len(rows) == 1) == (csv_file._is_open(line))
+        lines = [line.decode("utf-8", "replace"), "behind"]
+        rows = [*csv.reader(lines, delimiter=mark)]
+        assert (len(rows) == 1) == (closed.fullmatch(line) is None)
 
 
 # ---- rows that are left out are in the party's own log, and a broken machine

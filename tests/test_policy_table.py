@@ -21,11 +21,14 @@ PRIVATE = {"noisy", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records.
 """
 
-TEXT = ("separator", "decimal", "encoding", "date-format")
-"""Keys of CSV files, with which a party with a policy answers nothing."""
 OTHERS = (
+    "separator",
+    "decimal",
+    "encoding",
+    "date-format",
     "keep",
     "accept",
+    "site",
     "label",
     "model-path",
     "record-path",
@@ -42,11 +45,11 @@ OTHERS = (
 """Keys that change nothing about who gets an answer."""
 
 DEPLOYED = {
-    **dict.fromkeys(("data-path", *TEXT, *OTHERS), OPEN),
+    **dict.fromkeys(("data-path", *OTHERS), OPEN),
     "previous-path": OPEN | {"update exact"},
     "gram": OPEN | GRAM,
     # The file does not have this column: nothing of the file is told.
-    "ignore": {"model"},
+    **{key: {"model"} for key in ("ignore", "rename", "convert", "synonyms")},
     "secure": {"secure exact", "model"} | SUMS,
     "leave": {"leave exact", "leave secure exact", "model"},
     "policy": PRIVATE,

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_verbs, console
+from flwr_flynn.app import cli_verbs, console, model_facts
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, FlyNNError, clean, full_text
 
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("once", UserWarning)
+            warnings.filterwarnings("ignore", module="sklearn")
             warnings.showwarning = _in_one_line  # type: ignore[assignment]
             status: int = options.run(options)
             return status
@@ -74,12 +75,13 @@ def _try(options: argparse.Namespace) -> int:
         options.by,
         options.out,
         options.set,
+        options.write_sites,
     )
 
 
 # ---- the command line
 
-_OWN_FILE = "a .csv, .parquet or .npz file"
+_OWN_FILE = "a .csv, .tsv, .txt, .gz, .parquet or .npz file"
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "model": {"help": "a model file (.npz)"},
     "file": {"help": f"{_OWN_FILE}; columns that are not asked for are ignored"},
@@ -110,6 +112,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "--out": {
         "help": "where the results are written (score: scores.csv, try: flwr-flynn-try)"
     },
+    "--write-sites": {
+        "metavar": "FOLDER",
+        "help": "draft a file of each party's settings there, for --site",
+    },
     "--threshold": {
         "type": _share,
         "metavar": "P",
@@ -135,7 +141,7 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "a text of missing values; may be repeated",
     },
 }
-_FORMS = ("separator", "decimal", "encoding", "date_format")
+_OF_FILES = ("separator", "decimal", "encoding", "date_format", "site")
 
 
 _VERBS = {
@@ -152,9 +158,9 @@ _VERBS = {
     "try": (
         _try,
         "run a federation of files in this process",
-        ["files", "--label", "--by", "--out", "--set", "--gap-text"],
+        ["files", "--label", "--by", "--out", "--set", "--gap-text", "--write-sites"],
     ),
-    "show": (cli_verbs.show, "what a model file holds, as JSON", ["model"]),
+    "show": (model_facts.show, "what a model file holds, as JSON", ["model"]),
     "predict": (
         cli_verbs.predict,
         "classify the rows, as CSV",
@@ -188,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         for argument in arguments:
             of_verb.add_argument(argument, **_keywords(argument))
         for row in NodeConfig.rows():
-            if row.name in _FORMS and name != "show":
+            if row.name in _OF_FILES and name != "show":
                 of_verb.add_argument(
                     f"--{row.key}",
                     default="",

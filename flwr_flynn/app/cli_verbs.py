@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._files import writing
-from flwr_flynn._types import Array, Floats, Integers
+from flwr_flynn._types import Array, Floats, Integers, Mask
 from flwr_flynn._validation import listed
 from flwr_flynn.app import console
 from flwr_flynn.app.data.own_file import (
@@ -31,24 +30,24 @@ from flwr_flynn.app.data.own_file import (
     label_of,
     opened,
     private_rows,
+    reading_of,
 )
-from flwr_flynn.app.data.source import MOST_ROWS, Dialect, Reading, unlabelled
+from flwr_flynn.app.data.source import MOST_ROWS, Reading, label_gaps, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
+from flwr_flynn.app.model_facts import schema_of_model
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
-from flwr_flynn.errors import ConfigError, DataError
-from flwr_flynn.federated.federation_file import Federation, roster_rows
+from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.labels import codebook, codes_in
 from flwr_flynn.federated.private_rows import (
     Dropped,
     check_columns,
     each_part,
 )
-from flwr_flynn.model import model_file
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.model import Model, counts_sha256
+from flwr_flynn.model.model import Model
 from flwr_flynn.tables.cells import each_once, missing
-from flwr_flynn.tables.column_encoding import Column, LevelCodes, is_nameable
+from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import lines_of, noticed
 from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
@@ -64,7 +63,7 @@ def node_settings(options: Namespace) -> dict[str, object]:
     given = dict[str, object]()
     for row in NodeConfig.rows():
         setting = getattr(options, row.name, "")
-        # A list is an option of a verb that has the name.
+        # `--keep` of predict is a list, and no setting.
         if setting != "" and not isinstance(setting, list):
             given[row.key] = setting
     if options.gap_text:
@@ -72,21 +71,22 @@ def node_settings(options: Namespace) -> dict[str, object]:
     return given
 
 
-def dialect_of(options: Namespace) -> Dialect:
-    """The dialect of CSV files, as far as the command line gives it."""
-    settings = {"data-path": options.file, **node_settings(options)}
-    return NodeConfig.parse(settings).dialect()
+def _node(options: Namespace, **given: object) -> NodeConfig:
+    """The settings of a party with this file, by the command line and `--site`."""
+    return NodeConfig.parse(
+        {"data-path": options.file, **node_settings(options), **given}
+    )
 
 
 def draft(options: Namespace) -> int:
     """Print a schema that follows from a file, with comments on what it discloses."""
     path = Path(options.file)
     least = options.min_examples
-    reading = Reading(options.label, options.held_out_key, dialect=dialect_of(options))
-    file = opened(existing(path), reading)
+    node = _node(options)
+    file = opened(existing(path), reading_of(node))
     file.check()
     counter = counter_of_file(file, least)
-    schema, left_out = schema_of(counter.summary())
+    schema, left_out = schema_of(counter.summary(), keep=node.names("keep"))
     labels = [*_labels(file)] or [np.zeros(0, object)]
     classes, _ = coded_labels(np.concatenate(labels), file.name)
     n_classes = len(classes)
@@ -94,12 +94,12 @@ def draft(options: Namespace) -> int:
         classes = []
     label = ""
     if schema.is_named:
-        label = as_name(label_of(path, options.label))
+        label = as_name(label_of(path, node.label))
     notes = {("", "classes"): "Discloses which classes your file has."}
     if not classes:
         notes["", "classes"] = f"Not listed: {n_classes} classes. Are these labels?"
     floor = f"{least} rows"
-    if options.held_out_key:
+    if node.held_out_key:
         floor = f"{least} ids"
     for column in schema.columns:
         for key, comment in _notes(column, floor).items():
@@ -132,10 +132,10 @@ def _notes(column: Column, floor: str) -> dict[str, str]:
         )
     elif column.kind == "number":
         notes[""] = (
-            "low and high: not drafted, since the least and the greatest value of "
-            "your file would show.\nTake them "
-            "from the meaning of the column; values beyond are refused. They need not "
-            "be given.\nlow =\nhigh ="
+            "low and high: the plausible range, from the meaning of the column as the "
+            "clinic knows it.\nNot drafted, since the least and the greatest value of "
+            "your file would show. Values beyond are refused.\n"
+            "They need not be given, but with epsilon.\nlow =\nhigh ="
         )
     return notes
 
@@ -148,16 +148,17 @@ def check(options: Namespace) -> int:
     """
     path = Path(options.file)
     schema = read_schema(options.schema)
-    label = options.label or schema.label
+    node = _node(options)
+    label = node.label or schema.label
     if options.private:
         return _check_private(options, schema, label)
-    dialect = dialect_of(options)
-    names = columns_of(existing(path), dialect)
+    reading = replace(reading_of(node), label=label or None)
+    names = columns_of(existing(path), reading)
     missing_columns = list[str]()
     n_refused = 0
     if schema.is_named and names is not None:
         missing_columns = _missing_columns(schema, names)
-        if _refuses_names(schema, names, label):
+        if _refuses_names(schema, names, [label, reading.group, *reading.ignore]):
             n_refused = len(missing_columns)
     present = [
         column for column in schema.columns if column.name not in missing_columns
@@ -165,20 +166,24 @@ def check(options: Namespace) -> int:
     if not present:
         raise DataError(path.name, "some of the schema's columns", "none of them")
     rest = replace(schema, columns=present, label="")
-    features = rest.names if schema.is_named else ()
-    file = opened(path, Reading(label or None, "", features, dialect, rest))
-    if len(file.reports) != len(present):
+    file = opened(path, replace(reading, schema=rest))
+    if not schema.is_named and len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
     tables = (_counts_of(read_columns(rest, table)) for table, *_ in file.tables())
     counts = sum(tables, np.zeros((len(present), 4), np.int64))
-    n_texts = np.array([report.texts for report in file.reports])
+    texts = {
+        name: report.texts
+        for name, report in zip(file.names or rest.names, file.reports, strict=True)
+        if not report.has_beside
+    }
+    n_texts = np.array([texts.get(name, 0) for name in rest.names])
     counts[:, 0] -= n_texts  # which are gaps in the table
     counts[:, 1] += n_texts
     lines = _column_lines(rest, counts)
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
     console.print_table([_CHECK_TITLES, *lines])
     console.say("", file.described())
-    counter = counter_of_file(opened(path, Reading(label or None, dialect=dialect)))
+    counter = counter_of_file(opened(path, reading))
     console.say("")
     console.print_table(lines_of(counter.everything))
     for line in noticed(counter.everything):
@@ -213,18 +218,18 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
 
     The exit status is 1 unless all rows fit.
     """
-    given = {"data-path": options.file, **node_settings(options), "label": label}
-    given |= {"max-epsilon": 1.0, "state-path": os.path.abspath("state")}
-    rows = private_rows(NodeConfig.parse(given), bytes)
+    policy = {"max-epsilon": 1.0, "state-path": os.path.abspath("state")}
+    rows = private_rows(_node(options, label=label, **policy), bytes)
     check_columns(rows, schema, schema.width)
     book = codebook(schema.classes)
+    gaps = label_gaps(rows.settings)
 
     def read(X: Any, y: Any) -> Integers:
         """Rows that fit, rows with a class, and below the numbers of the cells."""
-        are_known = ~unlabelled(y)
+        are_known = ~unlabelled(y, gaps)
         if book:
             are_known = codes_in(book, y) >= 0
-        columns = [*read_columns(schema, X, rows.gap_texts)]
+        columns = [*read_columns(schema, X, rows.settings)]
         n_fitting = (fitting_rows(columns) & are_known).sum()
         return np.vstack([[n_fitting, are_known.sum(), 0, 0], _counts_of(columns)])
 
@@ -249,10 +254,13 @@ def _missing_columns(schema: Schema, names: list[str]) -> list[str]:
     ]
 
 
-def _refuses_names(schema: Schema, names: list[str], label: str) -> bool:
-    """True where a schema refuses a file by the names of its columns."""
+def _refuses_names(schema: Schema, names: list[str], others: list[str]) -> bool:
+    """True where a schema refuses a file by the names of its columns.
+
+    The `others` are label, ids, and what is ignored.
+    """
     try:
-        schema.found([name for name in names if by_name([name], [label]) == [None]])
+        schema.found([name for name in names if {*by_name([name], others)} == {None}])
     except DataError:
         return True
     return False
@@ -292,7 +300,7 @@ def _counts_of(columns: Iterable[ReadColumn]) -> Integers:
     for column, values, good in columns:
         codes = list[int]()
         if column.kind == "category":
-            codes += each_once(LevelCodes(column), values.tolist())
+            codes += each_once(level_codes(column), values.tolist())
         masks = (good & missing(values), ~good, column.refused(values))
         counts.append([*(int(mask.sum()) for mask in masks), codes.count(-1)])
     return np.array(counts)
@@ -311,94 +319,6 @@ def _labels(file: TableFile) -> Iterator[Array]:
     return (batch.labels for batch in file.batches() if batch.labels is not None)
 
 
-_MOST_BYTES = 2**30
-
-
-def show(options: Namespace) -> int:
-    """Print the contents of a model file, as JSON.
-
-    Of a federation's file the members are among them.
-    """
-    with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
-        facts = facts_of(model)
-    if isinstance(extra, dict) and "members" in extra:
-        facts["parties"] = roster_rows(Federation.load(options.model))
-    facts["file sha256"] = hashlib.sha256(Path(options.model).read_bytes()).hexdigest()
-    console.say(*json.dumps(facts, indent=1).split("\n"))
-    return 0
-
-
-def facts_of(model: Model) -> dict[str, Any]:
-    """Contents of a model, as values for JSON."""
-    names = ("hash_dim", "row_nnz", "hash_nnz")
-    members = [
-        {name: getattr(member.spec, name) for name in names}
-        | asdict(member.scoring)
-        | {"weight": member.weight}
-        for member in model.members
-    ]
-    gram_rows = None
-    if model.gram is not None:
-        gram_rows = sum(spec.hash_dim for spec in model.gram.specs)
-    return {
-        "classes": _class_facts(model),
-        "features": model.members[0].spec.n_features,
-        "columns": _column_facts(model),
-        "members": members,
-        "gram rows": gram_rows,
-        "guarantee": model.guarantee,
-        "model sha256": model.sha256(),
-        "counts sha256": counts_sha256(model.members),
-    }
-
-
-def _class_facts(model: Model) -> list[dict[str, object]]:
-    """Classes of a model with priors, and numbers of samples, None beside noise."""
-    counts = model.members[0].counts
-    n_classes = len(model.classes)
-    sizes: list[int | None] = [None] * n_classes
-    if not counts.noise:
-        sizes = [*map(int, counts.n_per_class)]
-    if model.prior is None:
-        prior = np.full(n_classes, 1 / n_classes)
-    else:
-        prior = np.exp(model.prior)
-    rows = zip(model.classes.tolist(), sizes, prior.tolist(), strict=True)
-    return [{"class": label, "samples": n, "prior": p} for label, n, p in rows]
-
-
-def _column_facts(model: Model) -> list[dict[str, Any]] | None:
-    """Columns of a model, those of numbers with their range; None without names."""
-    columns: list[dict[str, Any]] = [{"name": name} for name in _names_of(model)]
-    if model.schema is not None:
-        columns = [
-            {"name": column.name, "kind": column.kind, **column.to_dict()}
-            for column in model.schema.columns
-        ]
-    if not columns:
-        return None
-    edges_of_members = [
-        member.spec.edges for member in model.members if member.spec.edges is not None
-    ]
-    if not edges_of_members:
-        return columns
-    edges = edges_of_members[0]
-    index = 0
-    for facts, column in zip(columns, _schema_of(model).columns, strict=True):
-        if column.kind != "category":
-            facts["edges"] = [edges[index][0], edges[index][-1]]
-        index += column.width
-    return columns
-
-
-def _names_of(model: Model) -> tuple[str, ...]:
-    """Names of a model without a schema; none where it has one."""
-    names = model.feature_names
-    if names is None or isinstance(names, Schema):
-        return ()
-    return tuple(map(str, names))
-
-
 def predict(options: Namespace) -> int:
     """Print class, probabilities and novelty of every row of a file, as CSV.
 
@@ -410,7 +330,13 @@ def predict(options: Namespace) -> int:
     threshold = options.threshold
     keep = options.keep
     rarer = _rarer(model.model_, threshold)
-    file = _opened_for(model, Path(options.file), None, dialect_of(options))
+    node = _node(options)
+    # These are no features, where they are there.
+    others = (node.label, node.held_out_key, *node.names("ignore"))
+    reading = replace(
+        reading_of(node), label=None, group="", ignore=[*filter(None, others)]
+    )
+    file = _opened_for(model, Path(options.file), reading)
     copied: Iterator[Sequence[object]] = repeat(())
     if keep:
         expected = f"{listed([*map(repr, keep)])} for --keep"
@@ -419,15 +345,16 @@ def predict(options: Namespace) -> int:
     classes = model.classes_.tolist()
     head = [*keep, "class", *(f"p({label})" for label in classes), "novelty"]
     out.writerow(map(cell, head))
-    for X, _ in _rows(file, model.model_):
+    for X, _, are_empty in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
-        for row, index, new in zip(
-            probabilities.tolist(), best.tolist(), novelty.tolist(), strict=True
+        columns = (probabilities, best, novelty, are_empty)
+        for row, index, new, is_empty in zip(
+            *(column.tolist() for column in columns), strict=True
         ):
             label = ""
-            if row[index] >= options.abstain:
+            if row[index] >= options.abstain and not is_empty:
                 label = classes[index]
             shown = [round(p, 6) for p in row]
             out.writerow(map(cell, [*next(copied), label, *shown, round(new, 6)]))
@@ -458,48 +385,39 @@ def _rarer(model: Model, threshold: float | None) -> int:
     return 1
 
 
-def _opened_for(
-    model: FlyNNClassifier, path: Path, label: str | None, dialect: Dialect
-) -> TableFile:
-    """A file with the columns of a model, checked but for rows without a label."""
-    schema = _schema_of(model.model_)
-    file = opened(existing(path), Reading(label, "", (), dialect, schema))
+def _opened_for(model: FlyNNClassifier, path: Path, reading: Reading) -> TableFile:
+    """A file with the columns of a model, checked but for rows without a label.
+
+    Settings may name columns that it does not have.
+    """
+    schema = schema_of_model(model.model_)
+    reading = replace(reading, schema=schema, is_strict=False)
+    file = opened(existing(path), reading)
     if not schema.is_named and len(file.reports) != len(schema.columns):
         raise DataError(
             path.name,
             f"{len(schema.columns)} columns, as the model has no names",
             len(file.reports),
         )
-    file.n_unlabelled = 0
-    file.check()
+    file.check(needs_labels=False)
     if any(report.texts or report.numerals.unit for report in file.reports):
         console.note(file.described())
     return file
 
 
-def _schema_of(model: Model) -> Schema:
-    """The schema of a model; of numbers where it has names alone, or nothing."""
-    if model.schema is not None:
-        return model.schema
-    names = [*map(as_name, _names_of(model))]
-    if not all(map(is_nameable, names)) or len({*names}) < len(names):
-        names = []  # then columns have positions
-    columns = names or map(str, range(model.members[0].spec.n_features))
-    return Schema([Column(name, "number", gaps=False) for name in columns], bool(names))
-
-
-def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any]]:
-    """The rows of a file as the model takes them, and their labels, some at a time.
+def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any, Mask]]:
+    """The rows of a file as the model takes them, their labels, and a mask of those
+    without any value, some at a time.
 
     Labels are an array, or None in a file without a column of labels.
     """
-    schema = _schema_of(model)
+    schema = schema_of_model(model)
     for batch in file.batches(labelled=False):
         if len(batch.columns[0]):
             X: Table | Floats = file.table(batch.columns)
             if model.schema is None:
                 X = schema.encode(X)
-            yield X, batch.labels
+            yield X, batch.labels, np.all([*map(missing, batch.columns)], axis=0)
 
 
 def score(options: Namespace) -> int:
@@ -515,7 +433,7 @@ def score(options: Namespace) -> int:
     check_apart([out], [path, options.model])
     model = FlyNNClassifier.load(options.model)
     rarer = _rarer(model.model_, threshold)
-    file = _opened_for(model, path, options.label, dialect_of(options))
+    file = _opened_for(model, path, reading_of(_node(options)))
     p, codes, unknown = _predictions(file, model)
     y = codes[codes >= 0]
     best = _decided(p, rarer, threshold)
@@ -558,16 +476,19 @@ def _predictions(
     probabilities = list[Floats]()
     codes = list[Integers]()
     unknown = list[object]()
-    for X, labels in _rows(file, model.model_):
+    gaps = label_gaps(file.reading.dialect)
+    for X, labels, _ in _rows(file, model.model_):
         own = codes_in(book, labels)
-        own[unlabelled(labels)] = _UNLABELLED
+        own[(own < 0) & unlabelled(labels, gaps)] = _UNLABELLED
         unknown += labels[own == _UNKNOWN].tolist()
         is_known = own >= 0
         if is_known.any():
             probabilities.append(model.predict_proba(X[is_known]))
         codes.append(own)
     if not probabilities:
-        raise DataError(file.name, "rows with a label that the model knows", "none")
+        classes = listed([repr(label)[:60] for label in model.classes_.tolist()])
+        expected = f"labels {classes}, or others with label-map in --site FILE"
+        raise with_names(DataError(file.name, expected, "none"), dict.fromkeys(unknown))
     return np.concatenate(probabilities), np.concatenate(codes), unknown
 
 

@@ -111,7 +111,7 @@ def deployed_client(context: Context) -> Client:
         budget = None
         if node.max_epsilon:
             data_path = os.path.expanduser(node.data_path)
-            budget = Budget(node.state_path, node.policy(), data_path=data_path)
+            budget = Budget(node.state_path, node.policy(), data_path, node.digest())
             load = own_file.private_rows(node, budget.secret)
             load.on_read = rows_of_answer.update
         previous = None
@@ -254,7 +254,14 @@ def own_record(context: Context, rows: Mapping[str, int]) -> OnAnswer | None:
 
 
 _PAGE = "the page of record-path"
-_FILES = ("data-path", "previous-path", "model-path", "member-path", "record-path")
+_FILES = (
+    "data-path",
+    "site",
+    "previous-path",
+    "model-path",
+    "member-path",
+    "record-path",
+)
 
 
 def _own_file(key: str, node: Mapping[str, object]) -> Path | None:

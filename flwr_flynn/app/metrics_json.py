@@ -84,6 +84,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
             for name, traffic in run.traffic.items()
         },
         "class_sizes": class_sizes(run),
+        "class_totals": None if counts.noise else [*map(int, counts.n_per_class)],
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},

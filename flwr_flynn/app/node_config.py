@@ -7,30 +7,25 @@ They are checked before the party's first request. Each field is one key
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr_flynn._validation import listed
-from flwr_flynn.app.data.csv_file import ENCODINGS, SEPARATOR_NAMES
-from flwr_flynn.app.data.source import Dialect
-from flwr_flynn.app.settings_parser import Rule, Settings, about_settings, setting
+from flwr_flynn.app.settings_parser import Rule, about_settings, setting
+from flwr_flynn.app.site_file import SiteSettings, site_settings
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
+from flwr_flynn.privacy.ledger_files import digest_of
 from flwr_flynn.privacy.release_policy import COMPOSITIONS
-from flwr_flynn.tables.cells import level_of
-from flwr_flynn.tables.texts import DATE_FORMATS
 
-_OF_OPEN_FILES = ("separator", "decimal", "encoding", "date_format")
 _of_policy = partial(setting, needs=("max_epsilon",))
 
 
 @dataclass(frozen=True)
-class NodeConfig(Settings):
+class NodeConfig(SiteSettings):
     """The settings of a deployed party."""
 
     source = "node-config"
@@ -38,36 +33,10 @@ class NodeConfig(Settings):
     foreign = frozenset({"partition-id", "num-partitions"})
 
     data_path: str = setting(
-        "", "the party's own `.csv`, `.parquet` or `.npz` file", required=True
+        "", "the party's own CSV, Parquet or NPZ file", required=True
     )
-    label: str = setting(
-        "", "its label column; not given: `label` (CSV, Parquet) or `y` (NPZ)"
-    )
-    label_map: str = setting(
-        "", "its labels as the others write them, such as `ja=yes,nein=no`"
-    )
-    ignore: str = setting(
-        "", "columns of the file that are not used, with commas between, or a JSON list"
-    )
-    keep: str = setting("", "columns that are no ids or names, although they look so")
-    accept: str = setting("", "columns in which nothing that looks wrong stops a run")
-    separator: str = setting(
-        "",
-        "separator of a CSV file; not given: detected",
-        choices=tuple(SEPARATOR_NAMES),
-    )
-    decimal: str = setting(
-        "", "decimal mark in a CSV file; not given: detected", choices=(".", ",")
-    )
-    encoding: str = setting(
-        "", "encoding of a CSV file; not given: detected", choices=ENCODINGS
-    )
-    gap_texts: str = setting(
-        "",
-        "texts of missing values beside empty cells, `NA`, `?` and the like, as a list",
-    )
-    date_format: str = setting(
-        "", "form of the dates in a CSV file; not given: detected", choices=DATE_FORMATS
+    site: str = setting(
+        "", "a TOML file of settings about the data file, which come after these"
     )
     previous_path: str = setting(
         "", "the file as it was counted, for runs of `action = update`"
@@ -88,11 +57,6 @@ class NodeConfig(Settings):
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(
         0.2, "share of the party's samples held out for the evaluation", low=0, below=1
-    )
-    held_out_key: str = setting(
-        "",
-        "column of ids, no feature; rows of one id are held out together, else each "
-        "row",
     )
     memory_limit: float = setting(
         4.0, "most GiB for the counting; a hash that needs more is refused", above=0
@@ -151,27 +115,16 @@ class NodeConfig(Settings):
         0.0, "seconds that every answer takes; 0: no fixed time", low=0, high=86400
     )
 
-    def labels(self) -> dict[str, str]:
-        """`label_map` as a mapping."""
-        pairs = [text.partition("=") for text in self.names("label_map")]
-        names = [(own.strip(), common.strip()) for own, _, common in pairs]
-        n_bad = sum(not own or not common for own, common in names)
-        if n_bad:
-            raise self.refused("label_map", "entries such as ja=yes", f"{n_bad} others")
-        times = Counter(level_of(own) for own, _ in names)
-        times[None] += 2
-        unclear = [own for own, _ in names if times[level_of(own)] > 1]
-        if unclear:
-            expected = "labels of different meanings, none of them a missing value"
-            raise self.refused("label_map", expected, listed(unclear))
-        return dict(names)
-
     @classmethod
     def parse(cls, raw: Mapping[str, object]) -> NodeConfig:
         """Check a mapping as `Settings.parse` does.
 
-        Settings of a policy are refused without `max-epsilon`.
+        Settings of a policy are refused without `max-epsilon`. Those in the file at
+        `site` come after the others.
         """
+        site = raw.get("site")
+        if isinstance(site, str) and site:
+            raw = {**site_settings(site), **raw}
         # Without a bound there is no policy, and exact counts would leave a party that
         # wants one.
         of_policy = [key for key in POLICY_KEYS if key in raw]
@@ -186,12 +139,6 @@ class NodeConfig(Settings):
 
     def rules(self) -> Iterator[Rule]:
         yield from super().rules()
-        labels = (self.label or "label", self.label or "y")
-        yield (
-            "held_out_key",
-            self.held_out_key in labels,
-            "another column than that of the labels",
-        )
         is_private = self.max_epsilon > 0
         folder = Path(os.path.normpath(self.state_path))
         expected = "none with max-epsilon: samples cannot be taken out of noisy counts"
@@ -199,28 +146,20 @@ class NodeConfig(Settings):
         is_folder = folder.is_absolute() and bool(folder.name)
         expected = "an absolute path of a folder below the root, with max-epsilon"
         yield "state_path", is_private and not is_folder, expected
-        for name in _OF_OPEN_FILES:
-            expected = (
-                "none with max-epsilon: a private party reads plain CSV line by line"
-            )
-            yield name, is_private and self.is_given(name), expected
+        expected = "an encoding whose lines are read one by one, with max-epsilon"
+        yield "encoding", is_private and self.encoding == "utf-16", expected
 
     def check(self) -> None:
         super().check()
-        self.dialect()
         if self.max_epsilon:
             self.policy()
 
-    def dialect(self) -> Dialect:
-        """Dialect of the CSV file, as far as the settings give it."""
-        separator = SEPARATOR_NAMES.get(self.separator, "")
-        return Dialect(
-            separator,
-            self.decimal,
-            self.encoding,
-            self.names("gap_texts"),
-            self.date_format,
-        )
+    def digest(self) -> str:
+        """SHA-256 of the settings by which rows are read, "" without any."""
+        facts = self.facts()
+        if facts == NodeConfig().facts():
+            return ""
+        return digest_of(facts)
 
     def policy(self) -> Policy:
         """The party's bounds on its private answers."""

@@ -21,6 +21,7 @@ import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from flwr_flynn._validation import listed
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_noise import (
@@ -311,7 +312,7 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
         if ranges is None:
             expected = (
                 "low and high of each number, and no dates, where nothing is "
-                "learned of columns"
+                f"learned of columns; without them: {listed(schema.without_range)}"
             )
             raise config.refused("schema", expected)
         plan = replace(plan, ranges=ranges)

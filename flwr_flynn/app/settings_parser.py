@@ -175,7 +175,7 @@ def _refuse(errors: Sequence[ConfigError]) -> None:
 
 def group_of(owner: type) -> str:
     """The name of a group: that of its class."""
-    return owner.__name__.removesuffix("Settings").lower()
+    return owner.__name__.removesuffix("Settings").removesuffix("Config").lower()
 
 
 def key_of(name: str) -> str:

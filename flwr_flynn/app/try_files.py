@@ -28,10 +28,11 @@ from typing import Any, cast
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_flynn._files import writing
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
-from flwr_flynn.app.console import print_table, say
+from flwr_flynn.app.console import note, print_table, say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
     check_apart,
@@ -40,14 +41,25 @@ from flwr_flynn.app.data.own_file import (
     counter_of_file,
     existing,
     opened_own,
+    reading_of,
 )
-from flwr_flynn.app.data.source import Reading, ending, objects, unlabelled
+from flwr_flynn.app.data.source import (
+    Reading,
+    ending,
+    objects,
+    reading_once,
+    stem,
+)
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
+from flwr_flynn.app.site_file import site_toml
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
-from flwr_flynn.federated.labels import PLAIN_INTEGER
+from flwr_flynn.federated.labels import codebook, form, meaning
+from flwr_flynn.federated.progress import Progress
+from flwr_flynn.federated.protocol import PHASE
+from flwr_flynn.flower import records
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest, noticed
 from flwr_flynn.tables.schema import Schema
@@ -69,22 +81,26 @@ def run_files(
     by: str = "",
     out: str = "",
     settings: Sequence[str] = (),
+    drafts: str = "",
 ) -> int:
     """Run a federation of files, with node settings of all parties, as `run` does.
 
     With `by` one file is split into parties by the values of this column, which is no
     feature then. `settings` are ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE``
-    for a node setting of one party.
+    for a node setting of one party. In the folder `drafts` is a file of each party's
+    settings then.
     """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
         stack.callback(log.setLevel, log.level)
+        stack.enter_context(reading_once())
+        progress = stack.enter_context(Progress(note))
         log.setLevel(logging.WARNING)
         parts = [*map(Path, paths)]
         if by:
             parts, dialect = _split(paths, by, node, Path(folder))
             # Each part is read as the whole file was.
-            node = dialect | node
+            node = dialect | node | {"rename": ""}
         sites = [
             Site(path, {"data-path": str(path), "party-id": name, **node})
             for name, path in _named(parts)
@@ -95,7 +111,19 @@ def run_files(
             "nodes-at-a-time": len(sites),
             "output-dir": out or "flwr-flynn-try",
         }
-        config = _inspected(sites, RunConfig.parse(given).resolved(), is_split=bool(by))
+        asked = RunConfig.parse(given).resolved()
+        paths_of_drafts = [
+            Path(drafts, f"{site.raw['party-id']}.toml") for site in sites
+        ]
+        if drafts:
+            _check_new(paths_of_drafts)
+        config = _inspected(sites, asked, is_split=bool(by), progress=progress)
+        for path, site in zip(paths_of_drafts, sites, strict=True):
+            if drafts and site.file is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with writing(path, mode=0o600) as stream:
+                    stream.write(site_toml(site.node, site.file).encode())
+                say(path)
         if config is None:
             return 1
         written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
@@ -105,7 +133,8 @@ def run_files(
         output = server_app.output_folder(config, 1, 0o700)
         files = server_app.RunFiles(output, Path(folder) / "federation.npz", 0o600)
         check_apart([output / name for name in written], paths)
-        grid = FilesGrid([site.raw for site in sites])
+        # Nobody's consent is asked for what stays in this process.
+        grid = FilesGrid([{"gram": True, **site.raw} for site in sites], progress)
         run_id = int(time.time() * 1000)  # the results say to which run they belong
         context = Context(run_id, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context)
@@ -123,12 +152,14 @@ class FilesGrid(Grid):
     ----------
     nodes : sequence of mappings
         The node config of each party.
+    progress : Progress
+        It has a step for each party in each phase.
     """
 
     # The strategy does not use these.
     run = set_run = create_message = push_messages = pull_messages = cast(Any, None)
 
-    def __init__(self, nodes: Sequence[_Given]) -> None:
+    def __init__(self, nodes: Sequence[_Given], progress: Progress) -> None:
         # From Flower 1.38 on a grid names the sender.
         with suppress(ImportError):
             identity = import_module("flwr.supercore.task_identity").TaskIdentity
@@ -138,6 +169,7 @@ class FilesGrid(Grid):
             i: Context(1, i, dict(node), RecordDict(), {})
             for i, node in enumerate(nodes, 2)
         }
+        self._progress = progress
 
     def get_node_ids(self) -> list[int]:
         """The ids of all parties."""
@@ -147,11 +179,24 @@ class FilesGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterator[Message]:
         """Yield the reply of each party, which is computed when it is asked for."""
-        for message in messages:
-            yield client_app.app(message, self._contexts[message.metadata.dst_node_id])
+        requests = list(messages)
+        for index, message in enumerate(requests):
+            context = self._contexts[message.metadata.dst_node_id]
+            phase = records.config_of(message.content).get(PHASE)
+            party = context.node_config["party-id"]
+            self._progress.step(f"{phase}: {party}", index, len(requests))
+            yield client_app.app(message, context)
 
 
 # ---- settings and parties
+
+
+def _check_new(paths: Sequence[Path]) -> None:
+    """Refuse to replace a file, which somebody may have corrected."""
+    there = [path.name for path in paths if path.exists()]
+    if there:
+        expected = f"a folder without {there[0]}"
+        raise ConfigError("--write-sites", expected, f"{len(there)} such files")
 
 
 def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
@@ -196,10 +241,10 @@ def _named(paths: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     The name is the file's stem, behind the name of its folder where several files have
     the same stem.
     """
-    stems = [path.stem for path in paths]
+    stems = [*map(stem, paths)]
     names = list[str]()
     for path in paths:
-        name = path.stem
+        name = stem(path)
         if stems.count(name) > 1:
             name = f"{path.absolute().parent.name}-{name}"
         if name in names:
@@ -219,12 +264,11 @@ def _split(
     if len(paths) > 1 or ending(path) != ".csv":
         got = f"{len(paths)} files, the first a {ending(path)} file"
         raise ConfigError("--by", "one CSV file", got)
-    dialect = NodeConfig.parse({"data-path": paths[0], **node}).dialect()
+    own = NodeConfig.parse({"data-path": paths[0], **node})
     # The column is read as labels are.
-    file = opened_csv(path, Reading(by, dialect=dialect))
+    file = opened_csv(path, Reading(by, dialect=own.dialect()))
     n_without = file.n_unlabelled
-    file.n_unlabelled = 0
-    file.check()
+    file.check(needs_labels=False)
     (at,) = file.indices([by], f"a column {by!r}")
     rows_of = _rows_by_text(file, at)
     if not 1 <= len(rows_of) <= _MOST_PARTS:
@@ -236,12 +280,12 @@ def _split(
     paths_of_parts = list[Path]()
     for index, (text, rows) in enumerate(sorted(rows_of.items())):
         name = re.sub(r"[^\w .+-]", "_", text)[:60]
-        own = folder / str(index) / f"{name}{path.suffix}"
-        own.parent.mkdir()
+        part = folder / str(index) / f"{name}.csv"
+        part.parent.mkdir()
         lines = ([*row[:at], *row[at + 1 :]] for row in (file.columns, *rows))
-        with own.open("w", encoding=codec(dialect.encoding), newline="") as stream:
+        with part.open("w", encoding=codec(dialect.encoding), newline="") as stream:
             csv.writer(stream, delimiter=dialect.separator).writerows(lines)
-        paths_of_parts.append(own)
+        paths_of_parts.append(part)
     names = {mark: name for name, mark in SEPARATOR_NAMES.items()}
     return paths_of_parts, {
         "separator": names[dialect.separator],
@@ -255,10 +299,8 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
     rows_of: dict[str, list[Sequence[str]]] = {}
     for row in file.source.cells(range(len(file.columns))):
         rows_of.setdefault(row[at].strip(), []).append(row)
-    is_missing = unlabelled(objects([*rows_of]))
-    for text in [text for text, gap in zip(rows_of, is_missing, strict=True) if gap]:
-        del rows_of[text]
-    return rows_of
+    gaps = file.reading.dialect.gaps()
+    return {text: rows for text, rows in rows_of.items() if not gaps.has(text)}
 
 
 def _renames(site: Site, wanted: Sequence[str] | Schema | None) -> str:
@@ -287,7 +329,7 @@ class Site:
     def __init__(self, path: Path, raw: _Given) -> None:
         self.path = path
         self.raw = raw  # its node config
-        self.name = f"{raw['party-id']}{path.suffix}"
+        self.name = f"{raw['party-id']}{path.name.removeprefix(stem(path))}"
         self.faults = list[str]()
         self.columns = list[str]()
         self.labels = Counter[str]()
@@ -327,7 +369,7 @@ class Site:
     def head(self) -> None:
         """Read the settings, and the names of the columns."""
         self.node = NodeConfig.parse(self.raw)
-        self.columns = columns_of(existing(self.path), self.node.dialect()) or []
+        self.columns = columns_of(existing(self.path), reading_of(self.node)) or []
 
     def look(self, others: set[str]) -> None:
         """Note the faults of the file by itself, and its labels.
@@ -347,14 +389,12 @@ class Site:
         self.file = file
         n_faults = len(self.faults)
         say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
-        for error, key in file.faults():
-            self.refuse(error, key and f":{key}=...")
+        for error, mend in file.faults():
+            self.refuse(error, mend and f":{mend}")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
-        for batch in file.batches():
-            if batch.labels is not None:
-                self.labels.update(map(_plain, batch.labels.tolist()))
+        self.labels = Counter(file.classes)
         rows = [f"{label} {n}" for label, n in sorted(self.labels.items())]
         say(f"{self.name}: rows of each class: {listed(rows)}")
         if self.is_sound:
@@ -374,21 +414,13 @@ class Site:
         self.note(f"expected a column {label!r}, got {got}", f":label={name}")
 
 
-def _plain(label: object) -> str:
-    """A label as text, an integer without a point."""
-    text = str(label)
-    if text.endswith(".0") and PLAIN_INTEGER.fullmatch(text[:-2]):
-        return text[:-2]
-    return text
-
-
 def _quoted(names: Iterable[str]) -> str:
     """Texts of a file in words, the first of them."""
     return listed([repr(name[:60]) for name in names])
 
 
 def _inspected(
-    sites: list[Site], config: RunConfig, is_split: bool
+    sites: list[Site], config: RunConfig, is_split: bool, progress: Progress
 ) -> RunConfig | None:
     """Print all faults, and return the settings with the classes of all files.
 
@@ -397,7 +429,9 @@ def _inspected(
     for site in sites:
         with site.noting():
             site.head()
-    for site in [site for site in sites if not site.faults]:
+    readable = [site for site in sites if not site.faults]
+    for index, site in enumerate(readable):
+        progress.step(f"reading {site.name}", index, len(readable))
         others = [other.columns for other in sites if other is not site]
         with site.noting():
             site.look({*chain.from_iterable(others)})
@@ -405,10 +439,11 @@ def _inspected(
     together = Site(Path(), {"party-id": "all files"})
     with together.noting():
         _compare_columns(sites, config, schema, together)
+    _spell_alike(sites)
     classes: Sequence[str | int] = config.class_list()
     if schema is not None and not classes:
         classes = schema.classes
-    _compare_labels(sites, {*map(_plain, classes)}, is_split)
+    _compare_labels(sites, classes, is_split)
     if not classes:
         _compare_sizes(sites)
     ready = [site for site in sites if not site.faults]
@@ -431,21 +466,42 @@ def _inspected(
     return None
 
 
-def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) -> None:
+def _spell_alike(sites: Sequence[Site]) -> None:
+    """Give labels that differ in capitals and blanks the spelling of most rows."""
+    rows = sum((site.labels for site in sites), Counter[str]())
+    usual: dict[object, str] = {}
+    for label, _ in rows.most_common():
+        usual.setdefault(form(meaning(label)), label)
+    for site in sites:
+        labels = Counter[str]()
+        for label, n in site.labels.items():
+            labels[usual[form(meaning(label))]] += n
+        site.labels = labels
+    other = sorted({*rows} - {*usual.values()})
+    if other:
+        say(f"labels that differ in spelling alone are one class: {_quoted(other)}")
+
+
+def _compare_labels(
+    sites: Sequence[Site], classes: Sequence[str | int], is_split: bool
+) -> None:
     """Note labels that are no classes, or that no other file has.
 
     Without classes, labels that one file alone has are usual. A file that shares no
     label with the others probably has another code for them.
     """
+    book = codebook(classes)
     for site in sites:
-        others = classes
         where = "the classes"
+        odd = sorted(label for label in site.labels if book.code(label) < 0)
         if not classes:
             labels = [other.labels for other in sites if other is not site]
             others = set[str]().union(*labels)
             where = "those of the other files"
-        odd = sorted({*site.labels} - others)
-        if not others or not odd:
+            odd = sorted({*site.labels} - others)
+            if not others:
+                continue
+        if not odd:
             continue
         fault = (
             f"{len(odd)} of {len(site.labels)} label values are not among "
@@ -508,5 +564,5 @@ def _compare_columns(
         with site.noting(_renames(site, features or schema)):
             file = opened_own(site.node, features, schema)
             if site.is_sound:
-                for error, key in file.faults():
-                    site.refuse(error, key and f":{key}=...")
+                for error, mend in file.faults():
+                    site.refuse(error, mend and f":{mend}")

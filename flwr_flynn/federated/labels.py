@@ -16,6 +16,7 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import ConfigError, DataError, with_rows
 from flwr_flynn.tables.cells import each_once, plain_values, text_of
 from flwr_flynn.tables.schema import MOST_CLASSES
+from flwr_flynn.tables.table import form_of
 
 Label = str | int
 
@@ -26,8 +27,35 @@ Codes = Integers
 """Class codes, 0 to L - 1."""
 
 
-Codebook = dict[float | str | None, int]
-"""Codes of the classes by what their labels mean."""
+class Codebook(dict[float | str | None, int]):
+    """Codes of the classes by what their labels mean.
+
+    A text that is no class is the one that differs in capitals and blanks alone, if
+    there is one.
+    """
+
+    def __init__(self, meanings: Sequence[float | str | None]) -> None:
+        codes = {value: code for code, value in enumerate(meanings)}
+        super().__init__(codes)
+        forms = {value: form(value) for value in codes}
+        times = Counter(forms.values())
+        self._forms = {
+            forms[value]: code
+            for value, code in codes.items()
+            if times[forms[value]] == 1
+        }
+
+    def code(self, label: Any) -> int:
+        """The class code of a label, -1 for one of no class."""
+        value = meaning(label)
+        return self.get(value, self._forms.get(form(value), -1))
+
+
+def form(value: float | str | None) -> float | str | None:
+    """What a label means, of a text without what people write differently."""
+    if isinstance(value, str):
+        return form_of(value)
+    return value
 
 
 def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
@@ -46,7 +74,7 @@ def codes_of(classes: Sequence[Label], y: npt.ArrayLike) -> Codes:
         kind = f"{len(classes)} {noun}"
         text = (
             f"y: some labels are not in the class list ({kind}; y has dtype "
-            f"{np.asarray(y).dtype})"
+            f"{np.asarray(y).dtype}); node-config label-map renames labels"
         )
         error = DataError("y", f"labels among {kind}", "some that are not", text=text)
         raise with_rows(error, f"{unknown} of {len(codes)} labels")
@@ -70,7 +98,7 @@ def codebook(classes: Sequence[Label], field: str = "classes") -> Codebook:
         raise ConfigError(
             field, "texts, or real numbers, that mean different labels", listed(unclear)
         )
-    return {value: code for code, value in enumerate(meanings)}
+    return Codebook(meanings)
 
 
 def codes_in(book: Codebook, y: Any) -> Codes:
@@ -81,7 +109,7 @@ def codes_in(book: Codebook, y: Any) -> Codes:
 
     def code(label: object) -> int:
         try:
-            return book.get(meaning(label), -1)
+            return book.code(label)
         except Exception:  # noqa: BLE001 - what has no text is no label, whatever keeps it
             return -1
 

@@ -29,8 +29,7 @@ from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.cells import CellReader, Gaps
-from flwr_flynn.tables.row_wise import encode_rows, raw_columns
+from flwr_flynn.tables.row_wise import PLAIN, CellSettings, encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places
 
@@ -88,8 +87,8 @@ class RowReader(ABC):
     """Names of the features; None for an array, whose columns are known by position."""
     width: int
     """Number of the features."""
-    gap_texts: Sequence[str] = ()
-    """Texts of missing values in the party's own settings."""
+    settings: CellSettings = PLAIN
+    """The party's own settings about cells."""
     on_read: Callable[[Mapping[str, int]], object] = dict
     """Called with the numbers of rows that were read and that fitted, for the party
     alone."""
@@ -233,7 +232,7 @@ def fitting(
     book = codebook(classes)
 
     def chosen(X: Any, y: Any) -> tuple[int, Fitting]:
-        numbers, fits = as_numbers(X, features, rows.gap_texts)
+        numbers, fits = as_numbers(X, features, rows.settings)
         check_width(numbers.shape[1], hashers[0].n_features)
         codes = codes_in(book, y)
         fits = fits & (codes >= 0)
@@ -300,17 +299,18 @@ def _without(numbers: Array, rows: Mask) -> Array:
 
 
 def as_numbers(
-    X: Any, features: Features, gap_texts: Sequence[str] = ()
+    X: Any, features: Features, settings: CellSettings = PLAIN
 ) -> tuple[Array, Mask]:
     """Some rows as numbers, each by itself, and a mask of samples of these features."""
     if isinstance(features, Schema):
-        return encode_rows(features, X, gap_texts)
+        return encode_rows(features, X, settings)
     known, columns = raw_columns(X)
     indices: Sequence[int] = range(len(columns))
     if known is not None and features:
         indices = places("columns", known, features, "the features of the run")
-    reader = CellReader("number", Gaps.of(gap_texts))
+    names = known or [*map(str, range(len(columns)))]
     numbers = np.empty((X.shape[0], len(indices)))
     for place, index in enumerate(indices):
+        reader = settings.reader("number", names[index])
         numbers[:, place], _ = reader.column(columns[index])
     return numbers, np.asarray(np.isfinite(numbers).all(axis=1))

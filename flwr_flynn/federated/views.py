@@ -179,10 +179,14 @@ class View:
                 )
         return X, codes
 
-    def table_summary(self) -> TableSummary:
-        """Summary of the raw columns of the training samples, above the floor."""
+    def table_summary(self, codes_of: CodesOf) -> TableSummary:
+        """Summary of the raw columns of the training samples, above the floor.
+
+        Labels of no class are refused first.
+        """
         self._require(EXACT)
         samples = self.loader.raw()
+        codes_of(samples.y)
         X = samples.tables()[0]
         least = self.options.min_examples
         if isinstance(X, TableSummary):

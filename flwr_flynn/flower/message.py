@@ -49,7 +49,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Entries, Reply
+from flwr_flynn.federated.progress import Progress
+from flwr_flynn.federated.protocol import (
+    EVALUATE,
+    PHASE,
+    REFUSED,
+    TRAIN,
+    Entries,
+    Reply,
+)
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
 from flwr_flynn.flower import records
@@ -165,7 +173,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         `should_stop`, go to its own method.
         """
 
-        batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time))
+        progress = Progress(partial(log, INFO, "FlyNN: %s"))
+        batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time, progress))
         arrays = ArrayRecord()
         if self.run.is_specified:
             arrays = self.arrays
@@ -182,10 +191,11 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                 "FlyNN: the run of this strategy is over; another run takes a "
                 "strategy of its own",
             )
-        result = super().start(batched, arrays, rounds, *rest, **later)
-        rounds = self.run.rounds_left
-        if num_rounds is None and rounds:
-            result = super().start(batched, self.arrays, rounds, *rest, **later)
+        with progress:
+            result = super().start(batched, arrays, rounds, *rest, **later)
+            rounds = self.run.rounds_left
+            if num_rounds is None and rounds:
+                result = super().start(batched, self.arrays, rounds, *rest, **later)
         if self.run.due is not None:
             log(WARNING, "FlyNN: phase %s is not done", self.run.due.name)
         # Flower's arrays are the sums for all specs.
@@ -361,16 +371,21 @@ class _BatchedGrid(GridProxy):
     It yields their replies before it asks the next.
     """
 
-    def __init__(self, grid: Grid, size: int) -> None:
+    def __init__(self, grid: Grid, size: int, progress: Progress) -> None:
         super().__init__(grid)
         self._size = size
+        self._progress = progress
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         messages = list(messages)
         # As Flower does, it is asked with no messages, too.
-        for first in range(0, max(len(messages), 1), self._size):
+        n = len(messages)
+        for first in range(0, max(n, 1), self._size):
+            if messages:
+                phase = records.config_of(_content(messages[0])).get(PHASE)
+                self._progress.step(f"phase {phase}: waiting for parties", first, n)
             yield from self._grid.send_and_receive(
                 messages[first : first + self._size], timeout=timeout
             )

@@ -20,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
 from flwr_flynn._types import Array, Integers, Matrix
-from flwr_flynn.errors import DataError, SpecError
+from flwr_flynn.errors import DataError, SpecError, with_rows
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
@@ -45,6 +45,7 @@ from flwr_flynn.model.prediction import FittedEstimator, without_gaps
 from flwr_flynn.model.prior import checked_weight
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
 from flwr_flynn.model.selection import fit_members
+from flwr_flynn.tables.cells import is_gap
 from flwr_flynn.tables.learned_schema import learned
 from flwr_flynn.tables.schema import Schema
 
@@ -429,7 +430,7 @@ class FlyNNClassifier(FittedEstimator):
     ) -> Self:
         """Add the statistics of samples, or take them out."""
         samples, labels = self._labelled(X, y)
-        check_classification_targets(labels)
+        _check_labels(labels)
         codes = class_codes(self.classes_, labels)
         gram = self._gram
         counts = []
@@ -514,7 +515,7 @@ class FlyNNClassifier(FittedEstimator):
                 names = [name for name in raw.names if name in schema.names]
                 self.feature_names_in_ = np.array(names, dtype=object)
         samples, labels = self._validated(raw, schema, y, reset=True)
-        check_classification_targets(labels)
+        _check_labels(labels)
         if spec is None:
             takes_gaps = self._learned_scaling(samples) is not None
         else:
@@ -604,3 +605,12 @@ class FlyNNClassifier(FittedEstimator):
         return HashPlan(
             n_features, n_classes, n_samples, self._learned_scaling(X), signed, **given
         )
+
+
+def _check_labels(labels: Array) -> None:
+    """Refuse labels that are no classes, or missing."""
+    n_missing = sum(map(is_gap, labels.tolist()))
+    if n_missing:
+        error = DataError("y", "a label for each sample", "none for some")
+        raise with_rows(error, f"{n_missing} of {len(labels)} labels")
+    check_classification_targets(labels)

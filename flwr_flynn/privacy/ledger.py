@@ -79,6 +79,9 @@ class Budget(LedgerFolder):
         The data file of the releases. A ledger that is made with a data file serves no
         other; one that is made without serves any. Two ledgers for one file spend
         twice, which is not detected.
+    reading : str
+        Digest of the settings by which the file is read: with another one a request is
+        a new one.
     """
 
     def __init__(
@@ -86,9 +89,11 @@ class Budget(LedgerFolder):
         path: str | os.PathLike[str],
         policy: Policy,
         data_path: str | os.PathLike[str] | None = None,
+        reading: str = "",
     ) -> None:
         super().__init__(path)
         self.policy = policy
+        self.reading = reading
         self.data_path = None
         if data_path is not None:
             self.data_path = os.path.realpath(os.fspath(data_path))
@@ -108,7 +113,7 @@ class Budget(LedgerFolder):
         Request, policy, ledger and `prepare`, which looks at no sample, decide about a
         refusal; `count` is called after the charge. An earlier answer needs neither.
         """
-        request = _request(mechanism, spec_fingerprint, terms)
+        request = self._request(mechanism, spec_fingerprint, terms)
         with self._opened(self._new) as ledger:
             self._check_use(ledger)
             # A share of noise is drawn anew for each sum: the difference of two sums of
@@ -154,7 +159,7 @@ class Budget(LedgerFolder):
             raise PrivacyError("share", text=text)
         with self._opened(self._new) as ledger:
             self._check_use(ledger)
-            entry = ledger.find(_request(mechanism, spec_fingerprint, terms))
+            entry = ledger.find(self._request(mechanism, spec_fingerprint, terms))
             if entry is not None:
                 return self._received(entry, mechanism)
         text = "this request was never answered: there is nothing to take out"
@@ -214,18 +219,24 @@ class Budget(LedgerFolder):
                 )
                 raise self._trouble("weaker", why) from None
 
+    def _request(
+        self, mechanism: Mechanism, spec_fingerprint: str, terms: str
+    ) -> dict[str, object]:
+        request: dict[str, object] = {
+            "mechanism": mechanism.to_dict(),
+            "spec": spec_fingerprint,
+            "terms": terms,
+        }
+        if self.reading:
+            request["reading"] = self.reading
+        return request
+
     def _received(self, entry: Entry, mechanism: Mechanism) -> ClassCounts:
         array = self._stored(entry)
         try:
             return mechanism.received(array, str(entry["request"]["spec"]))
         except FlyNNError:
             raise self._lost() from None
-
-
-def _request(
-    mechanism: Mechanism, spec_fingerprint: str, terms: str
-) -> dict[str, object]:
-    return {"mechanism": mechanism.to_dict(), "spec": spec_fingerprint, "terms": terms}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,13 +12,13 @@ values of their column is its own policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from itertools import repeat
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -31,9 +31,9 @@ from flwr_flynn.tables.texts import (
     as_name,
     common_form,
     date_of,
+    forms_of_level,
     number_of,
     plain_date,
-    pointed,
     quantity_of,
 )
 
@@ -99,6 +99,38 @@ def _numbers_in(texts: frozenset[str], decimal: str) -> frozenset[float]:
     return frozenset(numbers)
 
 
+class ByLevel(dict[Any, T]):
+    """Values by level, called with a level of any form.
+
+    A value that is no level is looked up in the forms that levels may have elsewhere
+    (`forms_of_level`), unless levels of two values have the form: what a file writes as
+    Heart or 01 another one writes as heart or 1.
+
+    Parameters
+    ----------
+    values : mapping of str
+    gap, unknown : object
+        The value for a gap, and for a text in no form of a level.
+    """
+
+    def __init__(self, values: Mapping[str, T], gap: T, unknown: T) -> None:
+        forms = dict[str, set[T]]()
+        for text, value in values.items():
+            for form in forms_of_level(text):
+                forms.setdefault(form, set()).add(value)
+        super().__init__(values)
+        self[None] = gap
+        self._forms = {form: own.pop() for form, own in forms.items() if len(own) == 1}
+        self._unknown = unknown
+
+    def __call__(self, level: Any) -> T:
+        if level in self:
+            return self[level]
+        forms = forms_of_level(level)
+        values = [self._forms[form] for form in forms if form in self._forms]
+        return [*values, self._unknown][0]
+
+
 @dataclass(frozen=True)
 class CellReader:
     """A reader of cells for a column of one kind.
@@ -111,15 +143,19 @@ class CellReader:
         Mark of decimals.
     form : str
         Form of dates; "" for each that is unmistakable.
-    unit : str
-        It may stand behind a number.
+    factors : mapping of str to float
+        By unit: what a number with it is multiplied by, "" for none. No other unit may
+        stand behind a number.
+    words : ByLevel, optional
+        Texts that stand for others, which are read in their place.
     """
 
     kind: str
     gaps: Gaps = field(default_factory=Gaps)
     decimal: str = "."
     form: str = ""
-    unit: str = ""
+    factors: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
+    words: ByLevel[str | None] | None = None
 
     def __call__(self, cell: Any) -> tuple[Any, bool]:
         """The value of a cell, and True if it is one of this kind, or a gap.
@@ -129,6 +165,8 @@ class CellReader:
         value = _GAPS[self.kind]
         try:
             cell = plain(cell)
+            if self.words is not None:
+                cell = self.words(level_of(cell)) or cell
             if not self.gaps.has(cell, self.decimal):
                 value = _PARSERS[self.kind](self, cell)
         except Exception:  # noqa: BLE001 - what is no value is a fault, whatever keeps it
@@ -139,9 +177,10 @@ class CellReader:
         """The values of cells, and a mask of those that are of this kind, or gaps."""
         good = np.ones(len(cells), np.bool_)
         dtype = getattr(cells, "dtype", np.dtype(object))
-        if self.kind == "number" and dtype.kind in "biuf":
+        is_direct = self.kind == "number" and self.words is None
+        if is_direct and dtype.kind in "biuf":
             values = self.gaps.blanked(np.asarray(cells), self.decimal)
-            return values.astype(np.float64), good
+            return values.astype(np.float64) * self.factors[""], good
         cells = plain_values(cells)
         values = of_gaps(self.kind, len(cells))
         if self.kind == "number":
@@ -158,35 +197,29 @@ class CellReader:
 
         This reads each alike, and much faster.
         """
-        decimal = self.decimal
-        other_mark = ","
-        if decimal == ",":
-            other_mark = "."
-        numerals = []
-        for cell in cells:
-            if type(cell) is str:
-                # Most words are behind the digits, and to have them refused takes
-                # longer. Python allows _ between digits, and 1E3 is a code.
-                if not "" < cell < ":" or "_" in cell or "E" in cell or "0e" in cell:
-                    cell = "nan"
-                elif other_mark in cell:
-                    cell = pointed(cell, decimal)
-            elif type(cell) is not float:
-                cell = "nan"
-            numerals.append(cell)
-        rest = iter(numerals)
-        if decimal == ",":
-            rest = map(str.replace, rest, repeat(","), repeat("."))
-        values: list[float] = []
-        while len(values) < len(cells):
-            try:
-                values.extend(map(float, rest))
-            except (TypeError, ValueError):  # those in front of it are in the list
-                cell = cells[len(values)]
-                if type(cell) is not float:
-                    cell = math.nan
-                values.append(cell)
-        return self.gaps.blanked(np.array(values, np.float64), decimal)
+        if self.words is not None:
+            return of_gaps("number", len(cells))
+        decimal = self.decimal or "."
+        numbers: list[float] | None = None
+        with suppress(TypeError, ValueError):
+            joined = "\n".join(cells)
+            numerals = joined.replace(decimal, ".").split("\n")
+            is_plain = _PLAIN[decimal].fullmatch(joined) is not None
+            if is_plain and len(numerals) == len(cells):
+                numbers = [float(numeral or "nan") for numeral in numerals]
+        if numbers is None:
+            numbers = [_plain_number(cell, decimal) for cell in cells]
+        values = self.gaps.blanked(np.array(numbers, np.float64), decimal)
+        return values * self.factors[""]
+
+
+def _plain_number(cell: Any, decimal: str) -> float:
+    """The number of a cell that is one, or a plain numeral, NaN for all others."""
+    if type(cell) is float:
+        return cell
+    if type(cell) is str and _NUMERAL[decimal].fullmatch(cell):
+        return float(cell.replace(decimal, "."))
+    return math.nan
 
 
 def each_once(read: Callable[[Any], T], cells: Iterable[Any]) -> list[T]:
@@ -282,6 +315,10 @@ def _moment(value: Any) -> Any:
     return item
 
 
+_NUMERAL = {mark: re.compile(rf"[-+]?[0-9]+(?:[{mark}][0-9]*)?") for mark in ".,"}
+_PLAIN = {mark: re.compile(f"[-+0-9{mark}\n]+") for mark in ".,"}
+"""Plain numerals, and their characters below each other, by the mark of decimals."""
+
 # `item` of extended precision is the value itself, and of durations a plain integer.
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "f": float,
@@ -313,14 +350,15 @@ def _number(reader: CellReader, cell: Any) -> float:
         return cell / timedelta(days=1)
     if isinstance(cell, np.timedelta64):  # beside it in an array numbers are such, too
         return float(cell.astype(np.int64))
-    if not isinstance(cell, str):
-        return float(cell)
-    value = number_of(cell.strip(), reader.decimal)[0]
-    if value is None:
-        value, unit = quantity_of(cell, reader.decimal)
-        if value is None or unit != reader.unit:
+    unit = ""
+    if isinstance(cell, str):
+        value = number_of(cell.strip(), reader.decimal)[0]
+        if value is None:
+            value, unit = quantity_of(cell, reader.decimal)
+        if value is None:
             raise ValueError
-    return value
+        cell = value
+    return float(cell) * reader.factors[unit]
 
 
 def _date(reader: CellReader, cell: Any) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, number, one_of
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.cells import each_once
-from flwr_flynn.tables.table import KINDS, days_of, forms_of_level, parts_of
+from flwr_flynn.tables.cells import ByLevel, each_once
+from flwr_flynn.tables.table import KINDS, days_of, parts_of
 from flwr_flynn.tables.texts import as_level, as_name, is_value
 
 MOST_LEVELS = 1024
@@ -186,7 +186,7 @@ class Column:
     def write(self, values: Array, out: Array) -> None:
         """Write the numbers of values, (n,) of this kind, to `out`, (n, width)."""
         if self.kind == "category":
-            codes = np.array(each_once(LevelCodes(self), values.tolist()), np.int64)
+            codes = np.array(each_once(level_codes(self), values.tolist()), np.int64)
             known = np.flatnonzero(codes >= 0)
             out[:] = 0.0
             out[known, codes[known]] = 1.0
@@ -218,35 +218,14 @@ class Column:
         return np.asarray(beyond)
 
 
-class LevelCodes(dict[Any, int]):
+def level_codes(column: Column) -> ByLevel[int]:
     """Index of each level of a column and of its synonyms, called with a value.
 
     It is -1 for an unknown level, and -2 for a gap.
-
-    A value that is no level is looked up in the forms that levels may have elsewhere
-    (`forms_of_level`), unless two levels have the form: what a file writes as Heart or
-    01 another one writes as heart or 1.
     """
-
-    def __init__(self, column: Column) -> None:
-        codes = {level: index for index, level in enumerate(column.levels)}
-        forms = dict[str, set[int]]()
-        codes |= {text: codes[level] for text, level in dict(column.synonyms).items()}
-        for text, index in codes.items():
-            for form in forms_of_level(text):
-                forms.setdefault(form, set()).add(index)
-        super().__init__(codes)
-        self[None] = -2
-        self._forms = {
-            form: min(indices) for form, indices in forms.items() if len(indices) == 1
-        }
-
-    def __call__(self, value: Any) -> int:
-        if value in self:
-            return self[value]
-        forms = forms_of_level(value)
-        codes = [self._forms[form] for form in forms if form in self._forms]
-        return [*codes, -1][0]
+    codes = {level: index for index, level in enumerate(column.levels)}
+    codes |= {text: codes[level] for text, level in dict(column.synonyms).items()}
+    return ByLevel(codes, -2, -1)
 
 
 def _checked_synonyms(

@@ -12,16 +12,9 @@ from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.column_summary import ColumnSummary, _by_rows, most_frequent
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_NUMBERS, Schema
-from flwr_flynn.tables.table import (
-    Table,
-    form_of,
-    forms_of_level,
-    is_frame,
-    names_of,
-    needs_table,
-)
+from flwr_flynn.tables.table import Table, form_of, is_frame, names_of, needs_table
 from flwr_flynn.tables.table_summary import TableSummary
-from flwr_flynn.tables.texts import BESIDE, as_name, is_beside
+from flwr_flynn.tables.texts import BESIDE, as_name, forms_of_level, is_beside
 
 
 def schema_of(

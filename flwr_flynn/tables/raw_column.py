@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.tables.cells import CellReader, Gaps, missing
+from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps, level_of, missing
 from flwr_flynn.tables.texts import (
     DATE_FORMATS,
     Numerals,
@@ -36,12 +36,10 @@ Raw = Array | list[Any]
 None for a missing one."""
 
 
-def int64_of(texts: Sequence[str]) -> Array | None:
-    """Int64 of texts that all are integers within 64 bits; else None."""
+def int64_of(numerals: Iterable[str]) -> Array | None:
+    """Int64 of numerals that all are integers within 64 bits; else None."""
     try:
-        if "_" in "".join(texts):
-            return None
-        return np.array([*map(int, texts)], np.int64)
+        return np.array([*map(int, numerals)], np.int64)
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -63,6 +61,8 @@ class RawColumn:
         prove one, a point else.
     gap_cells : Gaps
         Cells that are missing values.
+    factors, words
+        See `CellReader`; with factors no unit is detected.
     """
 
     typed: str | None = None
@@ -70,11 +70,14 @@ class RawColumn:
     decimal: str = ""
     date_format: str = ""
     gap_cells: Gaps = field(default_factory=Gaps)
+    factors: Mapping[str, float] = field(default_factory=dict)
+    words: ByLevel[str | None] | None = None
     month_first: bool = False  # where day and month may be either
     has_beside: bool = False  # a column beside it has its texts
     is_strict: bool = False  # texts among numbers are faults
     n: int = 0
     n_empty: int = 0
+    gap_values: set[Any] = field(default_factory=set)  # of cells that are not empty
     n_infinite: int = 0
     types: set[Any] = field(default_factory=set)
     # Numbers of texts that are dates of each form.
@@ -82,6 +85,11 @@ class RawColumn:
     numerals: Numerals = field(default_factory=Numerals)
     # Numbers of different texts that prove each mark of decimals.
     proofs: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.numerals.converted = self.factors
+        if self.factors:
+            self.types.add(np.float64)
 
     @property
     def mark(self) -> str:
@@ -130,7 +138,7 @@ class RawColumn:
     @property
     def kind(self) -> str:
         """Its kind, "" for values that are neither numbers, texts nor dates."""
-        if self.typed not in (None, "category"):
+        if self.typed == "" or not (self.typed in (None, "category") or self.words):
             return self.typed or ""
         if self.wanted is not None:
             return self.wanted
@@ -192,13 +200,18 @@ class RawColumn:
         """Look at more rows."""
         self.n += len(values)
         if isinstance(values, np.ndarray):
-            values = self.gap_cells.blanked(values, self.decimal)
+            cells = values
+            values = self.gap_cells.blanked(cells, self.decimal)
             self.n_empty += int(missing(values).sum())
+            if values is not cells:
+                self.gap_values.update(cells[missing(values)].tolist())
             if values.dtype.kind == "f":
                 self.n_infinite += int(np.isinf(values).sum())
             self.types.add(values.dtype)
         elif self.wanted is None or self.kind != "category":
             self._add_texts(values)
+        else:
+            self.gap_values.update(filter(self._is_gap, {*values}))
 
     def _add_texts(self, texts: list[Any]) -> None:
         numbers = self._reader("number", self.decimal).at_once(texts)
@@ -211,7 +224,7 @@ class RawColumn:
             if np.float64 not in self.types:
                 integers = int64_of(plain)
                 if integers is None:
-                    integers = int64_of([pointed(text, self.decimal) for text in plain])
+                    integers = int64_of(pointed(text, self.decimal) for text in plain)
                 self.types.add(np.float64 if integers is None else np.int64)
         if not self.decimal:
             for text in {*texts} - {None}:
@@ -221,10 +234,16 @@ class RawColumn:
         for text, n_rows in others.items():
             self._add_text(text, n_rows)
 
+    def _is_gap(self, cell: Any) -> bool:
+        return self.gap_cells.has(cell, self.decimal)
+
     def _add_text(self, raw: str | None, n_rows: int) -> None:
         """Look at a text that so many rows have."""
-        if raw is None or self.gap_cells.has(raw, self.decimal):
+        if raw is not None and self.words is not None:
+            raw = self.words(level_of(raw)) or raw
+        if raw is None or self._is_gap(raw):
             self.n_empty += n_rows
+            self.gap_values.add(raw)
             return
         text = raw.strip()
         kind = self.numerals.add(text, n_rows, self.decimal)
@@ -242,16 +261,17 @@ class RawColumn:
 
     def _reader(self, kind: str, decimal: str) -> CellReader:
         form = self.form or self.date_format
-        return CellReader(kind, self.gap_cells, decimal, form, self.numerals.unit)
+        factors = {"": 1.0, self.numerals.unit: 1.0, **self.factors}
+        return CellReader(kind, self.gap_cells, decimal, form, factors, self.words)
 
     def values(self, raw: Raw) -> Array:
         """The values of some rows: numbers of `dtype`, texts or None, or
         datetime64[us].
         """
-        if isinstance(raw, np.ndarray):
+        if isinstance(raw, np.ndarray) and not (self.factors or self.words):
             return self.gap_cells.blanked(raw, self.decimal)
         dtype = self.dtype
-        if dtype == np.int64:
+        if dtype == np.int64 and isinstance(raw, list) and self.words is None:
             integers = int64_of(raw)
             if integers is not None:
                 return integers

@@ -8,28 +8,105 @@ the order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.cells import CellReader, Gaps, plain_values
+from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps, plain_values
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, is_frame, names_of, places, series_values
-from flwr_flynn.tables.texts import BESIDE, is_beside
+from flwr_flynn.tables.table import (
+    Table,
+    by_name,
+    is_frame,
+    names_of,
+    places,
+    series_values,
+)
+from flwr_flynn.tables.texts import BESIDE, is_beside, unit_form
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CellSettings:
+    """A site's own settings about cells: each is a map of one cell by itself.
+
+    Parameters
+    ----------
+    gap_texts : sequence of str
+        Texts of missing values beside `GAP_TEXTS`.
+    decimal, date_format : str
+        Mark of decimals and form of dates; "" is a point, and each form that is
+        unmistakable, or detected in an open file.
+    convert : mapping of str to mapping of str to float
+        By column and unit: what a number with the unit is multiplied by.
+    synonyms : mapping of str to mapping of str to str
+        By column: texts of the site as the others write them.
+    """
+
+    gap_texts: Sequence[str] = ()
+    decimal: str = ""
+    date_format: str = ""
+    convert: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    synonyms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def gaps(self, *texts: str) -> Gaps:
+        """The gaps of a column, with these texts of a schema."""
+        return Gaps.of([*self.gap_texts, *texts])
+
+    def factors(self, name: str, unit: str = "") -> Mapping[str, float]:
+        """Factors of a column by unit, {} for none; the unit of a schema has 1."""
+        factors = _entry(self.convert, name, {})
+        if factors:
+            return {unit_form(unit): 1.0, **factors}
+        return factors
+
+    def words(self, name: str) -> ByLevel[str | None] | None:
+        """Texts of a column that stand for others; None without any."""
+        words = _entry(self.synonyms, name.removesuffix(BESIDE), {})
+        if words:
+            return ByLevel(words, None, None)
+        return None
+
+    def reader(
+        self, kind: str, name: str, gap_texts: Sequence[str] = (), unit: str = ""
+    ) -> CellReader:
+        """The reader of cells for a column, with gap texts and unit of a schema."""
+        return CellReader(
+            kind,
+            self.gaps(*gap_texts),
+            self.decimal or ".",
+            self.date_format,
+            {"": 1.0, unit_form(unit): 1.0, **self.factors(name)},
+            self.words(name),
+        )
+
+
+PLAIN = CellSettings()
+
+
+def _entry(entries: Mapping[str, T], name: str, default: T) -> T:
+    """The entry of a column, whose name is compared as in files."""
+    names = [*entries]
+    (index,) = by_name(names, [name])
+    if index is None:
+        return default
+    return entries[names[index]]
 
 
 def encode_rows(
-    schema: Schema, X: object, gap_texts: Sequence[str] = ()
+    schema: Schema, X: object, settings: CellSettings = PLAIN
 ) -> tuple[Array, Mask]:
     """The numbers of rows, (n, width), and a mask of the rows without a fault, (n,).
 
-    X and `gap_texts` are those of `read_columns`.
+    X and `settings` are those of `read_columns`.
     """
-    columns = [*read_columns(schema, X, gap_texts)]
+    columns = [*read_columns(schema, X, settings)]
     table = Table(schema.names, [values for _, values, _ in columns])
     return schema.numbers(table), fitting_rows(columns)
 
@@ -46,18 +123,19 @@ def fitting_rows(columns: Iterable[ReadColumn]) -> Mask:
 
 
 def read_columns(
-    schema: Schema, X: object, gap_texts: Sequence[str] = ()
+    schema: Schema, X: object, settings: CellSettings = PLAIN
 ) -> Iterator[ReadColumn]:
     """Each column of a schema with its values in rows, and a mask of those that are of
     its kind, or gaps.
 
     X is a data frame, a `Table`, or an array of the schema's columns. A `DataError`
-    refuses one without a column of the schema, which no row decides. `gap_texts` are
-    those of the party's own settings.
+    refuses one without a column of the schema, which no row decides. `settings` are
+    the party's own.
     """
-    for column, cells in zip(schema.columns, _schema_columns(schema, X), strict=True):
-        gaps = Gaps.of([*gap_texts, *column.gap_texts])
-        yield column, *CellReader(column.kind, gaps).column(cells)
+    columns = _schema_columns(schema, X, settings)
+    for column, cells in zip(schema.columns, columns, strict=True):
+        own = (column.kind, column.name, column.gap_texts, column.unit)
+        yield column, *settings.reader(*own).column(cells)
 
 
 def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[Array]]:
@@ -79,7 +157,7 @@ def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[Array]]:
     return None, [*array.T]
 
 
-def _schema_columns(schema: Schema, X: object) -> list[Any]:
+def _schema_columns(schema: Schema, X: object, settings: CellSettings) -> list[Any]:
     names, columns = raw_columns(X)
     if schema.is_named and names is None:
         raise DataError(
@@ -100,24 +178,27 @@ def _schema_columns(schema: Schema, X: object) -> list[Any]:
         name for name in schema.names if name in there or not is_beside(name, known)
     ]
     indices = places("columns", names, wanted, "those of the schema")
-    by_name: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: columns[index] for name, index in zip(wanted, indices, strict=True)
     }
-    for name in schema.names:
-        if name not in by_name:
+    lacking = known - {*wanted}
+    for column in schema.columns:
+        beside = f"{column.name}{BESIDE}"
+        if beside in lacking:
             # The column has the texts that stand beside the numbers of another one.
-            of_numbers = name.removesuffix(BESIDE)
-            numbers, texts = _apart(plain_values(by_name[of_numbers]))
-            by_name[of_numbers] = numbers
-            by_name[name] = texts
-    return [by_name[name] for name in schema.names]
+            cells = plain_values(values[column.name])
+            reader = settings.reader("number", column.name, unit=column.unit)
+            values[column.name], values[beside] = _apart(cells, reader)
+    return [values[name] for name in schema.names]
 
 
-def _apart(values: Sequence[object]) -> tuple[list[object], list[object]]:
+def _apart(
+    values: Sequence[object], reader: CellReader
+) -> tuple[list[object], list[object]]:
     """Numbers and gaps, and all else, with None in the place of the others."""
     numbers = [*values]
     texts: list[object] = [None] * len(values)
-    _, are_numbers = CellReader("number").column(values)
+    _, are_numbers = reader.column(values)
     for index in np.flatnonzero(~are_numbers).tolist():
         numbers[index] = None
         texts[index] = values[index]

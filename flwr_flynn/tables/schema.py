@@ -142,20 +142,27 @@ class Schema:
         return all(column.is_plain for column in self.columns)
 
     @property
+    def without_range(self) -> list[str]:
+        """Names of the dates, and of the numbers without `low` or `high`."""
+        return [
+            column.name
+            for column in self.columns
+            if column.kind != "category" and None in (column.low, column.high)
+        ]
+
+    @property
     def ranges(self) -> tuple[list[float], list[float]] | None:
         """Public ranges of the numbers of a row; None unless every number has one.
 
         Dates have none.
         """
+        if self.without_range:
+            return None
         low: list[float] = []
         high: list[float] = []
         for column in self.columns:
             n_bits = column.width
-            if column.kind == "date":
-                return None
-            if column.kind == "number":
-                if column.low is None or column.high is None:
-                    return None
+            if column.low is not None and column.high is not None:
                 n_bits -= 1
                 # -0.0 + 0.0 is 0.0.
                 low.append(column.low + 0.0)
@@ -528,16 +535,17 @@ def _entries(
     for key, value in values.items():
         lines += [f"# {line}" for line in notes.get((column, key), "").splitlines()]
         if value is not None:
-            lines.append(f"{key.replace('_', '-')} = {_in_toml(value)}")
+            lines.append(f"{key.replace('_', '-')} = {in_toml(value)}")
     lines += [f"# {line}" for line in notes.get((column, ""), "").splitlines()]
     return lines
 
 
-def _in_toml(value: object) -> str:
+def in_toml(value: object) -> str:
+    """A value of Python as one of TOML, names of a table in quotes."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_in_toml, value))}]"
+        return f"[{', '.join(map(in_toml, value))}]"
     if isinstance(value, dict):
-        pairs = [f"{_in_toml(key)} = {_in_toml(entry)}" for key, entry in value.items()]
+        pairs = [f"{in_toml(key)} = {in_toml(entry)}" for key, entry in value.items()]
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, str):
         # TOML takes JSON's escapes, but no pairs of surrogates, and the last control

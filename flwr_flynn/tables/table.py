@@ -8,7 +8,6 @@ an empty one is a gap.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,6 @@ KINDS = ("number", "category", "date")
 
 _KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
-_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,20 +279,6 @@ def series_values(series: Any) -> Array:
     out = np.empty(len(objects), object)
     out[:] = objects
     return out
-
-
-def forms_of_level(level: str) -> tuple[str, ...]:
-    """Forms that a level may have elsewhere: in other capitals, or as a number.
-
-    >>> forms_of_level("Heart"), forms_of_level("01")
-    (('heart',), ('01', '1'))
-    """
-    folded = level.casefold()
-    if _NUMBER.fullmatch(folded):
-        number = f"{float(folded):.15g}"
-        if number != folded:
-            return (folded, number)
-    return (folded,)
 
 
 def _is_category(series: Any) -> bool:

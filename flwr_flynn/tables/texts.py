@@ -63,6 +63,8 @@ _PRINTED = re.compile(
 _STAMP = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(\.[0-9]+)?"
 )
+_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
+_MICRO = re.compile(r"\bu(?=(?:mol|g|l)\b)")
 _FEW = 10  # different numbers that may be codes
 _MOST_WORDS = 2**12  # that are counted
 
@@ -117,6 +119,20 @@ def common_form(text: str) -> str:
     day, minutes, seconds, fraction = stamp.groups(default="")
     clock = f" {minutes}{seconds or ':00'}{fraction.rstrip('0').rstrip('.')}"
     return day + clock.removesuffix(" 00:00:00")
+
+
+def forms_of_level(level: str) -> tuple[str, ...]:
+    """Forms that a level may have elsewhere: in other capitals, or as a number.
+
+    >>> forms_of_level("Heart"), forms_of_level("01")
+    (('heart',), ('01', '1'))
+    """
+    folded = level.casefold()
+    if _NUMBER.fullmatch(folded):
+        number = f"{float(folded):.15g}"
+        if number != folded:
+            return (folded, number)
+    return (folded,)
 
 
 def number_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
@@ -192,7 +208,7 @@ def proves(text: str, mark: str) -> bool:
 
 
 def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
-    """The number in front of a unit, and the unit in small letters.
+    """The number in front of a unit, and the unit as `unit_form` has it.
 
     Of anything else they are None and "".
 
@@ -209,8 +225,16 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     is_code = len(unit) == 1 and unit.isalpha() and " " not in text.strip()
     if number is None or is_code:  # such as 12A
         return None, ""
-    # The micro sign and the letter are two characters.
-    return number, re.sub("^[\u00b5\u03bc](?=.)", "u", unit.lower())
+    return number, unit_form(unit)
+
+
+def unit_form(unit: str) -> str:
+    """A unit in small letters, with one sign for micro.
+
+    >>> {unit_form("umol/L"), unit_form("\u00b5mol/l"), unit_form("\u03bcmol/l")}
+    {'µmol/l'}
+    """
+    return _MICRO.sub("\u00b5", unit.strip().lower().replace("\u03bc", "\u00b5"))
 
 
 def date_of(text: str, form: str) -> datetime | None:
@@ -297,7 +321,10 @@ class Numerals:
     # Rows with each other text, of the first `_MOST_WORDS`.
     words: Counter[str] = field(default_factory=Counter)
     n_words: int = 0
+    n_inf: int = 0  # rows with inf: numbers, or beside words another one (infusion)
     some: set[float] = field(default_factory=set)  # different numbers
+    # Units that the site's settings convert; no other is taken off then.
+    converted: Mapping[str, float] = field(default_factory=dict)
 
     def add_numbers(self, values: Iterable[float], n_rows: int) -> None:
         """Add rows with these numbers."""
@@ -313,9 +340,15 @@ class Numerals:
         It is "" for none, "q" for one with a unit.
         """
         value, kind = number_of(text, decimal)
+        if value == math.inf and text.isalpha():
+            self.n_inf += n_rows
+            return kind
         if value is None:
             value, unit = quantity_of(text, decimal)
-            if value is None:
+            if value is not None and unit in self.converted:
+                self.add_numbers((value,), n_rows)
+                return "f"
+            if value is None or self.converted:
                 self.n_words += n_rows
                 if len(self.words) < _MOST_WORDS or text in self.words:
                     self.words[text] += n_rows
@@ -343,16 +376,18 @@ class Numerals:
     @property
     def n_others(self) -> int:
         """Rows with neither a number nor one of the unit that is taken off."""
-        if self.unit:
-            return self.n_words
-        return self.n_words + self.units.total()
+        n_others = self.n_words
+        if n_others:
+            n_others += self.n_inf
+        if not self.unit:
+            n_others += self.units.total()
+        return n_others
 
     @property
     def n_read(self) -> int:
         """Rows with a number, those of the unit that is taken off included."""
-        if self.unit:
-            return self.n_numbers + self.units.total()
-        return self.n_numbers
+        n_all = self.n_numbers + self.n_words + self.n_inf + self.units.total()
+        return n_all - self.n_others
 
     @property
     def are_numbers(self) -> bool:

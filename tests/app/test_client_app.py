@@ -35,6 +35,7 @@ from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, Mechanism, SimulatedRelease
+from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.app.data.files import written
 from tests.fakes import FakeGrid, counting, decode_release, evaluation_of
 from tests.snapshots import assert_refused_as_on_record
@@ -447,6 +448,27 @@ def test_a_private_party_gets_the_model_and_answers_nothing(shuffled, tmp_path):
     reply = client_fn(context(node)).evaluate(evaluation(noisy(), counts, n_releases=1))
     assert (reply.loss, reply.num_examples, reply.metrics) == (0.0, 0, {PARTY: "Basel"})
     assert FlyNNClassifier.load(place).guarantee_ == LAPLACE.guarantee()
+
+
+def test_another_map_of_the_file_is_a_new_request_of_a_private_party(
+    shuffled, tmp_path
+):
+    policy = Policy(max_epsilon=100.0)
+    site = written(tmp_path / "site.toml", 'gap-texts = ["-9"]\n')
+    node = shuffled | {"max-epsilon": 100.0, "state-path": str(tmp_path / "state")}
+    spent = []
+    for more in (
+        {},
+        {},
+        {"site": str(site)},
+        {"gap-texts": "-9"},
+        {"convert": "extra:mg*2"},
+        {"convert": "extra:mg*3"},
+        {},
+    ):
+        fit(context(node | more), run=noisy())
+        spent.append(Budget(tmp_path / "state", policy).spent()[0])
+    assert [round(amount / spent[0]) for amount in spent] == [1, 1, 2, 2, 3, 4, 4]
 
 
 def test_a_model_that_cannot_be_written_is_told_without_a_path(

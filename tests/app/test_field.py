@@ -30,13 +30,14 @@ from flwr_flynn.errors import AggregationError, DataError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.run import Run
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.row_wise import CellSettings, encode_rows
 from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableSummary
@@ -260,7 +261,8 @@ def test_a_run_of_no_samples_has_no_model_without_names(scaling):
 def test_a_deployed_run_of_no_samples_ends_with_one_error(settings, tmp_path):
     path = written(tmp_path / "empty.csv", "before,after,label\n")
     out = tmp_path / "out"
-    grid = FilesGrid([{"data-path": str(path), "party-id": name} for name in "abc"])
+    nodes = [{"data-path": str(path), "party-id": name} for name in "abc"]
+    grid = FilesGrid(nodes, Progress(print))
     settings |= {
         "classes": "no,yes",
         "min-available": 3,
@@ -652,7 +654,7 @@ def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
     assert np.nanmax(values) == 2.25
     frame = pd.DataFrame({"dose": ["1.5", cell.strip(), cell.strip().upper()]})
     schema = Schema([Column("dose", "number")])
-    numbers, fits = encode_rows(schema, frame, [cell])
+    numbers, fits = encode_rows(schema, frame, CellSettings([cell]))
     assert np.isnan(numbers[:, 0]).tolist() == [False, True, True]
     assert fits.all()
     if cell == "Unk":

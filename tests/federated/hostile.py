@@ -345,6 +345,10 @@ _CANDIDATE_LISTS = (
 _CANDIDATES = ('"balanced", "0.5"', '"balanced", 1.5', '"balanced", NaN', '"best", 0.5')
 
 REQUESTS: dict[str, dict[str, Row]] = {
+    "schema": {
+        **entries("classes", "config: classes", "[]"),
+        **entries("classes", "y: some labels are not in the class list", '["setosa"]'),
+    },
     "columns": {
         **entries("n-features", "n_features", 5),
         **entries("n-features", "flynn-n-features", "4", 2**40),

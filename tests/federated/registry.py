@@ -160,7 +160,7 @@ def case(name: str, request: Request[Any], subtracts: bool = True) -> Case:
 
 _REQUESTS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
-    "schema": SchemaRequest(),
+    "schema": SchemaRequest(RUN.classes),
     "counts": CountsRequest(RUN),
     "withdraw": WithdrawRequest(RUN),
     "update": UpdateRequest(RUN),

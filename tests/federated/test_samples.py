@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.algorithm import party_of
-from flwr_flynn.federated.labels import checked_classes, codebook, codes_of
+from flwr_flynn.federated.labels import checked_classes, codebook, codes_in, codes_of
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import checked_names
@@ -509,3 +509,19 @@ def test_few_edges_of_a_server_refuse_nothing(n_edges: int) -> None:
         frame = pd.DataFrame({"a": np.linspace(20, 50, 60)})
         party = party_of(frame, ["a", "b"] * 30)
         assert REFUSED not in party.answer(counting(run)).metrics
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "codes"),
+    [
+        (["Sepsis", "no"], ["sepsis", " SEPSIS", "No"], [0, 0, 1]),
+        (["type 1", "type 2"], ["type\u00a01", "Type 2", "type3"], [0, 1, -1]),
+        (["a", "A"], ["a", "A", " A"], [0, 1, 1]),  # both are classes
+        (["a", "A", "b"], ["B", "\uff41"], [2, -1]),
+        ([1, 2], ["1", 2.0, "01"], [0, 1, -1]),
+    ],
+)
+def test_labels_are_matched_whatever_their_capitals_and_blanks(
+    classes: Any, labels: Any, codes: list[int]
+) -> None:
+    assert codes_in(codebook(classes), np.array(labels, object)).tolist() == codes

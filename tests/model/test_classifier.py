@@ -304,6 +304,15 @@ REFUSED = [  # other parameters are in `refused.txt`
 ]
 
 
+def test_a_missing_label_is_refused_in_one_line():
+    y = [*map(str, CODES.tolist()[1:]), None]
+    for labels in (y, np.array(y, object)):
+        expected = "a label for each sample"
+        with raises(DataError, field="y", expected=expected) as caught:
+            FlyNNClassifier().fit(X, labels)
+        assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("act", "error", "facts"), REFUSED)
 def test_what_is_refused_leaves_the_model_as_it_was(act, error, facts):
     model = fitted()

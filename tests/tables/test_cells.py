@@ -19,9 +19,9 @@ from flwr_flynn.app.data.held_out import row_keys
 from flwr_flynn.app.data.own_file import coded_labels, private_file
 from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.errors import SchemaError
-from flwr_flynn.tables.cells import CellReader, Gaps
+from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.row_wise import encode_rows
+from flwr_flynn.tables.row_wise import CellSettings, encode_rows
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import is_value, number_of
@@ -30,6 +30,7 @@ from tests.raising import raises
 
 KINDS = ("number", "category", "date")
 GAP_TEXTS = ("-9", "73412", "not  Known", "1,5", "inf")
+SETTINGS = CellSettings(GAP_TEXTS)
 SHORT = [text for text in HOSTILE_TEXTS if len(text) < 999]
 TEXTS = (
     st.sampled_from([*SHORT, " -9", "-9,0", "Not known", "1,234", "1.234", "5 mg"])
@@ -54,13 +55,16 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and repr(one) == repr(other)
 
 
+WORDS = ByLevel({"m": "male", "1": "2.5", "mg": "-9", "None": "1"}, None, None)
 READERS = [
-    CellReader(kind, gaps, decimal, form, unit)
+    CellReader(kind, gaps, decimal, form, factors, words)
+    for words in (None, WORDS)
     for kind in KINDS
     for gaps in (Gaps(), Gaps.of(GAP_TEXTS), Gaps(frozenset()))
     for decimal in ".,"
-    for form, unit in (("", ""), ("mm/dd/yyyy", "mg"))
+    for form, factors in (("", {"": 1.0}), ("mm/dd/yyyy", {"": 0.1, "mg": 88.4}))
 ]
+OF_NUMBERS = [reader for reader in READERS if reader.kind == "number"]
 
 
 @given(st.lists(OBJECTS, max_size=9), st.sampled_from(READERS))
@@ -78,14 +82,16 @@ def test_each_cell_of_a_column_is_what_it_is_alone(
             np.testing.assert_equal(float(value), alone)
 
 
-@given(st.lists(TEXTS, max_size=9), st.sampled_from(READERS[:12]))
+@given(st.lists(TEXTS, max_size=9), st.sampled_from(OF_NUMBERS))
 def test_numbers_that_are_read_at_once_are_those_of_the_slow_way(
     texts: list[str], reader: CellReader
 ) -> None:
     for text, value in zip(texts, reader.at_once(texts).tolist(), strict=True):
         if math.isnan(value):
             continue
-        assert value == number_of(text.strip(), reader.decimal)[0]
+        number, _ = number_of(text.strip(), reader.decimal)
+        assert number is not None
+        assert value == number * reader.factors[""]
         assert reader(text) == (value, True)
         assert not reader.gaps.has(text, reader.decimal)
 
@@ -95,7 +101,7 @@ NUMERALS = st.from_regex(
 )
 
 
-@given(st.lists(NUMERALS | OBJECTS, max_size=9), st.sampled_from(READERS[:12]))
+@given(st.lists(NUMERALS | OBJECTS, max_size=9), st.sampled_from(OF_NUMBERS))
 @settings(max_examples=300)
 def test_numerals_between_any_cells_are_those_of_the_slow_way(
     cells: list[Any], reader: CellReader
@@ -181,7 +187,7 @@ def rows_of(path: Path) -> list[list[str]]:
     made = []
     for block in rows.blocks(2**14):
         X, y = block.read(slice(0, block.n))
-        numbers, fits = encode_rows(SCHEMA, X, rows.gap_texts)
+        numbers, fits = encode_rows(SCHEMA, X, rows.settings)
         made += [
             f"{row} {fit}" for row, fit in zip(numbers.tolist(), fits, strict=True)
         ]
@@ -234,7 +240,7 @@ def test_a_row_of_a_private_file_is_what_it_is_alone(
     assert rows_of(tmp_path / f"all{ending}") == alone
     # A frame has the same rows, and an open party the same numbers of those that fit.
     frame = pd.DataFrame(dict.fromkeys(SCHEMA.names, texts), dtype=object)
-    numbers, fits = encode_rows(SCHEMA, frame, GAP_TEXTS)
+    numbers, fits = encode_rows(SCHEMA, frame, SETTINGS)
     rows = zip(numbers.tolist(), fits, strict=True)
     assert [f"{row} {fit}" for row, fit in rows] == alone
 
@@ -244,9 +250,9 @@ def test_a_row_of_a_frame_is_what_it_is_alone(cells: list[Any]) -> None:
     objects = np.empty(len(cells), object)
     objects[:] = [*cells]
     frame = pd.DataFrame(dict.fromkeys(SCHEMA.names, objects))
-    numbers, fits = encode_rows(SCHEMA, frame, GAP_TEXTS)
+    numbers, fits = encode_rows(SCHEMA, frame, SETTINGS)
     for index in range(len(cells)):
-        alone, fit = encode_rows(SCHEMA, frame.iloc[index : index + 1], GAP_TEXTS)
+        alone, fit = encode_rows(SCHEMA, frame.iloc[index : index + 1], SETTINGS)
         np.testing.assert_array_equal(alone[0], numbers[index])
         assert fit[0] == fits[index]
 

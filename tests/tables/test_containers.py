@@ -20,18 +20,26 @@ import pytest
 
 from flwr_flynn.app.data.held_out import HeldOut, id_keys, row_keys
 from flwr_flynn.app.data.own_file import private_file
-from flwr_flynn.app.data.source import Dialect, Reading, mapped, objects, unlabelled
+from flwr_flynn.app.data.source import (
+    Dialect,
+    Reading,
+    label_gaps,
+    mapped,
+    objects,
+    unlabelled,
+)
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated.labels import codebook, codes_in
 from flwr_flynn.federated.private_rows import GivenRows
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.row_wise import encode_rows, raw_columns
+from flwr_flynn.tables.row_wise import CellSettings, encode_rows, raw_columns
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 
 GAP_TEXTS = ("-9", "1", "2020-01-03", "1.5")
+SETTINGS = CellSettings(GAP_TEXTS)
 BESIDE = Schema(
     [
         Column("a", "number"),
@@ -121,11 +129,15 @@ def figures(values: Any) -> list[list[Any]]:
         made += [_exact(read), good.tolist()]
     made += [row_keys([values]), id_keys(values)]
     made += [codes_in(book, values).tolist() for book in BOOKS]
-    numbers, fits = encode_rows(BESIDE, Table(["a"], [values]), GAP_TEXTS)
+    numbers, fits = encode_rows(BESIDE, Table(["a"], [values]), SETTINGS)
     made += [_exact(numbers), fits.tolist()]
     labels = mapped(objects(values), LABEL_MAP)
     named = codebook(["yes", "no", "none", "first", "b", "2.5"])
-    return [*made, codes_in(named, labels).tolist(), unlabelled(labels).tolist()]
+    return [
+        *made,
+        codes_in(named, labels).tolist(),
+        unlabelled(labels, label_gaps(Dialect())).tolist(),
+    ]
 
 
 def _made(container: str, values: list[Any]) -> Any:
@@ -178,10 +190,10 @@ SCHEMA = Schema(
 
 def _sides(path: Path) -> list[list[str]]:
     """The rows on both sides of a private file, or why it is refused."""
-    dialect = Dialect(gap_texts=GAP_TEXTS)
+    dialect = Dialect(gap_texts=GAP_TEXTS, label_map=LABEL_MAP)
     reading = Reading("label", "id", dialect=dialect, held_out=HeldOut(0.5, b"secret"))
     try:
-        rows = private_file(path, reading, LABEL_MAP)
+        rows = private_file(path, reading)
     except FlyNNError as error:
         return [[str(error)]]
     book = codebook(["yes", "no", "b", *range(2, 9)])
@@ -189,7 +201,7 @@ def _sides(path: Path) -> list[list[str]]:
     for held_out in (False, True):
         (block,) = rows.blocks(999, held_out)
         X, y = block.read(slice(0, block.n))
-        numbers, fits = encode_rows(SCHEMA, X, rows.gap_texts)
+        numbers, fits = encode_rows(SCHEMA, X, rows.settings)
         made = zip(numbers.tolist(), fits, codes_in(book, y), strict=True)
         sides.append([*map(str, made)])
     return sides

@@ -11,26 +11,33 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
+import json
 import logging
-import os
 import re
+import tempfile
+import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
+    LARGE,
     SEPARATORS,
     Dialect,
     Part,
     Reading,
     Source,
     decoding,
+    read_once,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
@@ -45,6 +52,8 @@ ENCODINGS = ("utf-8", "utf-16", "windows-1252", "latin-1")
 
 _HEAD = 2**22  # bytes
 _ROWS = 200
+_FEW_ROWS = 20
+_FIELDS = 2**17  # that are looked at for the decimal mark, in more than a few rows
 _BINARY = {
     b"PK\x03\x04": "a zip archive or an .xlsx file",
     b"PAR1": "a Parquet file",
@@ -55,15 +64,56 @@ _BINARY = {
 }
 
 
-def _text_of(path: Path, dialect: Dialect) -> IO[str]:
-    return path.open(encoding=codec(dialect.encoding), newline="")
+_UNPACKED = 2**26
+_PACKING = 200
+"""Bytes of an unpacked file, or times its packed size, at most: a small file may be one
+of terabytes, in one line."""
+
+
+class _Unpacked(io.RawIOBase):
+    """Bytes of a .gz file, up to a bound."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = gzip.open(path)  # noqa: SIM115 - closed with this one
+        self._room = max(_UNPACKED, _PACKING * path.stat().st_size)
+        self._name = path.name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        n = self._file.readinto(buffer)
+        self._room -= n
+        if self._room < 0:
+            expected = f"a .gz file that unpacks to at most {_PACKING} times its size"
+            raise DataError(self._name, f"{expected} (unpack it yourself)", "more")
+        return n
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _bytes_of(path: Path) -> IO[bytes]:
+    if path.suffix.lower() == ".gz":
+        return io.BufferedReader(_Unpacked(path), 2**16)
+    return path.open("rb")
+
+
+@contextmanager
+def _rows_of(path: Path, dialect: Dialect) -> Iterator[Iterator[list[str]]]:
+    """The header, and the rows that are not blank."""
+    with io.TextIOWrapper(
+        _bytes_of(path), encoding=codec(dialect.encoding), newline=""
+    ) as stream:
+        rows = filter(None, csv.reader(stream, delimiter=dialect.separator))
+        yield islice(rows, dialect.above, None)
 
 
 def header_of(path: Path, dialect: Dialect) -> list[str]:
-    """The fields of the first line that is not blank."""
-    with _text_of(path, dialect) as stream:
-        rows = csv.reader(stream, delimiter=dialect.separator)
-        return next(filter(None, rows), [])
+    """The fields of the header."""
+    with _rows_of(path, dialect) as rows:
+        return next(rows, [])
 
 
 class _CsvSource(Source):
@@ -77,7 +127,10 @@ class _CsvSource(Source):
 
 
 class CsvText(_CsvSource):
-    """A CSV file in a dialect, whose fields may have line breaks."""
+    """A CSV file in a dialect, whose fields may have line breaks.
+
+    It is read once. Later passes are over its columns as they were stored.
+    """
 
     dialect: Dialect
 
@@ -86,18 +139,28 @@ class CsvText(_CsvSource):
         self._path = path
         self.dialect = dialect
         self._set_columns(header_of(path, dialect))
+        self._stored: list[StoredColumns] = []  # also that of copies
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
     ) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
+        if self._stored:
+            yield from self._stored[0].parts(wanted)
+            return
+        stored = StoredColumns()
+        for part in self._read(n_rows):
+            stored.add(part)
+            yield part
+        self._stored.append(stored)
+
+    def _read(self, n_rows: int) -> Iterator[Part]:
         width = len(self.columns)
         last = [""]
         with (
             decoding(self._path, self.dialect.encoding),
-            _text_of(self._path, self.dialect) as stream,
+            _rows_of(self._path, self.dialect) as rows,
         ):
-            rows = filter(None, csv.reader(stream, delimiter=self.dialect.separator))
             next(rows, None)
             while batch := list(islice(rows, n_rows)):
                 last = batch[-1]
@@ -111,6 +174,44 @@ class CsvText(_CsvSource):
         _check_end(self._path, last[-1])
 
 
+class StoredColumns:
+    """Columns of texts, some rows at a time.
+
+    They are in memory, and above `LARGE` bytes in a file without a name.
+    """
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(LARGE)  # noqa: SIM115 - see below
+        weakref.finalize(self, self._file.close)
+        self._parts: list[tuple[int, int, list[int]]] = []
+
+    def add(self, part: Part) -> None:
+        """Store some rows."""
+        ends = [self._file.tell()]
+        for texts in part.cells(slice(None)):
+            self._file.write(json.dumps(texts).encode())
+            ends.append(self._file.tell())
+        self._parts.append((part.n, part.n_broken, ends))
+
+    def parts(self, wanted: Collection[int] | None) -> Iterator[Part]:
+        """The rows as they were added; columns that are not wanted have no values."""
+        for n, n_broken, ends in self._parts:
+            columns = [
+                self._column(start, end) if wanted is None or index in wanted else []
+                for index, (start, end) in enumerate(pairwise(ends))
+            ]
+            yield Part(n, partial(_slices, columns), n_broken)
+
+    def _column(self, start: int, end: int) -> list[str]:
+        self._file.seek(start)
+        texts: list[str] = json.loads(self._file.read(end - start))
+        return texts
+
+
+def _slices(columns: list[list[str]], part: slice) -> list[Cells]:
+    return [column[part] for column in columns]
+
+
 def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
     """The columns of some rows."""
     return [*map(list, zip(*rows, strict=True))] or [[] for _ in range(width)]
@@ -118,12 +219,35 @@ def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
 
 def opened_csv(path: Path, reading: Reading) -> TableFile:
     """A CSV file. With a schema its columns are read in the kinds of the schema."""
-    with decoding(path):
-        dialect = detected(path, reading.dialect)
-    with decoding(path, dialect.encoding):
-        file = TableFile(CsvText(path, dialect), replace(reading, dialect=dialect))
+    text = csv_text(path, reading.dialect)
+    with decoding(path, text.dialect.encoding):
+        file = TableFile(text, replace(reading, dialect=text.dialect))
     _check_quotes(file)
     return file
+
+
+def csv_text(path: Path, given: Dialect) -> CsvText:
+    """A CSV file in the dialect that is given, and else detected."""
+    text = copy(
+        read_once(path, _text, path, given.separator, given.decimal, given.encoding)
+    )
+    own = text.dialect
+    text.dialect = replace(
+        given,
+        separator=own.separator,
+        decimal=own.decimal,
+        encoding=own.encoding,
+        above=own.above,
+    )
+    return text
+
+
+def _text(path: Path, separator: str, decimal: str, encoding: str) -> CsvText:
+    given = Dialect(separator=separator, decimal=decimal, encoding=encoding)
+    with decoding(path):
+        dialect = detected(path, given)
+    with decoding(path, dialect.encoding):
+        return CsvText(path, dialect)
 
 
 def _check_quotes(file: TableFile) -> None:
@@ -163,10 +287,11 @@ def _check_end(path: Path, last: str) -> None:
     """
     if "\n" not in last and "\r" not in last:
         return
-    with path.open("rb") as stream:
-        stream.seek(-min(64, path.stat().st_size), os.SEEK_END)
-        tail = stream.read().replace(b"\0", b"").rstrip(b"\r\n ")
-    if not tail.endswith(b'"'):
+    tail = b""
+    with _bytes_of(path) as stream:
+        for chunk in iter(partial(stream.read, _HEAD), b""):
+            tail = (tail + chunk)[-64:]
+    if not tail.replace(b"\0", b"").rstrip(b"\r\n ").endswith(b'"'):
         raise DataError(
             path.name,
             "quotes that are closed",
@@ -177,20 +302,51 @@ def _check_end(path: Path, last: str) -> None:
 # ---- the dialect
 
 
-def detected(path: Path, given: Dialect | None = None) -> Dialect:
+def detected(path: Path, given: Dialect) -> Dialect:
     """The dialect of a file, with what is given and the rest from its head."""
-    if given is None:
-        given = Dialect()
-    with path.open("rb") as stream:
+    with _bytes_of(path) as stream:
         head = stream.read(_HEAD)
         is_whole = not stream.read(1)
     encoding = given.encoding or _encoding_of(path, head)
     text = codecs.getincrementaldecoder(codec(encoding))("replace").decode(
         head, final=is_whole
     )
-    separator = given.separator or _separator_of(text, is_whole)
-    decimal = given.decimal or _decimal_of(path, text, separator, is_whole)
-    return replace(given, separator=separator, decimal=decimal, encoding=encoding)
+    said = _SAID.match(text)
+    separator = given.separator
+    if said is not None and not separator:
+        separator = said[1]
+    if not separator:
+        separator = _separator_of(path, text, is_whole)
+    rows = _sample(text, separator, is_whole)
+    above = _n_above(rows)
+    _check_first(path, rows[above:])
+    decimal = given.decimal or _decimal_of(path, rows[above + 1 :], separator)
+    return replace(
+        given, separator=separator, decimal=decimal, encoding=encoding, above=above
+    )
+
+
+_SAID = re.compile(f"(?:\ufeff)?sep=([{''.join(SEPARATORS)}])\r?\n", re.IGNORECASE)
+"""A first line by which spreadsheets say the separator."""
+
+
+def _is_title(row: Sequence[str]) -> bool:
+    """True for a row with a text in the first field alone, which no header is."""
+    first = "".join(row[:1])
+    is_text = first.isprintable() and not first.isspace() and first != ""
+    return is_text and not any(map(str.strip, row[1:]))
+
+
+def _n_above(rows: Sequence[Sequence[str]]) -> int:
+    """Number of the rows above the header: titles, and comments of another width."""
+    width = 0
+    if rows:
+        ((width, _),) = Counter(map(len, rows)).most_common(1)
+    for index, row in enumerate(rows):
+        is_comment = row[0].startswith("#") and len(row) != width
+        if width > 1 and not (_is_title(row) or is_comment):
+            return index
+    return 0
 
 
 def codec(encoding: str) -> str:
@@ -215,7 +371,7 @@ def _encoding_of(path: Path, head: bytes) -> str:
         decoder = codecs.getincrementaldecoder(codec(encoding))()
         line = 1
         try:
-            with path.open("rb") as stream:
+            with _bytes_of(path) as stream:
                 while chunk := stream.read(_HEAD):
                     decoder.decode(chunk)
                     line += chunk.count(b"\n")
@@ -248,11 +404,40 @@ def _sample(text: str, separator: str, is_whole: bool) -> list[list[str]]:
     return rows[:-1]
 
 
-def _separator_of(text: str, is_whole: bool) -> str:
+_GAP_BETWEEN = re.compile(r"\S {2,}\S")
+
+
+def _separator_of(path: Path, text: str, is_whole: bool) -> str:
+    """The separator that gives most rows as many fields as the header.
+
+    There are titles above it only if few rows have as many as the first one.
+    """
+    samples = {mark: _sample(text, mark, is_whole) for mark in SEPARATORS}
+    share, separator = _best_of(samples)
+    if share < 0.5:
+        share, below = _best_of(
+            {mark: rows[_n_above(rows) :] for mark, rows in samples.items()}
+        )
+        separator = below or separator
+    if not separator:
+        _check_fields(path, text)
+    return separator or ","
+
+
+def _check_first(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Refuse a first line that has other fields than all rows."""
+    widths = [*map(len, rows)]
+    if len({*widths[1:]}) == 1 and len(rows) > 2 and widths[0] != widths[1]:
+        expected = f"a first line with a name for each of {widths[1]} fields"
+        got = f"{widths[0]} (take lines above the header out)"
+        raise DataError(path.name, expected, got)
+
+
+def _best_of(samples: Mapping[str, Sequence[Sequence[str]]]) -> tuple[float, str]:
+    """The share of rows as wide as the first, and the separator, "" for none."""
     best = (0.0, 1)
-    separator = ","
-    for mark in SEPARATORS:
-        rows = _sample(text, mark, is_whole)
+    separator = ""
+    for mark, rows in samples.items():
         if not rows or len(rows[0]) == 1:
             continue
         width = len(rows[0])
@@ -260,10 +445,25 @@ def _separator_of(text: str, is_whole: bool) -> str:
         if (fitting, width) > best:
             best = (fitting, width)
             separator = mark
-    return separator
+    return best[0], separator
 
 
-def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
+def _check_fields(path: Path, text: str) -> None:
+    """Refuse columns of fixed width."""
+    lines = [*filter(str.strip, text.splitlines())][:_ROWS]
+    n_words = {len(line.split()) for line in lines}
+    n_wide = sum(_GAP_BETWEEN.search(line) is not None for line in lines)
+    are_wide = len(n_words) == 1 or 2 * n_wide > len(lines)
+    if len(lines) > 1 and n_words != {1} and are_wide:
+        raise DataError(
+            path.name,
+            "fields with a separator between them: pandas.read_fwf(FILE) reads such a "
+            "file, and .to_csv(FILE, index=False) saves it as CSV",
+            "columns of fixed width",
+        )
+
+
+def _decimal_of(path: Path, rows: Sequence[Sequence[str]], separator: str) -> str:
     """The decimal mark that most fields prove.
 
     A group of three digits proves none, and a file with such groups alone is refused.
@@ -272,7 +472,8 @@ def _decimal_of(path: Path, text: str, separator: str, is_whole: bool) -> str:
     """
     proofs = Counter[str]()
     groups = 0
-    for column in zip_longest(*_sample(text, separator, is_whole)[1:], fillvalue=""):
+    rows = rows[: max(_FEW_ROWS, _FIELDS // max(1, len(rows[0]) if rows else 1))]
+    for column in zip_longest(*rows, fillvalue=""):
         fields = [field.strip() for field in column]
         has_integers = any(field.isdigit() for field in fields)
         for field in fields:
@@ -310,21 +511,29 @@ _BLOCK = 2**22  # bytes of lines at a time
 class CsvLines(_CsvSource):
     """A plain CSV file, every line of which is a row by itself, whatever its quotes.
 
-    A line with another number of fields has no values. Lines with an open quote, which
-    may be parts of one record, are counted in the log of the machine.
+    Nothing of its dialect is detected. A line with another number of fields has no
+    values. Lines with an open quote, which may be parts of one record, are counted in
+    the log of the machine.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, dialect: Dialect) -> None:
         self.name = path.name
         self._path = path
-        with path.open("rb") as stream:
+        self._separator = dialect.separator or ","
+        self._codec = codec(dialect.encoding or "utf-8")
+        with _bytes_of(path) as stream:
             head = stream.read(4)
-            is_wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-            if is_wide or b"\0" in head:
-                raise DataError(path.name, "text in UTF-8", "UTF-16 or UTF-32")
-            stream.seek(0)
-            self._set_columns(_fields(next(filter(_is_filled, _lines(stream)), b"")))
-            n_open = sum(b'"' in line and _is_open(line) for line in _lines(stream))
+        is_wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if is_wide or b"\0" in head:
+            expected = "text in UTF-8, Windows-1252 or Latin-1"
+            raise DataError(path.name, expected, "UTF-16 or UTF-32")
+        closed = _closed(self._separator)
+        with _bytes_of(path) as stream:
+            lines = _lines(stream)
+            self._set_columns(self._header(lines))
+            n_open = sum(
+                b'"' in line and closed.fullmatch(line) is None for line in lines
+            )
         if n_open:
             log.warning(
                 "FlyNN: %s: lines with an open quote: %s; each line is a row by itself, "
@@ -337,11 +546,11 @@ class CsvLines(_CsvSource):
         self, n_rows: int, wanted: Collection[int] | None = None
     ) -> Iterator[Part]:
         """The lines, without the header."""
-        with self._path.open("rb") as stream:
+        with _bytes_of(self._path) as stream:
             lines = _lines(stream)
             batch = []
             size = 0
-            next(filter(_is_filled, lines), None)
+            self._header(lines)
             for line in lines:
                 batch.append(line)
                 size += len(line)
@@ -355,8 +564,31 @@ class CsvLines(_CsvSource):
     def _cells(self, lines: list[bytes], part: slice) -> list[Cells]:
         width = len(self.columns)
         empty = [None] * width
-        rows = filter(None, map(_fields, lines[part]))
+        rows = filter(None, map(self._fields, lines[part]))
         return _transposed([row if len(row) == width else empty for row in rows], width)
+
+    def _header(self, lines: Iterator[bytes]) -> list[str]:
+        """The fields of the first line that is neither blank nor a title.
+
+        In a file of such lines alone, which is refused, it is the first of them.
+        """
+        titles: list[list[str]] = []
+        for line in lines:
+            row = self._fields(line)
+            if not line.removeprefix(codecs.BOM_UTF8).strip():
+                continue
+            if not _is_title(row):
+                return row
+            titles = titles or [row]
+        return [*titles, []][0]
+
+    def _fields(self, line: bytes) -> list[str]:
+        """The fields of a line, none of one that is blank or cannot be read alone."""
+        text = line.decode(self._codec, "replace").removeprefix("\ufeff")
+        try:
+            return next(csv.reader([text], delimiter=self._separator), [])
+        except csv.Error:
+            return []
 
 
 def _lines(stream: IO[bytes]) -> Iterator[bytes]:
@@ -370,26 +602,9 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes]:
         yield line.rstrip(b"\r\n")
 
 
-def _is_filled(line: bytes) -> bool:
-    return bool(line.removeprefix(codecs.BOM_UTF8).strip())
-
-
-def _fields(line: bytes) -> list[str]:
-    """The fields of a line, none of one that is blank or cannot be read by itself."""
-    try:
-        return next(
-            csv.reader([line.decode("utf-8", "replace").removeprefix("\ufeff")]), []
-        )
-    except csv.Error:
-        return []
-
-
-_QUOTED = rb'"[^"]*(?:""[^"]*)*"(?!")[^,]*'
-_CLOSED = re.compile(
-    rb'(?:%b|[^,"][^,]*|)(?:,(?:%b|[^,"][^,]*|))*' % (_QUOTED, _QUOTED)
-)
-
-
-def _is_open(line: bytes) -> bool:
-    """True if a quote of the line is open at its end, as `csv` sees them."""
-    return _CLOSED.fullmatch(line) is None
+def _closed(separator: str) -> re.Pattern[bytes]:
+    """Pattern of a line without a quote that is open at its end, as `csv` sees them."""
+    mark = re.escape(separator.encode())
+    quoted = rb'"[^"]*(?:""[^"]*)*"(?!")[^%b]*' % mark
+    field = rb'(?:%b|[^%b"][^%b]*|)' % (quoted, mark, mark)
+    return re.compile(rb"%b(?:%b%b)*" % (field, mark, field))

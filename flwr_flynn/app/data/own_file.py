@@ -9,7 +9,7 @@ import io
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Integers, Mask
-from flwr_flynn.app.data.csv_file import CsvLines, detected, header_of, opened_csv
+from flwr_flynn.app.data.csv_file import CsvLines, csv_text, opened_csv
 from flwr_flynn.app.data.held_out import HeldOut, id_keys
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
+    LARGE,
     MOST_ROWS,
-    Dialect,
     Reading,
     Source,
     Wanted,
@@ -34,6 +34,8 @@ from flwr_flynn.app.data.source import (
     keys_of,
     mapped,
     objects,
+    read_once,
+    stem,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
@@ -84,6 +86,19 @@ def _typed_source(path: Path, reading: Reading) -> Source:
     return ParquetColumns(path)
 
 
+_OFFICE = "Excel and LibreOffice save a sheet as CSV UTF-8"
+_PANDAS = "in Python: pandas.%s('{}').to_csv('{}', index=False)"
+_HINTS = {
+    ".xlsx": _OFFICE,
+    ".xls": _OFFICE,
+    ".ods": _OFFICE,
+    ".sav": _PANDAS % "read_spss",
+    ".dta": _PANDAS % "read_stata",
+    ".sas7bdat": _PANDAS % "read_sas",
+}
+"""What makes a CSV file of others, by their endings."""
+
+
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
     """The path of a file that is there and has a known ending.
 
@@ -99,6 +114,10 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
         raise ConfigError(field or name, f"a file {place or name}", "no such file")
     if ending(path) not in ENDINGS:
         expected = f"a {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} file"
+        hint = _HINTS.get(ending(path))
+        if hint is not None:
+            out = f"{stem(path)}.csv"
+            expected = f"{expected}; {hint.format(path.name, out)}"
         raise ConfigError(field or name, expected, name)
     return path
 
@@ -113,18 +132,31 @@ def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
         )
 
 
-def columns_of(path: Path, dialect: Dialect | None = None) -> list[str] | None:
+def columns_of(path: Path, reading: Reading = ALL) -> list[str] | None:
     """The names of all columns of a file, None without names."""
     if ending(path) == ".csv":
-        with decoding(path):
-            return [*map(as_name, header_of(path, detected(path, dialect)))]
-    source = _typed_source(path, Reading(label=None))
+        source: Source = csv_text(path, reading.dialect)
+    else:
+        source = _typed_source(path, Reading(label=None))
     if ending(path) == ".npz" and not source.columns:
         return None
+    source.rename(reading.renames(source.columns))
     return [*map(as_name, source.columns)]
 
 
 # ---- samples of a party
+
+
+def reading_of(node: NodeConfig) -> Reading:
+    """How a party's settings say that its file is read."""
+    return Reading(
+        node.label,
+        node.held_out_key,
+        dialect=node.dialect(),
+        ignore=node.names("ignore"),
+        keep=node.names("keep"),
+        accept=node.names("accept"),
+    )
 
 
 def opened_own(
@@ -135,19 +167,8 @@ def opened_own(
     if node.test_fraction:
         rule = HeldOut(node.test_fraction, _KNOWN)
     path = existing(node.data_path, "node-config data-path")
-    asked = Reading(
-        node.label,
-        node.held_out_key,
-        features,
-        node.dialect(),
-        schema,
-        rule,
-        node.names("ignore"),
-        node.names("keep"),
-        node.names("accept"),
-    )
+    asked = replace(reading_of(node), features=features, schema=schema, held_out=rule)
     file = opened(path, asked)
-    file.label_map = node.labels()
     log.info("FlyNN: data: %s", file.described())
     if file.left_out:
         others = ", ".join(repr(column[:60]) for column in file.left_out[:20])
@@ -167,12 +188,18 @@ def own_share(node: NodeConfig, features: Wanted = ()) -> Samples:
     which a schema follows. By a schema X is its numbers. `names` are those of an
     array's columns, where no others were asked for.
     """
+    path = existing(node.data_path, "node-config data-path")
     if isinstance(features, Schema):
-        return encoded_share(node, features)
+        return read_once(path, encoded_share, node, features)
+    return read_once(path, _share, node, tuple(features))
+
+
+def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     file = opened_own(node, features)
     if file.needs_table and is_large(file):
         file.check()
-        return Samples(summary_of_file(file, node.min_examples), np.zeros(0))
+        summary = summary_of_file(file, node.min_examples)
+        return Samples(summary, objects([*file.classes]))
     X, y, groups, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = None
@@ -195,19 +222,10 @@ def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:
     if node.evaluate and node.test_fraction:
         rule = HeldOut(node.test_fraction, secret())
     path = existing(node.data_path, "node-config data-path")
-    asked = Reading(
-        node.label,
-        node.held_out_key,
-        dialect=node.dialect(),
-        held_out=rule,
-        ignore=node.names("ignore"),
-    )
-    return private_file(path, asked, node.labels())
+    return private_file(path, replace(reading_of(node), held_out=rule))
 
 
-def private_file(
-    path: Path, reading: Reading = ALL, label_map: Mapping[str, str] | None = None
-) -> PrivateFile:
+def private_file(path: Path, reading: Reading = ALL) -> PrivateFile:
     """The rows of a private party's file.
 
     Its column of ids, for the held-out rule, is no feature.
@@ -215,10 +233,10 @@ def private_file(
     reading = replace(reading, label=label_of(path, reading.label))
     with decoding(path):
         if ending(path) == ".csv":
-            source: CsvLines | Source = CsvLines(path)
+            source: CsvLines | Source = CsvLines(path, reading.dialect)
         else:
             source = _typed_source(path, reading)
-        return PrivateFile(source, reading, label_map or {})
+        return PrivateFile(source, reading)
 
 
 class PrivateFile(RowReader):
@@ -230,13 +248,12 @@ class PrivateFile(RowReader):
     cannot be decoded is a missing value.
     """
 
-    def __init__(
-        self, source: Source, reading: Reading, label_map: Mapping[str, str]
-    ) -> None:
+    def __init__(self, source: Source, reading: Reading) -> None:
         self._source = source
         self._held_out = reading.held_out
-        self.gap_texts = reading.dialect.gap_texts
-        self._label_map = label_map
+        self._label_map = reading.dialect.label_map
+        self.settings = reading.dialect
+        source.rename(reading.renames(source.columns))
         layout = source.layout(reading)
         self._layout = layout
         self.names = layout.names or None
@@ -316,10 +333,6 @@ def coded_labels(y: Array, name: str) -> tuple[list[str | int], Integers]:
     code = {label: code for code, label in enumerate(labels)}
     codes = {value: code[label] for value, label in zip(texts, own, strict=True)}
     return labels, np.array([*map(codes.__getitem__, values)], np.int64)
-
-
-LARGE = 2**28
-"""Bytes of a file's numbers above which they are in files without a name."""
 
 
 def encoded_share(node: NodeConfig, schema: Schema) -> Samples:

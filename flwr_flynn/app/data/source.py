@@ -10,33 +10,89 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
-from flwr_flynn.tables.cells import Gaps, each_once, level_of, plain_values, text_of
+from flwr_flynn.tables.cells import (
+    Gaps,
+    each_once,
+    level_of,
+    plain,
+    plain_values,
+)
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
+from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import places
+from flwr_flynn.tables.table import by_name, form_of, places
 from flwr_flynn.tables.texts import as_name
+
+T = TypeVar("T")
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
 
-ENDINGS = (".csv", ".parquet", ".npz")
+_TEXTS = (".csv", ".tsv", ".txt", ".gz")
+ENDINGS = (*_TEXTS, ".parquet", ".npz")
 
 MOST_ROWS = 2**14
 """Rows of a file that are read at a time, at most."""
 
+LARGE = 2**28
+"""Bytes of a file's numbers above which they are in files without a name."""
+
+_READ: ContextVar[dict[Any, Any] | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Keep what `read_once` makes of files until the end of the block."""
+    token = _READ.set({})
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def read_once(path: Path, make: Callable[..., T], *settings: Any) -> T:
+    """What `make` makes of a file by some settings.
+
+    Within a block of `reading_once` it is made once, unless the file has changed.
+    """
+    known = _READ.get()
+    if known is None:
+        return make(*settings)
+    state = path.stat()
+    stamp = (state.st_mtime_ns, state.st_size)
+    key = (make, settings)
+    if known.get(key, (None,))[0] != stamp:
+        known[key] = (stamp, make(*settings))
+    value: T = known[key][1]
+    return value
+
 
 def ending(path: Path) -> str:
-    """The ending of a file's name, one of `ENDINGS` if the file can be read."""
-    return path.suffix.lower()
+    """The ending of a file's name, one of `ENDINGS` if the file can be read.
+
+    It is .csv for all texts.
+    """
+    suffix = path.suffix.lower()
+    if suffix in _TEXTS:
+        return ".csv"
+    return suffix
+
+
+def stem(path: Path) -> str:
+    """The name of a file without its endings."""
+    if path.suffix.lower() == ".gz":
+        path = path.with_suffix("")
+    return path.stem
 
 
 @contextmanager
@@ -73,23 +129,26 @@ def objects(values: Cells) -> Array:
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """Form of the texts of a file.
+class Dialect(CellSettings):
+    """Form of a file: its names, texts, and labels as the site writes them.
 
     Parameters
     ----------
-    separator, decimal, encoding, date_format : str
-        "" is detected: the first three from the head of the file, the last by the
-        values of each column.
-    gap_texts : sequence of str
-        Texts of missing values beside `GAP_TEXTS`.
+    separator, encoding : str
+        "" is detected from the head of the file, as `decimal` is.
+    rename : mapping of str to str
+        Columns of the file by the names that others use.
+    label_map : mapping of str to str
+        Labels as the others write them.
+    above : int
+        Lines above the header, which are no rows.
     """
 
     separator: str = ""
-    decimal: str = ""
     encoding: str = ""
-    gap_texts: Sequence[str] = ()
-    date_format: str = ""
+    rename: Mapping[str, str] = field(default_factory=dict)
+    label_map: Mapping[str, str] = field(default_factory=dict)
+    above: int = 0
 
     def __str__(self) -> str:
         mark = "decimal point"
@@ -148,6 +207,28 @@ class Source(ABC):
     key_names: Sequence[str] | None
     dialect: Dialect | None = None  # of a CSV file
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give columns the names that others use."""
+        columns = [*map(as_name, self.columns)]
+        indices = by_name(columns, [*map(as_name, names)])
+        wrong = []
+        for index, (own, new) in zip(indices, names.items(), strict=True):
+            if index is None:
+                wrong.append(own)
+            else:
+                columns[index] = as_name(new)
+        forms = Counter(map(form_of, columns))
+        wrong += [new for new in names.values() if forms[form_of(as_name(new))] > 1]
+        if wrong:
+            expected = (
+                "columns of the file, each with a new name that no other column has "
+                "(setting rename)"
+            )
+            error = DataError(self.name, expected, f"{len(wrong)} others")
+            raise with_names(with_names(error, wrong, 20), self.columns, 20)
+        if names:
+            self.columns = tuple(columns)
+
     def layout(self, reading: Reading) -> FileColumns:
         """The columns by their use."""
         return reading.layout(self.name, self.columns)
@@ -190,17 +271,24 @@ def mapped(labels: Array, book: Mapping[str, str]) -> Array:
     return objects(each_once(named, labels.tolist()))
 
 
-def unlabelled(labels: Array) -> Mask:
+def label_gaps(settings: CellSettings, labels: Collection[str] = ()) -> Gaps:
+    """Labels that are missing, in a column with these labels.
+
+    They are the gaps of features, but "none", which may be a class, and "-" beside "+".
+    """
+    classes = {"none"}
+    if "+" in labels:
+        classes.add("-")
+    return Gaps(settings.gaps().texts - (classes - {*settings.gap_texts}))
+
+
+def unlabelled(labels: Array, gaps: Gaps) -> Mask:
     """Mask of the labels that are missing."""
-    return np.array(each_once(_is_no_label, labels.tolist()), np.bool_)
 
+    def is_missing(label: object) -> bool:
+        return gaps.has(plain(label))
 
-def _is_no_label(label: object) -> bool:
-    return text_of(label).lower() in _NO_LABELS
-
-
-_NO_LABELS = frozenset({"", "na", "n/a", "#n/a", "nan", "<na>", "null"})
-"""Texts of missing labels, in lower case; "none" and "-" may be classes."""
+    return np.array(each_once(is_missing, labels.tolist()), np.bool_)
 
 
 @dataclass(frozen=True)
@@ -224,6 +312,8 @@ class Reading:
         The rule by which rows are held out: by `group`, if it is given.
     ignore : sequence of str
         Columns that are no features.
+    is_strict : bool, default=True
+        False lets settings name columns that are not there.
     keep, accept : sequence of str
         Columns that are no ids or names, and those whose remarks are accepted.
     """
@@ -235,8 +325,22 @@ class Reading:
     schema: Schema | None = None
     held_out: HeldOut | None = None
     ignore: Sequence[str] = ()
+    is_strict: bool = True
     keep: Sequence[str] = ()
     accept: Sequence[str] = ()
+
+    def renames(self, columns: Sequence[str]) -> Mapping[str, str]:
+        """New names of columns, by their names in the file."""
+        names = self.dialect.rename
+        return {own: names[own] for own in self._present(columns, [*names])}
+
+    def _present(self, columns: Sequence[str], names: Sequence[str]) -> Sequence[str]:
+        """Names that settings give, without those of no column if these may be."""
+        if self.is_strict:
+            return names
+        indices = by_name([*map(as_name, columns)], [*map(as_name, names)])
+        pairs = zip(names, indices, strict=True)
+        return [name for name, index in pairs if index is not None]
 
     def layout(self, name: str, columns: Sequence[str]) -> FileColumns:
         """The layout of a file's columns.
@@ -259,7 +363,12 @@ class Reading:
         group = index_of(self.group)
         # A column to ignore that is not there may be misspelt, and would be used under
         # its own name.
-        ignored = indices_of(self.ignore, "the columns to ignore")
+        ignored = indices_of(
+            self._present(columns, self.ignore), "the columns to ignore"
+        )
+        for key in ("convert", "synonyms"):
+            own = self._present(columns, [*getattr(self.dialect, key)])
+            indices_of(own, f"the columns of the setting {key}")
         unused = {label, group, *ignored}
         rest = [column for column, index in at.items() if index not in unused]
         if not rest:
@@ -298,22 +407,40 @@ class Reading:
             if self.schema.is_named:
                 own_names = self.schema.names
             columns = dict(zip(own_names, self.schema.columns, strict=False))
-        pairs = zip(map(columns.get, names), kinds, strict=True)
-        return [self._raw_column(column, kind) for column, kind in pairs]
+        return [
+            self._raw_column(name, columns.get(name), kind)
+            for name, kind in zip(names, kinds, strict=True)
+        ]
 
-    def _raw_column(self, column: Column | None, kind: str | None) -> RawColumn:
+    def _raw_column(
+        self, name: str, column: Column | None, kind: str | None
+    ) -> RawColumn:
         """A column by its entry in the schema, and by its kind in the file."""
         dialect = self.dialect
-        gap_texts = [*dialect.gap_texts]
+        words = dialect.words(name)
+        unit = ""
+        gap_texts: Sequence[str] = ()
         wanted = None
+        if kind == "levels" or words:
+            wanted = "category"
         if kind == "levels":
             kind = "category"
-            wanted = "category"
         if column is not None:
-            gap_texts += column.gap_texts
+            gap_texts = column.gap_texts
+            unit = column.unit
             wanted = column.kind
-        gaps = Gaps.of(gap_texts)
-        return RawColumn(kind, wanted, dialect.decimal, dialect.date_format, gaps)
+        factors = dialect.factors(name, unit)
+        if factors:
+            wanted = "number"
+        return RawColumn(
+            kind,
+            wanted,
+            dialect.decimal,
+            dialect.date_format,
+            dialect.gaps(*gap_texts),
+            factors,
+            words,
+        )
 
 
 def _indices_by_name(name: str, columns: Sequence[str]) -> dict[str, int]:

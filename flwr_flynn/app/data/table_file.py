@@ -8,8 +8,9 @@ integers are hashed exactly; every other file is a `Table`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,11 +25,12 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     keys_of,
+    label_gaps,
     mapped,
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
-from flwr_flynn.tables.cells import of_gaps
+from flwr_flynn.tables.cells import Gaps, each_once, of_gaps, plain, text_of
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
@@ -55,12 +57,11 @@ class TableFile:
     A first pass finds kinds and faults of the columns.
     """
 
-    label_map: Mapping[str, str] = MappingProxyType({})
-
     def __init__(self, source: Source, reading: Reading) -> None:
         self.source = source
         self.reading = reading
         self.name = source.name
+        source.rename(reading.renames(source.columns))
         self.columns = source.columns
         layout = source.layout(reading)
         self._layout = layout
@@ -88,7 +89,8 @@ class TableFile:
             cells = part.cells(slice(None))
             labels = None
             if layout.label is not None:
-                labels = source.labels(cells[layout.label])
+                own = source.labels(cells[layout.label])
+                labels = mapped(own, self.reading.dialect.label_map)
             features = [source.raw(index, cells[index]) for index in layout.order]
             yield part, cells, features, labels
 
@@ -101,7 +103,7 @@ class TableFile:
         )
         self.n_rows = 0
         self.n_broken = 0
-        self.n_unlabelled = 0
+        self.labels = Counter[str]()  # rows with each, "" for none
         self.headers = list[int]()  # lines that have the header again
         first: list[str] = []
         for part, _, columns, labels in self._parts():
@@ -114,7 +116,8 @@ class TableFile:
             for report, values in zip(self.reports, columns, strict=True):
                 report.add(values)
             if labels is not None:
-                self.n_unlabelled += int(unlabelled(labels).sum())
+                self.labels.update(each_once(text_of, labels.tolist()))
+        self._label_gaps = label_gaps(self.reading.dialect, self.labels)
         month_first = months_come_first(self.reports)
         for report in self.reports:
             report.month_first = month_first
@@ -168,7 +171,7 @@ class TableFile:
         rule = self.reading.held_out
         source = self.source
         group = self._layout.group
-        for _, cells, raws, y in self._parts(with_cells=rule is not None):
+        for _, cells, raws, labels in self._parts(with_cells=rule is not None):
             columns = [
                 report.values(raw)
                 for report, raw in zip(self.reports, raws, strict=False)
@@ -179,9 +182,6 @@ class TableFile:
             test = None
             if rule is not None:
                 test = rule.mask(keys_of(source, cells, group))
-            labels = None
-            if y is not None:
-                labels = mapped(y, self.label_map)
             ids = None
             if group is not None:
                 ids = cells[group]
@@ -189,7 +189,7 @@ class TableFile:
                 ids = source.labels(ids)
             batch = RowBatch(columns, labels, ids, test)
             if labelled and labels is not None:
-                is_missing = unlabelled(labels)
+                is_missing = unlabelled(labels, self._label_gaps)
                 if is_missing.any():
                     batch = batch.rows(~is_missing)
             yield batch
@@ -199,6 +199,17 @@ class TableFile:
         return places(
             self.name, [*map(as_name, self.columns)], names, expected, announced=True
         )
+
+    @property
+    def n_unlabelled(self) -> int:
+        """Rows whose label is missing."""
+        return self.labels.total() - sum(self.classes.values())
+
+    @property
+    def classes(self) -> dict[str, int]:
+        """Rows with each label that is none that is missing."""
+        has = self._label_gaps.has
+        return {text: n for text, n in self.labels.items() if text and not has(text)}
 
     @property
     def needs_table(self) -> bool:
@@ -230,6 +241,9 @@ class TableFile:
                     sentence += f"; {name[:60]}: {report.numerals.described()}"
             elif report.texts:
                 sentence += f"; {name[:60]}: {report.texts} no dates"
+        unseen = [text for text in self.reading.dialect.gap_texts if self._lacks(text)]
+        if unseen:
+            sentence += f"; gap-texts that stand nowhere: {listed(unseen)}"
         dialect = self.source.dialect
         if dialect:
             sentence += f"; {dialect}"
@@ -239,15 +253,24 @@ class TableFile:
                 sentence += f"; dates as {forms}"
         return f"{clean(self.name, 200)}: {clean(sentence, 2000)}"
 
-    def check(self) -> None:
+    def _lacks(self, text: str) -> bool:
+        """True for a text of gaps that no cell of the features has."""
+        gaps = Gaps(frozenset({as_name(text).lower()}))
+        return not any(
+            gaps.has(plain(cell), report.mark)
+            for report in self.reports
+            for cell in report.gap_values - {None}
+        )
+
+    def check(self, needs_labels: bool = True) -> None:
         """Refuse a file with rows or columns that are no samples."""
-        for error, _ in self.faults():
+        for error, _ in self.faults(needs_labels):
             raise error
 
-    def faults(self) -> Iterator[tuple[DataError, str]]:
+    def faults(self, needs_labels: bool = True) -> Iterator[tuple[DataError, str]]:
         """Errors about rows or columns that are no samples.
 
-        With each is the node setting that mends it. Notes of the errors have numbers.
+        With each is a node setting that mends it. Notes of the errors have numbers.
         """
         if self.n_broken:
             error = DataError(
@@ -255,13 +278,16 @@ class TableFile:
                 "as many fields in each row as in the header",
                 "rows with more or fewer",
             )
-            yield with_rows(error, f"{self.n_broken} rows"), "separator"
+            yield with_rows(error, f"{self.n_broken} rows"), "separator=..."
         if self.headers:
             lines = listed([f"line {line}" for line in self.headers])
             error = DataError(self.name, "one header", "the header again below")
             yield with_rows(error, lines), ""
-        if self.n_rows and self.n_unlabelled == self.n_rows:
-            yield DataError(self.name, "a label in some rows", "none in any"), "label"
+        if needs_labels and self.n_rows and self.n_unlabelled == self.n_rows:
+            yield (
+                DataError(self.name, "a label in some rows", "none in any"),
+                "label=...",
+            )
         faulty_rows: dict[str, dict[int, int]] = {
             name: {} for name in (*_EXPECTED.values(), _FINITE)
         }
@@ -274,8 +300,11 @@ class TableFile:
             if report.infinite:
                 faulty_rows[_FINITE][index] = report.infinite
         for expected, n_rows in faulty_rows.items():
+            mend = "gap-texts=inf,-inf"
+            if expected != _FINITE:
+                mend = f"ignore={_listed(self.all_names[index] for index in n_rows)}"
             if n_rows:
-                yield self._error(expected, n_rows), "gap-texts"
+                yield self._error(expected, n_rows), mend
 
     def _error(self, expected: str, n_rows: dict[int, int]) -> DataError:
         """The error about rows with a fault in some features.
@@ -297,8 +326,8 @@ class TableFile:
 
     @property
     def units(self) -> dict[str, Mapping[str, int]]:
-        """Rows of the features with each unit; none of those accepted as they are."""
-        accepted = {*map(as_name, self.reading.accept)}
+        """Rows of the features with each unit; none of converted or accepted ones."""
+        accepted = {*map(as_name, self.reading.accept), *self.reading.dialect.convert}
         units: dict[str, Mapping[str, int]] = {name: {} for name in accepted}
         for name, report in zip(self.all_names, self.reports, strict=True):
             if report.numerals.units and name not in accepted:
@@ -350,6 +379,15 @@ class TableFile:
         if test is None:
             test = np.zeros(len(columns[0]), np.bool_)
         return X, y, groups, test
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names as a setting has them."""
+    names = [*names]
+    text = ",".join(names)
+    if text.count(",") < len(names):
+        return text
+    return json.dumps(names, ensure_ascii=False)
 
 
 _EXPECTED = {

@@ -78,8 +78,9 @@ class ArrayColumns(Source):
             rest = replace(reading, label=None, group="", ignore=ignore)
             layout = rest.layout(self.name, self.columns)
             return layout._replace(label=label, group=group)
-        if reading.ignore:
-            expected = "an array 'feature_names', which names the columns to ignore"
+        dialect = reading.dialect
+        if reading.ignore or dialect.convert or dialect.synonyms:
+            expected = "an array 'feature_names', which names columns of settings"
             raise DataError(self.name, expected, "none")
         features = reading.features
         if isinstance(features, Schema):
@@ -343,6 +344,8 @@ def moments(chunk: Any) -> Array:
 class ParquetColumns(Source):
     """A Parquet file: nulls are gaps, and dates with a time zone are in UTC."""
 
+    key_names: Features  # the names in the file
+
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._path = path
@@ -372,7 +375,7 @@ class ParquetColumns(Source):
         """The rows. Nothing is asked of pyarrow about columns that are not read."""
         read = [
             name
-            for index, name in enumerate(self.columns)
+            for index, name in enumerate(self.key_names)
             if index in self._read | {self._ids} and (wanted is None or index in wanted)
         ]
         n_rows_read = 0
@@ -386,7 +389,7 @@ class ParquetColumns(Source):
     def _cells(self, batch: Any, read: set[str], part: slice) -> list[Any]:
         start, stop, _ = part.indices(batch.num_rows)
         cells: list[Any] = [[None] * (stop - start)] * len(self.columns)
-        for index, name in enumerate(self.columns):
+        for index, name in enumerate(self.key_names):
             if name in read:
                 column = batch.column(name).slice(start, stop - start)
                 if index == self._ids and self.kinds[index] in ("", "category"):
@@ -420,5 +423,5 @@ class ParquetColumns(Source):
         """The values of some columns, row by row, in the types of the file."""
         with opened_parquet(self._path) as file:
             for batch in _batches(file):
-                columns = [batch.column(self.columns[index]) for index in indices]
+                columns = [batch.column(self.key_names[index]) for index in indices]
                 yield from zip(*map(arrow_values, columns), strict=True)

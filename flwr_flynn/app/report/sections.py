@@ -113,7 +113,7 @@ def participation(report: Report) -> Section:
     facts += [
         (f"  left out of {step}: {name}", reason)
         for name, step, reason in absences(report)
-        if name not in before
+        if name not in before and not _is_untouched(action, reason)
     ]
     parts: list[Markup | None] = []
     if before:
@@ -154,6 +154,13 @@ def absences(report: Report) -> list[tuple[str, str, str]]:
         for step, reasons in steps.items()
         for name, reason in reasons.items()
     ]
+
+
+def _is_untouched(action: str, reason: str) -> bool:
+    """True for a party that declines as a withdrawal or an update is not about it."""
+    settings = ("node-config leave", "node-config previous-path")
+    is_other = action in ("withdraw", "update")
+    return is_other and any(setting in reason for setting in settings)
 
 
 def _change(update: Report) -> str:
@@ -198,7 +205,10 @@ def skew(report: Report) -> Section:
     names = report["classes"]
     if not sizes:
         return Section("Classes by party", [])
-    total = [*map(sum, zip(*sizes.values(), strict=True))]
+    # Of the federation: only new parties have rows in a run that joins some.
+    total = report.get("class_totals")
+    if total is None:
+        total = [*map(sum, zip(*sizes.values(), strict=True))]
     rows = [("all parties", total), *sorted(sizes.items())]
     shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
     parts = [

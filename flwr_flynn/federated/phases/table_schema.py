@@ -11,16 +11,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.errors import AggregationError, PayloadError
+from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
-from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, from_json, refusing
+from flwr_flynn.federated.protocol import (
+    TRAIN,
+    Config,
+    Entry,
+    Scalar,
+    from_json,
+    key,
+    refusing,
+)
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
 from flwr_flynn.federated.roster import missing_text, require_samples
@@ -43,10 +54,19 @@ MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
 
 
+_ENTRIES = {"classes": Entry(str, MAX_CHARS)}
+
+
 @register
 @dataclass(frozen=True)
 class SchemaRequest(Request[TableSummary]):
-    """Ask for the summary of the party's columns, as JSON in the form of bytes."""
+    """Ask for the summary of the party's columns, as JSON in the form of bytes.
+
+    A party with labels that are none of the classes declines here, before it has told
+    anything.
+    """
+
+    classes: Sequence[Label]
 
     phase = "schema"
     sentence = (
@@ -54,17 +74,20 @@ class SchemaRequest(Request[TableSummary]):
         "person, unless held-out-key."
     )
 
+    entries = _ENTRIES
+
     def to_config(self) -> dict[str, Scalar]:
-        return {}
+        return {key("classes"): json.dumps(self.classes)}
 
     @classmethod
     def from_config(
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> SchemaRequest:
-        return cls()
+        with refusing():
+            return cls(checked_classes(config.json("classes")))
 
     def measured(self, view: View) -> Measured[TableSummary]:
-        summary = view.table_summary()
+        summary = view.table_summary(partial(codes_of, self.classes))
         return Measured(summary, summary.n_rows)
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -123,7 +146,7 @@ class LearnedSchema:
 
 
 def _ask(state: RunState, context: Context) -> SchemaTally:
-    return SchemaTally(SchemaRequest())
+    return SchemaTally(SchemaRequest(state.run_spec.classes))
 
 
 def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunState:

@@ -32,6 +32,7 @@ from tests.fakes import config_of
 from tests.federated.runs import statistic_of
 
 RNG = np.random.default_rng(3)
+ASK = SchemaRequest(("0", "1", "a", "x", "ill", "well"))
 COLUMNS: dict[str, Any] = {
     "age": RNG.integers(20, 90, 200).tolist(),
     "crp": np.round(RNG.normal(5, 2, 200), 2).tolist(),
@@ -127,7 +128,7 @@ def summary_told(settings: NodeConfig) -> Any:
     """The summary of its columns that a party with these settings tells."""
     options = PartyOptions(min_examples=settings.min_examples)
     party = Party(partial(own_file.own_share, settings), options)
-    return statistic_of(SchemaRequest(), party)
+    return statistic_of(ASK, party)
 
 
 @ENDINGS
@@ -183,14 +184,14 @@ def test_an_entry_too_many_passes_no_floor(tmp_path):
     settings = node(path, held_out_key="patient")
     party = Party(partial(own_file.own_share, settings), PartyOptions())
     entries = {"flynn-feature-names": json.dumps(["name", "age"])}
-    answer = party.answer({**config_of(SchemaRequest()), **entries})
+    answer = party.answer({**config_of(ASK), **entries})
     assert answer.arrays == []
     assert str(answer.metrics[REFUSED]).startswith("flynn-feature-names: ")
     # Nor does it matter by which loader the samples come.
     for features in ((), ("name", "age")):
         share = own_file.own_share(settings, features)
         given = Party(share, PartyOptions())
-        summary = statistic_of(SchemaRequest(), given)
+        summary = statistic_of(ASK, given)
         assert not any(column.levels for column in summary.columns.values())
 
 
@@ -213,7 +214,7 @@ def test_a_refusal_counts_no_column_of_texts_beside_numbers(tmp_path):
         content = {"age": ages, "crp": ["inf", *["1.5"] * (len(ages) - 1)]}
         path = written(tmp_path / "a.csv", {**content, "label": ["x"] * len(ages)})
         party = Party(partial(own_file.own_share, node(path)), PartyOptions())
-        reasons.append(party.answer(config_of(SchemaRequest())).metrics[REFUSED])
+        reasons.append(party.answer(config_of(ASK)).metrics[REFUSED])
     assert reasons[0] == reasons[1]
     assert "1 of 2 features" in str(reasons[0])
 

@@ -195,7 +195,7 @@ def test_no_value_decides_whether_a_private_parquet_file_is_read(tmp_path):
 
 @READERS
 @pytest.mark.parametrize(
-    "name", ["mine.csv.gz", "mine.CSV.GZ", "mine.xlsx", "mine", "gone.csv"]
+    "name", ["mine.csv.zip", "mine.XLSX", "mine.sav", "mine", "gone.csv"]
 )
 def test_a_path_of_no_such_file_or_kind_is_told_without_its_folder(
     read, name, tmp_path

@@ -242,7 +242,7 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
     rows, decimal, tmp_path_factory
 ):
     path = tmp_path_factory.mktemp("both") / "mine.csv"
-    dialect = Dialect(";", decimal, "utf-8", ("-999",))
+    dialect = Dialect(("-999",), decimal, separator=";", encoding="utf-8")
 
     def read(
         rows: list[tuple[str, str]], most_rows: int
@@ -556,3 +556,23 @@ def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending, tmp_p
     framed = Table.of(pd.DataFrame(columns)[["crp", "code"]], is_learned=True)
     kinds = {"crp": "number", "crp text": "category", "code": "category"}
     assert dict(zip(framed.names, framed.kinds, strict=True)) == kinds
+
+
+@pytest.mark.parametrize(
+    ("labels", "gap_texts", "classes"),
+    [
+        ("ill,well,?,.,-,none,N/A", [], {"ill": 1, "well": 1, "none": 1}),
+        ("+,-,-,?", [], {"+": 1, "-": 2}),
+        ("1,2,-9,-9.0", ["-9"], {"1": 1, "2": 1}),
+        ("none,ill,-", ["none"], {"ill": 1}),
+    ],
+)
+def test_a_label_that_is_a_gap_word_is_no_class(
+    labels: str, gap_texts: list[str], classes: dict[str, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.csv"
+    rows = labels.split(",")
+    path.write_text("x,label\n" + "".join(f"1,{label}\n" for label in rows))
+    file = opened(path, Reading(dialect=Dialect(gap_texts=gap_texts)))
+    assert file.classes == classes
+    assert file.n_unlabelled == len(rows) - sum(classes.values())

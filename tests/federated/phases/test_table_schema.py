@@ -163,7 +163,7 @@ def party(X: Any = FRAME, **options: Any) -> Party:
 
 
 def test_few_rows_are_not_told() -> None:
-    summary = statistic_of(SchemaRequest(), party(min_examples=40))
+    summary = statistic_of(SchemaRequest(NAMES), party(min_examples=40))
     assert summary == TableSummary.of(FRAME, 40)
     # Each party has fewer.
     assert summary.columns["text"].gaps == 0
@@ -234,7 +234,7 @@ SUMMARIES += [summary(["a", 120, {"number": 120}, 0, {"x" * 300: 1}])]
 
 @pytest.mark.parametrize("values", SUMMARIES)
 def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
-    request = SchemaRequest()
+    request = SchemaRequest(NAMES)
     arrays = [
         request.layout.fields[0].packed(
             np.frombuffer(values, np.uint8).astype(np.int64)
