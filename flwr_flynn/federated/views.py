@@ -192,7 +192,7 @@ class View:
         if isinstance(X, TableSummary):
             _log_remarks(X)
             return X.floored(least)
-        counter = TableCounter(least, samples.keep)
+        counter = TableCounter(least, self.options.keep)
         counter.add(Table.of(X, is_learned=True), samples.ids, samples.y)
         # A site that was deployed loads its own file.
         if callable(self.loader.source):

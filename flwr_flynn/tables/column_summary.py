@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
-from flwr_flynn.tables.code_values import missing_codes
+from flwr_flynn.tables.code_values import codes_among_dates, missing_codes
 from flwr_flynn.tables.column_encoding import is_nameable
 from flwr_flynn.tables.personal_columns import (
     OFTEN,
@@ -173,7 +173,8 @@ def _summary_of_texts(
         for text, k in levels.items()
         if text is not None and k >= least and is_nameable(text)
     }
-    return ColumnSummary(n, {kind: n}, n_gaps, named, units)
+    codes = codes_among_dates(levels)
+    return ColumnSummary(n, {kind: n}, n_gaps, named, units, codes)
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

@@ -164,9 +164,10 @@ def _label_persons(places: Array, counts: Array, labels: Array) -> bool:
 
 
 _TITLE = re.compile(
-    r"(?:(?i:dr|prof|mr|mrs|ms|miss|frau|herr|hr|fr|dott|dottssa|dra|sig|sigra|mme|mlle|"
+    r"^(?:(?i:dr|prof|mr|mrs|ms|miss|frau|herr|hr|fr|dott|ssa|dra|sig|sigra|mme|mlle|m|"
     r"mag|med|pd|ing|sra|sr|don|doctor|doktor|professor|sister|nurse|schwester|pfleger)"
-    r"\b\.?(?: |-)*)+(?=[^\W\d_a-z])"
+    r"\b\.?[ -]*)+(?=[^\W\d_a-z])"
+    r"|,? (?:MD|M\.D\.|PhD|RN|FMH|MBBS)$"
 )
 _NAME = r"(?:[^\W\d_a-z][^\W\d_A-Z]*(?:[\x27\u2019-][^\W\d_][^\W\d_]*)*)"
 _PARTICLE = "(?:(?:van|von|der|den|de|del|della|di|da|la|le|al|el|bin|zu|y|e) )*"
@@ -253,7 +254,7 @@ _PLACES_TEXT = (
     "Boston Brussels Budapest Chicago Cologne Copenhagen Dallas Delhi Denver Dublin "
     "Geneva Hamburg Helsinki Houston Istanbul Köln Lisbon London Madrid Manchester Milan "
     "Moscow München Munich Naples Oslo Paris Philadelphia Prague Rome Seattle Seoul "
-    "Shanghai Stockholm Sydney Tokyo Toronto Vienna Warsaw Wien Zurich Zürich"
+    "Saint San Santa Los Shanghai Stockholm Sydney Tokyo Toronto Vienna Warsaw Wien Zurich Zürich"
 )
 _PLACES = frozenset(_PLACES_TEXT.split())
 """Countries, states and cities, which are as many words with capitals."""
@@ -261,8 +262,8 @@ _PLACES = frozenset(_PLACES_TEXT.split())
 
 def _capitalised(text: str) -> str:
     """A text with capitals as names have them, where it has none or these alone."""
-    if text.isupper() or (text.islower() and " " in text):
-        return text.title()
+    if text.isupper() or (text.islower() and re.search("[ ._]", text)):
+        return re.sub("[._]+", " ", text).title()
     return text
 
 
@@ -275,13 +276,11 @@ def are_names(levels: Mapping[str | None, int]) -> bool:
     texts = [text for text in levels if text]
     n = len(texts)
     # Notes have names among other words.
-    if (
-        n < 3
-        or sum(len(text) > 60 or bool(re.search(r"\d", text)) for text in texts) > n / 4
-    ):
+    n_notes = sum(len(text) > 60 or bool(re.search(r"\d", text)) for text in texts)
+    if n < 2 or n_notes > n / 4:
         return False
     bare = [_TITLE.sub("", _capitalised(text)) for text in texts]
-    if sum(map(bool, map(_TITLE.match, texts))) > n / 2:
+    if sum("@" in text or bool(_TITLE.search(text)) for text in texts) > 0.7 * n:
         return True
     words = Counter(word for text in bare for word in {*re.split(r"\W+", text)})
     if max(words.values()) > max(2, n / 2) or len(_PLACES & {*words}) > n / 8:
@@ -296,6 +295,6 @@ def are_names(levels: Mapping[str | None, int]) -> bool:
         return False
     most = max(levels.values())
     is_even = most < 4 * sum(levels.values()) / len(levels)
-    if len(known) > n / 4 and (n > 4 or len(whole) > n / 2):
+    if len(known) > n / 4 and (n > 4 or min(len(known), len(whole)) > n / 2):
         return True
     return n >= 40 and is_even and len({text[:1] for text in bare}) > 8

@@ -174,8 +174,24 @@ def test_units_that_differ_stop_a_run_until_they_are_accepted(capsys):
     assert code == 1
     assert "column 'crp': units differ: no unit at a, b; mg/l at c" in line
     assert "--set c:accept=crp" in line
-    code, lines, _ = tried(capsys, "c:accept=crp", change=with_unit)
-    assert (code, lines) == (0, [])
+    for setting in ("c:accept=crp", "c:convert=crp:mg/l*1"):
+        code, lines, _ = tried(capsys, setting, change=with_unit)
+        assert (code, lines) == (0, [])
+
+
+def test_two_units_in_one_file_are_named_with_the_setting_that_converts_them(capsys):
+    def two(index: int, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"crp": f"{row['crp']} {('mg/dl', 'mg/l')[index % 3 > 0]}"}
+
+    code, lines, _ = tried(capsys, change=two)
+    assert code == 1
+    assert "mg/dl in " in lines[0]
+    assert "mg/l in " in lines[0]
+    setting = "c:convert=crp:mg/l*1,crp:mg/dl*..."
+    assert f"--set {setting}" in lines[0].replace("'", "")
+    mend = setting.replace("...", "10")
+    code, lines, report = tried(capsys, mend, change=two)
+    assert (code, lines, names(report)) == (0, [], ["age", "crp", "sex"])
 
 
 def test_a_class_of_one_row_is_refused_until_it_is_accepted_or_mapped(capsys):
@@ -196,6 +212,8 @@ def test_columns_of_other_names_are_named_with_the_nearest(capsys):
     code, lines, _ = tried(capsys, change=renamed)
     assert code == 1
     assert lines[-1].endswith("; --set c:rename=aage=age")
+    code, lines, _ = tried(capsys, "c:rename=aage=age", change=renamed)
+    assert (code, lines) == (0, [])
 
 
 def test_words_of_one_site_are_named_with_those_of_the_others(capsys):
@@ -204,8 +222,11 @@ def test_words_of_one_site_are_named_with_those_of_the_others(capsys):
 
     code, (line,), report = tried(capsys, change=german)
     assert code == 0
-    assert "--set c:synonyms=sex:männlich=male,sex:weiblich=female" in line
     assert report["schema"]["remarks"][0]["column"] == "sex"
+    setting = "c:synonyms=sex:männlich=male,sex:weiblich=female"
+    assert f"--set {setting}" in line
+    code, lines, report = tried(capsys, setting, change=german)
+    assert (code, lines, report["schema"]["remarks"]) == (0, [], [])
 
 
 # -------- one file

@@ -98,6 +98,15 @@ NAMES = [
     "Anna Meier|Beat Huber|Carla Rossi",
     "Meier, Anna|Huber, Beat|Wyss, Eva",
     "A. Meier|B. Huber|K. Okonkwo",
+    "Dr. Meier|Dr. Graf",
+    "a.meier@usz.ch|b.huber@usz.ch|c.rossi@kssg.ch",
+    "anna.meier|beat_huber|carla.rossi",
+    "John Smith, MD|Mary Jones, MD|Ann Lee, MD",
+    "Nurse Kelly|Nurse Brown|Schwester Okafor|Pfleger Smith",
+    "Wei Zhang|Li Wang|Jing Chen|Min Liu",
+    "Fatima Al-Sayed|Mohammed Khan|Omar Hassan",
+    "Jan van der Berg|Piet de Vries|Anna Jansen",
+    "M. Dupont|Mme Martin|Mlle Bernard|Dr Girard",
     "MEIER ANNA|HUBER BEAT|ROSSI CARLA",
     "anna meier|beat huber|carla rossi",
     "Meier|Huber|Schmid|Quispe|Keller|Weber|Okafor",
@@ -114,6 +123,13 @@ WORDS = [
     "Heart Failure|Atrial Fibrillation|Septic Shock|Hip Fracture",
     "Down Syndrome|Turner Syndrome|Marfan Syndrome",
     "Never-married|Married-civ-spouse|Widowed|Divorced",
+    "Golden Retriever|Jack Russell",
+    "St. Gallen|La Chaux|Le Locle|San Diego|Los Angeles|San Jose|Santa Cruz",
+    "Kantonsspital Aarau|Inselspital Bern|Kantonsspital Chur|Spital Davos",
+    "Blue Cross|Self Pay|Medicare Part B|Aetna|Cigna",
+    "EMERGENCY ROOM ADMIT|PHYS REFERRAL|CLINIC REFERRAL|TRANSFER FROM HOSP",
+    "Parkinson|Alzheimer|Huntington|Hodgkin|Crohn|Graves|Addison|Cushing",
+    "Dr. Office|Hospital|Dr. Home",
     "Paris|London|Berlin|Madrid|Rome|Vienna|Zürich|Bern|Oslo",
     "Iris-setosa|Iris-versicolor|Iris-virginica",
     "Metformin|Aspirin|Ibuprofen|Paracetamol|Lisinopril",
@@ -182,6 +198,19 @@ def test_values_far_outside_that_stand_often_are_codes(values, codes):
 )
 def test_ordinary_values_are_no_codes(values):
     assert missing_codes(as_read(values)) == {}
+
+
+def test_a_text_of_many_rows_among_dates_is_a_code():
+    days = [str(day)[:10] for day in DAYS]
+    coded = np.array([*days[:240], *["9999-99-99"] * 60], object)
+    (remark,) = [
+        remark
+        for remark in of_parties({"a": TableSummary.of(Table(["seen"], [coded]))})
+        if "far outside" in remark.what
+    ]
+    assert remark.mends() == ["a:gap-texts=9999-99-99", "a:accept=seen"]
+    plain = TableSummary.of(Table(["seen"], [np.array(days, object)]))
+    assert plain.columns["seen"].codes == {}
 
 
 # -------- between parties
@@ -295,6 +324,6 @@ def test_the_table_of_a_wide_file_has_the_columns_with_remarks():
 def test_settings_of_a_remark_are_typed_for_each_party():
     remark = Remark("a b", "is odd", (":ignore=a b",), ("x", "y"), n_rows=7)
     assert remark.text() == (
-        "column 'a b': is odd, in 7 rows (x, y); --set 'x:ignore=a b' or "
-        "--set 'y:ignore=a b'"
+        "column 'a b': is odd, in 7 rows (x, y); --set 'PARTY:ignore=a b'"
     )
+    assert Remark("a", "is odd", (":ignore=a",), ("x",)).mends() == ["x:ignore=a"]
