@@ -103,4 +103,5 @@ def _is_far(code: float, n: int, rest: Array, is_date: bool) -> bool:
         return n_different > 3 or (n_different > 1 and code < -5)
     if is_usual and n_different > 1:
         return bool(distance > max(width, 4))
-    return n_different > 9 and n >= len(rest) / 50 and bool(distance > 5 * width)
+    is_far = distance > 3 * width or code < 0 <= least
+    return n_different > 9 and n >= len(rest) / 50 and bool(is_far)

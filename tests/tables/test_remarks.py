@@ -168,6 +168,7 @@ def as_read(values: Any) -> Any:
         (RANDOM.poisson(5, 300), {-1: 10}),
         (RANDOM.integers(1, 4, 300), {9: 20}),
         (BMI, {123456: 30}),
+        (BMI, {-200: 30}),
         (DAYS, {"9999-12-31": 10}),
     ],
 )
@@ -223,7 +224,10 @@ def told(least: int = 1, keep: tuple[str, ...] = (), **columns: Any) -> TableSum
     for name, cells in columns.items():
         if isinstance(cells, tuple):
             cells, units[name] = cells
-        values.append(np.asarray(cells, object if isinstance(cells[0], str) else float))
+        read = np.asarray(cells)
+        if read.dtype.kind == "U":
+            read = np.asarray(cells, object)
+        values.append(read)
     counter = TableCounter(least, keep)
     counter.add(Table([*columns], values, units=units))
     return counter.summary()
