@@ -82,13 +82,14 @@ def run_files(
     out: str = "",
     settings: Sequence[str] = (),
     drafts: str = "",
+    command: str = "",
 ) -> int:
     """Run a federation of files, with node settings of all parties, as `run` does.
 
     With `by` one file is split into parties by the values of this column, which is no
     feature then. `settings` are ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE``
     for a node setting of one party. In the folder `drafts` is a file of each party's
-    settings then.
+    settings then. The report has the `command` as it was typed.
     """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
@@ -137,7 +138,7 @@ def run_files(
         grid = FilesGrid([{"gram": True, **site.raw} for site in sites], progress)
         run_id = int(time.time() * 1000)  # the results say to which run they belong
         context = Context(run_id, 0, {}, RecordDict(), given)
-        server_app.carry_out(config, files, grid, context)
+        server_app.carry_out(config, files, grid, context, command)
     for name in written:
         say(output / name)
     return 0

@@ -166,6 +166,9 @@ def test_thorough_asks_nobody_for_consent_in_one_process():
     assert main(["try", *files, "--set", "effort=thorough"]) == 0
     report = json.loads(Path("flwr-flynn-try/metrics.json").read_text())
     assert report["gram"]["examples"] == report["examples"]
+    typed = "flwr-flynn try basel.csv bern.csv --label outcome --set effort=thorough"
+    assert report["run"]["command"] == typed
+    assert f"<pre>{typed}</pre>" in Path("flwr-flynn-try/report.html").read_text()
 
 
 def test_labels_that_are_numbers_are_numbers_in_every_form():

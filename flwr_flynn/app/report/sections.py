@@ -471,6 +471,16 @@ def guarantee(report: Report) -> list[str]:
 
 def settings(report: Report) -> Section:
     """Versions, and the command that runs it again."""
+    command = report.get("run", {}).get("command") or _flower_command(report)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in report["versions"].items()
+    )
+    parts = sentence("The same run again, with the same data:"), tag("pre", command)
+    return Section("Settings", [("versions", versions)], parts)
+
+
+def _flower_command(report: Report) -> str:
+    """The command of Flower for a run with these settings."""
     defaults = {row.key: row.default for row in RunConfig.rows()}
     own = report["settings"]
     places = {"output-dir"}  # settings of the machine, not of the run
@@ -486,11 +496,7 @@ def settings(report: Report) -> Section:
         command += f" --federation-config num-supernodes={simulation['parties']}"
     if config:
         command += f" --run-config {shlex.quote(config)}"
-    versions = ", ".join(
-        f"{name} {version}" for name, version in report["versions"].items()
-    )
-    parts = sentence("The same run again, with the same data:"), tag("pre", command)
-    return Section("Settings", [("versions", versions)], parts)
+    return command
 
 
 def _typed(setting: object) -> str:
