@@ -181,7 +181,7 @@ def test_units_that_differ_stop_a_run_until_they_are_accepted(capsys):
 
 def test_two_units_in_one_file_are_named_with_the_setting_that_converts_them(capsys):
     def two(index: int, row: dict[str, Any]) -> dict[str, Any]:
-        return row | {"crp": f"{row['crp']} {('mg/dl', 'mg/l')[index % 3 > 0]}"}
+        return row | {"crp": f"{row['crp']} {('mg/dl', 'mg/l', 'mg/l')[index % 3]}"}
 
     code, lines, _ = tried(capsys, change=two)
     assert code == 1
