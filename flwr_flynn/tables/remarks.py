@@ -16,6 +16,7 @@ from difflib import SequenceMatcher, get_close_matches
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.column_encoding import is_nameable
 from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.table import form_of
@@ -103,7 +104,8 @@ def of_table(table: TableSummary) -> list[Remark]:
     """Remarks on the columns of one table, or of several together."""
     remarks = list[Remark]()
     for name, summary in table.columns.items():
-        remarks += _of_column(name, summary)
+        if is_nameable(name):
+            remarks += _of_column(name, summary)
     return remarks
 
 
@@ -207,7 +209,7 @@ def compared(tables: Mapping[str, TableSummary]) -> list[Remark]:
         if not table.is_named:
             continue
         for name, summary in table.columns.items():
-            if not is_beside(name, table.columns):
+            if is_nameable(name) and not is_beside(name, table.columns):
                 form = form_of(name)
                 names.setdefault(form, name)
                 columns.setdefault(form, {})[party] = summary

@@ -286,6 +286,15 @@ def test_a_level_of_many_parties_is_one_remark():
     assert len(remark.text()) < 500
 
 
+def test_a_name_that_a_terminal_obeys_is_in_no_remark():
+    name = "a\x1b[2J"
+    tables = {
+        party: told(**{name: (CRP, {unit: 40}), "id": CLUMPS[:40] * 1.0})
+        for party, unit in (("a", "mg/l"), ("b", "mg/dl"))
+    }
+    assert {remark.column for remark in of_parties(tables)} == {"id"}
+
+
 def test_names_of_columns_that_are_near():
     assert nearest(["creatinine", "age"], ["creatinina", "bmi"]) == {
         "creatinine": "creatinina",
