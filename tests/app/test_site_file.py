@@ -640,7 +640,7 @@ def test_what_a_refusal_of_try_prints_mends_it(
     for _ in range(3):
         status = main([*command, *settings])
         printed = capsys.readouterr().out
-        mends = re.findall(r"; --set (\S+:.*)$", printed, re.MULTILINE)
+        mends = re.findall(r"^REFUSED.*; --set (\S+:.*)$", printed, re.MULTILINE)
         settings += [part for mend in mends for part in ("--set", mend)]
     assert status == 0, printed
     assert {mend.partition("=")[0] for mend in settings[1::2]} == {
