@@ -61,13 +61,24 @@ from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import records
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest, noticed
+from flwr_flynn.tables.remarks import (
+    MOST,
+    compared,
+    lines_of,
+    named,
+    nearest,
+    noticed,
+    paired,
+    quoted,
+)
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name, is_beside
 
 _MOST_PARTS = 1000
+_MOST_NAMES = 100
+_FEW_NAMES = 5
 _Given = dict[str, Any]
 """Settings by their keys, as they are typed."""
 
@@ -304,8 +315,13 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
     return {text: rows for text, rows in rows_of.items() if not gaps.has(text)}
 
 
-def _renames(site: Site, wanted: Sequence[str] | Schema | None) -> str:
-    """The setting that mends missing columns: names of the file for those wanted."""
+def _renames(
+    site: Site, sites: Sequence[Site], wanted: Sequence[str] | Schema | None
+) -> str:
+    """The setting that mends missing columns: names of the file for those wanted.
+
+    They are names that no other file has.
+    """
     names = wanted.names if isinstance(wanted, Schema) else (wanted or ())
     own = site.file.all_names if site.file is not None else ()
     indices = by_name(own, names)
@@ -314,13 +330,22 @@ def _renames(site: Site, wanted: Sequence[str] | Schema | None) -> str:
         for name, index in zip(names, indices, strict=True)
         if index is None and not is_beside(name, names)
     ]
+    columns = [other.columns for other in sites if other is not site]
+    known = {*chain.from_iterable(columns)}
     used = {*indices}
-    there = [name for index, name in enumerate(own) if index not in used]
-    near = nearest(missing, there)
+    there = [
+        name
+        for index, name in enumerate(own)
+        if index not in used and name not in known
+    ]
+    near = nearest(missing[:_MOST_NAMES], there[:_MOST_NAMES])
     if not near:
         return "schema=FILE"
-    pairs = ",".join(f"{own}={name}" for name, own in sorted(near.items()))
-    return f":rename={pairs}"
+    pairs = [f"{own}={name}" for name, own in sorted(near.items())]
+    if len(near) < len(missing):
+        left = [own for own in there if own not in near.values()]
+        pairs += [f"{own}=..." for own in left[:_FEW_NAMES]]
+    return f":rename={','.join(pairs)}"
 
 
 # ---- faults before anything is counted
@@ -357,15 +382,17 @@ class Site:
             mend,
         )
 
-    def note(self, fault: str, mend: str = "") -> None:
-        """Note a fault, and the setting that mends it.
+    def note(self, fault: str, *mends: str) -> None:
+        """Note a fault, and the settings that mend it.
 
         A setting behind a colon is one of this party.
         """
-        if mend.startswith(":"):
-            mend = f"{self.raw['party-id']}{mend}"
-        if mend:
-            fault = f"{fault}; --set {mend}"
+        settings = []
+        for mend in filter(None, mends):
+            party = self.raw["party-id"] if mend.startswith(":") else ""
+            settings.append(f"--set {quoted(f'{party}{mend}')}")
+        if settings:
+            fault = f"{fault}; {' or '.join(settings)}"
         if fault not in self.faults:
             self.faults.append(fault)
 
@@ -491,9 +518,13 @@ def _compare_labels(
     """Note labels that are no classes, or that no other file has.
 
     Without classes, labels that one file alone has are usual. A file that shares no
-    label with the others probably has another code for them.
+    label with the others probably has another code for them: its setting has those of
+    most files.
     """
     book = codebook(classes)
+    usual = [*map(str, classes)]
+    if not classes:
+        usual = _usual_labels(sites)
     for site in sites:
         where = "the classes"
         odd = sorted(label for label in site.labels if book.code(label) < 0)
@@ -512,10 +543,28 @@ def _compare_labels(
         )
         shares_none = len(odd) == len(site.labels) and not is_split
         if classes or shares_none:
-            pairs = ",".join(f"{label[:60]}=..." for label in odd[:20])
-            site.note(fault, f":label-map={pairs}")
+            # The others are asked to take the labels of most files.
+            if classes or usual != odd:
+                site.note(fault, f":label-map={_map_of(odd, usual)}")
         else:
             say(f"{site.name}: note: {fault}")
+
+
+def _usual_labels(sites: Sequence[Site]) -> list[str]:
+    """The labels that most files have together, and of as many files most rows."""
+    n_files = Counter(tuple(sorted(site.labels)) for site in sites if site.labels)
+    n_rows = Counter[tuple[str, ...]]()
+    for site in sites:
+        n_rows[tuple(sorted(site.labels))] += site.labels.total()
+    return [*max(n_files, key=lambda own: (n_files[own], n_rows[own]), default=())]
+
+
+def _map_of(labels: Sequence[str], usual: Sequence[str]) -> str:
+    """The setting that gives labels the names that they probably have elsewhere."""
+    pairs = paired(labels, usual)
+    if any(mark in label for label in labels for mark in ",="):
+        return json.dumps(dict(pairs), ensure_ascii=False)
+    return ",".join(f"{own}={other}" for own, other in pairs)
 
 
 def _compare_sizes(sites: Sequence[Site]) -> None:
@@ -527,9 +576,8 @@ def _compare_sizes(sites: Sequence[Site]) -> None:
         odd = [label for label in sorted(site.labels) if rows[label] == 1]
         label = as_name(site.node.label or "label")
         if odd and len(rows) > 2 and label not in site.node.names("accept"):
-            pairs = ",".join(f"{one[:60]}=..." for one in odd[:20])
-            mends = f":label-map={pairs} or --set {site.raw['party-id']}:accept={label}"
-            site.note(f"one row alone has the label {_quoted(odd)}", mends)
+            mends = (f":label-map={_map_of(odd, ())}", f":accept={named(label)}")
+            site.note(f"one row alone has the label {_quoted(odd)}", *mends)
 
 
 def _compare_columns(
@@ -564,7 +612,7 @@ def _compare_columns(
     for site in sites:
         if site.file is None:
             continue
-        with site.noting(_renames(site, features or schema)):
+        with site.noting(_renames(site, sites, features or schema)):
             file = opened_own(site.node, features, schema)
             if site.is_sound:
                 for error, mend in file.faults():

@@ -247,7 +247,7 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     times = Counter(form for own in forms.values() for form in {*own.values()})
     numbers = [party for party in summaries if summaries[party].kind == "number"]
     if parties and 2 * len(numbers) <= len(summaries):
-        pairs = _paired("01", _common(summaries, parties))
+        pairs = paired("01", _common(summaries, parties))
         for party in numbers:
             text = "numbers, where others have texts"
             yield Remark(name, text, [_synonyms(name, pairs)], [party])
@@ -260,7 +260,7 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
             continue
         n_odd = sum(levels[level] for level in odd)
         are_all = n_odd >= _NEARLY_ALL * sum(levels.values())
-        pairs = _paired(odd, common)
+        pairs = paired(odd, common)
         if not are_all:
             pairs = [pair for pair in pairs if _are_same(*pair)]
         if not pairs:
@@ -306,7 +306,7 @@ _SAME = [
 ]
 
 
-def _paired(own: Sequence[str], common: Sequence[str]) -> list[tuple[str, str]]:
+def paired(own: Sequence[str], common: Sequence[str]) -> list[tuple[str, str]]:
     """Each level with the one that it probably means, "..." for none.
 
     Without those that the others probably should take.
