@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
@@ -151,21 +149,6 @@ HOSTILE_TENSORS = {
 
 @pytest.mark.parametrize("name", HOSTILE_TENSORS)
 def test_hostile_tensors_are_refused(name: str) -> None:
-    with raises(PayloadError, field="array 2"):
+    with traced() as memory, raises(PayloadError, field="array 2"):
         codec.read_tensors([npy(np.arange(3)), HOSTILE_TENSORS[name]])
-
-
-def test_a_declared_size_is_not_allocated() -> None:
-    tensor = shaped("9999999999,")
-    expected = "79999999992 bytes as its header declares"
-    with (
-        traced() as memory,
-        raises(PayloadError, field="array 1", expected=expected, got=0),
-    ):
-        codec.read_tensors([tensor])
     assert memory.peak < 2**20
-
-
-@given(st.lists(st.binary(max_size=20), max_size=5))
-def test_tensors_that_are_joined_come_apart_again(tensors: list[bytes]) -> None:
-    assert codec.split(codec.join(tensors)) == tensors

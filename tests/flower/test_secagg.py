@@ -590,7 +590,6 @@ CHANGES = [
     # This one has a step of 1, but from a half.
     {Key.CLIPPING_RANGE: 256.5, Key.TARGET_RANGE: 513},
 ]
-CHANGES.append({Key.SHARE_NUMBER: 1, Key.THRESHOLD: 1})
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)

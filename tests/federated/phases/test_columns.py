@@ -14,9 +14,8 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
-from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest, memory_of_sums
-from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import REFUSED, TRAIN, Reply
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_cells import coarse
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -43,12 +42,6 @@ def histograms(places: Any, least: int = 1) -> ColumnHistograms:
 
 
 # ---- at a party
-
-
-def test_a_request_makes_the_round_trip() -> None:
-    request = ColumnsRequest(4, NAMES, tuple("wxyz"))
-    config = Config(request.to_config(), ColumnsRequest.entries)
-    assert ColumnsRequest.from_config(config, [], PartyOptions()) == request
 
 
 def test_the_memory_limit_is_asked_before_anything_is_counted(
@@ -114,16 +107,6 @@ def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
     assert found == histograms(some, 5)
     assert found.n_per_class.tolist() == [0, 23, 50]
     assert found.counts.min() >= 5
-
-
-def test_a_party_of_too_few_samples_sends_an_empty_histogram() -> None:
-    histograms = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
-    assert histograms.n_examples == 0
-    assert len(histograms.cells) == 0
-    assert (
-        statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples
-        == 4
-    )
 
 
 @pytest.mark.parametrize("is_floored", [True, False])

@@ -20,13 +20,13 @@ from flwr_flynn.federated.phases.counts import (
     no_counts,
 )
 from flwr_flynn.federated.private_rows import inputs_of
-from flwr_flynn.federated.protocol import NOISY_EXAMPLES, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import TRAIN, Config, Reply
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import encode_release, tally_of
+from tests.fakes import tally_of
 from tests.federated.runs import (
     GRID,
     LABELS,
@@ -59,19 +59,6 @@ def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:
 def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
     reply = Reply("1", codec.write_tensors(arrays), n, {})
     return tally_of(request).read(codec.read_tensors(reply.tensors), reply, None)
-
-
-def test_a_party_counts_by_every_spec() -> None:
-    statistic = statistic_of(REQUEST, party_of(X, LABELS))
-    assert statistic == CountsOfSpecs(
-        tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID)
-    )
-    tally = tally_of(REQUEST)
-    facts = tally.facts(statistic, 0)
-    assert facts.sizes.tolist() == [50, 50, 50]
-    assert facts.digests == statistic.sha256
-    assert tally.load(statistic) == 150
-    assert tally.capacity == min(codec.capacity(hasher) for hasher in RUN.hashers)
 
 
 def test_threads_change_nothing() -> None:
@@ -113,15 +100,6 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
 
 
 # ---- noisy counts
-
-
-def test_noisy_counts_are_read_with_one_sample_announced() -> None:
-    release = NOISE.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
-    arrays = encode_release(release, NOISE)
-    assert read(NOISY, arrays, NOISY_EXAMPLES).parts[0] == release
-    tally = tally_of(NOISY)
-    assert tally.facts(read(NOISY, arrays, 1), 0).sizes is None
-    assert tally.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
 
 
 # ---- members
