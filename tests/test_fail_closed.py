@@ -327,18 +327,6 @@ def test_a_party_reads_its_file_for_admitted_requests_only(
     assert len(reads) == 1
 
 
-@pytest.mark.parametrize("width", [3, 5])
-def test_a_file_of_other_columns_is_refused_and_not_charged(
-    width: int, tmp_path: Path
-) -> None:
-    pytest.importorskip("opendp")
-    node = private_node(tmp_path)
-    np.savez(node["data-path"], X=np.zeros((9, width)), y=np.zeros(9, int))
-    reason = str(fit(node, drawn()).metrics[REFUSED])
-    assert reason == "columns: expected all columns of the request, got other columns"
-    assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     "asked",
     [

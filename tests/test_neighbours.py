@@ -21,8 +21,6 @@ from flwr_flynn.federated.private_rows import (
     Dropped,
     GivenRows,
     each_part,
-    fitting,
-    rows_at_a_time,
 )
 from flwr_flynn.federated.protocol import REFUSED, key
 from flwr_flynn.federated.request import _REQUESTS
@@ -35,7 +33,7 @@ from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
 from tests import neighbours
 from tests.app.data.private import share_of
-from tests.fakes import CLASSES, HASHER, SPEC, counting, points
+from tests.fakes import CLASSES, SPEC, counting, points
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -137,19 +135,6 @@ def test_a_row_that_raises_drops_alone(n: int) -> None:
         seen = [row for part in parts if not isinstance(part, Dropped) for row in part]
         assert sum(isinstance(part, Dropped) for part in parts) == len(bad)
         assert seen == [index for index in range(n) if index not in bad]
-
-
-@pytest.mark.parametrize("n_rows", [1, 3, 50])
-def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
-    X, y = points(50)
-    X[::5, 1] = np.nan
-    rows = GivenRows(Samples(X, y))
-    memory = 256 * n_rows * 4
-    assert sum(block.n for block in rows.blocks(n_rows)) == 50
-    assert rows_at_a_time([4], memory) == n_rows
-    blocks = fitting(rows, [HASHER], CLASSES, (), memory, of=HASHER.active)
-    bits = [bits for _, parts in blocks for _, _, bits in parts]
-    assert np.array_equal(np.concatenate(bits), HASHER.active(X[np.arange(50) % 5 > 0]))
 
 
 def asked(features: Any, classes: tuple[str, ...] = ("ash", "birch")) -> RunSpec:

@@ -64,18 +64,6 @@ def test_it_runs_in_every_driver_and_changes_no_model(driver: str) -> None:
     assert run.num_rounds == 3
 
 
-def test_it_may_come_before_the_columns() -> None:
-    run = in_process(with_histogram(**options_for(AUTO)), shares())
-    assert list(run.state.results) == [
-        "histogram",
-        "columns",
-        "counts",
-        "selection",
-        "evaluation",
-    ]
-    np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
-
-
 def test_a_run_that_stopped_in_it_is_not_resumed_without_it(tmp_path: Path) -> None:
     options = with_histogram(**options_for(GRID))
     saved = saved_of(Run(RunOptions(**options)), tmp_path / "f.npz")
@@ -208,30 +196,6 @@ def test_a_party_decides_by_its_own_options_and_data() -> None:
     assert replied(
         replace(request, n_bins=1001), party_of(X, LABELS)
     ).metrics.keys() == {"flynn-refused"}
-
-
-@register
-@dataclass(frozen=True)
-class LaterRequest(HistogramRequest):
-    """The same over the other channel."""
-
-    phase: ClassVar[str] = "later"
-    channel: ClassVar[str] = EVALUATE
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_it_may_go_over_the_other_channel(driver: str) -> None:
-    phase = replace(
-        HISTOGRAM,
-        channel=EVALUATE,
-        tally=lambda *_: HistogramTally(LaterRequest(4, NAMES, 20)),
-    )
-    counting, *rest = phases_of(RunOptions(**options_for(GRID)))
-    run = DRIVERS[driver](
-        {**options_for(GRID), "phases": (counting, phase, *rest)}, shares()
-    )
-    np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
-    assert list(run.state.results) == ["counts", "histogram", "selection", "evaluation"]
 
 
 def test_phases_need_names_of_their_own_and_one_that_counts() -> None:

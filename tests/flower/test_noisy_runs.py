@@ -379,11 +379,6 @@ def test_a_private_run_s_model_has_its_guarantee(
     fits = np.arange(300) % 3 != 1
     exact = counts_of(X[fits], y[fits])
     assert 0 < np.abs(made.counts.array - exact.array).max() < 100
-    made.model.save(tmp_path / "model.npz")
-    loaded = FlyNNClassifier.load(tmp_path / "model.npz")
-    assert loaded.guarantee_ == made.guarantee
-    assert loaded.counts_ == made.counts
-    np.testing.assert_array_equal(loaded.predict(X), made.model.predict(X))
 
 
 @BOTH

@@ -81,23 +81,6 @@ def test_every_party_that_is_there_is_asked() -> None:
     }
 
 
-def test_replies_are_added_up() -> None:
-    strategy = make()
-    replies = [
-        (Proxy(str(i)), good_res(5 + i, seed=i, flynn_party=f"site {i}"))
-        for i in range(3)
-    ]
-    parameters, _ = take(strategy, 1, *replies)
-    total = sum(
-        (counts_of(*points(5 + i, seed=i)) for i in range(3)),
-        start=counts_of(*points(0)),
-    )
-    assert decoded(parameters) == strategy.counts == strategy.model.counts_ == total
-    assert [party.bytes for party in strategy.parties] == [
-        sum(map(len, res.parameters.tensors)) for _, res in replies
-    ]
-
-
 def test_missing_is_asked_minus_counted_with_reasons() -> None:
     strategy = make()
     strategy.configure_fit(1, NO_PARAMETERS, manager(*map(Proxy, "abc")))
