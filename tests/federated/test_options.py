@@ -54,24 +54,6 @@ def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
     assert options.gram == rows
 
 
-@pytest.mark.parametrize(
-    ("options", "mode"),
-    [
-        ({}, "plain"),
-        ({"mechanism": LAPLACE}, "noisy"),
-        ({"secure_bound": 256}, "secure"),
-        (SHARED, "secure"),
-    ],
-)
-def test_the_mode_follows_from_mechanism_and_bound(
-    options: dict[str, Any], mode: str
-) -> None:
-    run = make(**{"min_parties": 3, **options}).run_spec
-    assert run.mode == mode
-    assert run.mechanism == options.get("mechanism")
-    assert run.bound == options.get("secure_bound")
-
-
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
     federation = federate(
         make(fraction_evaluate=0), [party_of(*points(9), name="a")]

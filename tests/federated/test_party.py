@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated import views
@@ -276,22 +275,6 @@ def test_counts_alone_come_with_the_proof_of_a_member() -> None:
         for request in (ColumnsRequest(4, CLASSES), CountsRequest(RUN), evaluation())
     ]
     assert [MEMBER in answer.metrics for answer in answers] == [False, True, False]
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [sp.csr_matrix, sp.csc_array, np.asfortranarray, np.ndarray.tolist, np.float32],
-)
-@pytest.mark.parametrize("name", ["columns", "exact", "evaluation"])
-def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
-    labels = Y.tolist()
-    rounded = np.round(X)  # the same in float32
-    converted = convert(rounded)
-    plain = ask(Party(Samples(rounded, labels, rounded, labels)), REQUESTS[name])
-    other = ask(Party(Samples(converted, labels, converted, labels)), REQUESTS[name])
-    assert REFUSED not in other.metrics
-    for array, expected in zip(other.arrays, plain.arrays, strict=True):
-        np.testing.assert_array_equal(array, expected)
 
 
 ERRORS = {

@@ -32,25 +32,6 @@ from tests.raising import raises
 
 
 @BOTH
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"min_parties": 3}, "min_parties"),
-        ({"min_available": 2.0}, "min_available_{}"),
-        ({"min_available": True}, "min_available_{}"),
-        ({"wait_timeout": -1}, "wait_timeout"),
-        # One of the other options of a run, which `test_options` has.
-        ({"classes": []}, "classes"),
-    ],
-)
-def test_bad_settings_are_refused_at_once(
-    api: Api, change: dict[str, Any], field: str
-) -> None:
-    with raises(ConfigError, field=field.format(api.members)):
-        api(federation(2)).make(**change)
-
-
-@BOTH
 def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api: Api) -> None:
     strategy = api(federation(2)).make(
         min_available=np.int64(2), min_parties=np.uint8(1)

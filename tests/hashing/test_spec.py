@@ -40,6 +40,9 @@ TAKES = {
     "coded": lambda change: changed(CODED, **change),
     "spec": HashSpec.from_dict,
     "sizes": lambda given: HashSpec.suggest(4, **given),
+    "rows": lambda rows: FlyHash.from_rows(rows, 10, 1),
+    "n_classes": lambda number: FlyHash(SPEC).count(np.zeros((2, 10)), [0, 0], number),
+    "y": lambda y: FlyHash(SPEC).count(np.zeros((2, 10)), y, 3),
 }
 
 

@@ -275,10 +275,6 @@ def test_priors_come_from_labels_or_frequencies_or_are_taken_away():
         given_ = model.with_prior(frequencies=scale * np.exp(from_labels))
         assert_allclose(given_.model_.prior, from_labels)
     assert model.with_prior(["ash"]).with_prior().model_.prior is None
-    assert_array_equal(
-        model.with_prior([]).model_.prior,
-        own_prior(model.model_.members[0].counts, np.zeros(0, int)),
-    )
 
 
 @pytest.mark.parametrize("n_members", [1, 3])

@@ -78,24 +78,6 @@ def test_training_and_inference_agree_with_the_paper_in_plain_python(case, data)
     )
 
 
-@pytest.mark.parametrize(
-    "container", [np.asarray, sp.csr_array, sp.csc_matrix, sp.coo_array]
-)
-def test_one_shot_batches_and_one_by_one_are_equal(container):
-    whole = FlyNNClassifier(spec=SPEC).partial_fit(container(X), Y, classes=LABELS)
-    for step in (1, 7, 50):
-        parts = FlyNNClassifier(spec=SPEC)
-        for first in range(0, len(X), step):
-            part = slice(first, first + step)
-            classes = None
-            if first == 0:
-                classes = LABELS
-            parts.partial_fit(container(X[part]), Y[part], classes=classes)
-        assert_array_equal(parts.counts_.array, whole.counts_.array)
-        assert_array_equal(parts.decision_function(X), whole.decision_function(X))
-    assert_array_equal(fitted().counts_.array, whole.counts_.array)
-
-
 BARE = pd.DataFrame(X[:, :4], columns=list("abcd"))
 FAILING = [
     (BARE, Y, {"hash_nnz": 10**6}, "hash_nnz"),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phases.counts import (
@@ -20,19 +17,15 @@ from flwr_flynn.federated.phases.counts import (
     no_counts,
 )
 from flwr_flynn.federated.private_rows import inputs_of
-from flwr_flynn.federated.protocol import TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import TRAIN, Config
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
-from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import tally_of
+from flwr_flynn.model.counts import memory_needed
 from tests.federated.runs import (
     GRID,
     LABELS,
     NAMES,
     X,
-    Y,
     exchange,
     in_process,
     options_for,
@@ -43,22 +36,6 @@ from tests.raising import raises
 
 RUN = RunSpec(GRID, NAMES)
 REQUEST = CountsRequest(RUN)
-NOISE = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
-NOISY = CountsRequest(RunSpec(GRID[0], NAMES, NOISE))
-
-
-def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:
-    return [
-        ClassCounts.from_data(
-            FlyHash(spec), X[:n], Y[:n] if codes is None else codes, 3
-        )
-        for spec in GRID
-    ]
-
-
-def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
-    reply = Reply("1", codec.write_tensors(arrays), n, {})
-    return tally_of(request).read(codec.read_tensors(reply.tensors), reply, None)
 
 
 def test_threads_change_nothing() -> None:
@@ -106,7 +83,7 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
 
 
 def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
-    statistic = CountsOfSpecs(tuple(counts()))
+    statistic = statistic_of(REQUEST, party_of(X, LABELS))
     members = [
         Member("a", "1", sha256=("x",) * 2, proof="p"),
         Member("a", "2", sha256=statistic.sha256, proof="p"),
@@ -123,6 +100,6 @@ def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
 def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
     roster = Roster([Member("a", "1")])
     tally = CountsTally(WithdrawRequest(RUN), roster=roster)
-    change = CountsChange(CountsOfSpecs(tuple(counts())))
+    change = CountsChange(statistic_of(REQUEST, party_of(X, LABELS)))
     with raises(PayloadError, field="member", got="added by a secure sum"):
         tally.match(change, Sender("1", "a"), set())
