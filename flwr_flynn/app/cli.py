@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -24,11 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The arguments are by default those of the process.
     """
+    typed = sys.argv[1:]
+    if arguments is not None:
+        typed = [*arguments]
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser().parse_args(typed)
     except SystemExit as ending:
         # The parser has printed the reason, or the help.
         return int(ending.code or 0)
+    options.typed = shlex.join(["flwr-flynn", *typed])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("once", UserWarning)
@@ -76,6 +82,7 @@ def _try(options: argparse.Namespace) -> int:
         options.out,
         options.set,
         options.write_sites,
+        options.typed,
     )
 
 

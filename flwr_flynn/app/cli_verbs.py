@@ -25,12 +25,12 @@ from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
     columns_of,
+    counter_of_file,
     existing,
     label_of,
     opened,
     private_rows,
     reading_of,
-    summary_of_file,
 )
 from flwr_flynn.app.data.source import MOST_ROWS, Reading, label_gaps, unlabelled
 from flwr_flynn.app.data.table_file import TableFile
@@ -49,9 +49,11 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.remarks import MOST, lines_of, of_table
 from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
+from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name, is_beside
 
 MOST_CLASSES = 1024
@@ -84,7 +86,8 @@ def draft(options: Namespace) -> int:
     node = _node(options)
     file = opened(existing(path), reading_of(node))
     file.check()
-    schema, left_out = schema_of(summary_of_file(file, least), keep=node.names("keep"))
+    counter = counter_of_file(file, least)
+    schema, left_out = schema_of(counter.summary(), keep=node.names("keep"))
     labels = [*_labels(file)] or [np.zeros(0, object)]
     classes, _ = coded_labels(np.concatenate(labels), file.name)
     n_classes = len(classes)
@@ -107,6 +110,8 @@ def draft(options: Namespace) -> int:
         notes["", ""] = "\n".join(["Left out:", *reasons])
     drafted = replace(schema, label=label, classes=classes)
     console.note(file.described())
+    for line in noticed(counter):
+        console.note(f"NOTICED: {line}")
     console.say(
         "# Comments say what an entry discloses of this file. Delete what should not "
         "be told."
@@ -177,8 +182,13 @@ def check(options: Namespace) -> int:
     counts[:, 1] += n_texts
     lines = _column_lines(rest, counts)
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
-    _print_table([_CHECK_TITLES, *lines])
+    print_table([_CHECK_TITLES, *lines])
     console.say("", file.described())
+    counter = counter_of_file(opened(path, reading))
+    console.say("")
+    print_table(lines_of(counter.everything))
+    for line in noticed(counter):
+        console.say(f"NOTICED: {line}")
     n_unknown = 0
     if label:
         n_unknown = _n_unknown_labels(file, schema)
@@ -230,7 +240,7 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
             if not isinstance(part, Dropped):
                 total += part
     n_fitting, n_known = total[0, :2].tolist()
-    _print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
+    print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
     console.say("", f"{rows.n_rows} rows: {n_known} have a class, {n_fitting} fit")
     return int(n_fitting < rows.n_rows)
 
@@ -310,7 +320,13 @@ def _labels(file: TableFile) -> Iterator[Array]:
     return (batch.labels for batch in file.batches() if batch.labels is not None)
 
 
-def _print_table(rows: list[list[str]]) -> None:
+def noticed(counter: TableCounter, party: str = "PARTY") -> list[str]:
+    """What looks wrong in a file, with the settings of the party that mend it."""
+    return [remark.text(party) for remark in of_table(counter.everything)[:MOST]]
+
+
+def print_table(rows: list[list[str]]) -> None:
+    """Print rows of texts, those of each column as wide as the widest."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
         padded = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
@@ -451,7 +467,7 @@ def score(options: Namespace) -> int:
             "flagged rightly": int((flagged & positive).sum()),
             "missed": int((positive & ~flagged).sum()),
         }
-    _print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
+    print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
     lines = [f"{name},{figure}\n" for name, figure in figures.items()]
     with writing(out) as stream:
         stream.write("".join(["figure,value\n", *lines]).encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -33,6 +34,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
+from flwr_flynn.tables.remarks import MOST, Remark
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, form_of
 from flwr_flynn.tables.texts import is_beside
@@ -82,6 +84,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
             for name, traffic in run.traffic.items()
         },
         "class_sizes": class_sizes(run),
+        "class_totals": None if counts.noise else [*map(int, counts.n_per_class)],
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
@@ -162,10 +165,17 @@ def _schema(run: Run) -> dict[str, object] | None:
     learned = run.state.results.get("schema")
     if not isinstance(schema, Schema):
         return None
+    left_out: Mapping[str, str] = {}
+    remarks: Sequence[Remark] = ()
+    if learned is not None:
+        left_out = learned.left_out
+        remarks = learned.remarks
     return {
         **schema.to_dict(),
         "is_learned": learned is not None,
-        "left_out": {} if learned is None else learned.left_out,
+        "left_out": left_out,
+        "remarks": [remark.to_dict() for remark in remarks[:MOST]],
+        "n_remarks": len(remarks),
         "coinciding": coinciding(run),
     }
 

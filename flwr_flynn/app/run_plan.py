@@ -312,7 +312,7 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
         if ranges is None:
             expected = (
                 "low and high of each number, and no dates, where nothing is "
-                f"learned of columns; not in {listed(schema.without_range)}"
+                f"learned of columns; without them: {listed(schema.without_range)}"
             )
             raise config.refused("schema", expected)
         plan = replace(plan, ranges=ranges)

@@ -66,10 +66,17 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) -> None:
+def carry_out(
+    config: RunConfig,
+    files: RunFiles,
+    grid: Grid,
+    context: Context,
+    command: str = "",
+) -> None:
     """Plan a run, run it, save its results and report them.
 
-    Of a dry run there is the plan alone.
+    Of a dry run there is the plan alone. The report has the command, by default that of
+    Flower.
     """
     start = time.monotonic()
     run_id = str(context.run_id)
@@ -93,7 +100,7 @@ def carry_out(config: RunConfig, files: RunFiles, grid: Grid, context: Context) 
         errors = _run(plan, grid, context)
         model, after, unwritten = _save(plan, files, run_id)
         seconds = round(time.monotonic() - start, 3)
-        facts = {"run_id": run_id, "seconds": seconds}
+        facts = {"run_id": run_id, "seconds": seconds, "command": command}
         ending = {"evaluation_errors": errors, "run": facts}
         _report(plan, files, model, after, unwritten, ending)
 

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -30,17 +31,17 @@ from flwr.serverapp import Grid
 from flwr_flynn._files import writing
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.cli_verbs import MOST_CLASSES, noticed, print_table
 from flwr_flynn.app.console import note, say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
     columns_of,
+    counter_of_file,
     existing,
     opened_own,
     reading_of,
-    summary_of_file,
 )
 from flwr_flynn.app.data.source import (
     Reading,
@@ -55,17 +56,18 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.app.site_file import site_toml
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
-from flwr_flynn.federated.labels import PLAIN_INTEGER
+from flwr_flynn.federated.labels import codebook, form, meaning
 from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import records
 from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
-from flwr_flynn.tables.texts import as_name
+from flwr_flynn.tables.table_summary import TableCounter
+from flwr_flynn.tables.texts import as_name, is_beside
 
 _MOST_PARTS = 1000
-_MANY_LEVELS = 20
 _Given = dict[str, Any]
 """Settings by their keys, as they are typed."""
 
@@ -80,13 +82,14 @@ def run_files(
     out: str = "",
     settings: Sequence[str] = (),
     drafts: str = "",
+    command: str = "",
 ) -> int:
     """Run a federation of files, with node settings of all parties, as `run` does.
 
     With `by` one file is split into parties by the values of this column, which is no
     feature then. `settings` are ``KEY=VALUE`` for a run setting, ``PARTY:KEY=VALUE``
     for a node setting of one party. In the folder `drafts` is a file of each party's
-    settings then.
+    settings then. The report has the `command` as it was typed.
     """
     log = logging.getLogger("flwr")
     with TemporaryDirectory() as folder, ExitStack() as stack:
@@ -131,10 +134,11 @@ def run_files(
         output = server_app.output_folder(config, 1, 0o700)
         files = server_app.RunFiles(output, Path(folder) / "federation.npz", 0o600)
         check_apart([output / name for name in written], paths)
-        grid = FilesGrid([site.raw for site in sites], progress)
+        # Nobody's consent is asked for what stays in this process.
+        grid = FilesGrid([{"gram": True, **site.raw} for site in sites], progress)
         run_id = int(time.time() * 1000)  # the results say to which run they belong
         context = Context(run_id, 0, {}, RecordDict(), given)
-        server_app.carry_out(config, files, grid, context)
+        server_app.carry_out(config, files, grid, context, command)
     for name in written:
         say(output / name)
     return 0
@@ -300,6 +304,23 @@ def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
     return {text: rows for text, rows in rows_of.items() if not gaps.has(text)}
 
 
+def _renames(site: Site, wanted: Sequence[str] | Schema | None) -> str:
+    """The setting that mends missing columns: names of the file for those wanted."""
+    names = wanted.names if isinstance(wanted, Schema) else (wanted or ())
+    own = site.file.all_names if site.file is not None else ()
+    missing = [
+        name
+        for name, index in zip(names, by_name(own, names), strict=True)
+        if index is None and not is_beside(name, names)
+    ]
+    there = [name for name in own if by_name(names, [name]) == [None]]
+    near = nearest(missing, there)
+    if not near:
+        return "schema=FILE"
+    pairs = ",".join(f"{own}={name}" for name, own in sorted(near.items()))
+    return f":rename={pairs}"
+
+
 # ---- faults before anything is counted
 
 
@@ -312,7 +333,8 @@ class Site:
         self.name = f"{raw['party-id']}{path.name.removeprefix(stem(path))}"
         self.faults = list[str]()
         self.columns = list[str]()
-        self.labels = set[str]()
+        self.labels = Counter[str]()
+        self.counter: TableCounter | None = None
         self.file: TableFile | None = None
         self.is_sound = False  # the file by itself
 
@@ -369,15 +391,18 @@ class Site:
         n_faults = len(self.faults)
         say(f"{self.name}: {file.described().removeprefix(f'{self.path.name}: ')}")
         for error, mend in file.faults():
-            self.refuse(error, f":{mend}")
+            self.refuse(error, mend and f":{mend}")
         if not file.n_rows:
             self.note("expected at least one row, got none")
         self.is_sound = len(self.faults) == n_faults
-        self.labels = {
-            _plain(label)
-            for batch in file.batches()
-            for label in batch.labels.tolist()  # type: ignore[union-attr]
-        }
+        self.labels = Counter(file.classes)
+        rows = [f"{label} {n}" for label, n in sorted(self.labels.items())]
+        say(f"{self.name}: rows of each class: {listed(rows)}")
+        if self.is_sound:
+            self.counter = counter_of_file(file, self.node.min_examples)
+            print_table(lines_of(self.counter.everything))
+            for line in noticed(self.counter, self.raw["party-id"]):
+                say(f"NOTICED: {self.name}: {line}")
 
     def _note_label(self, label: str, own: list[str]) -> None:
         """Note that the label column is missing; `own` are columns of no other file."""
@@ -388,14 +413,6 @@ class Site:
         if len(own) == 1:
             name = own[0]
         self.note(f"expected a column {label!r}, got {got}", f":label={name}")
-
-
-def _plain(label: object) -> str:
-    """A label as text, an integer without a point."""
-    text = str(label)
-    if text.endswith(".0") and PLAIN_INTEGER.fullmatch(text[:-2]):
-        return text[:-2]
-    return text
 
 
 def _quoted(names: Iterable[str]) -> str:
@@ -422,11 +439,14 @@ def _inspected(
     schema = own_schema(config)
     together = Site(Path(), {"party-id": "all files"})
     with together.noting():
-        _compare_columns(sites, config, schema)
+        _compare_columns(sites, config, schema, together)
+    _spell_alike(sites)
     classes: Sequence[str | int] = config.class_list()
     if schema is not None and not classes:
         classes = schema.classes
-    _compare_labels(sites, {*map(_plain, classes)}, is_split)
+    _compare_labels(sites, classes, is_split)
+    if not classes:
+        _compare_sizes(sites)
     ready = [site for site in sites if not site.faults]
     with together.noting():
         labels = sorted(set[str]().union(*(site.labels for site in ready)))
@@ -447,21 +467,42 @@ def _inspected(
     return None
 
 
-def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) -> None:
+def _spell_alike(sites: Sequence[Site]) -> None:
+    """Give labels that differ in capitals and blanks the spelling of most rows."""
+    rows = sum((site.labels for site in sites), Counter[str]())
+    usual: dict[object, str] = {}
+    for label, _ in rows.most_common():
+        usual.setdefault(form(meaning(label)), label)
+    for site in sites:
+        labels = Counter[str]()
+        for label, n in site.labels.items():
+            labels[usual[form(meaning(label))]] += n
+        site.labels = labels
+    other = sorted({*rows} - {*usual.values()})
+    if other:
+        say(f"labels that differ in spelling alone are one class: {_quoted(other)}")
+
+
+def _compare_labels(
+    sites: Sequence[Site], classes: Sequence[str | int], is_split: bool
+) -> None:
     """Note labels that are no classes, or that no other file has.
 
     Without classes, labels that one file alone has are usual. A file that shares no
     label with the others probably has another code for them.
     """
+    book = codebook(classes)
     for site in sites:
-        others = classes
         where = "the classes"
+        odd = sorted(label for label in site.labels if book.code(label) < 0)
         if not classes:
             labels = [other.labels for other in sites if other is not site]
             others = set[str]().union(*labels)
             where = "those of the other files"
-        odd = sorted(site.labels - others)
-        if not others or not odd:
+            odd = sorted({*site.labels} - others)
+            if not others:
+                continue
+        if not odd:
             continue
         fault = (
             f"{len(odd)} of {len(site.labels)} label values are not among "
@@ -475,8 +516,22 @@ def _compare_labels(sites: Sequence[Site], classes: set[str], is_split: bool) ->
             say(f"{site.name}: note: {fault}")
 
 
+def _compare_sizes(sites: Sequence[Site]) -> None:
+    """Note classes that one row of all files has, such as a row of totals."""
+    rows = sum((site.labels for site in sites), Counter[str]())
+    for site in sites:
+        if site.file is None:
+            continue
+        odd = [label for label in sorted(site.labels) if rows[label] == 1]
+        label = as_name(site.node.label or "label")
+        if odd and len(rows) > 2 and label not in site.node.names("accept"):
+            pairs = ",".join(f"{one[:60]}=..." for one in odd[:20])
+            mends = f":label-map={pairs} or --set {site.raw['party-id']}:accept={label}"
+            site.note(f"one row alone has the label {_quoted(odd)}", mends)
+
+
 def _compare_columns(
-    sites: Sequence[Site], config: RunConfig, schema: Schema | None
+    sites: Sequence[Site], config: RunConfig, schema: Schema | None, together: Site
 ) -> None:
     """Note the faults of each file beside the columns of the run.
 
@@ -484,35 +539,31 @@ def _compare_columns(
     """
     features = config.names("feature_names")
     if schema is None and not features:
-        sound = [
-            (site.file, site.node)
+        tables = {
+            site.raw["party-id"]: site.counter.summary()
             for site in sites
-            if site.file is not None and not site.faults
-        ]
-        if config.n_features or not sound:
+            if site.counter is not None
+        }
+        if config.n_features or not tables:
             return
-        total = reduce(
-            add, (summary_of_file(file, node.min_examples) for file, node in sound)
-        )
+        for remark in compared(tables)[:MOST]:
+            if remark.stops:
+                together.note(remark.text())
+            else:
+                say(f"NOTICED: {remark.text()}")
+        total = reduce(add, tables.values())
         schema, left_out = schema_of(
             total, config.names("ignore"), config.names("keep")
         )
         for name, reason in left_out.items():
             say(f"column {name[:60]!r} is left out: {reason}")
-        for column in schema.columns:
-            # They may be names of patients who came several times.
-            if len(column.levels) > _MANY_LEVELS:
-                say(
-                    f"column {column.name[:60]!r} tells {len(column.levels)} texts, "
-                    "unless --set ignore=... names it"
-                )
         if not schema.is_named:
             schema = None
     for site in sites:
         if site.file is None:
             continue
-        with site.noting("schema=FILE"):
+        with site.noting(_renames(site, features or schema)):
             file = opened_own(site.node, features, schema)
             if site.is_sound:
                 for error, mend in file.faults():
-                    site.refuse(error, f":{mend}")
+                    site.refuse(error, mend and f":{mend}")

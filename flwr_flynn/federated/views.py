@@ -39,8 +39,10 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import own_prior
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.tables.remarks import MOST, lines_of, of_table
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table_summary import TableSummary
+from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table_summary import TableCounter, TableSummary
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -98,6 +100,14 @@ def without_samples() -> Iterator[list[str]]:
     except FlyNNError as error:
         error.is_public = not looks and not isinstance(error, Withheld)
         raise
+
+
+def _log_remarks(table: TableSummary) -> None:
+    """Log the columns of a table on this machine, and what looks wrong with them."""
+    for line in lines_of(table):
+        log.info("FlyNN: %s", "  ".join(line))
+    for remark in of_table(table)[:MOST]:
+        log.info("FlyNN: %s", remark.text())
 
 
 @dataclass(frozen=True)
@@ -180,8 +190,14 @@ class View:
         X = samples.tables()[0]
         least = self.options.min_examples
         if isinstance(X, TableSummary):
+            _log_remarks(X)
             return X.floored(least)
-        return TableSummary.of(X, least, samples.ids, samples.y, samples.keep)
+        counter = TableCounter(least, samples.keep)
+        counter.add(Table.of(X, is_learned=True), samples.ids, samples.y)
+        # A site that was deployed loads its own file.
+        if callable(self.loader.source):
+            _log_remarks(counter.everything)
+        return counter.summary()
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy."""

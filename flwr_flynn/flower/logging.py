@@ -25,6 +25,7 @@ from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.federated.subgroups import subgroup_names
+from flwr_flynn.tables.remarks import MOST
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -155,6 +156,8 @@ def _schema_lines(run: Run, phase: str, learned: LearnedSchema) -> Iterator[Line
             [f"{name[:60]!r} ({reason})" for name, reason in learned.left_out.items()]
         )
         yield WARNING, f"{phase}: columns are left out: {columns}"
+    for remark in learned.remarks[:MOST]:
+        yield WARNING, f"{phase}: {remark.text()}"
     column = run.options.group_column
     if column and not subgroup_names(run.state.run_spec.feature_names, column):
         yield (

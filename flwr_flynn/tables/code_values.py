@@ -81,7 +81,8 @@ def _is_far(code: float, n: int, rest: Array, is_date: bool) -> bool:
         return bool(distance > max(width, 3650))
     if not code:
         return False
-    is_usual = _NINES.fullmatch(f"{code:.15g}") is not None
+    is_nines = _NINES.fullmatch(f"{code:.15g}") is not None
+    is_usual = is_nines or code in _SIBLINGS
     n_different = len(np.unique(rest[:1000]))
     if is_usual and code < 0 <= least:
         # Two or three codes of a category may be negative: -1, 0, 1.

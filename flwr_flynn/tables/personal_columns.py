@@ -137,7 +137,7 @@ def _are_apart(different: Floats, counts: Array) -> bool:
     return (
         not (are_round or is_lattice)
         and n_twice >= max(15, len(different) / 10)
-        and n_twice > most * n_neighbours + 4 * np.sqrt(n_neighbours)
+        and n_twice > most * n_neighbours + 3.5 * np.sqrt(n_neighbours)
     )
 
 
@@ -272,7 +272,11 @@ def are_names(levels: Mapping[str | None, int]) -> bool:
     """
     texts = [text for text in levels if text]
     n = len(texts)
-    if n < 3:
+    # Notes have names among other words.
+    if (
+        n < 3
+        or sum(len(text) > 60 or bool(re.search(r"\d", text)) for text in texts) > n / 4
+    ):
         return False
     bare = [_TITLE.sub("", _capitalised(text)) for text in texts]
     if sum(map(bool, map(_TITLE.match, texts))) > n / 2:

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
@@ -24,6 +24,8 @@ from flwr_flynn.tables.texts import forms_of_level, is_beside
 
 MOST = 200
 """Remarks that are listed."""
+
+_MOST_LINES = 60  # columns that are shown
 
 _NEARLY_ALL = 0.8  # rows of a site whose levels no other site has
 
@@ -43,6 +45,8 @@ class Remark:
         Names of the parties that it is about; () for the one that is looked at.
     stops : bool
         True where going on would be worthless.
+    n_rows : int
+        Rows that it is about, 0 for all.
     """
 
     column: str
@@ -50,6 +54,7 @@ class Remark:
     settings: Sequence[str] = ()
     parties: Sequence[str] = ()
     stops: bool = False
+    n_rows: int = 0
 
     def mends(self, party: str = "PARTY") -> list[str]:
         """The settings, of the party or parties that it is about."""
@@ -63,6 +68,8 @@ class Remark:
     def text(self, party: str = "PARTY") -> str:
         """The remark in a line, with its settings as they are typed."""
         line = f"column {self.column[:60]!r}: {self.what}"
+        if self.n_rows:
+            line += f", in {self.n_rows} rows"
         if self.parties:
             line += f" ({listed([*self.parties])})"
         mends = [f"--set {quoted(mend)}" for mend in self.mends(party)]
@@ -75,6 +82,7 @@ class Remark:
         return {
             "column": self.column,
             "what": self.what,
+            "rows": self.n_rows,
             "settings": self.mends(),
             "parties": [*self.parties],
         }
@@ -117,10 +125,33 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
             settings.insert(0, f":held-out-key={name}")
         yield Remark(name, f"{PERSONAL[kind]}: left out", settings)
     if summary.codes:
-        rows = [f"{code} in {n} rows" for code, n in summary.codes.items()]
-        text = f"a value far outside all others, such as a missing one: {listed(rows)}"
-        gaps = ",".join(summary.codes)
-        yield Remark(name, text, [f":gap-texts={gaps}", f":accept={own}"])
+        codes = ",".join(summary.codes)
+        text = f"{codes} is far outside all others, as codes of missing values are"
+        settings = [f":gap-texts={codes}", f":accept={own}"]
+        yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
+
+
+def lines_of(table: TableSummary) -> list[list[str]]:
+    """The columns of a table as lines of texts: name, kind, unit, gaps and levels.
+
+    Of very many, those with remarks.
+    """
+    columns = table.columns
+    if len(columns) > _MOST_LINES:
+        noticed = {remark.column for remark in of_table(table)}
+        columns = {name: columns[name] for name in columns if name in noticed}
+    lines = [["column", "kind", "unit", "gaps", "levels"]]
+    for name, summary in [*columns.items()][:_MOST_LINES]:
+        n_levels = ""
+        if summary.kind == "category":
+            n_levels = str(len(summary.levels))
+        units = " ".join(filter(None, summary.units))
+        kind = summary.kind or "empty"
+        lines.append([name[:40], kind, units, str(summary.gaps), n_levels])
+    if len(table.columns) > len(lines) - 1:
+        rest = len(table.columns) - len(lines) + 1
+        lines.append([f"{rest} more columns", *[""] * 4])
+    return lines
 
 
 # ---- between parties
@@ -129,12 +160,12 @@ _PLAIN = ColumnSummary(1, {"number": 1}, units={"": 1})
 
 
 def briefly(table: TableSummary) -> TableSummary:
-    """A summary with what `compared` asks of it alone, so that many can be kept."""
+    """A summary with what remarks need of it alone, so that many can be kept."""
     columns = {}
     for name, summary in table.columns.items():
+        columns[name] = summary
         is_plain = summary.kind == "number" and [*summary.units] == [""]
-        columns[name] = replace(summary, codes={})
-        if is_plain:
+        if is_plain and not summary.codes:
             columns[name] = _PLAIN
     return replace(table, columns=columns)
 
@@ -146,6 +177,21 @@ def raise_stops(remarks: Iterable[Remark]) -> None:
         got = listed(stops)
         expected = "columns of one unit at all parties"
         raise SchemaError("columns", expected, got)
+
+
+def of_parties(tables: Mapping[str, TableSummary]) -> list[Remark]:
+    """Remarks on the tables of parties by their names, those that are alike as one."""
+    together: dict[tuple[object, ...], Remark] = {}
+    for party, table in tables.items():
+        for remark in of_table(table):
+            key = (remark.column, remark.what)
+            before = together.get(key, replace(remark, n_rows=0))
+            together[key] = replace(
+                before,
+                parties=[*before.parties, party],
+                n_rows=before.n_rows + remark.n_rows,
+            )
+    return [*compared(tables), *together.values()]
 
 
 def compared(tables: Mapping[str, TableSummary]) -> list[Remark]:
@@ -185,50 +231,60 @@ def _units(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
 
 
 def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark]:
-    """Remarks where nearly all rows of a party have levels that no other party has."""
+    """Remarks on levels that one party alone has, with those that they may mean."""
     parties = [party for party in summaries if summaries[party].levels]
     forms = {
         party: {level: forms_of_level(level)[-1] for level in summaries[party].levels}
         for party in parties
     }
     times = Counter(form for own in forms.values() for form in {*own.values()})
-    once = dict[str, list[str]]()
     numbers = [party for party in summaries if summaries[party].kind == "number"]
-    for party in numbers:
-        if parties and 2 * len(numbers) <= len(summaries):
-            others = _common(summaries, parties)
-            pairs = ",".join(f"...={level}" for level in others[:3])
+    if parties and 2 * len(numbers) <= len(summaries):
+        pairs = _paired("01", _common(summaries, parties))
+        for party in numbers:
             text = "numbers, where others have texts"
-            yield Remark(name, text, [f":synonyms={name}:{pairs}"], [party])
+            yield Remark(name, text, [_synonyms(name, pairs)], [party])
+    common = _common(summaries, parties)
+    once: dict[str, list[str]] = {}
     for party in parties:
         levels = summaries[party].levels
         odd = [level for level, form in forms[party].items() if times[form] == 1]
-        n_odd = sum(levels[level] for level in odd)
         if len(parties) < 2 or not odd:
             continue
-        if n_odd < _NEARLY_ALL * sum(levels.values()):
-            for level in odd:
-                once.setdefault(party, []).append(level)
+        n_odd = sum(levels[level] for level in odd)
+        are_all = n_odd >= _NEARLY_ALL * sum(levels.values())
+        pairs = _paired(odd, common)
+        if not are_all:
+            pairs = [pair for pair in pairs if _are_same(*pair)]
+        if not pairs:
+            once[party] = [
+                level
+                for level in odd
+                if not any(_are_same(level, other) for other in {*common} - {level})
+            ]
             continue
-        others = _common(summaries, [other for other in parties if other != party])
-        pairs = ",".join(f"{own}={other}" for own, other in _paired(odd, others))
-        text = f"levels that no other party has: {listed(_shown(odd))}"
-        yield Remark(name, text, [f":synonyms={name}:{pairs}"], [party])
-    if once and len(once) < len(parties):
-        n = sum(map(len, once.values()))
+        shown = [repr(level[:30]) for level in odd[:20]]
+        text = f"levels that no other party has: {listed(shown)}"
+        yield Remark(name, text, [_synonyms(name, pairs)], [party])
+    n = sum(map(len, once.values()))
+    if n:
         yield Remark(name, f"{n} levels at one party alone", (), [*once])
 
 
-def _shown(levels: Sequence[str]) -> list[str]:
-    return [repr(level[:30]) for level in levels[:20]]
+def _synonyms(name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    return ":synonyms=" + ",".join(f"{name}:{own}={other}" for own, other in pairs)
 
 
 def _common(
     summaries: Mapping[str, ColumnSummary], parties: Iterable[str]
 ) -> list[str]:
-    """The levels of some parties, those of most of them first."""
-    times = Counter(level for party in parties for level in summaries[party].levels)
-    return sorted(times, key=lambda level: (-times[level], level))
+    """The levels of some parties, those of most of them first, then of most rows."""
+    times = Counter[str]()
+    rows = Counter[str]()
+    for party in parties:
+        times.update([*summaries[party].levels])
+        rows.update(summaries[party].levels)
+    return sorted(times, key=lambda level: (-times[level], -rows[level], level))
 
 
 _SAME = [
@@ -243,40 +299,34 @@ _SAME = [
 ]
 
 
-def _paired(own: Sequence[str], others: Sequence[str]) -> list[tuple[str, str]]:
-    """Each level with the one that it probably means, "..." for none."""
+def _paired(own: Sequence[str], common: Sequence[str]) -> list[tuple[str, str]]:
+    """Each level with the one that it probably means, "..." for none.
+
+    Without those that the others probably should take.
+    """
     pairs = []
     for level in own[:20]:
-        word = level.casefold()
-        near = [
-            (max(_alike(word, other.casefold()), 0.0), other) for other in others[:50]
-        ]
-        share, best = max(near, default=(0.0, ""))
-        if share <= 0.5:
-            best = "..."
-        pairs.append((level, best))
+        others = [other for other in common[:50] if other not in own]
+        same = [other for other in common[:50] if _are_same(level, other)]
+        near = get_close_matches(level, others, 1, 0.6)
+        best = next(iter(same or near), "...")
+        if best != level:
+            pairs.append((level, best))
     return pairs
 
 
-def _alike(one: str, other: str) -> float:
-    if any(one in words and other in words for words in _SAME):
-        return 1.0
-    return SequenceMatcher(None, one, other).ratio()
+def _are_same(one: str, other: str) -> bool:
+    pair = {one.casefold(), other.casefold()}
+    return any(pair <= words for words in _SAME)
 
 
-def nearest(
-    missing: Sequence[str], there: Sequence[str], kinds: Mapping[str, str]
-) -> dict[str, str]:
-    """For each missing name the nearest one of a file, of those that no other needs.
-
-    `kinds` are those of columns of both, where they are known.
-    """
+def nearest(missing: Sequence[str], there: Sequence[str]) -> dict[str, str]:
+    """For each missing name the nearest one of a file, of those that no other needs."""
     pairs = sorted(
         (
             (-SequenceMatcher(None, form_of(name), form_of(own)).ratio(), name, own)
             for name in missing
             for own in there
-            if kinds.get(name, "") == kinds.get(own, kinds.get(name, ""))
         ),
     )
     near: dict[str, str] = {}
@@ -285,6 +335,6 @@ def nearest(
             near[name] = own
     rest = [name for name in missing if name not in near]
     left = [own for own in there if own not in near.values()]
-    if len(rest) == len(left) == 1 and kinds.get(rest[0]) == kinds.get(left[0]):
+    if len(rest) == len(left) == 1:
         near[rest[0]] = left[0]
     return near

@@ -181,9 +181,10 @@ def _schema_columns(schema: Schema, X: object, settings: CellSettings) -> list[A
     values: dict[str, Any] = {
         name: columns[index] for name, index in zip(wanted, indices, strict=True)
     }
+    lacking = known - {*wanted}
     for column in schema.columns:
         beside = f"{column.name}{BESIDE}"
-        if beside in known - {*wanted}:
+        if beside in lacking:
             # The column has the texts that stand beside the numbers of another one.
             cells = plain_values(values[column.name])
             reader = settings.reader("number", column.name, unit=column.unit)

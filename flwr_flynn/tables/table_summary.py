@@ -181,7 +181,7 @@ class TableCounter:
     def __init__(self, least: int, keep: Sequence[str] = ()) -> None:
         self._least = least
         self._keep = {form_of(as_name(name)) for name in keep}
-        self._total = TableSummary({}, 0)
+        self.everything = TableSummary({}, 0)  # for its own site
         # Ids by column and level, None for gaps, at most `least` of each.
         self._holders: dict[str, dict[str | None, set[bytes]]] = {}
 
@@ -214,7 +214,7 @@ class TableCounter:
                 keys = holders.setdefault(cell, set())
                 if len(keys) < self._least:
                     keys.add(key)
-        total = self._total + TableSummary(columns, len(table), table.is_named)
+        total = self.everything + TableSummary(columns, len(table), table.is_named)
         columns = {**total.columns}
         for name, summary in columns.items():
             holders = self._holders.get(name, {})
@@ -223,11 +223,11 @@ class TableCounter:
                 columns[name] = replace(summary, levels=levels)
                 for cell in holders.keys() - levels.keys() - {None}:
                     del holders[cell]
-        self._total = replace(total, columns=columns)
+        self.everything = replace(total, columns=columns)
 
     def summary(self) -> TableSummary:
         """The summary as it may be told."""
-        columns = {**self._total.columns}
+        columns = {**self.everything.columns}
         for name, holders in self._holders.items():
             summary = columns[name]
             shared = {
@@ -244,4 +244,4 @@ class TableCounter:
             if is_beside(name, columns) and len(own) < self._least:
                 gaps = summary.n_rows  # it has no text to be told
             columns[name] = replace(summary, levels=levels, gaps=gaps, codes=codes)
-        return replace(self._total, columns=columns).floored(self._least)
+        return replace(self.everything, columns=columns).floored(self._least)

@@ -54,7 +54,7 @@ _DECIMAL = {mark: re.compile(rf"[+-]?[0-9]+{re.escape(mark)}[0-9]+") for mark in
 _SPACED = re.compile(
     "[+-]?[0-9]{1,3}(?:[ \u00a0\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?"
 )
-_CODE = re.compile("[0-9]+[eE][0-9]+")
+_CODE = re.compile("[0-9]+E[0-9]+|0+e[0-9]+")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
 _PRINTED = re.compile(

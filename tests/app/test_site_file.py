@@ -486,6 +486,20 @@ def test_texts_of_other_endings_are_read_as_csv(name: str, separator: str) -> No
     np.testing.assert_array_equal(X, expected)
 
 
+def test_a_private_party_takes_separator_encoding_and_decimal_mark() -> None:
+    text = "größe;sex;label\n1,5;männlich;x\n1.234,5;weiblich;y\n2.5;f;x\n"
+    written(Path("t.csv"), text.encode("windows-1252"))
+    schema = Schema(
+        [Column("größe", "number"), Column("sex", "category", ["männlich", "weiblich"])]
+    )
+    form = {"separator": ";", "encoding": "windows-1252", "decimal": ","}
+    X, y = privately(site(data_path="t.csv", **form, **PRIVATE), schema)
+    assert X.tolist() == [[1.5, 0, 1, 0, 0], [1234.5, 0, 0, 1, 0], [2.5, 0, 0, 0, 0]]
+    assert y.tolist() == ["x", "y", "x"]
+    with raises(ConfigError, field="node-config encoding"):
+        site(**form | {"encoding": "utf-16"}, **PRIVATE)
+
+
 @pytest.mark.parametrize("private", [{}, PRIVATE])
 def test_a_file_that_unpacks_to_more_than_it_may_is_refused(
     private: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -655,7 +669,7 @@ def test_columns_without_a_range_are_named_and_a_draft_has_lines_to_fill_in(
     written(Path("s.toml"), draft)
     given = ["--set", f"schema={Path('s.toml').absolute()}", "--set", "scaling=none"]
     assert main(["try", "basel.csv", "clean.csv", *QUICK, *given]) == 1
-    assert "not in age, crp" in capsys.readouterr().err
+    assert "without them: age, crp" in capsys.readouterr().err
     assert draft.count("# low =\n# high =\n") == 2
     filled = draft.replace("# low =\n# high =\n", "low = 0\nhigh = 200\n")
     written(Path("s.toml"), filled)

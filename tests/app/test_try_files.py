@@ -161,6 +161,16 @@ def test_three_files_are_a_deployment_of_three_parties(folder, capsys):
     assert counts_sha256(model.members) == report["sha256"]["federated"]
 
 
+def test_thorough_asks_nobody_for_consent_in_one_process():
+    files = ["basel.csv", "bern.csv", "--label", "outcome"]
+    assert main(["try", *files, "--set", "effort=thorough"]) == 0
+    report = json.loads(Path("flwr-flynn-try/metrics.json").read_text())
+    assert report["gram"]["examples"] == report["examples"]
+    typed = "flwr-flynn try basel.csv bern.csv --label outcome --set effort=thorough"
+    assert report["run"]["command"] == typed
+    assert f"<pre>{typed}</pre>" in Path("flwr-flynn-try/report.html").read_text()
+
+
 def test_labels_that_are_numbers_are_numbers_in_every_form():
     hospital("a.csv", 60, 1, no="0", yes="1")
     hospital("b.csv", 60, 2, no="0.0", yes="1.0")

@@ -15,6 +15,7 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 
 from flwr_flynn.app.client_app import deployed_client
+from flwr_flynn.app.report import sections
 from flwr_flynn.errors import AggregationError
 from flwr_flynn.federated.federation_file import Federation
 from tests.app.test_client_app import context
@@ -73,6 +74,8 @@ def digests(run: Runner, **settings: Any) -> dict[str, Any]:
     changes = [record["change"] for record in records if record["change"]]
     (ours,) = report["updates"]
     assert ours == {"party": "Ulm", **changes[-1]}
+    facts = dict(sections.participation(report).facts)
+    assert not [name for name in facts if "left out" in name]  # Bonn is untouched
     return dict(ours)
 
 

@@ -415,7 +415,12 @@ def is_large(file: TableFile) -> bool:
 
 
 def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
-    """Kinds, gaps and levels of the features, as they may be told.
+    """Kinds, gaps and levels of the features, as they may be told."""
+    return counter_of_file(file, least).summary()
+
+
+def counter_of_file(file: TableFile, least: int = 1) -> TableCounter:
+    """Kinds, gaps and levels of the features.
 
     Rows that are held out are not counted. With a column of ids, levels and gaps need
     `least` different ids too.
@@ -429,4 +434,4 @@ def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
         if batch.groups is not None:
             ids = id_keys(batch.groups)
         counter.add(file.table(batch.columns), ids, batch.labels)
-    return counter.summary()
+    return counter

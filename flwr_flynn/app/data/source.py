@@ -332,8 +332,6 @@ class Reading:
     def renames(self, columns: Sequence[str]) -> Mapping[str, str]:
         """New names of columns, by their names in the file."""
         names = self.dialect.rename
-        if self.is_strict:
-            return names
         return {own: names[own] for own in self._present(columns, [*names])}
 
     def _present(self, columns: Sequence[str], names: Sequence[str]) -> Sequence[str]:
@@ -368,11 +366,8 @@ class Reading:
         ignored = indices_of(
             self._present(columns, self.ignore), "the columns to ignore"
         )
-        for key, entries in {
-            "convert": self.dialect.convert,
-            "synonyms": self.dialect.synonyms,
-        }.items():
-            own = self._present(columns, [*entries])
+        for key in ("convert", "synonyms"):
+            own = self._present(columns, [*getattr(self.dialect, key)])
             indices_of(own, f"the columns of the setting {key}")
         unused = {label, group, *ignored}
         rest = [column for column, index in at.items() if index not in unused]

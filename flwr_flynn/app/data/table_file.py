@@ -104,8 +104,11 @@ class TableFile:
         self.n_rows = 0
         self.n_broken = 0
         self.labels = Counter[str]()  # rows with each, "" for none
+        self.headers = list[int]()  # lines that have the header again
         first: list[str] = []
         for part, _, columns, labels in self._parts():
+            lines = self._headers_in(columns)
+            self.headers += [self.n_rows + 2 + line for line in lines]
             self.n_broken += part.n_broken
             self.n_rows += part.n
             if not first and part.n:
@@ -121,6 +124,24 @@ class TableFile:
             report.is_strict = not self.names
         self._split()
         return first
+
+    def _headers_in(self, columns: Sequence[Raw]) -> list[int]:
+        """Indices of the rows in which each text is the name of its column."""
+        header = self.source.key_names or self.columns
+        names = [header[index] for index in self._layout.order]
+        texts = [
+            (name, values)
+            for name, values in zip(names, columns, strict=True)
+            if isinstance(values, list)
+        ]
+        if len(texts) < 2 or texts[0][0] not in texts[0][1]:
+            return []
+        return [
+            index
+            for index, cell in enumerate(texts[0][1])
+            if cell == texts[0][0]
+            and all(values[index] == name for name, values in texts)
+        ]
 
     def _split(self) -> None:
         """Make columns of the texts that stand in columns of numbers.
@@ -258,6 +279,10 @@ class TableFile:
                 "rows with more or fewer",
             )
             yield with_rows(error, f"{self.n_broken} rows"), "separator=..."
+        if self.headers:
+            lines = listed([f"line {line}" for line in self.headers])
+            error = DataError(self.name, "one header", "the header again as a row")
+            yield with_rows(error, lines), ""
         if needs_labels and self.n_rows and self.n_unlabelled == self.n_rows:
             yield (
                 DataError(self.name, "a label in some rows", "none in any"),

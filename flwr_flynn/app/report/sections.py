@@ -113,7 +113,7 @@ def participation(report: Report) -> Section:
     facts += [
         (f"  left out of {step}: {name}", reason)
         for name, step, reason in absences(report)
-        if name not in before
+        if name not in before and not _is_untouched(action, reason)
     ]
     parts: list[Markup | None] = []
     if before:
@@ -154,6 +154,13 @@ def absences(report: Report) -> list[tuple[str, str, str]]:
         for step, reasons in steps.items()
         for name, reason in reasons.items()
     ]
+
+
+def _is_untouched(action: str, reason: str) -> bool:
+    """True for a party that declines as a withdrawal or an update is not about it."""
+    settings = ("node-config leave", "node-config previous-path")
+    is_other = action in ("withdraw", "update")
+    return is_other and any(setting in reason for setting in settings)
 
 
 def _change(update: Report) -> str:
@@ -198,7 +205,10 @@ def skew(report: Report) -> Section:
     names = report["classes"]
     if not sizes:
         return Section("Classes by party", [])
-    total = [*map(sum, zip(*sizes.values(), strict=True))]
+    # Of the federation: only new parties have rows in a run that joins some.
+    total = report.get("class_totals")
+    if total is None:
+        total = [*map(sum, zip(*sizes.values(), strict=True))]
     rows = [("all parties", total), *sorted(sizes.items())]
     shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
     parts = [
@@ -251,6 +261,28 @@ def _schema(schema: Report) -> Facts:
     return facts + [
         (f"  left out: {name}", reason) for name, reason in schema["left_out"].items()
     ]
+
+
+def noticed(report: Report) -> Section:
+    """What looked wrong in the columns of the parties, with the settings that mend it."""
+    schema = report["schema"] or {}
+    remarks = schema.get("remarks", [])
+    if not remarks:
+        return Section("What was noticed", [])
+    n = schema["n_remarks"]
+    facts = [("remarks", f"{n} on {len({row['column'] for row in remarks})} columns")]
+    rows = [
+        (
+            row["column"],
+            row["what"],
+            row["rows"] or "",
+            ", ".join(row["parties"][:10]),
+            " or ".join(row["settings"][:4]),
+        )
+        for row in remarks
+    ]
+    head = ("column", "what", "rows", "parties", "setting")
+    return Section("What was noticed", facts, bounded("Remarks", head, rows, "remarks"))
 
 
 def _selected(selection: Report, members: list[Report]) -> Facts:
@@ -439,6 +471,16 @@ def guarantee(report: Report) -> list[str]:
 
 def settings(report: Report) -> Section:
     """Versions, and the command that runs it again."""
+    command = report.get("run", {}).get("command") or _flower_command(report)
+    versions = ", ".join(
+        f"{name} {version}" for name, version in report["versions"].items()
+    )
+    parts = sentence("The same run again, with the same data:"), tag("pre", command)
+    return Section("Settings", [("versions", versions)], parts)
+
+
+def _flower_command(report: Report) -> str:
+    """The command of Flower for a run with these settings."""
     defaults = {row.key: row.default for row in RunConfig.rows()}
     own = report["settings"]
     places = {"output-dir"}  # settings of the machine, not of the run
@@ -454,11 +496,7 @@ def settings(report: Report) -> Section:
         command += f" --federation-config num-supernodes={simulation['parties']}"
     if config:
         command += f" --run-config {shlex.quote(config)}"
-    versions = ", ".join(
-        f"{name} {version}" for name, version in report["versions"].items()
-    )
-    parts = sentence("The same run again, with the same data:"), tag("pre", command)
-    return Section("Settings", [("versions", versions)], parts)
+    return command
 
 
 def _typed(setting: object) -> str:

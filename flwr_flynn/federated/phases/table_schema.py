@@ -43,8 +43,7 @@ from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (
     Remark,
     briefly,
-    compared,
-    of_table,
+    of_parties,
     raise_stops,
 )
 from flwr_flynn.tables.schema import LEARNED_LEVELS
@@ -165,11 +164,10 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         require_samples(batch.total.n_rows, len(batch.passed), options.min_parties)
     left_out: dict[str, str] = {}
     run = state.run_spec
-    remarks = compared(
+    remarks = of_parties(
         {context.names.get(cid, cid): part[1] for cid, part in batch.parts.items()}
     )
     raise_stops(remarks)
-    remarks += of_table(batch.total)
     if batch.total.n_rows:
         schema, left_out = schema_of(batch.total, options.ignore, options.keep)
         assert options.plan is not None  # as the options require

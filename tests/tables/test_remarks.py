@@ -1,0 +1,293 @@
+"""What looks wrong in columns: ids, names, codes of missing values, units and words.
+
+Beside each example stands an ordinary column of the same make.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.code_values import missing_codes
+from flwr_flynn.tables.personal_columns import are_ids, are_names, are_text_ids
+from flwr_flynn.tables.remarks import (
+    Remark,
+    compared,
+    lines_of,
+    nearest,
+    of_parties,
+    raise_stops,
+)
+from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table_summary import TableCounter, TableSummary
+
+RANDOM = np.random.default_rng(5)
+
+
+def rounded(digits: int, low: int, high: int) -> list[float]:
+    return [float(f"{value:.{digits}E}") for value in RANDOM.integers(low, high, 400)]
+
+
+CLUMPS = np.concatenate([1000 + np.arange(80), 5200 + np.arange(60)])
+SPARSE = np.cumsum(RANDOM.integers(1, 9, 300)) + 100_000
+VISITS = np.repeat(SPARSE, RANDOM.geometric(0.7, 300).clip(max=6))
+IDS: dict[str, Any] = {
+    "clumps": CLUMPS,
+    "visits of patients": VISITS,
+    "a few rows each, in no order": np.repeat(RANDOM.choice(10**5, 60, False), 6),
+    "telephones": np.repeat(447900 * 10**6 + RANDOM.integers(0, 10**6, 200), 2),
+    "birthday and number": RANDOM.integers(30, 99, 200) * 10**8 + 1234567,
+    "as a spreadsheet shows long ones": rounded(5, 10**11, 10**12),
+}
+MEASURED: dict[str, Any] = {
+    "age": RANDOM.integers(18, 95, 600),
+    "cholesterol": RANDOM.normal(240, 50, 600).round(),
+    "weight": RANDOM.normal(3300, 500, 600).round(),
+    "creatinine": np.exp(RANDOM.normal(4.5, 0.5, 600)).round(),
+    "rounded to ten": RANDOM.normal(1300, 300, 600).round(-1),
+    "mostly rounded": np.where(RANDOM.random(600) < 0.6, 5, 1)
+    * RANDOM.poisson(60, 600),
+    "another unit": (RANDOM.poisson(90, 600) * 17.6).round(),
+    "gains, mostly none": np.where(
+        RANDOM.random(600) < 0.9, 0, RANDOM.choice([7298, 15024, 5178, 3103], 600)
+    ),
+    "day": RANDOM.integers(20_240_101, 20_240_131, 600),
+    "negative": RANDOM.integers(-500, 500, 600),
+    "not whole": RANDOM.random(600) * 10**9,
+}
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_numbers_that_name_rows_or_persons_are_ids(name):
+    values = np.asarray(IDS[name], float)
+    assert are_ids(RANDOM.permutation(values))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_measurements_are_no_ids(name):
+    values = np.asarray(MEASURED[name], float)
+    labels = (values > np.median(values)).astype(int)
+    assert not are_ids(values)
+    assert not are_ids(values, labels)  # which follow from them
+
+
+def test_ids_of_patients_are_told_by_their_labels():
+    ids = np.repeat(np.arange(1.0, 61), 6)
+    ill = RANDOM.integers(0, 2, 60)
+    labels = np.repeat(ill, 6)
+    assert are_ids(ids, labels)
+    assert not are_ids(ids, RANDOM.permutation(labels))
+    assert not are_ids(ids, np.sort(labels))
+
+
+def test_texts_that_repeat_as_ids_do():
+    ids = {f"P-{number}": 2 for number in range(7_000_000, 7_000_100)}
+    codes = {f"I{number}.1": 2 for number in range(10, 99)}
+    assert are_text_ids(ids, 200)
+    assert not are_text_ids(codes, 178)
+    assert not are_text_ids({**ids, "P-1": 300}, 500)
+
+
+NAMES = [
+    "Dr. Meier|Dr. Okafor|Dr. Rossi",
+    "Prof. Dr. med. Huber|PD Dr. Wyss|Dr. Graf",
+    "Mr Tanaka|Ms Doe|Mrs Jones",
+    "Anna Meier|Beat Huber|Carla Rossi",
+    "Meier, Anna|Huber, Beat|Wyss, Eva",
+    "A. Meier|B. Huber|K. Okonkwo",
+    "MEIER ANNA|HUBER BEAT|ROSSI CARLA",
+    "anna meier|beat huber|carla rossi",
+    "Meier|Huber|Schmid|Quispe|Keller|Weber|Okafor",
+    "|".join(f"{chr(65 + i % 26)}ebu{chr(97 + i // 26)}or" for i in range(60)),
+]
+WORDS = [
+    "yes|no|unknown",
+    "M|F|X",
+    "Mr|Mrs|Miss",
+    "White|Black|Green|Brown|Gray",
+    "Winter|Spring|Summer|Autumn",
+    "Medicine|Surgery|Cardiology|Geriatrics",
+    "Internal Medicine|General Surgery|Emergency Medicine|Urology",
+    "Heart Failure|Atrial Fibrillation|Septic Shock|Hip Fracture",
+    "Down Syndrome|Turner Syndrome|Marfan Syndrome",
+    "Never-married|Married-civ-spouse|Widowed|Divorced",
+    "Paris|London|Berlin|Madrid|Rome|Vienna|Zürich|Bern|Oslo",
+    "Iris-setosa|Iris-versicolor|Iris-virginica",
+    "Metformin|Aspirin|Ibuprofen|Paracetamol|Lisinopril",
+    "Dr. Meier, day 1|Dr. Meier, day 2|Dr. Graf, day 3",
+]
+
+
+@pytest.mark.parametrize("texts", NAMES)
+def test_names_of_persons(texts):
+    assert are_names(dict.fromkeys(texts.split("|"), 6))
+
+
+@pytest.mark.parametrize("texts", WORDS)
+def test_other_words_are_no_names_of_persons(texts):
+    assert not are_names(dict.fromkeys(texts.split("|"), 6))
+
+
+BMI = RANDOM.normal(26, 5, 300).round(1)
+DAYS = np.datetime64("2024-01-01", "us") + RANDOM.integers(0, 500, 300) * 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("values", "codes"),
+    [
+        (BMI, {-9: 30}),
+        (BMI, {-9: 30, -8: 20}),
+        (BMI, {99: 12}),
+        (BMI, {999: 5, 998: 4}),
+        (RANDOM.poisson(5, 300), {-1: 10}),
+        (RANDOM.integers(1, 4, 300), {9: 20}),
+        (BMI, {123456: 30}),
+        (DAYS, {"9999-12-31": 10}),
+    ],
+)
+def test_values_far_outside_that_stand_often_are_codes(values, codes):
+    coded = np.array(values, None if values.dtype.kind == "M" else float)
+    first = 0
+    for code, n in codes.items():
+        coded[first : first + n] = np.datetime64(code) if coded is DAYS else code
+        first += n
+    assert missing_codes(coded) == {str(code): n for code, n in codes.items()}
+    coded = np.array(values, coded.dtype)
+    coded[0] = np.datetime64("9999-12-31") if coded.dtype.kind == "M" else -9
+    assert missing_codes(coded) == {}  # one row alone
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        RANDOM.integers(-1, 2, 300),
+        RANDOM.normal(0, 5, 300).round(),
+        RANDOM.integers(18, 100, 3000),
+        RANDOM.poisson(2, 300),
+        np.where(RANDOM.random(300) < 0.5, 0, RANDOM.normal(1000, 10, 300)),
+        np.exp(RANDOM.normal(2, 2, 300)),
+        RANDOM.integers(0, 2, 300) * 100,
+        DAYS,
+    ],
+)
+def test_ordinary_values_are_no_codes(values):
+    assert missing_codes(values if values.dtype.kind == "M" else values * 1.0) == {}
+
+
+# -------- between parties
+
+
+def told(least: int = 1, keep: tuple[str, ...] = (), **columns: Any) -> TableSummary:
+    """The summary of a party with these columns, a number with its unit as a pair."""
+    units = {}
+    values = []
+    for name, cells in columns.items():
+        if isinstance(cells, tuple):
+            cells, units[name] = cells
+        values.append(np.asarray(cells, object if isinstance(cells[0], str) else float))
+    counter = TableCounter(least, keep)
+    counter.add(Table([*columns], values, units=units))
+    return counter.summary()
+
+
+CRP = np.exp(RANDOM.normal(2, 1, 40)).round(1)
+
+
+def settings(tables: dict[str, TableSummary]) -> list[list[str]]:
+    return [remark.mends() for remark in compared(tables)]
+
+
+def test_units_that_differ_stop_unless_they_are_accepted():
+    mg = told(crp=(CRP, {"mg/l": 40}))
+    none = told(crp=CRP)
+    accepted = told(crp=(CRP, {}))
+    assert settings({"a": mg, "b": mg}) == settings({"a": mg, "b": accepted}) == []
+    (remark,) = compared({"a": mg, "b": mg, "c": none})
+    assert remark.stops
+    assert (remark.column, remark.parties) == ("crp", ["c"])
+    assert remark.mends() == ["c:convert=crp:*...", "c:accept=crp"]
+    with pytest.raises(SchemaError) as caught:
+        raise_stops([remark])
+    assert caught.value.field == "columns"
+    assert "c:accept=crp" in str(caught.value)
+
+
+def test_two_units_of_one_column_are_named():
+    texts = np.array([f"{value} mg" for value in CRP], object)
+    summary = told(crp=(texts, {"mg": 20, "g": 20}))
+    (remark,) = of_parties({"a": summary})
+    assert "mg in 20 rows" in remark.what
+    assert "g in 20 rows" in remark.what
+
+
+def test_words_of_one_party_are_named_once_with_what_they_may_mean():
+    english = told(sex=["male", "female"] * 20, ill=["yes", "no"] * 20)
+    german = told(sex=["männlich", "weiblich"] * 20, ill=["ja", "nein"] * 20)
+    coded = told(sex=["male", "female"] * 20, ill=[1.0, 0.0] * 20)
+    tables = {"a": english, "b": english, "c": german, "d": coded}
+    assert settings(tables) == [
+        ["c:synonyms=sex:männlich=male,sex:weiblich=female"],
+        ["d:synonyms=ill:0=no,ill:1=yes"],
+        ["c:synonyms=ill:ja=yes,ill:nein=no"],
+    ]
+    assert settings({"a": english, "b": english}) == []
+
+
+def test_a_level_of_many_parties_is_one_remark():
+    tables = {
+        f"p{index}": told(ward=["a", "b", "c"] * 10 + [f"own {index}"])
+        for index in range(50)
+    }
+    (remark,) = compared(tables)
+    assert (remark.column, len(remark.parties)) == ("ward", 50)
+    assert len(remark.text()) < 500
+
+
+def test_names_of_columns_that_are_near():
+    assert nearest(["creatinine", "age"], ["creatinina", "bmi"]) == {
+        "creatinine": "creatinina",
+        "age": "bmi",
+    }
+    assert nearest(["creatinine", "age", "ward"], ["creatinina", "bmi"]) == {
+        "creatinine": "creatinina"
+    }
+
+
+# -------- what leaves a site
+
+
+def test_nothing_of_few_rows_and_no_name_of_a_person_leaves_a_site():
+    values = np.concatenate([np.full(4, -9.0), np.full(7, -8), BMI[:40]])
+    names = np.array(["Dr. Meier", "Dr. Graf", "Dr. Wyss"] * 17, object)
+    counter = TableCounter(5)
+    table = Table(["bmi", "doctor"], [values, names])
+    counter.add(table, [bytes([index]) for index in range(51)])
+    summary = counter.summary()
+    assert counter.everything.columns["bmi"].codes == {"-9": 4, "-8": 7}
+    assert summary.columns["bmi"].codes == {"-8": 5}
+    assert summary.columns["doctor"].levels == {}
+    assert TableSummary.from_dict(summary.to_dict()) == summary
+    kept = TableSummary.of(table, 5, keep=["Doctor"])
+    assert [*kept.columns["doctor"].levels] == ["Dr. Graf", "Dr. Meier", "Dr. Wyss"]
+    # One person's code stays at home, in how many rows it may be.
+    counter = TableCounter(5)
+    counter.add(table, [b"same"] * 51)
+    assert counter.summary().columns["bmi"].codes == {}
+
+
+def test_the_table_of_a_wide_file_has_the_columns_with_remarks():
+    wide = told(**{f"c{index}": CRP for index in range(200)}, id=CLUMPS[:40] * 1.0)
+    lines = lines_of(wide)
+    assert [line[0] for line in lines] == ["column", "id", "200 more columns"]
+    assert len(lines_of(told(a=CRP, b=CRP))) == 3
+
+
+def test_settings_of_a_remark_are_typed_for_each_party():
+    remark = Remark("a b", "is odd", (":ignore=a b",), ("x", "y"), n_rows=7)
+    assert remark.text() == (
+        "column 'a b': is odd, in 7 rows (x, y); --set 'x:ignore=a b' or "
+        "--set 'y:ignore=a b'"
+    )
