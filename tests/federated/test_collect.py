@@ -169,3 +169,12 @@ def test_a_batch_tells_who_sent_what() -> None:
     assert second.seconds is None
     # Single statistics are kept only where a phase reports on parties.
     assert batch.parts == {}
+
+
+def test_nobody_is_counted_twice() -> None:
+    server = Counting()
+    server.take(good_reply("1"), good_reply("1", seed=3), good_reply("2"))
+    batch = server.take(good_reply("2", seed=8), good_reply("1"))
+    assert batch.repeated == ["2", "1"]
+    assert [member.node for member in server.roster.counted] == ["1", "2"]
+    assert server.counts.n_examples == 10

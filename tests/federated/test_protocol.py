@@ -14,7 +14,7 @@ import pytest
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import phases
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.protocol import PHASE, Config, Entry, key
+from flwr_flynn.federated.protocol import PHASE, Config, Entry, Reply, key
 from flwr_flynn.federated.request import Request, kind_of, register
 from tests.raising import raises
 
@@ -115,3 +115,9 @@ def test_any_other_value_is_refused_with_the_name_of_its_field(
         Config(entries, {"n_bins": entry})
     if value is None:
         Config(entries, {"n_bins": replace(entry, is_needed=False)})
+
+
+@pytest.mark.parametrize("n_examples", [None, 5.0, "5", True, -5, [5], 2**70])
+def test_a_senseless_number_of_examples_is_refused(n_examples: Any) -> None:
+    with raises(PayloadError, field="num_examples"):
+        _ = Reply("1", [], n_examples, {}).announced

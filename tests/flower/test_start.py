@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message
 
 from flwr_flynn import message
-from flwr_flynn.errors import AggregationError, ConfigError
+from flwr_flynn.errors import ConfigError
 from tests.flower.test_turns import AUTO, Grid, ran
 from tests.raising import raises
 
@@ -71,15 +71,6 @@ def test_replies_of_all_turns_may_be_listed() -> None:
     listing = Listing(**GIVEN, nodes_at_a_time=2)
     listing.start(Grid(4))
     assert listing.model.model_.sha256() == whole.model.model_.sha256()
-
-
-def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -> None:
-    strategy = message.FlyNNStrategy(**GIVEN, train_metrics_aggr_fn=lambda *_: None)
-    with pytest.raises(TypeError):
-        strategy.start(Grid(4))
-    assert strategy.parties == []
-    with pytest.raises(AggregationError):
-        _ = strategy.model
 
 
 @pytest.mark.parametrize(

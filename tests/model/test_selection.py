@@ -114,3 +114,8 @@ def test_the_temperature_of_no_samples():
         == TEMPERATURES[1]
     )
     assert sorted(TEMPERATURES, reverse=True) == list(TEMPERATURES)
+
+
+def test_without_any_sample_the_first_is_alone():
+    nothing = np.zeros((2, 3), np.int64)
+    assert choose([nothing, nothing], nothing[0], 4) == [Choice(0, 0, 1.0)]
