@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phases.counts import (
@@ -20,12 +22,16 @@ from flwr_flynn.federated.private_rows import inputs_of
 from flwr_flynn.federated.protocol import TRAIN, Config
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.model.counts import memory_needed
+from flwr_flynn.hashing.flyhash import FlyHash
+from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
+from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
+from tests.fakes import tally_of
 from tests.federated.runs import (
     GRID,
     LABELS,
     NAMES,
     X,
+    Y,
     exchange,
     in_process,
     options_for,
@@ -76,7 +82,18 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
         CountsRequest.from_config(config, [], PartyOptions(memory_limit=needed - 1))
 
 
-# ---- noisy counts
+# ---- the room of a sum
+
+
+def test_a_sum_has_the_room_of_the_hash_that_has_the_least() -> None:
+    assert tally_of(REQUEST).capacity == min(map(codec.capacity, RUN.hashers))
+
+
+def test_noisy_counts_take_the_room_of_their_largest_entry() -> None:
+    noise = SimulatedRelease(LaplaceCounts.for_spec(GRID[0], 3, 1.0), 3)
+    release = noise.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
+    tally = tally_of(CountsRequest(RunSpec(GRID[0], NAMES, noise)))
+    assert tally.load(CountsOfSpecs((release,))) == np.abs(release.array).max()
 
 
 # ---- members
