@@ -109,30 +109,28 @@ def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
     assert found.counts.min() >= 5
 
 
-@pytest.mark.parametrize("is_floored", [True, False])
+def junk(reply: Reply) -> Reply:
+    return replace(reply, tensors=[b"junk"])
+
+
+@pytest.mark.parametrize(
+    ("floor", "spoil", "n_missing"),
+    [(1000, None, 0), (1, junk, 4)],
+    ids=["few", "junk"],
+)
 def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
-    is_floored: bool,
+    floor: int, spoil: Any, n_missing: int
 ) -> None:
-    steps = exchange(AUTO, floor=1000 if is_floored else 1)
-    steps.step(
-        TRAIN,
-        spoil=lambda reply: reply if is_floored else replace(reply, tensors=[b"junk"]),
-    )
+    steps = exchange(AUTO, floor=floor)
+    steps.step(TRAIN, spoil=spoil)
     result = steps.run.state.results["columns"]
     assert result.histograms.n_examples == 0
     assert result.fallback_reason == "no party sent the histograms of any sample"
-    if is_floored:
-        missing = set()
-    else:
-        missing = {f"party-{i}" for i in range(4)}
-    assert steps.run.state.absent("columns").keys() == missing
-    assert (
-        steps.run.state.run_spec.specs
-        == HashPlan(4, 3, 120, None, hash_dim=128).specs()
-    )
-    assert {
-        member.counts.n_examples for member in steps.rounds().model.model_.members
-    } == {120}
+    assert len(steps.run.state.absent("columns")) == n_missing
+    specs = HashPlan(4, 3, 120, None, hash_dim=128).specs()
+    assert steps.run.state.run_spec.specs == specs
+    members = steps.rounds().model.model_.members
+    assert {member.counts.n_examples for member in members} == {120}
 
 
 # ---- hostile replies

@@ -218,11 +218,9 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     said = {"0": "disk\nfull", "1": 7}
 
     def spoil(reply: Reply) -> Reply:
-        return replace(
-            reply,
-            metrics=reply.metrics
-            | ({UNKEPT: said[reply.cid]} if reply.cid in said else {}),
-        )
+        if reply.cid not in said:
+            return reply
+        return replace(reply, metrics=reply.metrics | {UNKEPT: said[reply.cid]})
 
     steps.step(EVALUATE, spoil=spoil)
     evaluation = steps.run.state.results["evaluation"]
