@@ -49,11 +49,10 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.remarks import MOST, lines_of, of_table
+from flwr_flynn.tables.remarks import lines_of, noticed
 from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
 from flwr_flynn.tables.schema import Schema, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
-from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name, is_beside
 
 MOST_CLASSES = 1024
@@ -110,7 +109,7 @@ def draft(options: Namespace) -> int:
         notes["", ""] = "\n".join(["Left out:", *reasons])
     drafted = replace(schema, label=label, classes=classes)
     console.note(file.described())
-    for line in noticed(counter):
+    for line in noticed(counter.everything):
         console.note(f"NOTICED: {line}")
     console.say(
         "# Comments say what an entry discloses of this file. Delete what should not "
@@ -182,12 +181,12 @@ def check(options: Namespace) -> int:
     counts[:, 1] += n_texts
     lines = _column_lines(rest, counts)
     lines += [[repr(name)[:60], "", "missing", "", "", ""] for name in missing_columns]
-    print_table([_CHECK_TITLES, *lines])
+    console.print_table([_CHECK_TITLES, *lines])
     console.say("", file.described())
     counter = counter_of_file(opened(path, reading))
     console.say("")
-    print_table(lines_of(counter.everything))
-    for line in noticed(counter):
+    console.print_table(lines_of(counter.everything))
+    for line in noticed(counter.everything):
         console.say(f"NOTICED: {line}")
     n_unknown = 0
     if label:
@@ -240,7 +239,7 @@ def _check_private(options: Namespace, schema: Schema, label: str) -> int:
             if not isinstance(part, Dropped):
                 total += part
     n_fitting, n_known = total[0, :2].tolist()
-    print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
+    console.print_table([_CHECK_TITLES, *_column_lines(schema, total[1:])])
     console.say("", f"{rows.n_rows} rows: {n_known} have a class, {n_fitting} fit")
     return int(n_fitting < rows.n_rows)
 
@@ -318,19 +317,6 @@ def _column_lines(schema: Schema, counts: Integers) -> list[list[str]]:
 def _labels(file: TableFile) -> Iterator[Array]:
     """The labels of a file, some at a time."""
     return (batch.labels for batch in file.batches() if batch.labels is not None)
-
-
-def noticed(counter: TableCounter, party: str = "PARTY") -> list[str]:
-    """What looks wrong in a file, with the settings of the party that mend it."""
-    return [remark.text(party) for remark in of_table(counter.everything)[:MOST]]
-
-
-def print_table(rows: list[list[str]]) -> None:
-    """Print rows of texts, those of each column as wide as the widest."""
-    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
-    for row in rows:
-        padded = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
-        console.say("  ".join(padded).rstrip())
 
 
 def predict(options: Namespace) -> int:
@@ -467,7 +453,7 @@ def score(options: Namespace) -> int:
             "flagged rightly": int((flagged & positive).sum()),
             "missed": int((positive & ~flagged).sum()),
         }
-    print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
+    console.print_table([[name, f"{figure:.6g}"] for name, figure in figures.items()])
     lines = [f"{name},{figure}\n" for name, figure in figures.items()]
     with writing(out) as stream:
         stream.write("".join(["figure,value\n", *lines]).encode())

@@ -178,6 +178,7 @@ def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any
         "name": name,
         "memory_limit": int(settings.memory_limit * 2**30),
         "min_examples": settings.min_examples,
+        "keep": settings.names("keep"),
         "n_jobs": -1,  # in a simulation as many threads as Ray gives the actor
     }
 

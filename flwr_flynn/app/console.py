@@ -5,6 +5,7 @@ none.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from flwr_flynn.errors import printable
 
@@ -27,3 +28,11 @@ def note(line: object) -> None:
 def write(row: str) -> None:
     """Print a row of a CSV file that ends with a line break, as a stream does."""
     print(_line(row[:-1]))
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of texts, those of each column as wide as the widest."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    for row in rows:
+        padded = [f"{text:<{width}}" for text, width in zip(row, widths, strict=True)]
+        say("  ".join(padded).rstrip())

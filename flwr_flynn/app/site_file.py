@@ -162,18 +162,16 @@ class SiteSettings(Settings):
         synonyms: dict[str, dict[str, str]] = {}
         for column, own, common in self.entries_of("synonyms"):
             synonyms.setdefault(as_name(column), {})[level_of(own) or ""] = common
-        rename, label_map = (
-            {own: common for _, own, common in self.entries_of(name)}
-            for name in ("rename", "label_map")
-        )
+        names = self.entries_of("rename")
+        labels = self.entries_of("label_map")
         return Dialect(
             separator=SEPARATOR_NAMES.get(self.separator, ""),
             decimal=self.decimal,
             encoding=self.encoding,
             gap_texts=self.names("gap_texts"),
             date_format=self.date_format,
-            rename=rename,
-            label_map=label_map,
+            rename={as_name(own): as_name(common) for _, own, common in names},
+            label_map={own: common for _, own, common in labels},
             convert=self._factors(),
             synonyms=synonyms,
         )

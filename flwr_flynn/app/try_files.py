@@ -31,8 +31,8 @@ from flwr.serverapp import Grid
 from flwr_flynn._files import writing
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES, noticed, print_table
-from flwr_flynn.app.console import note, say
+from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.console import note, print_table, say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
 from flwr_flynn.app.data.own_file import (
     check_apart,
@@ -61,7 +61,7 @@ from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import records
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest
+from flwr_flynn.tables.remarks import MOST, compared, lines_of, nearest, noticed
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
 from flwr_flynn.tables.table_summary import TableCounter
@@ -308,12 +308,14 @@ def _renames(site: Site, wanted: Sequence[str] | Schema | None) -> str:
     """The setting that mends missing columns: names of the file for those wanted."""
     names = wanted.names if isinstance(wanted, Schema) else (wanted or ())
     own = site.file.all_names if site.file is not None else ()
+    indices = by_name(own, names)
     missing = [
         name
-        for name, index in zip(names, by_name(own, names), strict=True)
+        for name, index in zip(names, indices, strict=True)
         if index is None and not is_beside(name, names)
     ]
-    there = [name for name in own if by_name(names, [name]) == [None]]
+    used = {*indices}
+    there = [name for index, name in enumerate(own) if index not in used]
     near = nearest(missing, there)
     if not near:
         return "schema=FILE"
@@ -401,7 +403,7 @@ class Site:
         if self.is_sound:
             self.counter = counter_of_file(file, self.node.min_examples)
             print_table(lines_of(self.counter.everything))
-            for line in noticed(self.counter, self.raw["party-id"]):
+            for line in noticed(self.counter.everything, self.raw["party-id"]):
                 say(f"NOTICED: {self.name}: {line}")
 
     def _note_label(self, label: str, own: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +45,9 @@ class PartyOptions:
         out of the histograms of columns; they are counted. Above 1 histograms tell
         order statistics alone, see `ColumnHistograms.from_data`. 2 and 3 are taken as
         4.
+    keep : sequence of str, default=()
+        Columns that are no ids or names, although they look so: what they have leaves
+        for the schema as that of other columns does.
     n_jobs : int, optional
         Threads for hashing: None for one, -1 for all.
     budget : Budget, optional
@@ -83,6 +86,7 @@ class PartyOptions:
     name: str | None = None
     memory_limit: int = 4 * 2**30
     min_examples: int = 5
+    keep: Sequence[str] = ()
     n_jobs: int | None = None
     budget: Budget | None = None
     evaluates: bool = False

@@ -67,8 +67,6 @@ class Samples:
     """Names of the columns of arrays that were read from a file with names."""
     ids: Sequence[bytes] | None = None
     """Keys of the persons of the training samples, of which several may have one."""
-    keep: Sequence[str] = ()
-    """Columns that are no ids or names, although they look so."""
     units: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """See `Table`."""
 

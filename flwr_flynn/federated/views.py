@@ -39,7 +39,7 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import own_prior
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
-from flwr_flynn.tables.remarks import MOST, lines_of, of_table
+from flwr_flynn.tables.remarks import lines_of, noticed
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
@@ -106,8 +106,8 @@ def _log_remarks(table: TableSummary) -> None:
     """Log the columns of a table on this machine, and what looks wrong with them."""
     for line in lines_of(table):
         log.info("FlyNN: %s", "  ".join(line))
-    for remark in of_table(table)[:MOST]:
-        log.info("FlyNN: %s", remark.text())
+    for text in noticed(table):
+        log.info("FlyNN: %s", text)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class View:
         if isinstance(X, TableSummary):
             _log_remarks(X)
             return X.floored(least)
-        counter = TableCounter(least, samples.keep)
+        counter = TableCounter(least, self.options.keep)
         counter.add(Table.of(X, is_learned=True), samples.ids, samples.y)
         # A site that was deployed loads its own file.
         if callable(self.loader.source):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from flwr_flynn._types import Array
+from flwr_flynn.tables.texts import plain_date
 
 _SIBLINGS = [
     sign * 10**k - sign * i for sign in (-1, 1) for k in (2, 3, 4, 5) for i in (1, 2, 3)
@@ -39,6 +40,19 @@ def missing_codes(values: Array) -> dict[str, int]:
         codes[text] = int(is_code.sum())
         numbers = numbers[~is_code]
     return codes
+
+
+def codes_among_dates(levels: Mapping[str | None, int]) -> dict[str, int]:
+    """One or two texts of many rows that are no dates, where all others are: 9999-99-99."""
+    odd = dict[str, int]()
+    for text, n in levels.items():
+        if text is not None and plain_date(text) is None:
+            odd[text] = n
+        if len(odd) > 2:
+            return {}
+    if len(levels) < 10 or min(odd.values(), default=0) < 3:
+        return {}
+    return odd
 
 
 def code_texts(values: Array, codes: Iterable[str]) -> list[str]:
@@ -89,4 +103,5 @@ def _is_far(code: float, n: int, rest: Array, is_date: bool) -> bool:
         return n_different > 3 or (n_different > 1 and code < -5)
     if is_usual and n_different > 1:
         return bool(distance > max(width, 4))
-    return n_different > 9 and n >= len(rest) / 50 and bool(distance > 5 * width)
+    is_far = distance > 3 * width or code < 0 <= least
+    return n_different > 9 and n >= len(rest) / 50 and bool(is_far)

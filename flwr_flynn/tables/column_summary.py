@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
-from flwr_flynn.tables.code_values import missing_codes
+from flwr_flynn.tables.code_values import codes_among_dates, missing_codes
 from flwr_flynn.tables.column_encoding import is_nameable
 from flwr_flynn.tables.personal_columns import (
     OFTEN,
@@ -140,6 +140,8 @@ def summary_of(
         labels = labels[~is_gap]
     if kind == "number" and not is_kept and are_ids(known, labels):
         return ColumnSummary(n, {"id": n}, n_gaps)
+    if units is not None and not units:  # accepted as it is
+        return ColumnSummary(n, {kind: n}, n_gaps)
     if units is None and kind == "number":
         units = {"": n - n_gaps}
     return ColumnSummary(n, {kind: n}, n_gaps, {}, units or {}, missing_codes(known))
@@ -171,7 +173,8 @@ def _summary_of_texts(
         for text, k in levels.items()
         if text is not None and k >= least and is_nameable(text)
     }
-    return ColumnSummary(n, {kind: n}, n_gaps, named, units)
+    codes = codes_among_dates(levels)
+    return ColumnSummary(n, {kind: n}, n_gaps, named, units, codes)
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

@@ -106,7 +106,9 @@ def learned(
             )
         return X, None
     table = Table.of(X)
-    schema, left_out = schema_of(TableSummary.of(X, min_examples), ignore, keep)
+    schema, left_out = schema_of(
+        TableSummary.of(X, min_examples, keep=keep), ignore, keep
+    )
     chosen = {name: reason for name, reason in left_out.items() if reason != "ignored"}
     if chosen:
         warnings.warn(f"columns are left out: {_reasons(chosen)}", stacklevel=4)
@@ -152,6 +154,8 @@ def _reason(
         return "no values"
     if summary.kind in PERSONAL and not is_forced:
         return PERSONAL[summary.kind]
+    if summary.kind == "name":
+        return "names of persons, which a site tells with its own setting keep alone"
     if (
         summary.kind in ("category", "text")
         and max(summary.levels.values(), default=0) < 2
@@ -166,7 +170,7 @@ def _column_of(name: str, summary: ColumnSummary) -> Column:
     """The column of a schema that follows from a summary."""
     has_gaps = summary.gaps > 0 and not name.endswith(BESIDE)
     kind = summary.kind or "number"
-    if kind in ("category", "text"):
+    if kind in ("category", "text", "name"):
         levels = most_frequent(_of_one_form(summary.levels), LEARNED_LEVELS)
         return Column(name, "category", sorted(levels), has_gaps)
     if kind == "id":

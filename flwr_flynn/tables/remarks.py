@@ -16,6 +16,7 @@ from difflib import SequenceMatcher, get_close_matches
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
+from flwr_flynn.tables.column_encoding import is_nameable
 from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.table import form_of
@@ -40,7 +41,7 @@ class Remark:
     what : str
         It has no value of a few rows.
     settings : sequence of str
-        Each mends it; one behind a colon is of each of the parties.
+        Node settings behind a colon: each mends it, at all of the parties.
     parties : sequence of str
         Names of the parties that it is about; () for the one that is looked at.
     stops : bool
@@ -57,13 +58,10 @@ class Remark:
     n_rows: int = 0
 
     def mends(self, party: str = "PARTY") -> list[str]:
-        """The settings, of the party or parties that it is about."""
-        names = self.parties or [party]
-        return [
-            f"{name}{setting}" if setting.startswith(":") else setting
-            for setting in self.settings
-            for name in names[: 1 + 2 * setting.startswith(":")]
-        ]
+        """The settings, of the party that it is about, or of each."""
+        if len(self.parties) == 1:
+            party = self.parties[0]
+        return [party + setting for setting in self.settings]
 
     def text(self, party: str = "PARTY") -> str:
         """The remark in a line, with its settings as they are typed."""
@@ -106,29 +104,38 @@ def of_table(table: TableSummary) -> list[Remark]:
     """Remarks on the columns of one table, or of several together."""
     remarks = list[Remark]()
     for name, summary in table.columns.items():
-        remarks += _of_column(name, summary)
+        if is_nameable(name):
+            remarks += _of_column(name, summary)
     return remarks
 
 
 def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
     kind = summary.kind
     own = named(name)
-    units = [unit for unit in summary.units if unit]
+    units = sorted(filter(None, summary.units), key=summary.units.__getitem__)[::-1]
     if kind != "number" and len(units) > 1:
         at = [f"{unit} in {summary.units[unit]} rows" for unit in units]
         text = f"numbers of several units: {listed(at)}"
-        convert = f":convert={name}:{units[1]}*..."
-        yield Remark(name, text, [convert, f"ignore={own}"])
+        factors = [f"{name}:{unit}*..." for unit in units[1:]]
+        convert = f":convert={','.join([f'{name}:{units[0]}*1', *factors])}"
+        yield Remark(name, text, [convert, f":ignore={own}"])
     elif kind in PERSONAL:
         settings = [f":ignore={own}", f":keep={own}"]
-        if kind != "name":
+        if kind == "id":
             settings.insert(0, f":held-out-key={name}")
+        elif kind == "text":
+            settings.append(f":held-out-key={name}")
         yield Remark(name, f"{PERSONAL[kind]}: left out", settings)
     if summary.codes:
         codes = ",".join(summary.codes)
         text = f"{codes} is far outside all others, as codes of missing values are"
         settings = [f":gap-texts={codes}", f":accept={own}"]
         yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
+
+
+def noticed(table: TableSummary, party: str = "PARTY") -> list[str]:
+    """Remarks on the columns of a table, as lines with the settings of its party."""
+    return [remark.text(party) for remark in of_table(table)[:MOST]]
 
 
 def lines_of(table: TableSummary) -> list[list[str]]:
@@ -202,7 +209,7 @@ def compared(tables: Mapping[str, TableSummary]) -> list[Remark]:
         if not table.is_named:
             continue
         for name, summary in table.columns.items():
-            if not is_beside(name, table.columns):
+            if is_nameable(name) and not is_beside(name, table.columns):
                 form = form_of(name)
                 names.setdefault(form, name)
                 columns.setdefault(form, {})[party] = summary

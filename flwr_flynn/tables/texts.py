@@ -64,7 +64,6 @@ _STAMP = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})(:[0-9]{2})?(\.[0-9]+)?"
 )
 _NUMBER = re.compile(r"[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
-_MICRO = re.compile(r"\bu(?=(?:mol|g|l)\b)")
 _FEW = 10  # different numbers that may be codes
 _MOST_WORDS = 2**12  # that are counted
 
@@ -229,12 +228,12 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
 
 
 def unit_form(unit: str) -> str:
-    """A unit in small letters, with one sign for micro.
+    """A unit in small letters, with u for micro, which has two characters.
 
-    >>> {unit_form("umol/L"), unit_form("\u00b5mol/l"), unit_form("\u03bcmol/l")}
-    {'µmol/l'}
+    >>> unit_form("umol/L"), unit_form("\u00b5mol/l"), unit_form("\u03bcmol/l ")
+    ('umol/l', 'umol/l', 'umol/l')
     """
-    return _MICRO.sub("\u00b5", unit.strip().lower().replace("\u03bc", "\u00b5"))
+    return re.sub("[\u00b5\u03bc](?=.)", "u", unit.strip().lower())
 
 
 def date_of(text: str, form: str) -> datetime | None:

@@ -199,8 +199,8 @@ def test_settings_hold_for_files_of_all_kinds_at_open_and_private_parties(
         ("1.5 mg/dl", {"mg/dl": 88.4}, 132.6),
         ("1.5", {"mg/dl": 88.4}, 1.5),
         ("1.5", {"mg/dl": 88.4, "": 2.0}, 3.0),
-        ("106 umol/L", {"mg/dl": 88.4, "µmol/l": 1.0}, 106.0),
-        ("106 \u03bcmol/l", {"µmol/l": 2.0}, 212.0),
+        ("106 µmol/L", {"mg/dl": 88.4, "umol/l": 1.0}, 106.0),
+        ("106 \u03bcmol/l", {"umol/l": 2.0}, 212.0),
         ("45%", {"%": 0.01}, 0.45),
         ("7 mg/l", {"mg/dl": 88.4}, None),
         ("7 mg/l", {}, None),
@@ -209,7 +209,7 @@ def test_settings_hold_for_files_of_all_kinds_at_open_and_private_parties(
 def test_a_number_is_multiplied_by_the_factor_of_its_unit(
     cell: str, factors: Mapping[str, float], value: float | None
 ) -> None:
-    settings = CellSettings(convert={"CRP": factors} if factors else {})
+    settings = CellSettings(convert={"CRP": factors})
     schema = Schema([Column("crp", "number", gaps=False)])
     numbers, fits = encode_rows(schema, pd.DataFrame({"crp": [cell]}), settings)
     assert fits.tolist() == [value is not None]
@@ -217,7 +217,7 @@ def test_a_number_is_multiplied_by_the_factor_of_its_unit(
         assert numbers[0, 0] == pytest.approx(value)
     filler = "".join(f"{index}.5,x\n" for index in range(9))
     written(Path("own.csv"), f"crp,label\n{filler}{cell},x\n")
-    dialect = Dialect(convert={"crp": factors} if factors else {})
+    dialect = Dialect(convert={"crp": factors})
     file = opened(Path("own.csv"), Reading(dialect=dialect))
     read = next(iter(file.tables()))[0].columns[0][-1]
     if value is not None:
@@ -633,12 +633,14 @@ def test_what_a_refusal_of_try_prints_mends_it(
         row["crp"] = row["crp"] or np.nan
     written(Path("t.parquet"), rows)  # type: ignore[arg-type]
     written(Path("words.csv"), csv_of(columns(crp=lambda i: f"text {i % 9}")))
-    command = ["try", "basel.csv", "t.parquet", "words.csv", *QUICK]
+    written(Path("third.csv"), csv_of(patients(seed=2)))
+    names = ("basel.csv", "clean.csv", "third.csv", "t.parquet", "words.csv")
+    command = ["try", *names, *QUICK]
     settings: list[str] = []
     for _ in range(3):
         status = main([*command, *settings])
         printed = capsys.readouterr().out
-        mends = re.findall(r"; --set (\S+:.*)$", printed, re.MULTILINE)
+        mends = re.findall(r"^REFUSED.*; --set (\S+:.*)$", printed, re.MULTILINE)
         settings += [part for mend in mends for part in ("--set", mend)]
     assert status == 0, printed
     assert {mend.partition("=")[0] for mend in settings[1::2]} == {

@@ -98,6 +98,15 @@ NAMES = [
     "Anna Meier|Beat Huber|Carla Rossi",
     "Meier, Anna|Huber, Beat|Wyss, Eva",
     "A. Meier|B. Huber|K. Okonkwo",
+    "Dr. Meier|Dr. Graf",
+    "a.meier@usz.ch|b.huber@usz.ch|c.rossi@kssg.ch",
+    "anna.meier|beat_huber|carla.rossi",
+    "John Smith, MD|Mary Jones, MD|Ann Lee, MD",
+    "Nurse Kelly|Nurse Brown|Schwester Okafor|Pfleger Smith",
+    "Wei Zhang|Li Wang|Jing Chen|Min Liu",
+    "Fatima Al-Sayed|Mohammed Khan|Omar Hassan",
+    "Jan van der Berg|Piet de Vries|Anna Jansen",
+    "M. Dupont|Mme Martin|Mlle Bernard|Dr Girard",
     "MEIER ANNA|HUBER BEAT|ROSSI CARLA",
     "anna meier|beat huber|carla rossi",
     "Meier|Huber|Schmid|Quispe|Keller|Weber|Okafor",
@@ -114,6 +123,13 @@ WORDS = [
     "Heart Failure|Atrial Fibrillation|Septic Shock|Hip Fracture",
     "Down Syndrome|Turner Syndrome|Marfan Syndrome",
     "Never-married|Married-civ-spouse|Widowed|Divorced",
+    "Golden Retriever|Jack Russell",
+    "St. Gallen|La Chaux|Le Locle|San Diego|Los Angeles|San Jose|Santa Cruz",
+    "Kantonsspital Aarau|Inselspital Bern|Kantonsspital Chur|Spital Davos",
+    "Blue Cross|Self Pay|Medicare Part B|Aetna|Cigna",
+    "EMERGENCY ROOM ADMIT|PHYS REFERRAL|CLINIC REFERRAL|TRANSFER FROM HOSP",
+    "Parkinson|Alzheimer|Huntington|Hodgkin|Crohn|Graves|Addison|Cushing",
+    "Dr. Office|Hospital|Dr. Home",
     "Paris|London|Berlin|Madrid|Rome|Vienna|Zürich|Bern|Oslo",
     "Iris-setosa|Iris-versicolor|Iris-virginica",
     "Metformin|Aspirin|Ibuprofen|Paracetamol|Lisinopril",
@@ -135,6 +151,13 @@ BMI = RANDOM.normal(26, 5, 300).round(1)
 DAYS = np.datetime64("2024-01-01", "us") + RANDOM.integers(0, 500, 300) * 86_400_000_000
 
 
+def as_read(values: Any) -> Any:
+    """A copy of values, numbers as a table has them."""
+    if values.dtype.kind == "M":
+        return values.copy()
+    return values.astype(float)
+
+
 @pytest.mark.parametrize(
     ("values", "codes"),
     [
@@ -145,19 +168,20 @@ DAYS = np.datetime64("2024-01-01", "us") + RANDOM.integers(0, 500, 300) * 86_400
         (RANDOM.poisson(5, 300), {-1: 10}),
         (RANDOM.integers(1, 4, 300), {9: 20}),
         (BMI, {123456: 30}),
+        (BMI, {-200: 30}),
         (DAYS, {"9999-12-31": 10}),
     ],
 )
 def test_values_far_outside_that_stand_often_are_codes(values, codes):
-    coded = np.array(values, None if values.dtype.kind == "M" else float)
+    coded = as_read(values)
     first = 0
     for code, n in codes.items():
-        coded[first : first + n] = np.datetime64(code) if coded is DAYS else code
+        coded[first : first + n] = code
         first += n
     assert missing_codes(coded) == {str(code): n for code, n in codes.items()}
-    coded = np.array(values, coded.dtype)
-    coded[0] = np.datetime64("9999-12-31") if coded.dtype.kind == "M" else -9
-    assert missing_codes(coded) == {}  # one row alone
+    alone = as_read(values)
+    alone[0] = coded[0]
+    assert missing_codes(alone) == {}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +198,20 @@ def test_values_far_outside_that_stand_often_are_codes(values, codes):
     ],
 )
 def test_ordinary_values_are_no_codes(values):
-    assert missing_codes(values if values.dtype.kind == "M" else values * 1.0) == {}
+    assert missing_codes(as_read(values)) == {}
+
+
+def test_a_text_of_many_rows_among_dates_is_a_code():
+    days = [str(day)[:10] for day in DAYS]
+    coded = np.array([*days[:240], *["9999-99-99"] * 60], object)
+    (remark,) = [
+        remark
+        for remark in of_parties({"a": TableSummary.of(Table(["seen"], [coded]))})
+        if "far outside" in remark.what
+    ]
+    assert remark.mends() == ["a:gap-texts=9999-99-99", "a:accept=seen"]
+    plain = TableSummary.of(Table(["seen"], [np.array(days, object)]))
+    assert plain.columns["seen"].codes == {}
 
 
 # -------- between parties
@@ -187,7 +224,10 @@ def told(least: int = 1, keep: tuple[str, ...] = (), **columns: Any) -> TableSum
     for name, cells in columns.items():
         if isinstance(cells, tuple):
             cells, units[name] = cells
-        values.append(np.asarray(cells, object if isinstance(cells[0], str) else float))
+        read = np.asarray(cells)
+        if read.dtype.kind == "U":
+            read = np.asarray(cells, object)
+        values.append(read)
     counter = TableCounter(least, keep)
     counter.add(Table([*columns], values, units=units))
     return counter.summary()
@@ -246,6 +286,15 @@ def test_a_level_of_many_parties_is_one_remark():
     assert len(remark.text()) < 500
 
 
+def test_a_name_that_a_terminal_obeys_is_in_no_remark():
+    name = "a\x1b[2J"
+    tables = {
+        party: told(**{name: (CRP, {unit: 40}), "id": CLUMPS[:40] * 1.0})
+        for party, unit in (("a", "mg/l"), ("b", "mg/dl"))
+    }
+    assert {remark.column for remark in of_parties(tables)} == {"id"}
+
+
 def test_names_of_columns_that_are_near():
     assert nearest(["creatinine", "age"], ["creatinina", "bmi"]) == {
         "creatinine": "creatinina",
@@ -288,6 +337,6 @@ def test_the_table_of_a_wide_file_has_the_columns_with_remarks():
 def test_settings_of_a_remark_are_typed_for_each_party():
     remark = Remark("a b", "is odd", (":ignore=a b",), ("x", "y"), n_rows=7)
     assert remark.text() == (
-        "column 'a b': is odd, in 7 rows (x, y); --set 'x:ignore=a b' or "
-        "--set 'y:ignore=a b'"
+        "column 'a b': is odd, in 7 rows (x, y); --set 'PARTY:ignore=a b'"
     )
+    assert Remark("a", "is odd", (":ignore=a",), ("x",)).mends() == ["x:ignore=a"]

@@ -222,7 +222,7 @@ def opened_csv(path: Path, reading: Reading) -> TableFile:
     text = csv_text(path, reading.dialect)
     with decoding(path, text.dialect.encoding):
         file = TableFile(text, replace(reading, dialect=text.dialect))
-    _check_header(file)
+    _check_quotes(file)
     return file
 
 
@@ -250,16 +250,12 @@ def _text(path: Path, separator: str, decimal: str, encoding: str) -> CsvText:
         return CsvText(path, dialect)
 
 
-def _check_header(file: TableFile) -> None:
-    """Refuse a file with a second header, or with quotes that opened by mistake.
+def _check_quotes(file: TableFile) -> None:
+    """Refuse a file with quotes that opened by mistake.
 
     Such quotes have whole rows between them.
     """
     words = [{*map(str.strip, report.numerals.words)} for report in file.reports]
-    has_numbers = any(report.numerals.n_numbers for report in file.reports)
-    columns = zip(file.names, words, strict=False)
-    if has_numbers and all(name in own for name, own in columns):
-        raise DataError(file.name, "one header", "the header again below")
     triples = zip(file.first, words, file.reports, strict=False)
     mixed = [
         own == {text.strip()}

@@ -209,7 +209,7 @@ def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     if groups is not None:
         ids = id_keys(groups[~test])
     sides = (X[~test], labels[~test], X[test], labels[test])
-    return Samples(*sides, names, ids, file.reading.keep, file.units)
+    return Samples(*sides, names, ids, file.units)
 
 
 def private_rows(node: NodeConfig, secret: Callable[[], bytes]) -> PrivateFile:

@@ -209,16 +209,14 @@ class Source(ABC):
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give columns the names that others use."""
-        columns = [*map(as_name, self.columns)]
-        indices = by_name(columns, [*map(as_name, names)])
-        wrong = []
-        for index, (own, new) in zip(indices, names.items(), strict=True):
-            if index is None:
-                wrong.append(own)
-            else:
-                columns[index] = as_name(new)
+        own = [*map(as_name, self.columns)]
+        indices = by_name(own, [*names])
+        new = dict(zip(indices, names.values(), strict=True))
+        columns = [new.get(index, name) for index, name in enumerate(own)]
         forms = Counter(map(form_of, columns))
-        wrong += [new for new in names.values() if forms[form_of(as_name(new))] > 1]
+        pairs = zip(names, indices, strict=True)
+        wrong = [name for name, index in pairs if index is None]
+        wrong += [name for name in names.values() if forms[form_of(name)] > 1]
         if wrong:
             expected = (
                 "columns of the file, each with a new name that no other column has "
@@ -336,11 +334,9 @@ class Reading:
 
     def _present(self, columns: Sequence[str], names: Sequence[str]) -> Sequence[str]:
         """Names that settings give, without those of no column if these may be."""
-        if self.is_strict:
-            return names
         indices = by_name([*map(as_name, columns)], [*map(as_name, names)])
         pairs = zip(names, indices, strict=True)
-        return [name for name, index in pairs if index is not None]
+        return [name for name, index in pairs if self.is_strict or index is not None]
 
     def layout(self, name: str, columns: Sequence[str]) -> FileColumns:
         """The layout of a file's columns.

@@ -107,7 +107,7 @@ class TableFile:
         self.headers = list[int]()  # lines that have the header again
         first: list[str] = []
         for part, _, columns, labels in self._parts():
-            lines = self._headers_in(columns)
+            lines = self._headers_in(columns, labels)
             self.headers += [self.n_rows + 2 + line for line in lines]
             self.n_broken += part.n_broken
             self.n_rows += part.n
@@ -125,22 +125,22 @@ class TableFile:
         self._split()
         return first
 
-    def _headers_in(self, columns: Sequence[Raw]) -> list[int]:
+    def _headers_in(self, columns: Sequence[Raw], labels: Array | None) -> list[int]:
         """Indices of the rows in which each text is the name of its column."""
         header = self.source.key_names or self.columns
-        names = [header[index] for index in self._layout.order]
-        texts = [
-            (name, values)
-            for name, values in zip(names, columns, strict=True)
-            if isinstance(values, list)
-        ]
-        if len(texts) < 2 or texts[0][0] not in texts[0][1]:
+        columns = [values for values in columns if isinstance(values, list)]
+        if not header or len(columns) < len(self._layout.order):
             return []
+        names = [header[index] for index in self._layout.order]
+        if names[0] not in columns[0]:
+            return []
+        if labels is not None and self._layout.label is not None:
+            names.append(str(header[self._layout.label]).strip())
+            columns.append(labels.tolist())
         return [
             index
-            for index, cell in enumerate(texts[0][1])
-            if cell == texts[0][0]
-            and all(values[index] == name for name, values in texts)
+            for index, cells in enumerate(zip(*columns, strict=True))
+            if len(cells) > 1 and [*cells] == names
         ]
 
     def _split(self) -> None:
@@ -281,7 +281,7 @@ class TableFile:
             yield with_rows(error, f"{self.n_broken} rows"), "separator=..."
         if self.headers:
             lines = listed([f"line {line}" for line in self.headers])
-            error = DataError(self.name, "one header", "the header again as a row")
+            error = DataError(self.name, "one header", "the header again below")
             yield with_rows(error, lines), ""
         if needs_labels and self.n_rows and self.n_unlabelled == self.n_rows:
             yield (
@@ -326,8 +326,8 @@ class TableFile:
 
     @property
     def units(self) -> dict[str, Mapping[str, int]]:
-        """Rows of the features with each unit; none of those accepted as they are."""
-        accepted = {*map(as_name, self.reading.accept)}
+        """Rows of the features with each unit; none of converted or accepted ones."""
+        accepted = {*map(as_name, self.reading.accept), *self.reading.dialect.convert}
         units: dict[str, Mapping[str, int]] = {name: {} for name in accepted}
         for name, report in zip(self.all_names, self.reports, strict=True):
             if report.numerals.units and name not in accepted:

@@ -12,7 +12,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from flwr_flynn import FlyNNClassifier, HashSpec
-from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.errors import ConfigError, PayloadError, SchemaError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
@@ -30,6 +30,7 @@ from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.table_summary import TableSummary
 from tests.fakes import tally_of
 from tests.federated.runs import DRIVERS, refusal, replied, statistic_of
@@ -306,3 +307,18 @@ def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied(
         CountsRequest(run), Party(held, PartyOptions(memory_limit=2**20)), {}
     )
     assert reason.startswith("memory: n_features 1003, ")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_units_that_differ_stop_a_run_by_name(driver):
+    """No phase follows: nothing is counted in two units."""
+    tables = [
+        Table(["crp"], [np.exp(RNG.normal(size=40))], units=units)
+        for units in ({"crp": {"mg/l": 40}}, {"crp": {"mg/dl": 40}})
+    ]
+    parts = [{"X": table, "y": LABELS[:40]} for table in tables]
+    with raises(SchemaError, field="columns") as caught:
+        DRIVERS[driver](LEARNED, parts)
+    text = str(caught.value)
+    for part in ("'crp'", "mg/l at", "mg/dl at", ":convert=crp:", ":accept=crp"):
+        assert part in text
