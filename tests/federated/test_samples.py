@@ -468,3 +468,15 @@ def test_labels_are_matched_whatever_their_capitals_and_blanks(
     classes: Any, labels: Any, codes: list[int]
 ) -> None:
     assert codes_in(codebook(classes), np.array(labels, object)).tolist() == codes
+
+
+def test_a_fraction_among_integers_changes_none_of_them() -> None:
+    """NumPy makes floats of all of them.
+
+    Large integers are read as floats in either case.
+    """
+    X = np.random.default_rng(1).integers(-(2**62), 2**62, (30, 4))
+    y = np.array(CLASSES)[np.arange(30) % 3]
+    alone, _ = count(X, y)
+    both, _ = count(np.vstack([X, [[0.5, 0, 1, 2]]]), [*y, "ash"])
+    assert both - count(np.array([[0.5, 0, 1, 2]]), ["ash"])[0] == alone

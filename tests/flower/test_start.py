@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message
 
 from flwr_flynn import message
-from flwr_flynn.errors import ConfigError
+from flwr_flynn.errors import AggregationError, ConfigError
 from tests.flower.test_turns import AUTO, Grid, ran
 from tests.raising import raises
 
@@ -96,3 +96,12 @@ def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused() -> No
         message.FlyNNStrategy(min_available_nodes=4, **PLAN)
     with raises(ConfigError, field="num_rounds", got="three"):
         message.FlyNNStrategy(**GIVEN).start(Grid(4), num_rounds="three")
+
+
+def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -> None:
+    strategy = message.FlyNNStrategy(**GIVEN, train_metrics_aggr_fn=lambda *_: None)
+    with pytest.raises(TypeError):
+        strategy.start(Grid(4))
+    assert strategy.parties == []
+    with pytest.raises(AggregationError):
+        _ = strategy.model

@@ -298,6 +298,8 @@ def test_given_rows_hash_like_drawn_ones():
     for array in (drawn.rows, drawn.signs, given_rows.rows):
         assert not array.flags.writeable
     assert given_rows.fingerprint != drawn.fingerprint
+    assert repr(given_rows) == "<FlyHash of given rows, m=300>"
+    assert repr(drawn) == f"FlyHash({drawn.spec!r})"
     for hasher in (given_rows, drawn):
         again = pickle.loads(pickle.dumps(hasher))
         assert again.fingerprint == hasher.fingerprint
