@@ -480,3 +480,6 @@ def test_a_fraction_among_integers_changes_none_of_them() -> None:
     alone, _ = count(X, y)
     both, _ = count(np.vstack([X, [[0.5, 0, 1, 2]]]), [*y, "ash"])
     assert both - count(np.array([[0.5, 0, 1, 2]]), ["ash"])[0] == alone
+    small = X % 2**20
+    for dtype in (np.int32, np.int64, np.float64, object):
+        assert count(small.astype(dtype), y) == count(small, y)
