@@ -26,36 +26,9 @@ from hypothesis import strategies as st
 from flwr_flynn.errors import FlyNNError
 from tests.memory import traced
 
-EXTREMES = [
-    0,
-    1,
-    -1,
-    2,
-    127,
-    128,
-    255,
-    256,
-    -128,
-    32767,
-    65535,
-    65536,
-    2**24 + 1,
-    2**31 - 1,
-    2**31,
-    -(2**31),
-    2**32 - 1,
-    2**32,
-    2**53,
-    2**62,
-    2**63 - 1,
-    2**63,
-    -(2**63),
-    -(2**63) - 1,
-    2**64 - 1,
-    2**64,
-    10**30,
-    10**400,
-]
+_EDGES = [2**bits + more for bits in (7, 8, 15, 16, 31, 32, 63, 64) for more in (-1, 0)]
+EXTREMES = [0, 1, -1, 2, *_EDGES, 2**24 + 1, 2**53, 2**62]
+EXTREMES += [-(2**bits) for bits in (7, 15, 31, 63)] + [-(2**63) - 1, 10**30, 10**400]
 _TEXTS = [
     "",
     " ",

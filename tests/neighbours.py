@@ -8,6 +8,7 @@ refused or not and why, arrays, sizes and entries.
 from __future__ import annotations
 
 import itertools
+import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -59,53 +60,9 @@ _ODD += [(3, "03.01.2020"), (1, "1e2"), (0, "NA"), (1, "-9.0")]
 for _row, (_column, _text) in zip(TEXTS, _ODD, strict=True):
     _row[_column] = _text
 
-HOSTILE_TEXTS = [
-    "",
-    " ",
-    "nan",
-    "NaN",
-    "inf",
-    "-inf",
-    "1e999",
-    "-1e308",
-    "1_0",
-    "0x10",
-    "\uff11\uff12",
-    "true",
-    "73412",
-    "-9",
-    "1e-320",
-    "9" * 400,
-    "9999-12-31",
-    "0000-00-00",
-    "31.02.2020",
-    "1+0j",
-    "=cmd|'/C calc'!A0",
-    "\ufffd",
-    "\u202e",
-    "x" * 5000,
-    " 350",
-    "350 ",
-    "1E5",
-    "Inf",
-    " -9",
-    "-9.0",
-    "-9,0",
-    " nan",
-    "\u00a05",
-    "\u0661\u0662",
-    "\u22129",
-    "1,5",
-    "1,234.5",
-    "5 mg",
-    "TRUE",
-    " 2020-12-31",
-    "31.12.2020",
-    "12/31/2020",
-    "(-9+0j)",
-    "unknown",
-    "\x1c20",
-]
+HOSTILE_TEXTS = json.loads(Path(__file__).with_name("hostile_texts.json").read_text())
+HOSTILE_TEXTS += ["9" * 400, "x" * 5000]
+"""Cells that no number, date or category has, or that somebody writes for one."""
 HOSTILE_LINES = [b"", b",,,,", b'"1,2",m', b"1,\0,m,2020-01-01,ash", b"\xff,1,m,,ash"]
 HOSTILE_LINES += [b"1,2,m,2020-01-01" + end for end in (b"", b",", b",oak", b",ash,9")]
 HOSTILE_LINES += [b'"', b'1,"2,m,2020-01-01,ash', b'1,2,m,2020-01-01,"ash']

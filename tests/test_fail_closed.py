@@ -5,7 +5,6 @@ No refusal looks at its records.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import types
@@ -236,6 +235,7 @@ REFUSALS = {
     "leave": noisy() | LEAVE,
     "fingerprint": noisy() | {key("fingerprints"): "no"},
     "spec": noisy() | {key("specs"): "{}"},
+    "classes": noisy() | {key("classes"): '["ash", "1", "1.0"]'},
     "mechanism": drawn(),
     "memory": with_spec(noisy(), hash_dim=2000000),
     "share": SHARE,
@@ -256,18 +256,6 @@ def test_a_refusal_touches_no_record(
     assert arrays == []
     assert "failed" not in str(metrics[REFUSED]), metrics
     assert budget(tmp_path).spent() == (1.0, 0.0)  # of the first answer alone
-
-
-@pytest.mark.parametrize("classes", [("1", "1.0"), ("True", "1"), ("a", "nan")])
-def test_a_class_list_that_reads_labels_two_ways_is_refused_and_not_charged(
-    classes: Any, tmp_path: Path
-) -> None:
-    mechanism = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=3, n_classes=2), 1)
-    asked = counting(RunSpec(SPEC, ("a", "b"), mechanism))
-    asked[key("classes")] = json.dumps(classes)
-    metrics = untouchable(tmp_path).fit([], asked)[2]
-    assert str(metrics[REFUSED]).startswith("config: classes: expected ")
-    assert budget(tmp_path).spent() == (0.0, 0.0)
 
 
 @LOADS
@@ -327,18 +315,6 @@ def test_a_party_reads_its_file_for_admitted_requests_only(
     assert len(reads) == 1
 
 
-@pytest.mark.parametrize("width", [3, 5])
-def test_a_file_of_other_columns_is_refused_and_not_charged(
-    width: int, tmp_path: Path
-) -> None:
-    pytest.importorskip("opendp")
-    node = private_node(tmp_path)
-    np.savez(node["data-path"], X=np.zeros((9, width)), y=np.zeros(9, int))
-    reason = str(fit(node, drawn()).metrics[REFUSED])
-    assert reason == "columns: expected all columns of the request, got other columns"
-    assert Budget(tmp_path / "state", Policy(1.0)).spent() == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     "asked",
     [
@@ -386,31 +362,6 @@ def test_response_seconds_cover_the_reading_of_the_file(
     monkeypatch.setattr("flwr_flynn.federated.party.time.sleep", slept.append)
     fit(private_node(tmp_path, **{"response-seconds": 600.0}))
     assert slept.pop() <= 599.5
-
-
-@pytest.mark.parametrize("is_private", [False, True])
-def test_a_failure_that_nobody_thought_of_tells_nothing_of_a_private_party(
-    is_private: bool, tmp_path: Path
-) -> None:
-    X, y = points(9)
-    own = None
-    if is_private:
-        own = budget(tmp_path)
-    client = FlyNNClient(
-        X,
-        y,
-        X_test=Untouchable(9, 4),
-        y_test=y,
-        budget=own,
-        evaluates=True,
-        on_model=bool,
-    )
-    metrics = client.evaluate(codec.encode(TOTAL), TRYING)[2]
-    if is_private:
-        # Its rows are dropped.
-        assert metrics == {}
-    else:
-        assert metrics == {REFUSED: "failed with AssertionError"}
 
 
 # ---- what is said of a secure sum

@@ -19,23 +19,18 @@ from flwr_flynn.federated import private_rows, views
 from flwr_flynn.federated.private_rows import (
     Block,
     Dropped,
-    GivenRows,
     each_part,
-    fitting,
-    rows_at_a_time,
 )
 from flwr_flynn.federated.protocol import REFUSED, key
 from flwr_flynn.federated.request import _REQUESTS
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.federated.samples import Samples
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
 from tests import neighbours
 from tests.app.data.private import share_of
-from tests.fakes import CLASSES, HASHER, SPEC, counting, points
+from tests.fakes import CLASSES, SPEC, counting, points
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -57,32 +52,27 @@ def libraries() -> None:
         pytest.importorskip(name)
 
 
-@pytest.mark.parametrize("part", range(2))
+def is_plain(name: str) -> bool:
+    return "plain" in name or "," not in name
+
+
+# The second begins with an age that is a gap to the site, where the schema has none.
+SWEEPS = [pytest.param(89, first, is_plain, 100) for first in (0, 62)]
+SWEEPS += [
+    pytest.param(4, part, is_plain, 2000, marks=pytest.mark.slow) for part in range(4)
+]
+SWEEPS += [
+    pytest.param(29, 7 * part, bool, 1000, marks=pytest.mark.slow) for part in range(4)
+]
+"""Every so many of the pairs, from which one on, and which requests; how many they are."""
+
+
+@pytest.mark.parametrize(("step", "first", "names", "least"), SWEEPS)
 def test_one_row_more_changes_counts_by_its_hash_and_nothing_else(
-    part: int, libraries: None
+    step: int, first: int, names: Callable[[str], bool], least: int, libraries: None
 ) -> None:
-    n, different = neighbours.sweep(
-        lambda i: i % 89 == 44 * part, lambda name: "plain" in name or "," not in name
-    )
-    assert n > 100
-    assert different == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_every_pair(part: int, libraries: None) -> None:
-    n, different = neighbours.sweep(
-        lambda i: i % 4 == part, lambda name: "plain" in name or "," not in name
-    )
-    assert n > 2000
-    assert different == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-def test_every_request(part: int, libraries: None) -> None:
-    n, different = neighbours.sweep(lambda i: i % 29 == 7 * part)
-    assert n > 1000
+    n, different = neighbours.sweep(lambda i: i % step == first, names)
+    assert n > least
     assert different == []
 
 
@@ -139,19 +129,6 @@ def test_a_row_that_raises_drops_alone(n: int) -> None:
         assert seen == [index for index in range(n) if index not in bad]
 
 
-@pytest.mark.parametrize("n_rows", [1, 3, 50])
-def test_rows_are_the_same_however_many_are_read_at_a_time(n_rows: int) -> None:
-    X, y = points(50)
-    X[::5, 1] = np.nan
-    rows = GivenRows(Samples(X, y))
-    memory = 256 * n_rows * 4
-    assert sum(block.n for block in rows.blocks(n_rows)) == 50
-    assert rows_at_a_time([4], memory) == n_rows
-    blocks = fitting(rows, [HASHER], CLASSES, (), memory, of=HASHER.active)
-    bits = [bits for _, parts in blocks for _, _, bits in parts]
-    assert np.array_equal(np.concatenate(bits), HASHER.active(X[np.arange(50) % 5 > 0]))
-
-
 def asked(features: Any, classes: tuple[str, ...] = ("ash", "birch")) -> RunSpec:
     """A request for noisy counts of some columns at epsilon 1/2."""
     if isinstance(features, tuple):
@@ -173,27 +150,6 @@ FOUR = RunSpec(
 
 def a_budget(folder: Path) -> Budget:
     return Budget(folder / "state", Policy(1.0, mechanisms=("simulated",)))
-
-
-def test_a_gap_refuses_nothing(tmp_path: Path) -> None:
-    """In 0.8 the salary of one record of 501 was found in 14 questions, at no cost.
-
-    The gap was of the server's choice; it is one of the site's own settings now.
-    """
-    pandas = pytest.importorskip("pandas")
-    run = asked(Schema([Column("salary", "number", gaps=False)]))
-    kinds = []
-    for salaries in (["1000"] * 500, [*["1000"] * 500, "73412"]):
-        frame = pandas.DataFrame({"salary": salaries})
-        rows = GivenRows(Samples(frame, np.array(["ash"] * len(frame))))
-        rows.settings = CellSettings(["73412"])
-        budget = a_budget(tmp_path / str(len(salaries)))
-        client = FlyNNClient(load=rows, budget=budget)
-        arrays, n_examples, metrics = client.fit([], counting(run))
-        assert REFUSED not in metrics
-        kinds.append((len(arrays), n_examples, metrics, budget.spent()))
-    assert kinds[0] == kinds[1]
-    assert kinds[0][3] == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("text", ["-9", "1,5", "TRUE", "5 mg", "03/04/2024"])

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
@@ -27,13 +25,6 @@ RHO = HASHER.hash_nnz
 
 def good() -> list[np.ndarray]:
     return codec.encode(counts_of(*points(9)))
-
-
-def damaged(place: int, change: object) -> list[np.ndarray]:
-    """A good message with one of its arrays changed."""
-    arrays = good()
-    arrays[place] = change(arrays[place])
-    return arrays
 
 
 def repacked(change: object) -> list[np.ndarray]:
@@ -54,48 +45,19 @@ def balanced_row(array: np.ndarray) -> np.ndarray:
     return array
 
 
-LARGEST = "entries of at most 384307168202282325"
 OF_CLASS = "counts of at most the samples of the class, 2 in row 0"
-HOSTILE = {
-    "other fingerprint": (
-        damaged(0, lambda a: a ^ 1),
-        "fingerprint",
-        "8f1ea297dc42...",
-        "8e1fa396dd43...",
-    ),
-    "records": (
-        damaged(1, lambda a: a.astype([("a", "u1")])),
-        "counts",
-        "type |u1",
-        "|V1",
-    ),
-    "a class more": (
-        repacked(lambda a: np.ones((L + 1, M), np.uint8)),
-        "counts",
-        "shape (3, 24)",
-        "(4, 24)",
-    ),
-    "row sum": (
-        repacked(one_more),
-        "counts",
-        "row sums that are multiples of hash_nnz, 3",
-        "4 in row 0",
-    ),
-    "above its class": (repacked(balanced_row), "counts", OF_CLASS, "4"),
-    "overflow": (
-        repacked(lambda a: np.full((L, M), 2**64 - 1, "<u8")),
-        "counts",
-        LARGEST,
-        "a larger entry",
-    ),
-}
+HOSTILE = [
+    (one_more, "row sums that are multiples of hash_nnz, 3", "4 in row 0"),
+    (balanced_row, OF_CLASS, "4"),
+]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_messages_are_refused(name: str) -> None:
-    arrays, field, expected, got = HOSTILE[name]
-    with raises(PayloadError, field=field, expected=expected, got=got):
-        codec.decode_all(arrays, [HASHER], L)
+@pytest.mark.parametrize(("change", "expected", "got"), HOSTILE)
+def test_counts_that_no_samples_have_are_refused(
+    change: object, expected: str, got: str
+) -> None:
+    with raises(PayloadError, field="counts", expected=expected, got=got):
+        codec.decode_all(repacked(change), [HASHER], RUN.n_classes)
 
 
 # ---- tensors
@@ -151,21 +113,6 @@ HOSTILE_TENSORS = {
 
 @pytest.mark.parametrize("name", HOSTILE_TENSORS)
 def test_hostile_tensors_are_refused(name: str) -> None:
-    with raises(PayloadError, field="array 2"):
+    with traced() as memory, raises(PayloadError, field="array 2"):
         codec.read_tensors([npy(np.arange(3)), HOSTILE_TENSORS[name]])
-
-
-def test_a_declared_size_is_not_allocated() -> None:
-    tensor = shaped("9999999999,")
-    expected = "79999999992 bytes as its header declares"
-    with (
-        traced() as memory,
-        raises(PayloadError, field="array 1", expected=expected, got=0),
-    ):
-        codec.read_tensors([tensor])
     assert memory.peak < 2**20
-
-
-@given(st.lists(st.binary(max_size=20), max_size=5))
-def test_tensors_that_are_joined_come_apart_again(tensors: list[bytes]) -> None:
-    assert codec.split(codec.join(tensors)) == tensors

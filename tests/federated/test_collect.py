@@ -5,7 +5,6 @@ A bad reply costs its sender alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch, collect
 from flwr_flynn.federated.compression import pack
 from flwr_flynn.federated.phases.counts import CountsRequest, CountsTally, no_counts
-from flwr_flynn.federated.protocol import REFUSED, Reply
+from flwr_flynn.federated.protocol import Reply
 from flwr_flynn.federated.roster import Roster
 from flwr_flynn.model.counts import CountsOfSpecs
 from tests.fakes import HASHER, RUN, SPEC, counts_of, good_reply, points
@@ -56,15 +55,6 @@ def reply_with(cid: str, array: np.ndarray, n: int, **metrics: Any) -> Reply:
     """Counts that a party made up."""
     fingerprint = codec.encode(counts_of(*points(0)))[0]
     return Reply(cid, codec.write_tensors([fingerprint, pack(array)]), n, metrics)
-
-
-def test_nobody_is_counted_twice() -> None:
-    server = Counting()
-    server.take(good_reply("1"), good_reply("1", seed=3), good_reply("2"))
-    batch = server.take(good_reply("2", seed=8), good_reply("1"))
-    assert batch.repeated == ["2", "1"]
-    assert [member.node for member in server.roster.counted] == ["1", "2"]
-    assert server.counts.n_examples == 10
 
 
 def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
@@ -144,25 +134,6 @@ def test_whatever_a_reply_raises_is_its_sender_s_refusal(
     assert reason == "refused: unreadable (OverflowError)"
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"metrics": {REFUSED: "y: 2 of 3\nlabels"}}, "declined: y: 2 of 3 labels"),
-        ({"metrics": {REFUSED: 7}}, "declined: no reason given"),
-        ({"fault": "array 1: no"}, "refused: array 1: no"),
-        ({"n_examples": 6}, "refused: counts: expected at most 5 examples, got 6"),
-    ],
-)
-def test_a_refusal_tells_its_reason_and_none_is_needed(
-    changes: dict[str, Any], reason: str
-) -> None:
-    server = Counting(max_examples=5)
-    assert server.take(
-        replace(good_reply("1"), **changes), good_reply("2")
-    ).refused == {"1": reason}
-    assert server.counts == counts_of(*points(5))
-
-
 def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:
     server = Counting()
     server.take(good_reply("1", flynn_party="Basel"), good_reply("2"))
@@ -198,3 +169,12 @@ def test_a_batch_tells_who_sent_what() -> None:
     assert second.seconds is None
     # Single statistics are kept only where a phase reports on parties.
     assert batch.parts == {}
+
+
+def test_nobody_is_counted_twice() -> None:
+    server = Counting()
+    server.take(good_reply("1"), good_reply("1", seed=3), good_reply("2"))
+    batch = server.take(good_reply("2", seed=8), good_reply("1"))
+    assert batch.repeated == ["2", "1"]
+    assert [member.node for member in server.roster.counted] == ["1", "2"]
+    assert server.counts.n_examples == 10

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from flwr_flynn.errors import AggregationError, ConfigError
-from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phase import Phase
@@ -28,14 +27,12 @@ from tests.federated.runs import (
     DRIVERS,
     DUE,
     GRID,
-    LABELS,
     NAMES,
     TRAINING,
     Exchange,
     X,
     in_process,
     options_for,
-    replied,
     saved_of,
     sha256,
     shares,
@@ -62,18 +59,6 @@ def test_it_runs_in_every_driver_and_changes_no_model(driver: str) -> None:
     )
     assert run.traffic["histogram"].arrivals.parties == 4
     assert run.num_rounds == 3
-
-
-def test_it_may_come_before_the_columns() -> None:
-    run = in_process(with_histogram(**options_for(AUTO)), shares())
-    assert list(run.state.results) == [
-        "histogram",
-        "columns",
-        "counts",
-        "selection",
-        "evaluation",
-    ]
-    np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
 
 
 def test_a_run_that_stopped_in_it_is_not_resumed_without_it(tmp_path: Path) -> None:
@@ -194,44 +179,6 @@ def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
                 continue
             model = finished(steps_of(plan, folder, phases, **changes)).model.model_
             assert model.sha256() == whole, f"stopped after {phase.name}"
-
-
-def test_a_party_decides_by_its_own_options_and_data() -> None:
-    request = HistogramRequest(4, tuple(np.unique(LABELS)), 20)
-    assert replied(request, party_of(X, LABELS)).n_examples == 150
-    for party in (
-        party_of(X[:, :3], LABELS),
-        party_of(-X, LABELS),
-        party_of(X, LABELS, secure=True),
-    ):
-        assert replied(request, party).metrics.keys() == {"flynn-refused"}
-    assert replied(
-        replace(request, n_bins=1001), party_of(X, LABELS)
-    ).metrics.keys() == {"flynn-refused"}
-
-
-@register
-@dataclass(frozen=True)
-class LaterRequest(HistogramRequest):
-    """The same over the other channel."""
-
-    phase: ClassVar[str] = "later"
-    channel: ClassVar[str] = EVALUATE
-
-
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_it_may_go_over_the_other_channel(driver: str) -> None:
-    phase = replace(
-        HISTOGRAM,
-        channel=EVALUATE,
-        tally=lambda *_: HistogramTally(LaterRequest(4, NAMES, 20)),
-    )
-    counting, *rest = phases_of(RunOptions(**options_for(GRID)))
-    run = DRIVERS[driver](
-        {**options_for(GRID), "phases": (counting, phase, *rest)}, shares()
-    )
-    np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
-    assert list(run.state.results) == ["counts", "histogram", "selection", "evaluation"]
 
 
 def test_phases_need_names_of_their_own_and_one_that_counts() -> None:

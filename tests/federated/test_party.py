@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse as sp
 
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
-from flwr_flynn.federated import codec, views
+from flwr_flynn.federated import views
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest, WithdrawRequest
@@ -32,11 +31,8 @@ from flwr_flynn.federated.protocol import (
     MEMBER,
     NOISY,
     NOTHING,
-    PARTY,
-    PHASE,
     REFUSED,
     RESULTS,
-    SECONDS,
     SECURE,
     UNKEPT,
     Answer,
@@ -64,7 +60,6 @@ from tests.fakes import (
     SHARE,
     SPEC,
     config_of,
-    counting,
     counts_of,
     evaluation_of,
     points,
@@ -282,54 +277,6 @@ def test_counts_alone_come_with_the_proof_of_a_member() -> None:
     assert [MEMBER in answer.metrics for answer in answers] == [False, True, False]
 
 
-@pytest.mark.parametrize("name", ["columns", "exact", "selection"])
-def test_exact_answers_tell_their_time(name: str) -> None:
-    answer = ask(party(name="Basel"), REQUESTS[name])
-    assert answer.metrics.keys() == {PARTY, SECONDS}
-
-
-def test_noisy_and_secure_answers_and_results_do_not_tell_their_time(
-    tmp_path: Path,
-) -> None:
-    noisy = ask(party(tmp_path / "state", name="Basel"), REQUESTS["noisy"])
-    assert noisy.metrics.keys() == {PARTY}
-    secure = ask(party(mask=lambda *_: None), REQUESTS["secure"])
-    assert secure.metrics == {}
-    results = ask(party(), REQUESTS["evaluation"])
-    assert results.metrics.keys() == {"accuracy"}
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [{}, {PHASE: 3}, {PHASE: "nonsense"}, {PHASE: "counts"}, {PHASE: "evaluation"}],
-)
-def test_what_is_no_request_is_refused(entries: dict[str, Any]) -> None:
-    answer = party(name="Basel").answer(entries)
-    assert answer.metrics.keys() == {REFUSED, PARTY}
-    assert answer.arrays == []
-
-
-def test_other_entries_of_a_request_are_ignored() -> None:
-    answer = party().answer({**counting(), "epochs": 3})
-    assert codec.decode_all(answer.arrays, [RUN.hasher], 3)[0] == counts_of(X, Y)
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [sp.csr_matrix, sp.csc_array, np.asfortranarray, np.ndarray.tolist, np.float32],
-)
-@pytest.mark.parametrize("name", ["columns", "exact", "evaluation"])
-def test_samples_may_come_in_any_form(convert: Any, name: str) -> None:
-    labels = Y.tolist()
-    rounded = np.round(X)  # the same in float32
-    converted = convert(rounded)
-    plain = ask(Party(Samples(rounded, labels, rounded, labels)), REQUESTS[name])
-    other = ask(Party(Samples(converted, labels, converted, labels)), REQUESTS[name])
-    assert REFUSED not in other.metrics
-    for array, expected in zip(other.arrays, plain.arrays, strict=True):
-        np.testing.assert_array_equal(array, expected)
-
-
 ERRORS = {
     "failed with OSError": OSError(f"cannot read {SECRET}"),
     "label: expected a column of the file, got y": ConfigError(
@@ -367,27 +314,6 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(
     assert record.exc_info[0] is OSError
     answer = ask(party(on_model=lambda model: {}["no such key"]), REQUESTS["model"])
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
-
-
-BAD = [
-    ("memory_limit", 0),
-    ("memory_limit", "4 GiB"),
-    ("memory_limit", True),
-    ("min_examples", 0),
-    ("name", 5),
-    ("n_jobs", 0),
-    ("budget", 1.0),
-    ("response_seconds", -1),
-    ("evaluates", 1),
-    ("secure", "yes"),
-    ("leaves", None),
-]
-
-
-@pytest.mark.parametrize(("name", "value"), BAD)
-def test_bad_options_are_refused(name: str, value: Any) -> None:
-    with raises(ConfigError, field=name):
-        PartyOptions(**{name: value})
 
 
 def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:

@@ -8,23 +8,7 @@ import numpy as np
 
 from flwr_flynn.federated.disclosure import Content
 from flwr_flynn.federated.protocol import Reply
-from flwr_flynn.federated.reply_fields import Field
-from flwr_flynn.federated.reply_fields import contents as contents_of
 from flwr_flynn.federated.traffic import Arrivals
-
-
-def test_each_field_is_an_array_behind_its_fingerprint() -> None:
-    fields = [
-        Field("a", (2,), 9, "plain"),
-        Field("b", (3,), 9, "plain"),
-        Field("c", (1, 2), 9, fingerprint="00" * 32),
-    ]
-    assert contents_of(fields) == [
-        Content(("a",), (2,)),
-        Content(("b",), (3,)),
-        Content(("fingerprint",), (32,)),
-        Content(("c",), (1, 2)),
-    ]
 
 
 def test_arrivals_are_the_same_in_every_order_and_do_not_grow() -> None:

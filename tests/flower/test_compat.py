@@ -13,7 +13,7 @@ from flwr_flynn import message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import request
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.federated.protocol import VERSION
+from flwr_flynn.federated.protocol import PHASE, VERSION
 from flwr_flynn.flower import client as clients
 from flwr_flynn.flower import records
 from tests.fakes import CLASSES, SPEC, FakeGrid, Node, counting, points
@@ -69,6 +69,9 @@ def test_a_grid_of_somebody_else_s_is_no_simulation() -> None:
         ("0.9.1", "0.9.0", True),
         ("0.10.0", "0.1.0", False),
         ("1.9.0", "0.9.0", False),
+        ("", "0.9.0", False),
+        ("0", "0.9.0", False),
+        ("x\n", "0.9.0", False),
     ],
 )
 def test_a_party_reads_requests_of_its_own_minor_version_alone(
@@ -79,8 +82,9 @@ def test_a_party_reads_requests_of_its_own_minor_version_alone(
     if fits:
         assert request.kind_of(entries) is CountsRequest
         return
-    with raises(PayloadError, field=VERSION, expected=party, got=server):
-        request.kind_of(entries)
+    for phase in ("counts", "a phase of tomorrow"):
+        with raises(PayloadError, field=VERSION, expected=party, got=server):
+            request.kind_of(entries | {PHASE: phase})
 
 
 @pytest.mark.parametrize("server", ["99.0.0", "0.8.0"])

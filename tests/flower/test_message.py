@@ -34,20 +34,6 @@ from tests.fakes import (
 from tests.flower.networks import POOLED, Messages, X, Y, federation, settings
 from tests.raising import raises
 
-BAD: list[Any] = [({"action": wrong}, "action") for wrong in ("a.b", 3)] + [
-    ({"secure_bound": 256}, "secure_bound")
-]
-BAD += [
-    ({"nodes_at_a_time": wrong}, "nodes_at_a_time")
-    for wrong in (0, -1, 1.5, True, "all")
-]
-
-
-@pytest.mark.parametrize(("change", "field"), BAD)
-def test_bad_settings_are_refused_at_once(change: dict[str, Any], field: str) -> None:
-    with raises(ConfigError, field=field):
-        Messages(federation(2)).make(**change)
-
 
 def test_an_action_of_its_own_and_config_for_the_users_code() -> None:
     network = Messages(federation(2))

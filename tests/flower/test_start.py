@@ -73,15 +73,6 @@ def test_replies_of_all_turns_may_be_listed() -> None:
     assert listing.model.model_.sha256() == whole.model.model_.sha256()
 
 
-def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -> None:
-    strategy = message.FlyNNStrategy(**GIVEN, train_metrics_aggr_fn=lambda *_: None)
-    with pytest.raises(TypeError):
-        strategy.start(Grid(4))
-    assert strategy.parties == []
-    with pytest.raises(AggregationError):
-        _ = strategy.model
-
-
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -105,3 +96,12 @@ def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused() -> No
         message.FlyNNStrategy(min_available_nodes=4, **PLAN)
     with raises(ConfigError, field="num_rounds", got="three"):
         message.FlyNNStrategy(**GIVEN).start(Grid(4), num_rounds="three")
+
+
+def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -> None:
+    strategy = message.FlyNNStrategy(**GIVEN, train_metrics_aggr_fn=lambda *_: None)
+    with pytest.raises(TypeError):
+        strategy.start(Grid(4))
+    assert strategy.parties == []
+    with pytest.raises(AggregationError):
+        _ = strategy.model

@@ -81,29 +81,6 @@ def test_every_party_that_is_there_is_asked() -> None:
     }
 
 
-def test_replies_are_added_up_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = make()
-    replies = [
-        (Proxy(str(i)), good_res(5 + i, seed=i, flynn_party=f"site {i}"))
-        for i in range(3)
-    ]
-    parameters, _ = take(strategy, 1, *replies)
-    total = sum(
-        (counts_of(*points(5 + i, seed=i)) for i in range(3)),
-        start=counts_of(*points(0)),
-    )
-    assert decoded(parameters) == strategy.counts == strategy.model.counts_ == total
-    assert [party.bytes for party in strategy.parties] == [
-        sum(map(len, res.parameters.tensors)) for _, res in replies
-    ]
-    for i in range(3):
-        facts = (f"site {i}", str(5 + i), str(strategy.parties[i].bytes))
-        assert any(
-            all(fact in record.getMessage() for fact in facts)
-            for record in caplog.records
-        )
-
-
 def test_missing_is_asked_minus_counted_with_reasons() -> None:
     strategy = make()
     strategy.configure_fit(1, NO_PARAMETERS, manager(*map(Proxy, "abc")))

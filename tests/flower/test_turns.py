@@ -5,7 +5,6 @@ Each reply is let go of, and there is a second chance at the end.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from sklearn.datasets import load_digits
 
 from flwr_flynn import message
-from flwr_flynn.federated import run
-from flwr_flynn.federated.collect import collect
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
@@ -99,25 +96,6 @@ def test_a_loop_of_ones_own_asks_all_at_once() -> None:
     strategy.aggregate_train(1, grid.send_and_receive(messages))
     assert len(strategy.parties) == 5
     assert grid.turns == [[0, 1, 2, 3, 4]]
-
-
-def test_a_function_of_the_user_gets_the_content_of_copied_replies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def copied(
-        request: Any, batch: Any, roster: Any, counted: Any, replies: Any
-    ) -> None:
-        copies = [replace(reply, metrics=dict(reply.metrics)) for reply in replies]
-        collect(request, batch, roster, counted, copies)
-
-    def metrics(contents: Any, weighted_by: str) -> Any:
-        return MetricRecord(
-            {"n": sum(part["metrics"][weighted_by] for part in contents)}
-        )
-
-    monkeypatch.setattr(run, "collect", copied)
-    strategy = ran(Grid(3), train_metrics_aggr_fn=metrics)
-    assert len(strategy.parties) == 3
 
 
 def test_a_function_of_the_user_gets_all_replies() -> None:

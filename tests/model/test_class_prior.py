@@ -89,24 +89,6 @@ def test_frequencies_are_smoothed_by_each_number_of_samples_as_likely_as_it_make
     assert (frequencies > 0).all()
 
 
-def test_a_party_like_the_others_has_their_frequencies_and_one_unlike_them_its_own():
-    everyone = [600, 300, 100]
-    near = {
-        (0, 0, 0): 1e-3,
-        (1, 0, 0): 0.1,
-        (2, 0, 0): 0.11,
-        (6, 3, 1): 0.01,
-        (60, 30, 10): 1e-3,
-    }
-    for own, most in near.items():
-        frequencies = np.exp(log_frequencies(own, everyone))
-        assert np.abs(frequencies - [0.6, 0.3, 0.1]).max() < most
-    for own in ([0, 0, 200], [0, 100, 100], [0, 0, 10**9]):
-        assert_allclose(
-            np.exp(log_frequencies(own, everyone)), np.divide(own, sum(own)), atol=6e-3
-        )
-
-
 def test_the_prior_is_of_the_counts_of_the_model_and_of_noisy_ones_of_equal_classes():
     model = trained(X, CODES)
     sizes = np.bincount(CODES, minlength=4)
@@ -293,10 +275,6 @@ def test_priors_come_from_labels_or_frequencies_or_are_taken_away():
         given_ = model.with_prior(frequencies=scale * np.exp(from_labels))
         assert_allclose(given_.model_.prior, from_labels)
     assert model.with_prior(["ash"]).with_prior().model_.prior is None
-    assert_array_equal(
-        model.with_prior([]).model_.prior,
-        own_prior(model.model_.members[0].counts, np.zeros(0, int)),
-    )
 
 
 @pytest.mark.parametrize("n_members", [1, 3])

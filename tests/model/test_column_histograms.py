@@ -259,12 +259,6 @@ def test_what_follows_from_columns_with_gaps_is_what_follows_from_their_numbers(
 GAPS_AT_THE_END = np.append(np.arange(19.0), [np.nan] * 6)[:, None]
 
 
-def test_gaps_are_the_last_in_the_order():
-    histograms = of(GAPS_AT_THE_END, [0] * 25, 1)
-    assert histograms.counts[-1] == 6
-    assert histograms.n_numbers == [19]
-
-
 def test_gaps_are_the_last_in_the_order_of_groups():
     histograms = of(GAPS_AT_THE_END, [0] * 25, 5)
     # Of the groups of five before the last one, one has numbers and gaps.
@@ -322,19 +316,7 @@ ODD = {
     "constant": ([5.0] * 40, 5.0, 0.0),
     "rounding": ([0.1 + 0.2, 0.3] * 20, 0.3, 0.0),
     "in one bin, wider than 1": ([1.7e9 + 10, 1.7e9 + 20] * 20, 1.7e9, 1700),
-    "far from zero": (1e4 + np.random.default_rng(0).normal(size=3000), 1e4, 0.97),
-    "rare: the highest value joins the edges": (
-        [0.0] * 999 + [1.0],
-        1 / 34,
-        math.sqrt(33) / 34,
-    ),
-    "rare and large": ([0.0] * 999 + [1e200], 1e200 / 34, 1e200 * math.sqrt(33) / 34),
     "largest": ([-(2.0**1023), 2.0**1023] * 32, 0.0, 2.0**1023),
-    "a few large values do not matter": (
-        [*range(32)] * 10 + [1e300, -1e300],
-        15.5,
-        math.sqrt((32**2 - 1) / 12),
-    ),
 }
 
 
@@ -495,8 +477,6 @@ REFUSED = {
     "a sample of another class": lambda: GOOD - of(np.array([[1.0, 2.0]]), [1]),
     "edges of nothing": ColumnHistograms.zeros(2, 2).edges,
     "centres of nothing": ColumnHistograms.zeros(2, 2).center_and_deviation,
-    "another number of classes": lambda: GOOD + ColumnHistograms.zeros(2, 3),
-    "other columns": lambda: GOOD + ColumnHistograms.zeros(1, 2),
 }
 
 

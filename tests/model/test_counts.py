@@ -54,18 +54,6 @@ def test_training_is_algorithm_1(points):
 
 
 @given(labelled_points(), labelled_points())
-def test_addition_and_subtraction_are_those_of_integers(a, b):
-    both = train((np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])))
-    a = train(a)
-    b = train(b)
-    zero = ClassCounts.zeros(HASHER, 3)
-    assert a + b == b + a == both
-    assert (a + b).sha256() == both.sha256()
-    assert a + zero == a == (a + b) - b
-    assert a - a == zero
-
-
-@given(labelled_points(), labelled_points())
 def test_a_difference_is_counts_or_refused(a, b):
     a = train(a)
     b = train(b)

@@ -10,7 +10,6 @@ import pytest
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule
-from flwr_flynn.model.scoring import class_novelty, class_scores, log_odds
 from tests.raising import raises
 
 SPEC = HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
@@ -19,16 +18,6 @@ COUNTS = ClassCounts.from_data(HASHER, [[1.0, 0.0], [0.0, 1.0]], [0, 1], 2)
 READOUT = ScoringRule("balanced", 0.5, 0.2)
 MEMBER = ModelMember(SPEC, COUNTS, READOUT)
 OTHER = HashSpec(n_features=3, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1)
-
-
-def test_a_member_reads_its_counts():
-    X = np.array([[3.0, 1.0]])
-    active = HASHER.active(X)
-    np.testing.assert_array_equal(
-        MEMBER.log_odds(X), log_odds(class_scores(COUNTS, active, READOUT), 3)
-    )
-    np.testing.assert_array_equal(MEMBER.novelty(X), class_novelty(COUNTS, active, 0.5))
-    assert MEMBER.hash.fingerprint == COUNTS.spec_fingerprint
 
 
 def test_members_of_another_hash_are_refused():

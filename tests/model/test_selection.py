@@ -85,16 +85,6 @@ def test_choices_are_those_of_a_plain_oracle(data):
     assert min(weights) >= weights[0] / 16
 
 
-def test_classes_without_samples_have_no_say():
-    correct = [np.array([[5, 0, 1], [4, 0, 2]])]
-    assert choose(correct, np.array([5, 0, 2])) == [Choice(0, 1, 1.0)]
-    equal = [np.array([[7, 4, 1], [7, 0, 3]])]
-    assert choose(equal, np.array([8, 6, 3])) == [Choice(0, 0, 1.0)]
-    nothing = np.zeros((2, 3), np.int64)
-    assert choose([nothing], np.zeros(3, np.int64)) == [Choice(0, 0, 1.0)]
-    assert choose([nothing, nothing], np.zeros(3, np.int64), 4) == [Choice(0, 0, 1.0)]
-
-
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
 def test_members_that_leave_out_a_subsample(monkeypatch, rule):
     """The counts are of all samples; the tables are of those that the subsample keeps."""
@@ -117,19 +107,6 @@ def test_members_that_leave_out_a_subsample(monkeypatch, rule):
         )
 
 
-def test_a_subsample_without_any_sample_chooses_the_first(monkeypatch):
-    monkeypatch.setattr(
-        selection, "subsample_mask", lambda X, y, n_per_class, n: np.zeros(len(y), bool)
-    )
-    (member,) = fit_members(SPECS, X, Y, 3, max_members=2)
-    assert (member.spec, member.weight, member.scoring.temperature) == (
-        SPECS[0],
-        1.0,
-        None,
-    )
-    assert member.scoring.decay == candidate_scorings(member.counts)[0].decay
-
-
 def test_the_temperature_of_no_samples():
     assert best_temperature(np.zeros(len(TEMPERATURES), np.int64)) == 1.0
     assert (
@@ -137,3 +114,8 @@ def test_the_temperature_of_no_samples():
         == TEMPERATURES[1]
     )
     assert sorted(TEMPERATURES, reverse=True) == list(TEMPERATURES)
+
+
+def test_without_any_sample_the_first_is_alone():
+    nothing = np.zeros((2, 3), np.int64)
+    assert choose([nothing, nothing], nothing[0], 4) == [Choice(0, 0, 1.0)]

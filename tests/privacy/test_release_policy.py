@@ -301,26 +301,6 @@ def test_the_conversion_of_nothing_and_of_everything():
 # What it is for
 
 
-def test_twenty_noisy_releases_cost_about_what_they_give_away():
-    """Of 20 times (.2, 1e-6), basic sums make 4, the filter .91, and exact ones .83."""
-    run = GaussianCounts(0.2, 1e-6, **SHAPE)
-    delta = 2e-5
-    filtered = Policy(1.0, delta, composition="zcdp")
-    costs, which = admitted(filtered, 20 * [run])
-    assert len(which) == 20
-    assert len(admitted(Policy(1.0, delta), 20 * [run])[0]) == 5
-    # The exact account of 20 runs that were all fixed beforehand: one composition of
-    # all entries of all of them.
-    tight = accounting.gaussian_epsilon(run.sigma, delta, 20 * run.n_changed)
-    total, at = Account("zcdp", delta).total(costs)
-    print(
-        f"20 runs of (.2, 1e-6) at delta {delta:g}: filter {total:.3f}, exact "
-        f"{tight:.3f}, basic 4"
-    )
-    assert tight < total < 1.12 * tight
-    assert at == delta
-
-
 @pytest.mark.parametrize("composition", ["basic", "zcdp"])
 def test_a_mechanism_without_a_promise_is_refused(composition, monkeypatch):
     mechanism = LaplaceCounts(0.1, **SHAPE)

@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
-from sklearn.neighbors import KNeighborsClassifier
 
 from simulations import baselines
 from simulations.data import DataSet
@@ -61,25 +60,6 @@ def test_samples_of_no_fold_are_never_held_out():
     ((train, test),) = data.splits
     assert train.tolist() == [0, 2]
     assert test.tolist() == [1, 3]
-
-
-def test_methods_are_timed_by_fold():
-    y = np.arange(60) % 3
-    data = DataSet(
-        "made",
-        np.random.default_rng(10).normal(size=(60, 4)) + 5 * y[:, None],
-        y,
-        np.arange(60) % 2,
-    )
-    row = baselines.trained(
-        "1-NN",
-        data,
-        lambda classes: KNeighborsClassifier(1),
-        lambda model: model.n_samples_fit_,
-    )
-    assert json.loads(row["detail"]) == {"folds": [30, 30]}
-    assert row["scores"] == [1.0, 1.0]
-    assert min(row["fit"] + row["predict"]) > 0
 
 
 def test_numbers_of_neighbours_are_below_the_size_of_the_training_fold():

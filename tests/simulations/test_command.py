@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import re
 import warnings
@@ -123,31 +122,12 @@ def finished(folder, tmp_path_factory):
     return out
 
 
-def test_the_default_flynn_of_the_table_is_the_default_classifier(finished, folder):
-    X, y, _ = load(folder / "split.npz")
-    problem = folded("split", X, y, folds=3)
-    scores = []
-    for train, test in problem.splits:
-        predicted = FlyNNClassifier().fit(X[train], y[train]).predict(X[test])
-        scores.append(
-            np.mean(
-                [(predicted == y[test])[y[test] == label].mean() for label in range(3)]
-            )
-        )
-    row = next(
-        row
-        for row in read(finished / "accuracy.csv")
-        if (row["set"], row["method"]) == ("split", "FlyNN")
-    )
-    assert float(row["mean"]) == pytest.approx(np.mean(scores))
-    assert float(row["sd"]) == pytest.approx(np.std(scores, ddof=1))
-
-
-@pytest.mark.parametrize(("kind", "method"), CENTRALISED.items())
-def test_the_centralised_baselines_are_scikit_learns_on_the_same_folds(
+@pytest.mark.parametrize(("kind", "method"), [(FLYNN, FLYNN), *CENTRALISED.items()])
+def test_the_methods_of_the_table_are_the_default_classifier_and_scikit_learns(
     finished, folder, kind, method
 ):
     make = {
+        FLYNN: FlyNNClassifier,
         "forest": lambda: RandomForestClassifier(
             200, class_weight="balanced", random_state=0
         ),
@@ -176,19 +156,6 @@ def test_the_centralised_baselines_are_scikit_learns_on_the_same_folds(
 def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
     means = read(finished / "accuracy.csv")
     rows = read(finished / "folds.csv")
-    assert list(means[0]) == [
-        "set",
-        "method",
-        "n",
-        "d",
-        "classes",
-        "mean",
-        "sd",
-        "seconds",
-        "folds",
-        "seed",
-        "detail",
-    ]
     names = {row["method"] for row in means}
     assert {
         FLYNN,
@@ -205,11 +172,6 @@ def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
     }
     assert (len(means), len(rows)) == (2 * len(names), 3 * len(means))
     assert {(row["folds"], row["seed"]) for row in means} == {("3", "0")}
-    assert all(
-        json.loads(row["detail"])["of"] == 3
-        for row in means
-        if row["method"] == "FlyNN paper"
-    )
     for mean in means:
         mine = [
             row
@@ -217,9 +179,9 @@ def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
             if (row["set"], row["method"]) == (mean["set"], mean["method"])
         ]
         assert [row["fold"] for row in mine] == ["0", "1", "2"]
-        assert np.mean(
-            [float(row["balanced accuracy"]) for row in mine]
-        ) == pytest.approx(float(mean["mean"]))
+        scores = [float(row["balanced accuracy"]) for row in mine]
+        assert np.mean(scores) == pytest.approx(float(mean["mean"]))
+        assert np.std(scores, ddof=1) == pytest.approx(float(mean["sd"]))
         assert sum(int(row["n_test"]) for row in mine) == int(mean["n"])
         for row in mine:
             assert int(row["n_train"]) + int(row["n_test"]) == int(mean["n"])
@@ -267,7 +229,6 @@ def test_bundled_sets_need_no_folder(tmp_path):
     assert {name: len(X) for name, (X, *_) in made.items()} == {
         name: len(y) for name, (_, y, *_) in made.items()
     }
-    assert (made["synthetic_binary"][0].sum(axis=1) == 20).all()
 
 
 TABLE = np.zeros((30, 2))
@@ -321,7 +282,6 @@ def test_a_subsample_keeps_shares_and_rare_classes():
     np.testing.assert_allclose(np.bincount(problem.y), [300, 99, 2], atol=1)
     assert len(problem.y) == 400
     np.testing.assert_array_equal(y[problem.X[:, 0]], np.array([5, 7, 9])[problem.y])
-    assert folded("", np.arange(4000)[:, None], y, most=400).digest == problem.digest
     assert (
         folded("", np.arange(4000)[:, None], y, most=400, seed=1).digest
         != problem.digest

@@ -70,23 +70,6 @@ def test_the_model_of_the_strategy_has_the_trees_of_all_parties_by_class():
     np.testing.assert_allclose(margins, np.sum(own, axis=0), rtol=1e-5, atol=1e-6)
 
 
-def test_flower_alone_takes_one_tree_of_a_reply_and_files_it_under_the_first_class():
-    from flwr.serverapp.strategy.strategy_utils import aggregate_bagging
-
-    def classes_of(reply):
-        return json.loads(reply)["learner"]["gradient_booster"]["model"]["tree_info"]
-
-    sites = federated.Sites(parts_of(3, "IID"), BAGGING, Recipe(0.3, 2, "own", 1))
-    raw = [
-        bytes(xgboost.train(sites.settings, known, 1).save_raw("json"))
-        for known in sites.known[:2]
-    ]
-    assert classes_of(aggregate_bagging(*raw)) == [0, 1, 2, 0]
-    together = aggregate_bagging(*(federated.to_flower(reply, 3) for reply in raw))
-    assert classes_of(federated.from_flower(together, 3)) == [0, 1, 2, 0, 1, 2]
-    assert federated.to_flower(raw[0], 2) is federated.from_flower(raw[0], 2) is raw[0]
-
-
 @pytest.mark.parametrize("n_classes", [2, 3, 7, 10])
 def test_no_two_parties_share_a_class_where_there_are_enough(n_classes):
     parts = parts_of(n_classes, ONE_CLASS)

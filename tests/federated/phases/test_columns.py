@@ -14,9 +14,8 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.compression import pack_numbers, unpack_numbers
-from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phases.columns import ColumnsRequest, memory_of_sums
-from flwr_flynn.federated.protocol import REFUSED, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import REFUSED, TRAIN, Reply
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_cells import coarse
 from flwr_flynn.model.column_histograms import ColumnHistograms
@@ -43,12 +42,6 @@ def histograms(places: Any, least: int = 1) -> ColumnHistograms:
 
 
 # ---- at a party
-
-
-def test_a_request_makes_the_round_trip() -> None:
-    request = ColumnsRequest(4, NAMES, tuple("wxyz"))
-    config = Config(request.to_config(), ColumnsRequest.entries)
-    assert ColumnsRequest.from_config(config, [], PartyOptions()) == request
 
 
 def test_the_memory_limit_is_asked_before_anything_is_counted(
@@ -116,40 +109,28 @@ def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
     assert found.counts.min() >= 5
 
 
-def test_a_party_of_too_few_samples_sends_an_empty_histogram() -> None:
-    histograms = statistic_of(REQUEST, party_of(X[:4], LABELS[:4]))
-    assert histograms.n_examples == 0
-    assert len(histograms.cells) == 0
-    assert (
-        statistic_of(REQUEST, party_of(X[:4], LABELS[:4], min_examples=1)).n_examples
-        == 4
-    )
+def junk(reply: Reply) -> Reply:
+    return replace(reply, tensors=[b"junk"])
 
 
-@pytest.mark.parametrize("is_floored", [True, False])
+@pytest.mark.parametrize(
+    ("floor", "spoil", "n_missing"),
+    [(1000, None, 0), (1, junk, 4)],
+    ids=["few", "junk"],
+)
 def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
-    is_floored: bool,
+    floor: int, spoil: Any, n_missing: int
 ) -> None:
-    steps = exchange(AUTO, floor=1000 if is_floored else 1)
-    steps.step(
-        TRAIN,
-        spoil=lambda reply: reply if is_floored else replace(reply, tensors=[b"junk"]),
-    )
+    steps = exchange(AUTO, floor=floor)
+    steps.step(TRAIN, spoil=spoil)
     result = steps.run.state.results["columns"]
     assert result.histograms.n_examples == 0
     assert result.fallback_reason == "no party sent the histograms of any sample"
-    if is_floored:
-        missing = set()
-    else:
-        missing = {f"party-{i}" for i in range(4)}
-    assert steps.run.state.absent("columns").keys() == missing
-    assert (
-        steps.run.state.run_spec.specs
-        == HashPlan(4, 3, 120, None, hash_dim=128).specs()
-    )
-    assert {
-        member.counts.n_examples for member in steps.rounds().model.model_.members
-    } == {120}
+    assert len(steps.run.state.absent("columns")) == n_missing
+    specs = HashPlan(4, 3, 120, None, hash_dim=128).specs()
+    assert steps.run.state.run_spec.specs == specs
+    members = steps.rounds().model.model_.members
+    assert {member.counts.n_examples for member in members} == {120}
 
 
 # ---- hostile replies

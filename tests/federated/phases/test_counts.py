@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +19,13 @@ from flwr_flynn.federated.phases.counts import (
     no_counts,
 )
 from flwr_flynn.federated.private_rows import inputs_of
-from flwr_flynn.federated.protocol import NOISY_EXAMPLES, TRAIN, Config, Reply
+from flwr_flynn.federated.protocol import TRAIN, Config
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
-from tests.fakes import encode_release, tally_of
+from tests.fakes import tally_of
 from tests.federated.runs import (
     GRID,
     LABELS,
@@ -43,35 +42,6 @@ from tests.raising import raises
 
 RUN = RunSpec(GRID, NAMES)
 REQUEST = CountsRequest(RUN)
-NOISE = SimulatedRelease(LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
-NOISY = CountsRequest(RunSpec(GRID[0], NAMES, NOISE))
-
-
-def counts(n: int = 10, codes: Any = None) -> list[ClassCounts]:
-    return [
-        ClassCounts.from_data(
-            FlyHash(spec), X[:n], Y[:n] if codes is None else codes, 3
-        )
-        for spec in GRID
-    ]
-
-
-def read(request: CountsRequest, arrays: list[np.ndarray], n: Any) -> Any:
-    reply = Reply("1", codec.write_tensors(arrays), n, {})
-    return tally_of(request).read(codec.read_tensors(reply.tensors), reply, None)
-
-
-def test_a_party_counts_by_every_spec() -> None:
-    statistic = statistic_of(REQUEST, party_of(X, LABELS))
-    assert statistic == CountsOfSpecs(
-        tuple(ClassCounts.from_data(FlyHash(spec), X, Y, 3) for spec in GRID)
-    )
-    tally = tally_of(REQUEST)
-    facts = tally.facts(statistic, 0)
-    assert facts.sizes.tolist() == [50, 50, 50]
-    assert facts.digests == statistic.sha256
-    assert tally.load(statistic) == 150
-    assert tally.capacity == min(codec.capacity(hasher) for hasher in RUN.hashers)
 
 
 def test_threads_change_nothing() -> None:
@@ -112,23 +82,27 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
         CountsRequest.from_config(config, [], PartyOptions(memory_limit=needed - 1))
 
 
-# ---- noisy counts
+# ---- the room of a sum
 
 
-def test_noisy_counts_are_read_with_one_sample_announced() -> None:
-    release = NOISE.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
-    arrays = encode_release(release, NOISE)
-    assert read(NOISY, arrays, NOISY_EXAMPLES).parts[0] == release
-    tally = tally_of(NOISY)
-    assert tally.facts(read(NOISY, arrays, 1), 0).sizes is None
-    assert tally.load(read(NOISY, arrays, 1)) == np.abs(release.array).max()
+def test_a_sum_has_the_room_of_the_hash_that_has_the_least() -> None:
+    run = RunSpec([GRID[0], replace(GRID[1], hash_dim=200)], NAMES)
+    small, large = map(codec.capacity, run.hashers[::-1])
+    assert tally_of(CountsRequest(run)).capacity == small < large
+
+
+def test_noisy_counts_take_the_room_of_their_largest_entry() -> None:
+    noise = SimulatedRelease(LaplaceCounts.for_spec(GRID[0], 3, 1.0), 3)
+    release = noise.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
+    tally = tally_of(CountsRequest(RunSpec(GRID[0], NAMES, noise)))
+    assert tally.load(CountsOfSpecs((release,))) == np.abs(release.array).max()
 
 
 # ---- members
 
 
 def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
-    statistic = CountsOfSpecs(tuple(counts()))
+    statistic = statistic_of(REQUEST, party_of(X, LABELS))
     members = [
         Member("a", "1", sha256=("x",) * 2, proof="p"),
         Member("a", "2", sha256=statistic.sha256, proof="p"),
@@ -145,6 +119,6 @@ def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
 def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
     roster = Roster([Member("a", "1")])
     tally = CountsTally(WithdrawRequest(RUN), roster=roster)
-    change = CountsChange(CountsOfSpecs(tuple(counts())))
+    change = CountsChange(statistic_of(REQUEST, party_of(X, LABELS)))
     with raises(PayloadError, field="member", got="added by a secure sum"):
         tally.match(change, Sender("1", "a"), set())

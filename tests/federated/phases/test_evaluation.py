@@ -188,9 +188,6 @@ def test_confusion_matrices_of_both_models_are_added_up() -> None:
     assert prior["confusion"] == mine.tolist()
     assert prior["examples"] == 12
     assert prior["sent"] == 1
-    assert figures["accuracy"] == 9 / 12
-    assert prior["accuracy"] == 10 / 12
-    assert figures["best_party"] == {"name": "party-0", "accuracy": 0.8, "examples": 10}
     assert (
         figures["worst_party"]
         == prior["worst_party"]
@@ -221,11 +218,9 @@ def test_who_could_not_keep_the_model_is_told() -> None:
     said = {"0": "disk\nfull", "1": 7}
 
     def spoil(reply: Reply) -> Reply:
-        return replace(
-            reply,
-            metrics=reply.metrics
-            | ({UNKEPT: said[reply.cid]} if reply.cid in said else {}),
-        )
+        if reply.cid not in said:
+            return reply
+        return replace(reply, metrics=reply.metrics | {UNKEPT: said[reply.cid]})
 
     steps.step(EVALUATE, spoil=spoil)
     evaluation = steps.run.state.results["evaluation"]
