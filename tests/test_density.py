@@ -133,7 +133,7 @@ def _density() -> dict[str, dict[str, int]]:
     return density
 
 
-def test_code_is_no_denser_than_the_numbers() -> None:
+def test_code_is_no_denser_than_the_numbers():
     for kind, numbers in _density().items():
         for folder, number in numbers.items():
             most = DENSITY[kind].get(folder, 0)
@@ -157,7 +157,7 @@ def test_code_is_no_denser_than_the_numbers() -> None:
         ("a = " + "x" * LONGEST, "long lines"),
     ],
 )
-def test_each_kind_is_counted(line: str, kind: str) -> None:
+def test_each_kind_is_counted(line, kind):
     assert _counted(line)[kind] == 1
 
 
@@ -172,5 +172,5 @@ def test_each_kind_is_counted(line: str, kind: str) -> None:
         "a[x == y] = z",
     ],
 )
-def test_plain_lines_are_not_counted(line: str) -> None:
+def test_plain_lines_are_not_counted(line):
     assert not +_counted(line)

@@ -124,7 +124,7 @@ def private_node(folder: Path, **more: Any) -> dict[str, Any]:
 NUMBERED = {"partition-id": 0, "num-partitions": 2}
 
 
-def test_a_missing_data_path_is_named() -> None:
+def test_a_missing_data_path_is_named():
     assert str(fit(NUMBERED).metrics[REFUSED]).startswith(
         "node-config data-path: expected the party's own"
     )
@@ -134,11 +134,11 @@ def test_a_missing_data_path_is_named() -> None:
 @pytest.mark.parametrize("actor", [None, "1"])
 @pytest.mark.parametrize("called", [False, True], ids=["outside", "called"])
 def test_a_simulation_is_what_an_actor_of_flower_s_engine_runs(
-    initialised: bool,
-    actor: str | None,
-    called: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    initialised,
+    actor,
+    called,
+    monkeypatch,
+):
     from flwr_flynn.app.client_app import in_simulation
 
     class Actor:
@@ -174,9 +174,7 @@ BOUNDLESS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("key", BOUNDLESS)
-def test_what_private_answers_have_is_refused_without_a_bound(
-    key: str, tmp_path: Path
-) -> None:
+def test_what_private_answers_have_is_refused_without_a_bound(key, tmp_path):
     node = {"data-path": str(write(tmp_path)), key: BOUNDLESS[key]}
     with raises(ConfigError, field="node-config max-epsilon", got="none") as caught:
         NodeConfig.parse(node)
@@ -186,7 +184,7 @@ def test_what_private_answers_have_is_refused_without_a_bound(
     assert NodeConfig.parse(bounded).policy().max_epsilon == 1.0
 
 
-def test_every_bound_of_a_node_is_in_its_policy() -> None:
+def test_every_bound_of_a_node_is_in_its_policy():
     node = {
         "data-path": "a.csv",
         "max-epsilon": 2.0,
@@ -248,9 +246,7 @@ LOADS = pytest.mark.parametrize("loads", [False, True])
 
 @LOADS
 @pytest.mark.parametrize("asked", REFUSALS.values(), ids=REFUSALS)
-def test_a_refusal_touches_no_record(
-    asked: dict[str, Any], loads: bool, tmp_path: Path
-) -> None:
+def test_a_refusal_touches_no_record(asked, loads, tmp_path):
     FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit([], noisy())
     arrays, _, metrics = untouchable(tmp_path, loads, memory_limit=2**20).fit([], asked)
     assert arrays == []
@@ -259,9 +255,7 @@ def test_a_refusal_touches_no_record(
 
 
 @LOADS
-def test_an_answer_that_was_given_before_touches_no_record(
-    loads: bool, tmp_path: Path
-) -> None:
+def test_an_answer_that_was_given_before_touches_no_record(loads, tmp_path):
     first = FlyNNClient(*points(20), name="Basel", budget=budget(tmp_path)).fit(
         [], noisy()
     )
@@ -280,9 +274,7 @@ def test_an_answer_that_was_given_before_touches_no_record(
 @pytest.mark.parametrize(
     "asked", [TRYING, KEEPING, SELECTING], ids=["try", "keep", "select"]
 )
-def test_a_model_touches_no_record(
-    asked: dict[str, Any], loads: bool, tmp_path: Path
-) -> None:
+def test_a_model_touches_no_record(asked, loads, tmp_path):
     received: list[Any] = []
     client = untouchable(tmp_path, loads, on_model=received.append)
     metrics = client.evaluate(codec.encode(TOTAL), asked)[2]
@@ -290,9 +282,7 @@ def test_a_model_touches_no_record(
     assert len(received) == (asked[PHASE] == "evaluation")
 
 
-def test_a_party_reads_its_file_for_admitted_requests_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_party_reads_its_file_for_admitted_requests_only(tmp_path, monkeypatch):
     pytest.importorskip("opendp")
     from flwr_flynn.app.data.own_file import PrivateFile
 
@@ -327,11 +317,11 @@ def test_a_party_reads_its_file_for_admitted_requests_only(
     ],
 )
 def test_every_private_answer_takes_the_time_that_the_party_says(
-    asked: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    asked,
+    tmp_path,
+    monkeypatch,
+    caplog,
+):
     slept: list[float] = []
     monkeypatch.setattr("flwr_flynn.federated.party.time.sleep", slept.append)
     client = FlyNNClient(*points(20), budget=budget(tmp_path), response_seconds=600.0)
@@ -347,9 +337,7 @@ def test_every_private_answer_takes_the_time_that_the_party_says(
     assert "response-seconds" in caplog.text
 
 
-def test_response_seconds_cover_the_reading_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_response_seconds_cover_the_reading_of_the_file(tmp_path, monkeypatch):
     read = own_file.private_rows
     sleep = time.sleep
     slept = list[float]()
@@ -367,7 +355,7 @@ def test_response_seconds_cover_the_reading_of_the_file(
 # ---- what is said of a secure sum
 
 
-def test_exact_counts_of_a_secure_sum_are_not_called_noisy() -> None:
+def test_exact_counts_of_a_secure_sum_are_not_called_noisy():
     for mechanism in (None, SHARED):
         server = Run(
             RunOptions(

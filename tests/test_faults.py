@@ -12,7 +12,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,8 +44,8 @@ def read(place: int, content: bytes) -> CountsOfSpecs | None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_reply_that_is_truncated_or_has_a_flipped_bit_is_refused_or_says_the_same(
-    place: int,
-) -> None:
+    place,
+):
     tensor = REPLY.tensors[place]
     assert read(place, tensor) == COUNTED
     assert all(read(place, tensor[:length]) is None for length in range(len(tensor)))
@@ -98,7 +97,7 @@ def german(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_locale_time_zone_and_encoding_make_no_difference(tmp_path: Path) -> None:
+def test_locale_time_zone_and_encoding_make_no_difference(tmp_path):
     (tmp_path / "a.csv").write_text(
         "a,b,label\n0.5,1e-3,é\n1.5,-2,x\n", encoding="utf-8"
     )
@@ -144,9 +143,7 @@ def test_locale_time_zone_and_encoding_make_no_difference(tmp_path: Path) -> Non
     "clock",
     [lambda: 0.0, lambda: -1e9, lambda: 2.0**40, iter(range(10**9, 0, -7)).__next__],
 )
-def test_a_wrong_clock_makes_no_difference(
-    clock: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_clock_makes_no_difference(clock, tmp_path, monkeypatch):
     def run(path: Path) -> bytes:
         network = Legacy(federation(3))
         strategy = network.make(min_parties=3, fraction_evaluate=0.0)

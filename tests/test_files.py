@@ -82,9 +82,7 @@ def umask() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("before", [0o600, 0o640, 0o444, 0o666, 0o400])
-def test_a_file_that_is_replaced_keeps_its_mode(
-    tmp_path: Path, before: int, umask: None
-) -> None:
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, before, umask):
     path = tmp_path / "model.npz"
     path.write_bytes(OLD)
     path.chmod(before)
@@ -93,9 +91,7 @@ def test_a_file_that_is_replaced_keeps_its_mode(
     assert is_saved(path)
 
 
-def test_a_new_file_has_the_mode_of_the_umask_or_the_one_given(
-    tmp_path: Path, umask: None
-) -> None:
+def test_a_new_file_has_the_mode_of_the_umask_or_the_one_given(tmp_path, umask):
     write(tmp_path / "a")
     write(tmp_path / "b", mode=0o600)
     assert mode(tmp_path / "a") == 0o640
@@ -103,8 +99,8 @@ def test_a_new_file_has_the_mode_of_the_umask_or_the_one_given(
 
 
 def test_nobody_else_can_read_a_private_file_while_it_is_written(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     path = tmp_path / "model.npz"
     write(path, mode=0o600)
     with writing(path) as stream:
@@ -116,9 +112,7 @@ def test_nobody_else_can_read_a_private_file_while_it_is_written(
 
 @pytest.mark.parametrize("relative", [True, False])
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_symbolic_link_stays_and_its_file_is_replaced(
-    tmp_path: Path, exists: bool, relative: bool
-) -> None:
+def test_a_symbolic_link_stays_and_its_file_is_replaced(tmp_path, exists, relative):
     (tmp_path / "disk").mkdir()
     target = tmp_path / "disk" / "v1.npz"
     link = tmp_path / "model.npz"
@@ -135,7 +129,7 @@ def test_a_symbolic_link_stays_and_its_file_is_replaced(
     assert names(tmp_path) == ["disk", "model.npz"]
 
 
-def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_not_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -160,9 +154,7 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
     "cause", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES]
 )
 @pytest.mark.parametrize("where", ["open", "fsync", "replace"])
-def test_a_failure_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, cause: int
-) -> None:
+def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch, where, cause):
     path = tmp_path / "model.npz"
     write(path, OLD)
 
@@ -182,9 +174,7 @@ def test_a_failure_leaves_the_old_file(
 
 
 @pytest.mark.parametrize("room", [0, 10, 300])
-def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, room: int
-) -> None:
+def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(tmp_path, room):
     path = tmp_path / "model.npz"
     write(path, OLD)
     with full_after(room), raises(WriteError, field="model.npz", errno=errno.EFBIG):
@@ -195,9 +185,7 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_nothing_else(
 @pytest.mark.parametrize(
     "error", [KeyError("x"), DataError("y"), KeyboardInterrupt()], ids=repr
 )
-def test_an_error_in_the_block_is_raised_as_it_is(
-    error: BaseException, tmp_path: Path
-) -> None:
+def test_an_error_in_the_block_is_raised_as_it_is(error, tmp_path):
     write(tmp_path / "a", OLD)
 
     def spoil() -> None:
@@ -223,7 +211,7 @@ with _files.writing(sys.argv[1]) as stream:
 """
 
 
-def test_what_a_killed_save_leaves_one_a_day_later_removes(tmp_path: Path) -> None:
+def test_what_a_killed_save_leaves_one_a_day_later_removes(tmp_path):
     path = tmp_path / "model.npz"
     write(path, OLD, mode=0o400)
     for number in (1, 2):
@@ -260,9 +248,7 @@ for i in range(40):
 
 
 @pytest.mark.parametrize("n_killed", [0, 2])
-def test_processes_that_save_at_once_succeed_whoever_is_killed(
-    n_killed: int, tmp_path: Path
-) -> None:
+def test_processes_that_save_at_once_succeed_whoever_is_killed(n_killed, tmp_path):
     path = tmp_path / "model.npz"
     savers = [
         subprocess.Popen([sys.executable, "-c", SAVER, str(path), letter])
@@ -284,7 +270,7 @@ def test_processes_that_save_at_once_succeed_whoever_is_killed(
     } == {"model.npz"}
 
 
-def test_threads_that_save_at_once_all_succeed(tmp_path: Path) -> None:
+def test_threads_that_save_at_once_all_succeed(tmp_path):
     path = tmp_path / "model.npz"
     with ThreadPoolExecutor(4) as pool:
         for saved in [pool.submit(MODEL.save, path) for _ in range(80)]:
@@ -292,7 +278,7 @@ def test_threads_that_save_at_once_all_succeed(tmp_path: Path) -> None:
     assert is_saved(path)
 
 
-def test_a_save_waits_for_no_other_and_the_last_to_end_stays(tmp_path: Path) -> None:
+def test_a_save_waits_for_no_other_and_the_last_to_end_stays(tmp_path):
     with writing(tmp_path / "a") as stream:
         write(tmp_path / "a", b"second")
         stream.write(b"first")
@@ -327,9 +313,7 @@ ARRAYS: list[Any] = [
 
 @pytest.mark.parametrize("array", ARRAYS, ids=str)
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_arrays_that_numpy_wrote_are_read(
-    tmp_path: Path, array: Any, version: tuple[int, int]
-) -> None:
+def test_arrays_that_numpy_wrote_are_read(tmp_path, array, version):
     stream = io.BytesIO()
     np.lib.format.write_array(stream, array, version)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -353,7 +337,7 @@ def test_arrays_that_numpy_wrote_are_read(
         "{'descr': '<f8', 'fortran_order': False, 'shape': (2L, 3L), }\n",
     ],
 )
-def test_headers_of_other_writers_are_read(header: str) -> None:
+def test_headers_of_other_writers_are_read(header):
     assert npy_header(io.BytesIO(npy(header)), "a", DataError) == (
         (2, 3),
         np.dtype("<f8"),
@@ -404,8 +388,6 @@ OTHER_TYPES = ["|O", "<f3", "<U0", "<U9999999999", "<M8[eons]"]
     ],
 )
 @pytest.mark.parametrize("error", [DataError, PayloadError])
-def test_headers_that_are_none_are_refused_by_the_error_asked_for(
-    content: bytes, error: type[FlyNNError]
-) -> None:
+def test_headers_that_are_none_are_refused_by_the_error_asked_for(content, error):
     with raises(error, field="the array"):
         npy_header(io.BytesIO(content), "the array", error)

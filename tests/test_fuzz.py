@@ -44,9 +44,7 @@ def decoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Decoder]
         pytest.param(SLOW, 1, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ],
 )
-def test_every_decoder_takes_an_input_whole_or_refuses_it(
-    decoders: list[Decoder], inputs: int, seed: int
-) -> None:
+def test_every_decoder_takes_an_input_whole_or_refuses_it(decoders, inputs, seed):
     unit = inputs / sum(decoder.share for decoder in decoders)
     total = Counter[str]()
     for decoder in decoders:

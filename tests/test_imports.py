@@ -23,7 +23,7 @@ KERNELS = "hashing/winner_kernels.py"
 """Compiled functions, whose loops are not cut where a reader would cut them."""
 
 
-def test_no_module_imports_itself_by_way_of_others() -> None:
+def test_no_module_imports_itself_by_way_of_others():
     graph = grimp.build_graph("flwr_flynn", cache_dir=None)
     found = {
         name: graph.find_modules_directly_imported_by(name) for name in graph.modules
@@ -40,7 +40,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     ) == len(found)
 
 
-def test_nothing_is_unpickled() -> None:
+def test_nothing_is_unpickled():
     unpickles = re.compile(
         r"allow_pickle=(?!False)|^\s*(import|from) (pickle|marshal|shelve|joblib)\b",
         re.MULTILINE,
@@ -52,7 +52,7 @@ def test_nothing_is_unpickled() -> None:
     ] == []
 
 
-def test_modules_and_functions_are_short() -> None:
+def test_modules_and_functions_are_short():
     sizes = {}
     for name, path in modules().items():
         if name == KERNELS:
@@ -92,17 +92,13 @@ LATER |= dict.fromkeys(
 
 
 @pytest.mark.parametrize(("module", "later"), LATER.items())
-def test_what_takes_long_to_import_is_imported_when_it_is_used(
-    module: str, later: str
-) -> None:
+def test_what_takes_long_to_import_is_imported_when_it_is_used(module, later):
     found = imported_by(f"import {module}")
     assert module in found
     assert not set(later.split()) & found
 
 
-def test_what_a_party_needs_to_keep_a_model_is_imported_before_the_time_of_its_answers_runs() -> (
-    None
-):
+def test_what_a_party_needs_to_keep_a_model_is_imported_before_the_time_of_its_answers_runs():
     party = (
         "from flwr_flynn.federated.party import *; Party(lambda _: None, "
         "PartyOptions(on_model=print{}))"

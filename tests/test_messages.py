@@ -167,9 +167,7 @@ MESSAGES: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("message", MESSAGES)
-def test_messages_say_what_they_said(
-    message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_say_what_they_said(message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FlyNNError) as caught:
         MESSAGES[message]()

@@ -35,7 +35,7 @@ from tests.fakes import CLASSES, SPEC, counting, points
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
-def test_all_requests_are_asked() -> None:
+def test_all_requests_are_asked():
     # The schema is exact.
     phases = {request.phase for request in neighbours.requests().values()} | {"schema"}
     ours = {
@@ -69,8 +69,8 @@ SWEEPS += [
 
 @pytest.mark.parametrize(("step", "first", "names", "least"), SWEEPS)
 def test_one_row_more_changes_counts_by_its_hash_and_nothing_else(
-    step: int, first: int, names: Callable[[str], bool], least: int, libraries: None
-) -> None:
+    step, first, names, least, libraries
+):
     n, different = neighbours.sweep(lambda i: i % step == first, names)
     assert n > least
     assert different == []
@@ -90,9 +90,7 @@ def _without_fold(block: Block, of: Callable[[Any, Any], Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("mutant", ["a line behind the fold raises", "no fold"])
-def test_a_line_that_a_record_breaks_is_noticed(
-    mutant: str, monkeypatch: pytest.MonkeyPatch, libraries: None
-) -> None:
+def test_a_line_that_a_record_breaks_is_noticed(mutant, monkeypatch, libraries):
     if mutant == "no fold":
         monkeypatch.setattr(private_rows, "each_part", _without_fold)
         # So a row beyond the fold raises.
@@ -111,7 +109,7 @@ def test_a_line_that_a_record_breaks_is_noticed(
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 64])
-def test_a_row_that_raises_drops_alone(n: int) -> None:
+def test_a_row_that_raises_drops_alone(n):
     rng = np.random.default_rng(n)
     for _ in range(20):
         bad = set(np.flatnonzero(rng.random(n) < 0.3).tolist())
@@ -154,8 +152,8 @@ def a_budget(folder: Path) -> Budget:
 
 @pytest.mark.parametrize("text", ["-9", "1,5", "TRUE", "5 mg", "03/04/2024"])
 def test_gap_texts_of_a_server_that_ask_about_values_are_refused_uncharged(
-    text: str, tmp_path: Path
-) -> None:
+    text, tmp_path
+):
     config = counting(asked(Schema([Column("a", "number", gap_texts=["n.d."])])))
     names = config[key("feature_names")]
     assert "n.d." in names
@@ -185,9 +183,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_as_many_rows_are_hashed_whether_they_fit_or_not(
-    tmp_path: Path, hashed: list[int]
-) -> None:
+def test_as_many_rows_are_hashed_whether_they_fit_or_not(tmp_path, hashed):
     """The time tells no server whether a row is in a range that the server chose."""
     run = asked(
         Schema(
@@ -208,8 +204,8 @@ def test_as_many_rows_are_hashed_whether_they_fit_or_not(
 
 
 def test_the_inputs_of_coded_features_count_against_the_memory_limit(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     width = 4000
     coded: dict[str, Any] = {
         "coding": "bumps",
@@ -228,7 +224,7 @@ def test_the_inputs_of_coded_features_count_against_the_memory_limit(
     assert str(client.fit([], counting(run))[2][REFUSED]).startswith("memory: ")
 
 
-def test_features_of_one_name_are_refused_and_not_charged(tmp_path: Path) -> None:
+def test_features_of_one_name_are_refused_and_not_charged(tmp_path):
     frame = pytest.importorskip("pandas").DataFrame({"age": [1.0]})
     own = a_budget(tmp_path)
     metrics = FlyNNClient(frame, ["ash"], budget=own).fit(
@@ -251,8 +247,8 @@ def test_features_of_one_name_are_refused_and_not_charged(tmp_path: Path) -> Non
     ],
 )
 def test_an_open_quote_takes_no_other_row_and_refuses_nothing(
-    text: str, n_open: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+    text, n_open, tmp_path, caplog
+):
     """In 0.8 one such line refused the file, whatever was asked."""
     (tmp_path / "a.csv").write_text(f"a,note,label\n1,x,ash\n{text}\n3,y,ash\n")
     with caplog.at_level("WARNING", "flwr"):
@@ -262,7 +258,7 @@ def test_an_open_quote_takes_no_other_row_and_refuses_nothing(
     assert [record.args for record in caplog.records] == [("a.csv", n_open)]
 
 
-def test_a_character_beyond_unicode_refuses_no_array(tmp_path: Path) -> None:
+def test_a_character_beyond_unicode_refuses_no_array(tmp_path):
     codes = np.array([[ord("1")], [0x110000], [ord("3")]], np.uint32)
     np.savez(tmp_path / "a.npz", X=codes.view("<U1"), y=codes.view("<U1")[:, 0])
     share = share_of(private_file(tmp_path / "a.npz"))
@@ -272,9 +268,7 @@ def test_a_character_beyond_unicode_refuses_no_array(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cell", ["x" * 200_000, "two\rlines", 'a ""word""\rmore'])
 @pytest.mark.parametrize("quotes", ['"', ""])
-def test_a_line_that_cannot_be_read_is_a_row_that_does_not_fit(
-    cell: str, quotes: str, tmp_path: Path
-) -> None:
+def test_a_line_that_cannot_be_read_is_a_row_that_does_not_fit(cell, quotes, tmp_path):
     lines = ["a,note,label", "1,x,ash", f"2,{quotes}{cell}{quotes}\rx,ash", "3,,ash"]
     (tmp_path / "a.csv").write_text("\n".join(lines), newline="")
     share = share_of(private_file(tmp_path / "a.csv"), ("a",))
@@ -287,7 +281,7 @@ def test_a_line_that_cannot_be_read_is_a_row_that_does_not_fit(
     st.binary(max_size=6),
     st.sampled_from([",", ";", "\t", "|"]),
 )
-def test_quotes_are_open_where_csv_says_so(text: str, more: bytes, mark: str) -> None:
+def test_quotes_are_open_where_csv_says_so(text, more, mark):
     closed = csv_file._closed(mark)
     for line in (text.encode(), more.replace(b"\n", b"").replace(b"\r", b"")):
         lines = [line.decode("utf-8", "replace"), "behind"]
@@ -299,9 +293,7 @@ def test_quotes_are_open_where_csv_says_so(text: str, more: bytes, mark: str) ->
 # refuses before the charge
 
 
-def test_rows_that_are_left_out_are_counted_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rows_that_are_left_out_are_counted_in_the_log(tmp_path, caplog):
     (tmp_path / "a.csv").write_text("a,b,label\n" + "1,2,ash\n" * 50 + "1;2;ash\n" * 40)
     with caplog.at_level("WARNING", "flwr"):
         client = FlyNNClient(
@@ -312,9 +304,7 @@ def test_rows_that_are_left_out_are_counted_in_the_log(
     assert [record.args for record in caplog.records] == [(40, 90)]
 
 
-def test_a_broken_hash_is_found_before_the_charge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_hash_is_found_before_the_charge(tmp_path, monkeypatch):
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no cache")
 
@@ -325,8 +315,8 @@ def test_a_broken_hash_is_found_before_the_charge(
 
 
 def test_a_row_that_fails_is_in_the_log_by_the_kind_of_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, monkeypatch, caplog
+):
     active = FlyHash.active
 
     def fails(self: FlyHash, X: Any, **more: Any) -> Any:

@@ -58,7 +58,7 @@ CAPABILITIES = {
 """Names of each capability, as a regular expression, and its home."""
 
 
-def test_each_capability_has_one_home() -> None:
+def test_each_capability_has_one_home():
     listed = {tuple(line.split()) for line in EXCEPTIONS.read_text().splitlines()}
     found = set()
     for module, path in modules().items():
@@ -72,7 +72,7 @@ def test_each_capability_has_one_home() -> None:
     assert not gone, f"lines of {EXCEPTIONS.name} to take out: {gone}"
 
 
-def test_every_home_is_a_module() -> None:
+def test_every_home_is_a_module():
     homes = {
         REGISTRY,
         *(module for _, home in CAPABILITIES.values() for module in home.split()),

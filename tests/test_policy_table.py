@@ -73,16 +73,14 @@ ALLOWED = {"deployed": DEPLOYED, "simulated": SIMULATED}
 @pytest.mark.parametrize(
     ("runtime", "name", "keys"), list(policy_table.rows()), ids=str
 )
-def test_a_party_answers_what_the_allow_list_says_and_no_more(
-    runtime: str, name: str, keys: tuple[str, ...]
-) -> None:
+def test_a_party_answers_what_the_allow_list_says_and_no_more(runtime, name, keys):
     if runtime == "simulated":
         pytest.importorskip("flwr_datasets")
     allowed = ALLOWED[runtime].get(name, set())
     assert policy_table.accepted(runtime, keys) == allowed
 
 
-def test_the_table_has_every_key_and_every_row_of_the_allow_list() -> None:
+def test_the_table_has_every_key_and_every_row_of_the_allow_list():
     names = {row.key for row in NodeConfig.rows()}
     assert set(policy_table.VALUES) == names
     rows = {(runtime, name) for runtime, name, _ in policy_table.rows()}

@@ -26,7 +26,7 @@ PUBLIC = {
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_public_names_are_those_of_the_last_release(module: str) -> None:
+def test_public_names_are_those_of_the_last_release(module):
     imported = import_module(module)
     assert sorted(imported.__all__) == sorted(PUBLIC[module].split())
     assert all(
@@ -36,12 +36,12 @@ def test_public_names_are_those_of_the_last_release(module: str) -> None:
 
 # The one is a former name, gone as announced; the other never was.
 @pytest.mark.parametrize("name", ["Plan", "ClassCount"])
-def test_other_names_are_attribute_errors(name: str) -> None:
+def test_other_names_are_attribute_errors(name):
     with pytest.raises(AttributeError):
         getattr(flwr_flynn, name)
 
 
-def test_version_and_date_of_the_release_are_the_same_everywhere() -> None:
+def test_version_and_date_of_the_release_are_the_same_everywhere():
     """Between releases the version is the next minor one with ``.dev0``.
 
     A party and a server of the release then decline each other's successors.

@@ -50,7 +50,7 @@ def _sizes() -> Counter[str]:
     return sizes
 
 
-def test_sizes_are_within_the_room_of_their_numbers() -> None:
+def test_sizes_are_within_the_room_of_their_numbers():
     sizes = _sizes()
     assert sizes.keys() == SIZES.keys()
     too_large = {}

@@ -112,8 +112,8 @@ def verbs() -> list[list[str]]:
 
 
 def test_no_verb_lets_a_text_reach_the_terminal_as_it_is(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     commands = verbs()
     statuses = []
     for command in commands:
@@ -128,8 +128,8 @@ def test_no_verb_lets_a_text_reach_the_terminal_as_it_is(
 
 
 def test_a_schema_that_is_printed_has_the_names_of_the_file(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     own = hostile_file("own.csv", label="label")
     assert main(["schema", own]) == 0
     Path("own.toml").write_text(capsys.readouterr().out, encoding="utf-8")
@@ -140,8 +140,8 @@ def test_a_schema_that_is_printed_has_the_names_of_the_file(
 
 
 def test_predictions_are_cells_that_no_spreadsheet_computes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     forged_model("fits.npz", ["a", "b"])
     Path("new.csv").write_text("a,b,=note,-5\n1,2,=1+2,-5.5\n3,4,-1e3,+x\n")
     keep = ["--keep", "=note", "--keep", "-5"]
@@ -167,11 +167,11 @@ def test_predictions_are_cells_that_no_spreadsheet_computes(
         ("a=b", "a=b"),
     ],
 )
-def test_a_cell_is_guarded_unless_it_is_a_number(text: str, safe: str) -> None:
+def test_a_cell_is_guarded_unless_it_is_a_number(text, safe):
     assert cell(text) == safe
 
 
-def test_the_app_prints_by_the_console_alone() -> None:
+def test_the_app_prints_by_the_console_alone():
     """Neither `print` nor a standard stream occurs elsewhere in the app."""
     around = {}
     for name, path in modules().items():
@@ -186,7 +186,7 @@ def test_the_app_prints_by_the_console_alone() -> None:
     assert {name: lines for name, lines in around.items() if lines} == {}
 
 
-def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_stays_one_line(capsys):
     console.say(f"a{ODD}", "b  c\td", 5)
     console.note(f"a{ODD}")
     console.write('u,"v\nw\u2066"\n')
@@ -197,8 +197,8 @@ def test_a_line_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_characters_that_show_nothing_are_shown_or_left_out(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     console.say(f"a{HIDDEN}\U000e0041b\xa0c")
     escapes = "".join(f"\\u{ord(character):04x}" for character in HIDDEN)
     assert capsys.readouterr().out == f"a{escapes}\\U000e0041b\xa0c\n"

@@ -37,8 +37,8 @@ DEPLOYED = {"n-features": 4, "classes": "a,b", "min-available": 2}
 
 
 def test_sizes_of_a_simulation_do_not_depend_on_the_split(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     pytest.importorskip("flwr_datasets")
     one = training_plan(RunConfig(), 2)
     assert one == training_plan(RunConfig(partitioner="shard"), 10)
@@ -78,7 +78,7 @@ def words(
     return take
 
 
-def test_plans_that_lack_a_setting_or_memory_are_refused_as_it_is_on_record() -> None:
+def test_plans_that_lack_a_setting_or_memory_are_refused_as_it_is_on_record():
     """All that a server cannot see is asked for at once; memory covers all phases.
 
     Beside them the mechanisms that follow from settings.
@@ -100,14 +100,14 @@ def test_plans_that_lack_a_setting_or_memory_are_refused_as_it_is_on_record() ->
     assert_refused_as_on_record(Path(__file__).parent / "plans.txt", takes)
 
 
-def test_a_deployment_without_features_learns_a_schema() -> None:
+def test_a_deployment_without_features_learns_a_schema():
     given = {name: DEPLOYED[name] for name in ("classes", "min-available")}
     assert training_plan(RunConfig.parse(given), None)[2:] == (None, True)
 
 
 def test_the_histograms_of_pixels_have_few_bins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     config = RunConfig(min_examples=1, memory_limit=1.0, hash_dim=64)
     monkeypatch.setattr(datasets, "n_training", lambda _: 10**5)
     monkeypatch.setattr(datasets, "simulated_shares", lambda *_: [])
@@ -129,7 +129,7 @@ def test_the_histograms_of_pixels_have_few_bins(
     )
 
 
-def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
+def test_before_flower_1_38_nobody_is_known_by_a_key():
     assert run_plan._identify(object())("7") == ""
 
 
@@ -137,8 +137,8 @@ def test_before_flower_1_38_nobody_is_known_by_a_key() -> None:
 
 
 def test_one_setting_has_the_parties_of_a_secure_sum_share_one_noise(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5, "honest-parties": 8})
     assert config.secure
@@ -167,15 +167,15 @@ def test_one_setting_has_the_parties_of_a_secure_sum_share_one_noise(
 
 @given(n_parties=st.integers(3, 500), share=st.floats(0, 1))
 def test_no_sum_opens_without_the_shares_of_as_many_parties_as_are_honest(
-    n_parties: int, share: float
-) -> None:
+    n_parties, share
+):
     shared = SharedNoise(n_parties, max(2, round(share * n_parties)))
     assert shared.n_honest <= shared.n_needed <= n_parties
     assert 3 * shared.n_needed >= 2 * n_parties - 1
     secagg.workflow(256, shared.n_needed, 1.0)  # takes it
 
 
-def test_sizes_follow_from_public_figures() -> None:
+def test_sizes_follow_from_public_figures():
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse(
         {"epsilon": 1, "delta": 1e-5, "hash-dim": 512, "center": "8", "seed": 3}
@@ -194,7 +194,7 @@ def test_sizes_follow_from_public_figures() -> None:
         private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
 
 
-def test_a_run_that_would_leave_nothing_of_the_rarest_class_is_refused() -> None:
+def test_a_run_that_would_leave_nothing_of_the_rarest_class_is_refused():
     pytest.importorskip("dp_accounting")
     settings = {"epsilon": 1, "delta": 1e-5, "ranges": "-4:4"}
 
@@ -223,7 +223,7 @@ def test_a_run_that_would_leave_nothing_of_the_rarest_class_is_refused() -> None
     assert shared == pytest.approx(3 * alone, rel=0.02)
 
 
-def test_sizes_of_a_private_simulation_follow_from_its_training_samples() -> None:
+def test_sizes_of_a_private_simulation_follow_from_its_training_samples():
     pytest.importorskip("flwr_datasets")
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})

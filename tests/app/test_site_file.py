@@ -11,7 +11,7 @@ import gzip
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) ->
 # -------- the settings do what they say
 
 
-def test_a_site_in_its_own_words_is_one_in_the_words_of_the_others() -> None:
+def test_a_site_in_its_own_words_is_one_in_the_words_of_the_others():
     own = encoded_share(site(site="bern.toml"), SCHEMA)
     others = encoded_share(node(Path("clean.csv"), label="outcome"), SCHEMA)
     np.testing.assert_array_equal(own.X, others.X)
@@ -163,8 +163,8 @@ def test_a_site_in_its_own_words_is_one_in_the_words_of_the_others() -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
 def test_settings_hold_for_files_of_all_kinds_at_open_and_private_parties(
-    ending: str,
-) -> None:
+    ending,
+):
     rows = [
         {"a": 3, "weight": 150.0, "sex": 1, "label": "x"},
         {"a": 4, "weight": -99.0, "sex": 2, "label": "y"},
@@ -206,9 +206,7 @@ def test_settings_hold_for_files_of_all_kinds_at_open_and_private_parties(
         ("7 mg/l", {}, None),
     ],
 )
-def test_a_number_is_multiplied_by_the_factor_of_its_unit(
-    cell: str, factors: Mapping[str, float], value: float | None
-) -> None:
+def test_a_number_is_multiplied_by_the_factor_of_its_unit(cell, factors, value):
     settings = CellSettings(convert={"CRP": factors})
     schema = Schema([Column("crp", "number", gaps=False)])
     numbers, fits = encode_rows(schema, pd.DataFrame({"crp": [cell]}), settings)
@@ -226,7 +224,7 @@ def test_a_number_is_multiplied_by_the_factor_of_its_unit(
         assert np.isnan(read)
 
 
-def test_the_unit_of_a_schema_is_taken_off_at_a_private_party() -> None:
+def test_the_unit_of_a_schema_is_taken_off_at_a_private_party():
     frame = pd.DataFrame({"crp": ["106 µmol/L", "1.2 mg/dl", "7"]})
     for unit, expected in (("", [7]), ("umol/l", [106, 7])):
         column = Column("crp", "number", gaps=False, unit=unit)
@@ -236,8 +234,8 @@ def test_the_unit_of_a_schema_is_taken_off_at_a_private_party() -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npz", "frame"])
 def test_a_gap_text_is_compared_as_a_number_and_said_where_it_stands_nowhere(
-    ending: str,
-) -> None:
+    ending,
+):
     """Case 10."""
     rows = pd.DataFrame({"dose": [1.5, -99.0, 2.5] * 6, "label": ["x", "y"] * 9})
     settings = CellSettings(["-99", "-7"])
@@ -276,9 +274,7 @@ def test_a_gap_text_is_compared_as_a_number_and_said_where_it_stands_nowhere(
         ("keep", "[1]", "a JSON list of strings"),
     ],
 )
-def test_settings_that_say_nothing_are_refused(
-    key: str, value: str, words: str
-) -> None:
+def test_settings_that_say_nothing_are_refused(key, value, words):
     """In the node config, and in the file, whose name the error has."""
     with raises(ConfigError, field=f"node-config {key}") as caught:
         site(**{key: value})
@@ -300,7 +296,7 @@ def test_settings_that_say_nothing_are_refused(
         (None, "node-config site"),
     ],
 )
-def test_a_file_that_is_none_is_refused(text: Any, field: str) -> None:
+def test_a_file_that_is_none_is_refused(text, field):
     if text is not None:
         written(Path("own.toml"), text)
     with raises(ConfigError, field=field) as caught:
@@ -320,8 +316,8 @@ def test_a_file_that_is_none_is_refused(text: Any, field: str) -> None:
 )
 @pytest.mark.parametrize("private", [{}, PRIVATE])
 def test_names_that_are_not_there_or_clash_are_refused_all_at_once(
-    rename: str, wrong: list[str], private: dict[str, Any]
-) -> None:
+    rename, wrong, private
+):
     config = site(rename=rename, separator=";", label="diagnose", **private)
     with raises(DataError, field="bern.csv", got=f"{len(wrong)} others") as caught:
         if private:
@@ -335,14 +331,14 @@ def test_names_that_are_not_there_or_clash_are_refused_all_at_once(
 
 
 @pytest.mark.parametrize("key", ["convert", "synonyms"])
-def test_a_column_of_a_setting_that_is_not_there_is_refused(key: str) -> None:
+def test_a_column_of_a_setting_that_is_not_there_is_refused(key):
     value = {"convert": "gone:mg*2", "synonyms": "gone:a=b"}[key]
     with raises(DataError, field="bern.csv") as caught:
         opened_own(site(label="diagnose", **{key: value}))
     assert f"the columns of the setting {key}" in str(caught.value)
 
 
-def test_a_setting_given_directly_comes_before_the_file_s() -> None:
+def test_a_setting_given_directly_comes_before_the_file_s():
     written(Path("own.toml"), 'label = "outcome"\ndecimal = ","\nkeep = ["a", "b"]\n')
     config = site(site="own.toml", decimal=".")
     assert (config.label, config.decimal) == ("outcome", ".")
@@ -353,7 +349,7 @@ def test_a_setting_given_directly_comes_before_the_file_s() -> None:
 # -------- the ledger
 
 
-def test_a_changed_map_is_a_new_request_and_the_same_one_is_not() -> None:
+def test_a_changed_map_is_a_new_request_and_the_same_one_is_not():
     """However it is written; and nothing else has a part in it."""
     plain = site().digest()
     assert plain == "" == site(keep="a", accept="b", memory_limit=2).digest()
@@ -382,8 +378,8 @@ def test_a_changed_map_is_a_new_request_and_the_same_one_is_not() -> None:
 
 
 def test_predict_score_schema_and_check_take_a_site_s_own_file(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Case 18: other names, more columns, another word for the label."""
     tried("basel.csv", "clean.csv", out="made")
     model = "made/model.npz"
@@ -410,8 +406,8 @@ def test_predict_score_schema_and_check_take_a_site_s_own_file(
 
 
 def test_labels_in_other_words_are_refused_with_the_model_s_and_the_setting(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     tried("basel.csv", "clean.csv", out="made")
     text = csv_of(patients()).replace(",yes", ",ja").replace(",no", ",nein")
     written(Path("own.csv"), text)
@@ -423,9 +419,7 @@ def test_labels_in_other_words_are_refused_with_the_model_s_and_the_setting(
     run(capsys, *arguments, "--site", "own.toml")
 
 
-def test_drafts_of_sites_make_the_same_model_again(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drafts_of_sites_make_the_same_model_again(folder, capsys):
     # The draft has the form of dates that was detected.
     rows = patients(seed=3)
     for index, row in enumerate(rows):
@@ -458,7 +452,7 @@ def test_drafts_of_sites_make_the_same_model_again(
     assert "--write-sites" in refusal
 
 
-def test_every_party_may_have_the_same_site_file() -> None:
+def test_every_party_may_have_the_same_site_file():
     for name in ("a", "b"):
         text = csv_of(in_own_words(patients(seed=ord(name))), ";")
         written(Path(f"{name}.csv"), text)
@@ -473,7 +467,7 @@ def test_every_party_may_have_the_same_site_file() -> None:
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.TXT", "t.csv.gz", "t.tsv.gz", "t.gz"])
 @pytest.mark.parametrize("separator", [",", "\t"])
-def test_texts_of_other_endings_are_read_as_csv(name: str, separator: str) -> None:
+def test_texts_of_other_endings_are_read_as_csv(name, separator):
     """Case 21."""
     content = csv_of(patients(seed=1), separator).encode()
     if name.endswith("gz"):
@@ -486,7 +480,7 @@ def test_texts_of_other_endings_are_read_as_csv(name: str, separator: str) -> No
     np.testing.assert_array_equal(X, expected)
 
 
-def test_a_private_party_takes_separator_encoding_and_decimal_mark() -> None:
+def test_a_private_party_takes_separator_encoding_and_decimal_mark():
     text = "größe;sex;label\n1,5;männlich;x\n1.234,5;weiblich;y\n2.5;f;x\n"
     written(Path("t.csv"), text.encode("windows-1252"))
     schema = Schema(
@@ -501,9 +495,7 @@ def test_a_private_party_takes_separator_encoding_and_decimal_mark() -> None:
 
 
 @pytest.mark.parametrize("private", [{}, PRIVATE])
-def test_a_file_that_unpacks_to_more_than_it_may_is_refused(
-    private: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_unpacks_to_more_than_it_may_is_refused(private, monkeypatch):
     monkeypatch.setattr(csv_file, "_UNPACKED", 10_000)
     bomb = gzip.compress(b"a,label\n" + b"0" * 10**7)
     config = site(data_path=str(written(Path("bomb.gz"), bomb)), **private)
@@ -528,9 +520,7 @@ def test_a_file_that_unpacks_to_more_than_it_may_is_refused(
         ("a.sas7bdat", "pandas.read_sas('a.sas7bdat').to_csv('a.csv', index=False)"),
     ],
 )
-def test_other_files_are_refused_with_what_makes_csv_of_them(
-    name: str, words: str
-) -> None:
+def test_other_files_are_refused_with_what_makes_csv_of_them(name, words):
     written(Path(name), "x")
     with raises(ConfigError, field="node-config data-path") as caught:
         opened_own(site(data_path=name))
@@ -545,8 +535,8 @@ def test_other_files_are_refused_with_what_makes_csv_of_them(
 
 
 def test_columns_of_fixed_width_are_refused_with_what_makes_csv_of_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     rows = patients(seed=1)
     lines = [[*rows[0]], *([str(cell) for cell in row.values()] for row in rows)]
     text = "".join("".join(f"{cell:<9}" for cell in line) + "\n" for line in lines)
@@ -565,7 +555,7 @@ def test_columns_of_fixed_width_are_refused_with_what_makes_csv_of_them(
     ["sep=;\n", "# export\n", "# export, of 2024\n# ward 3\n\n", "Export of ward 3\n"],
 )
 @pytest.mark.parametrize("separator", [";", "\t", ","])
-def test_lines_above_the_header_are_no_header(above: str, separator: str) -> None:
+def test_lines_above_the_header_are_no_header(above, separator):
     """Case 19. A private party skips those of one field."""
     text = csv_of(patients(seed=1), separator, above.replace(";", separator))
     config = {"data_path": str(written(Path("t.csv"), text)), "label": "outcome"}
@@ -577,7 +567,7 @@ def test_lines_above_the_header_are_no_header(above: str, separator: str) -> Non
         np.testing.assert_array_equal(X, expected)
 
 
-def test_a_title_of_several_fields_is_refused_as_such() -> None:
+def test_a_title_of_several_fields_is_refused_as_such():
     text = csv_of(patients(seed=1), ";", "Export; of ward 3\n")
     written(Path("t.csv"), text)
     expected = "a first line with a name for each of 4 fields"
@@ -586,7 +576,7 @@ def test_a_title_of_several_fields_is_refused_as_such() -> None:
 
 
 @pytest.mark.parametrize("text", ["a,label\n1.5,x\n2.5,y\n", ",a\n0,1.5\n1,2.5\n"])
-def test_a_header_is_no_title(text: str) -> None:
+def test_a_header_is_no_title(text):
     file = opened(written(Path("t.csv"), text), Reading(label=None))
     assert "a" in file.names
     assert file.n_rows == 2
@@ -602,7 +592,7 @@ def columns(**own: Callable[[int], object]) -> Rows:
     return rows
 
 
-def test_inf_beside_words_is_a_word_and_what_is_ignored_comes_first() -> None:
+def test_inf_beside_words_is_a_word_and_what_is_ignored_comes_first():
     """Case 20."""
     rows = columns(
         route=lambda i: ["inf", "inf", "inf", "po"][i % 4],
@@ -618,8 +608,8 @@ def test_inf_beside_words_is_a_word_and_what_is_ignored_comes_first() -> None:
 
 
 def test_what_a_refusal_of_try_prints_mends_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Each setting is typed as it is printed."""
     pytest.importorskip("pyarrow")
     rows = columns(
@@ -651,8 +641,8 @@ def test_what_a_refusal_of_try_prints_mends_it(
 
 
 def test_a_draft_fits_the_file_that_it_is_of(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Case 23: a column of texts beside numbers."""
     rows = columns(crp=lambda i: ["<5", "1.5", "2.5", "3.5"][i % 4])
     written(Path("t.csv"), csv_of(rows))
@@ -664,8 +654,8 @@ def test_a_draft_fits_the_file_that_it_is_of(
 
 
 def test_columns_without_a_range_are_named_and_a_draft_has_lines_to_fill_in(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Case 24."""
     draft = run(capsys, "schema", "clean.csv", "--label", "outcome")
     written(Path("s.toml"), draft)
@@ -679,8 +669,8 @@ def test_columns_without_a_range_are_named_and_a_draft_has_lines_to_fill_in(
 
 
 def test_rows_without_values_have_no_class_and_scikit_learn_is_silent(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    capsys,
+):
     """Case 32, and `?` among the texts of `--by`."""
     tried("basel.csv", "clean.csv", out="made")
     capsys.readouterr()
@@ -700,7 +690,7 @@ def test_rows_without_values_have_no_class_and_scikit_learn_is_silent(
     assert [party["name"] for party in report["parties"]] == ["a", "b"]
 
 
-def test_settings_of_names_hold_for_a_file_that_is_split() -> None:
+def test_settings_of_names_hold_for_a_file_that_is_split():
     rows = in_own_words(patients(160, seed=1))
     for index, row in enumerate(rows):
         row["haus"] = "AB"[index % 2]

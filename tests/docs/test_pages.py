@@ -45,8 +45,8 @@ PYTHON_ONLY = [
 
 @pytest.mark.parametrize("page", PYTHON_ONLY)
 def test_the_python_of_a_page_runs_and_prints_what_the_page_says(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    page, tmp_path, monkeypatch
+):
     for package in ("flwr", "pandas", "opendp", "dp_accounting"):
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CHANGELOG.md"])
-def test_links_inside_the_documentation_lead_somewhere(page: str) -> None:
+def test_links_inside_the_documentation_lead_somewhere(page):
     outside_blocks = re.sub(
         r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL
     )
@@ -100,7 +100,7 @@ def rows(text: str) -> list[list[str]]:
     ]
 
 
-def test_the_results_are_those_that_the_experiments_wrote() -> None:
+def test_the_results_are_those_that_the_experiments_wrote():
     written = rows(text_of("docs/results/rivals.md"))
     by_method = {row[0]: row for row in written[:12]}
     shown = rows(text_of("docs/index.md"))
@@ -129,7 +129,7 @@ def test_the_results_are_those_that_the_experiments_wrote() -> None:
         assert f"| all of them | {n} | {share} % |" in text_of("docs/results/noniid.md")
 
 
-def test_every_page_with_commands_has_its_test() -> None:
+def test_every_page_with_commands_has_its_test():
     assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
     for page, tests in COMMANDS_RUN_BY.items():
         for test in tests:
@@ -141,7 +141,7 @@ def test_every_page_with_commands_has_its_test() -> None:
             assert block.startswith("python3 -m venv"), page
 
 
-def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> None:
+def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors():
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     for page in (
         page for page, tests in COMMANDS_RUN_BY.items() if tests == (".ci/run",)
@@ -154,8 +154,8 @@ def test_ci_runs_the_commands_of_readme_and_of_the_page_for_contributors() -> No
 
 
 def test_the_tables_of_settings_are_those_of_the_package(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
     written = import_module("settings_tables")
     for path, settings in written.PAGES.items():
@@ -164,7 +164,7 @@ def test_the_tables_of_settings_are_those_of_the_package(
         )
 
 
-def test_guides_and_reference_stay_short() -> None:
+def test_guides_and_reference_stay_short():
     pages = [
         page
         for page in PAGES

@@ -6,7 +6,6 @@ Nothing is allocated for a message that is refused.
 from __future__ import annotations
 
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,9 +52,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("change", "expected", "got"), HOSTILE)
-def test_counts_that_no_samples_have_are_refused(
-    change: object, expected: str, got: str
-) -> None:
+def test_counts_that_no_samples_have_are_refused(change, expected, got):
     with raises(PayloadError, field="counts", expected=expected, got=got):
         codec.decode_all(repacked(change), [HASHER], RUN.n_classes)
 
@@ -74,9 +71,7 @@ def npy(array: np.ndarray, **kwargs: object) -> bytes:
 )
 @pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (0, 3), (1, 2, 3, 4)])
 @pytest.mark.parametrize("order", [np.ascontiguousarray, np.asfortranarray])
-def test_tensors_are_read_as_numpy_reads_them(
-    dtype: str, shape: tuple[int, ...], order: Any
-) -> None:
+def test_tensors_are_read_as_numpy_reads_them(dtype, shape, order):
     array = order(np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype))
     (read,) = codec.read_tensors([npy(array)])
     assert read.dtype == array.dtype
@@ -112,7 +107,7 @@ HOSTILE_TENSORS = {
 
 
 @pytest.mark.parametrize("name", HOSTILE_TENSORS)
-def test_hostile_tensors_are_refused(name: str) -> None:
+def test_hostile_tensors_are_refused(name):
     with traced() as memory, raises(PayloadError, field="array 2"):
         codec.read_tensors([npy(np.arange(3)), HOSTILE_TENSORS[name]])
     assert memory.peak < 2**20

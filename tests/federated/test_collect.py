@@ -57,7 +57,7 @@ def reply_with(cid: str, array: np.ndarray, n: int, **metrics: Any) -> Reply:
     return Reply(cid, codec.write_tensors([fingerprint, pack(array)]), n, metrics)
 
 
-def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
+def test_a_sum_of_others_is_never_without_room_and_none_overflows():
     room = codec.capacity(HASHER)
     array = np.zeros((RUN.n_classes, SPEC.hash_dim), np.uint64)
     array[0, : SPEC.hash_nnz] = room - 3
@@ -75,9 +75,7 @@ def test_a_sum_of_others_is_never_without_room_and_none_overflows() -> None:
     st.booleans(),
     st.integers(-2, 2),
 )
-def test_a_party_has_the_influence_of_its_samples(
-    winners: list[tuple[int, list[int]]], alike: bool, more: int
-) -> None:
+def test_a_party_has_the_influence_of_its_samples(winners, alike, more):
     """A party that invents counts has no more influence than its samples.
 
     It may put all of them on the same bits, and its number of samples fits them or not.
@@ -111,9 +109,7 @@ RAISING = {
 
 
 @pytest.mark.parametrize("where", RAISING)
-def test_whatever_a_reply_raises_is_its_sender_s_refusal(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whatever_a_reply_raises_is_its_sender_s_refusal(where, monkeypatch):
     original = getattr(RAISING[where], where)
     calls = iter(range(100))
 
@@ -134,7 +130,7 @@ def test_whatever_a_reply_raises_is_its_sender_s_refusal(
     assert reason == "refused: unreadable (OverflowError)"
 
 
-def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:
+def test_a_node_that_restarted_under_another_id_is_not_counted_again():
     server = Counting()
     server.take(good_reply("1", flynn_party="Basel"), good_reply("2"))
     before = server.counts.n_examples
@@ -152,7 +148,7 @@ def test_a_node_that_restarted_under_another_id_is_not_counted_again() -> None:
     assert list(server.take(good_reply("8", n=4, flynn_party="Basel")).passed) == ["8"]
 
 
-def test_a_batch_tells_who_sent_what() -> None:
+def test_a_batch_tells_who_sent_what():
     good = good_reply("17", flynn_party="Basel", flynn_seconds=1.5)
     batch = Counting().take(
         good, good_reply("18", n=0, flynn_party=3, flynn_seconds=float("nan"))
@@ -171,7 +167,7 @@ def test_a_batch_tells_who_sent_what() -> None:
     assert batch.parts == {}
 
 
-def test_nobody_is_counted_twice() -> None:
+def test_nobody_is_counted_twice():
     server = Counting()
     server.take(good_reply("1"), good_reply("1", seed=3), good_reply("2"))
     batch = server.take(good_reply("2", seed=8), good_reply("1"))

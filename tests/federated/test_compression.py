@@ -39,7 +39,7 @@ SKEWED = st.one_of(
 
 
 @given(arrays(np.int64, SHAPES, elements=SKEWED))
-def test_what_is_packed_is_unpacked(counts: np.ndarray) -> None:
+def test_what_is_packed_is_unpacked(counts):
     packed = pack(counts)
     largest = int(counts.max())
     np.testing.assert_array_equal(pack(np.asfortranarray(counts)), packed)
@@ -62,9 +62,7 @@ def bytes_of_entropy(counts: np.ndarray) -> float:
     "mean", [0.0, 1e-4, 0.003, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 30.0, 3e4]
 )
 @pytest.mark.parametrize("spread", ["alike", "clustered", "by class"])
-def test_matrices_of_any_density_take_little_more_than_their_entropy(
-    mean: float, spread: str
-) -> None:
+def test_matrices_of_any_density_take_little_more_than_their_entropy(mean, spread):
     random = np.random.default_rng(0)
     rates = {
         "alike": np.ones((10, 1)),
@@ -108,7 +106,7 @@ def signed(header: bytes, body: bytes) -> bytes:
 GOOD = by_hand(2, b"\x01\x04", b"\x02\x00")
 
 
-def test_the_format_is_as_it_is_written_down() -> None:
+def test_the_format_is_as_it_is_written_down():
     read = unpack(np.frombuffer(GOOD, np.uint8), (2, 4), largest=3)
     assert read.tolist() == [[0, 3, 0, 0], [0, 0, 1, 0]]
     wide = by_hand(1, b"\x02", b"\x00", b"\xff", b"\x01", widths=(2, 2), shape=(1, 4))
@@ -198,9 +196,7 @@ NO_COUNTS = {
 
 
 @pytest.mark.parametrize(("raw", "expected", "got"), NO_COUNTS.values(), ids=NO_COUNTS)
-def test_bytes_that_are_no_counts_are_refused(
-    raw: bytes, expected: str, got: Any
-) -> None:
+def test_bytes_that_are_no_counts_are_refused(raw, expected, got):
     with (
         traced() as memory,
         raises(PayloadError, field="counts", expected=expected, got=got),
@@ -253,8 +249,8 @@ PACKED = {
 @pytest.mark.parametrize("name", PACKED)
 @given(CHANGES, st.sampled_from([0, 0, 0, 10, 19, 50]), st.booleans())
 def test_changed_bytes_are_read_within_bounds_or_refused(
-    name: str, changes: Any, length: int, is_sealed: bool
-) -> None:
+    name, changes, length, is_sealed
+):
     whole, read, least = PACKED[name]
     raw = changed(whole.tobytes(), changes, length, is_sealed)
     with traced() as memory, suppress(PayloadError):
@@ -265,7 +261,7 @@ def test_changed_bytes_are_read_within_bounds_or_refused(
     assert memory.peak < 2**19
 
 
-def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
+def test_a_matrix_too_large_to_be_packed_is_refused():
     huge = np.broadcast_to(np.uint8(0), (2**16, 2**15))
     with raises(CountsError, field="counts", got=2**31):
         pack(huge)
@@ -279,13 +275,13 @@ def test_a_matrix_too_large_to_be_packed_is_refused() -> None:
 
 
 @given(arrays(np.int64, st.integers(0, 60), elements=SKEWED))
-def test_numbers_make_the_round_trip(numbers: np.ndarray) -> None:
+def test_numbers_make_the_round_trip(numbers):
     read = unpack_numbers(pack_numbers(numbers), len(numbers), 2**63 - 1)
     np.testing.assert_array_equal(read, numbers)
     assert read.dtype == np.int64
 
 
-def test_the_form_of_numbers_is_as_it_is_written_down() -> None:
+def test_the_form_of_numbers_is_as_it_is_written_down():
     numbers = np.array([1, 256, 3])
     by_hand = struct.pack("<QB", 3, 2) + deflated(b"\1\0\3", b"\0\1\0")
     read = unpack_numbers(np.frombuffer(by_hand, np.uint8), 3, 256)
@@ -330,27 +326,27 @@ NO_PLANES = {
     ],
     ids=[*NO_NUMBERS, *NO_PLANES],
 )
-def test_bytes_that_are_no_numbers_are_refused(field: str, raw: bytes) -> None:
+def test_bytes_that_are_no_numbers_are_refused(field, raw):
     with traced() as memory, raises(PayloadError, field=field):
         unpack_numbers(np.frombuffer(raw, np.uint8), 3, 100)
     assert memory.peak < 100_000 + 4 * len(raw)
 
 
-def test_numbers_beyond_int64_are_refused_whatever_is_allowed() -> None:
+def test_numbers_beyond_int64_are_refused_whatever_is_allowed():
     with raises(PayloadError, field="numbers"):
         unpack_numbers(pack_numbers(np.array([2**63], np.uint64)), 1, 2**70)
 
 
 @pytest.mark.parametrize("entries", [[2**63, 1, 2], [0, 2**64 - 2, 0]])
 def test_counts_beyond_int64_are_refused_whatever_is_allowed(
-    entries: list[int],
-) -> None:
+    entries,
+):
     packed = pack(np.array([entries], np.uint64))
     with raises(PayloadError, field="counts"):
         unpack(packed, (1, 3), 2**70)
 
 
-def test_the_largest_count_of_int64_is_read() -> None:
+def test_the_largest_count_of_int64_is_read():
     packed = pack(np.array([[0, 2**63 - 1, 0]], np.uint64))
     np.testing.assert_array_equal(unpack(packed, (1, 3), 2**70), [[0, 2**63 - 1, 0]])
 
@@ -364,7 +360,7 @@ SIGNED = st.one_of(
 
 
 @given(arrays(np.int64, SHAPES, elements=SIGNED))
-def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
+def test_tables_of_both_signs_make_the_round_trip(table):
     packed = pack_signed(table)
     largest = int(np.abs(table).max())
     read = unpack_signed(packed, table.shape, largest)
@@ -375,7 +371,7 @@ def test_tables_of_both_signs_make_the_round_trip(table: np.ndarray) -> None:
             unpack_signed(packed, table.shape, largest - 1)
 
 
-def test_small_magnitudes_of_either_sign_are_small_numbers() -> None:
+def test_small_magnitudes_of_either_sign_are_small_numbers():
     table = np.array([[0, -1, 1, -2, 2]])
     read = unpack(pack_signed(table), (1, 5), 4)
     assert read.tolist() == [[0, 1, 2, 3, 4]]

@@ -68,7 +68,7 @@ def again(federation: Federation, folder: Path) -> Federation:
     return loaded
 
 
-def test_the_order_in_which_members_came_does_not_show(tmp_path: Path) -> None:
+def test_the_order_in_which_members_came_does_not_show(tmp_path):
     assert [str(member) for member in again(FEDERATION, tmp_path).members] == [
         "Basel",
         "Bern",
@@ -125,7 +125,7 @@ FEDERATIONS["committee"] = of_two(
 
 
 @pytest.mark.parametrize("name", FEDERATIONS)
-def test_what_is_saved_is_what_is_loaded(name: str, tmp_path: Path) -> None:
+def test_what_is_saved_is_what_is_loaded(name, tmp_path):
     made = FEDERATIONS[name]
     loaded = again(made, tmp_path)
     assert (
@@ -139,7 +139,7 @@ def test_what_is_saved_is_what_is_loaded(name: str, tmp_path: Path) -> None:
     assert (loaded.shared.gram is None) == (made.shared.gram is None)
 
 
-def test_members_and_sums_are_those_of_the_specs() -> None:
+def test_members_and_sums_are_those_of_the_specs():
     for wrong in (BEFORE.shared.members[:1], BEFORE.shared.members[::-1]):
         with raises(ModelFileError, field="model"):
             replace(BEFORE, shared=replace(BEFORE.shared, members=wrong))
@@ -156,7 +156,7 @@ def rewritten(path: Path, roster: Any = (), **model: Any) -> None:
 
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "evaluation", "one's own"])
-def test_a_gram_matrix_of_candidates_is_refused(phase: str, tmp_path: Path) -> None:
+def test_a_gram_matrix_of_candidates_is_refused(phase, tmp_path):
     selected = replace(BEFORE, is_selected=True, phase=phase, max_members=1)
     paired = replace(selected, shared=replace(selected.shared, gram=PAIRS))
     with raises(ModelFileError, field="gram"):
@@ -168,7 +168,7 @@ def test_a_gram_matrix_of_candidates_is_refused(phase: str, tmp_path: Path) -> N
         Federation.load(path)
 
 
-def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) -> None:
+def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path):
     mechanism = LaplaceCounts.for_spec(SPEC, 3, 1.0)
     released = [
         SimulatedRelease(mechanism, seed).release(counts)
@@ -193,9 +193,7 @@ def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path: Path) 
 @pytest.mark.parametrize(
     "noise", [None, GaussianCounts.for_spec(SPEC, 3, 1.0, delta=1e-5, n_honest=2)]
 )
-def test_members_of_a_secure_sum_are_kept_without_figures(
-    noise: Any, tmp_path: Path
-) -> None:
+def test_members_of_a_secure_sum_are_kept_without_figures(noise, tmp_path):
     run = RunSpec(SPEC, CLASSES, noise, 256)
     if noise is None:
         totals = FEDERATION.totals
@@ -219,7 +217,7 @@ def test_members_of_a_secure_sum_are_kept_without_figures(
     assert Run(make(purpose="evaluate", **given)).model.counts_ == loaded.counts
 
 
-def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) -> None:
+def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path):
     """They follow from the counts and from the mechanism."""
     path = tmp_path / "f.npz"
     FEDERATION.save(path)
@@ -233,7 +231,7 @@ def test_a_file_gives_the_model_no_other_prior_and_no_guarantee(tmp_path: Path) 
     assert model.guarantee == FEDERATION.run_spec.guarantee is None
 
 
-def test_the_exported_model_leaves_the_parties_out(tmp_path: Path) -> None:
+def test_the_exported_model_leaves_the_parties_out(tmp_path):
     FEDERATION.save(tmp_path / "f.npz")
     FEDERATION.model.save(tmp_path / "model.npz")
     with zipfile.ZipFile(tmp_path / "model.npz") as archive:
@@ -285,7 +283,7 @@ def load_with(path: Path, roster: dict[str, Any]) -> Federation:
 
 
 @pytest.mark.parametrize("members", MEMBERS_THAT_CANNOT_BE)
-def test_a_roster_that_cannot_be_is_refused(members: list[Any], tmp_path: Path) -> None:
+def test_a_roster_that_cannot_be_is_refused(members, tmp_path):
     path = tmp_path / "f.npz"
     assert len(load_with(path, ROSTER).members) == 2
     with pytest.raises(ModelFileError) as caught:
@@ -294,7 +292,7 @@ def test_a_roster_that_cannot_be_is_refused(members: list[Any], tmp_path: Path) 
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_an_altered_roster_shows(tmp_path: Path) -> None:
+def test_an_altered_roster_shows(tmp_path):
     FEDERATION.save(tmp_path / "f.npz")
     with zipfile.ZipFile(tmp_path / "f.npz") as archive:
         parts = {
@@ -313,7 +311,7 @@ def locked(path: Path, **facts: Any) -> None:
         pass
 
 
-def test_one_run_at_a_time(tmp_path: Path) -> None:
+def test_one_run_at_a_time(tmp_path):
     path = tmp_path / "f.npz"
     with exclusive(path):
         locked(path, got="f.npz")
@@ -334,7 +332,7 @@ with exclusive(sys.argv[1]):
 """
 
 
-def test_the_lock_of_a_process_that_was_killed_locks_nothing(tmp_path: Path) -> None:
+def test_the_lock_of_a_process_that_was_killed_locks_nothing(tmp_path):
     path = tmp_path / "f.npz"
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", KILLED, str(path)], **pipes) as other:
@@ -345,9 +343,7 @@ def test_the_lock_of_a_process_that_was_killed_locks_nothing(tmp_path: Path) -> 
         pass
 
 
-def test_a_disk_without_locks_is_not_taken_for_another_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_without_locks_is_not_taken_for_another_run(tmp_path, monkeypatch):
     def none(*_: Any) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -359,9 +355,7 @@ def test_a_disk_without_locks_is_not_taken_for_another_run(
     )
 
 
-def test_the_roster_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_roster_is_shown(tmp_path, capsys):
     FEDERATION.save(tmp_path / "f.npz")
     assert main(["show", str(tmp_path / "f.npz")]) == 0
     assert json.loads(capsys.readouterr().out)["parties"] == roster_rows(FEDERATION)

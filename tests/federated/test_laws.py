@@ -38,7 +38,6 @@ from tests.federated.registry import (
     SECURE_TOTALS,
     SOME,
     TOTALS,
-    Case,
 )
 from tests.federated.runs import (
     DUE,
@@ -60,7 +59,7 @@ EVALUATIONS = [name for name, case in CASES.items() if case.is_evaluation]
 IN_RUNS = [name for name, case in CASES.items() if case.run]
 
 
-def test_every_registered_request_has_a_case() -> None:
+def test_every_registered_request_has_a_case():
     requests = [case.request for case in [*CASES.values(), *SECURE_CASES.values()]]
     kinds = {request.phase: type(request) for request in requests}
     own = {
@@ -84,9 +83,7 @@ def test_every_registered_request_has_a_case() -> None:
 @example(owners=list(range(12)), order=list(range(12))[::-1])
 @example(owners=[0] * 12, order=list(range(12)))
 @settings(max_examples=10, deadline=None)
-def test_sums_of_any_partition_and_order_are_pooled(
-    name: str, owners: list[int], order: list[int]
-) -> None:
+def test_sums_of_any_partition_and_order_are_pooled(name, owners, order):
     case = CASES[name]
     total = case.zero
     # Numbers that own nothing are parties without samples.
@@ -100,7 +97,7 @@ def test_sums_of_any_partition_and_order_are_pooled(
 )
 @given(gone=st.sets(st.integers(0, 11)))
 @settings(max_examples=10, deadline=None)
-def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> None:
+def test_what_was_added_can_be_taken_out_exactly(name, gone):
     case = CASES[name]
     leaves = np.isin(np.arange(12), list(gone))
     assert POOLED[name] - case.of(SOME[leaves]) == case.of(SOME[~leaves])
@@ -110,7 +107,7 @@ def test_what_was_added_can_be_taken_out_exactly(name: str, gone: set[int]) -> N
 @pytest.mark.parametrize("name", SECURE)
 @given(owners=st.lists(st.integers(0, 3), min_size=12, max_size=12))
 @settings(max_examples=5, deadline=None)
-def test_a_secure_sum_is_the_sum_in_clear(name: str, owners: list[int]) -> None:
+def test_a_secure_sum_is_the_sum_in_clear(name, owners):
     case = SECURE_CASES[name]
     request = SECURE[name]
     answers = {}
@@ -149,7 +146,7 @@ HOSTILE_SUMS = {
 
 @pytest.mark.parametrize("change", HOSTILE_SUMS)
 @pytest.mark.parametrize("name", SECURE)
-def test_a_hostile_secure_sum_is_refused(name: str, change: str) -> None:
+def test_a_hostile_secure_sum_is_refused(name, change):
     request = SECURE[name]
     arrays = HOSTILE_SUMS[change](np.zeros(request.layout.n_entries))
     with pytest.raises(PayloadError):
@@ -157,7 +154,7 @@ def test_a_hostile_secure_sum_is_refused(name: str, change: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_a_secure_sum_that_differs_between_its_copies_is_refused(name: str) -> None:
+def test_a_secure_sum_that_differs_between_its_copies_is_refused(name):
     request = SECURE[name]
     zeros = np.zeros(request.layout.n_entries)
     copies = [
@@ -190,16 +187,14 @@ PAIRS = {
 
 @pytest.mark.parametrize("combine", [operator.add, operator.sub])
 @pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
-def test_statistics_of_different_requests_do_not_add(
-    one: Any, other: Any, combine: Any
-) -> None:
+def test_statistics_of_different_requests_do_not_add(one, other, combine):
     with pytest.raises((CountsError, DataError)) as error:
         combine(one, other)
     assert error.value.field
 
 
 @pytest.mark.parametrize("kind", ["columns", "counts"])
-def test_what_is_not_in_a_sum_cannot_be_taken_out(kind: str) -> None:
+def test_what_is_not_in_a_sum_cannot_be_taken_out(kind):
     with pytest.raises((CountsError, DataError)):
         _ = CASES[kind].zero - POOLED[kind]
 
@@ -208,7 +203,7 @@ def test_what_is_not_in_a_sum_cannot_be_taken_out(kind: str) -> None:
 @example(-(2**63), -(2**63))
 @example(0, -(2**63))
 @example(2**63 - 1, 1)
-def test_tables_add_exactly_or_not_at_all(a: int, b: int) -> None:
+def test_tables_add_exactly_or_not_at_all(a, b):
     one = Tables((np.array([[a]], np.int64),))
     other = Tables((np.array([[b]], np.int64),))
     for combine in (operator.add, operator.sub):
@@ -220,7 +215,7 @@ def test_tables_add_exactly_or_not_at_all(a: int, b: int) -> None:
                 combine(one, other)
 
 
-def test_counts_are_values() -> None:
+def test_counts_are_values():
     parts = [
         ClassCounts(
             part.array, hash_nnz=part.hash_nnz, spec_fingerprint=part.spec_fingerprint
@@ -233,7 +228,7 @@ def test_counts_are_values() -> None:
     assert CountsOfSpecs(TOTALS.parts[::-1]) != TOTALS
 
 
-def test_tables_are_values() -> None:
+def test_tables_are_values():
     table = Tables((np.array([[1, 2]]),))
     assert table == Tables((np.array([[1, 2]]),))
     assert table != Tables((np.array([[1], [2]]),))
@@ -248,7 +243,7 @@ def test_tables_are_values() -> None:
     [*CASES.values(), *SECURE_CASES.values()],
     ids=[*CASES, *(f"secure {name}" for name in SECURE_CASES)],
 )
-def test_a_request_survives_its_config(case: Case) -> None:
+def test_a_request_survives_its_config(case):
     before: Any = case.request
     config = before.to_config()
     arrays = before.arrays()
@@ -267,7 +262,7 @@ DECLARED = sorted({name for case in CASES.values() for name in case.request.entr
 
 
 @pytest.mark.parametrize("name", [*CASES, *SECURE_CASES])
-def test_an_entry_of_other_requests_is_refused_and_no_sample_loaded(name: str) -> None:
+def test_an_entry_of_other_requests_is_refused_and_no_sample_loaded(name):
     """In 0.8 a schema request with names of features passed the floor by ids."""
     case = {**CASES, **SECURE_CASES}[name]
     request = case.request
@@ -280,8 +275,8 @@ def test_an_entry_of_other_requests_is_refused_and_no_sample_loaded(name: str) -
 
 @pytest.mark.parametrize("name", [*CASES, *SECURE_CASES])
 def test_arrays_that_a_request_does_not_declare_are_refused_and_none_is_decoded(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, monkeypatch
+):
     case = {**CASES, **SECURE_CASES}[name]
     kind = type(case.request)
     assert len(case.request.arrays()) <= kind.n_arrays
@@ -297,7 +292,7 @@ def test_arrays_that_a_request_does_not_declare_are_refused_and_none_is_decoded(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_party_decodes_the_tensors_of_a_request(name: str) -> None:
+def test_a_party_decodes_the_tensors_of_a_request(name):
     request = CASES[name].request
     party = CASES[name].party(SOME)
     tensors = codec.write_tensors(request.arrays())
@@ -340,7 +335,7 @@ def functions_that_take(kinds: Sequence[type]) -> set[str]:
     return takers
 
 
-def test_a_request_and_its_tally_have_twelve_functions_at_most() -> None:
+def test_a_request_and_its_tally_have_twelve_functions_at_most():
     requests = [case.request for case in [*CASES.values(), *SECURE_CASES.values()]]
     for sides in (
         [*map(type, requests)],
@@ -353,7 +348,7 @@ def test_a_request_and_its_tally_have_twelve_functions_at_most() -> None:
             assert n_functions <= 12, (kind, functions_of(kind), takers)
 
 
-def test_to_leave_or_to_change_is_no_kind_of_being_counted() -> None:
+def test_to_leave_or_to_change_is_no_kind_of_being_counted():
     for kind in (WithdrawRequest, UpdateRequest):
         assert CASES["counts"].request.__class__ not in kind.__mro__
 
@@ -365,8 +360,8 @@ def written(array: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_request_with_an_entry_missing_or_of_another_type_is_refused(
-    name: str,
-) -> None:
+    name,
+):
     request = CASES[name].request
     party = CASES[name].party(SOME)
     for entry, value in config_of(request).items():
@@ -401,7 +396,7 @@ def with_faults(arrays: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_request_with_other_arrays_is_refused(name: str) -> None:
+def test_a_request_with_other_arrays_is_refused(name):
     request = CASES[name].request
     party = CASES[name].party(SOME)
     for spoiled in with_faults(request.arrays()):
@@ -412,7 +407,7 @@ def test_a_request_with_other_arrays_is_refused(name: str) -> None:
     ("name", "change"),
     [(name, change) for name, case in CASES.items() for change in case.refused],
 )
-def test_a_hostile_request_is_refused_by_the_party(name: str, change: str) -> None:
+def test_a_hostile_request_is_refused_by_the_party(name, change):
     case = CASES[name]
     row = case.refused[change]
     arrays = None
@@ -424,9 +419,7 @@ def test_a_hostile_request_is_refused_by_the_party(name: str, change: str) -> No
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_beyond_its_memory_a_party_loads_and_draws_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_its_memory_a_party_loads_and_draws_nothing(name, monkeypatch):
     monkeypatch.setattr(
         "flwr_flynn.federated.request.check_fingerprints",
         lambda *_: pytest.fail("drew the rows"),
@@ -459,9 +452,7 @@ READS_SAMPLES = [name for name in CASES if name != "schema"]
 
 @pytest.mark.parametrize(("data", "labels"), MISFITS.values(), ids=MISFITS)
 @pytest.mark.parametrize("name", READS_SAMPLES)
-def test_samples_that_do_not_fit_are_refused_without_showing_them(
-    name: str, data: Any, labels: Any
-) -> None:
+def test_samples_that_do_not_fit_are_refused_without_showing_them(name, data, labels):
     request = CASES[name].request
     samples = Samples(data, labels, data, labels)
     options = PartyOptions(
@@ -479,7 +470,7 @@ def test_samples_that_do_not_fit_are_refused_without_showing_them(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_request_by_the_channel_of_other_phases_is_refused(name: str) -> None:
+def test_a_request_by_the_channel_of_other_phases_is_refused(name):
     """SecAgg+ and other mods of a ClientApp look at one channel alone."""
     request = CASES[name].request
     if request.channel == TRAIN:
@@ -491,7 +482,7 @@ def test_a_request_by_the_channel_of_other_phases_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SECURE)
-def test_without_a_mask_nothing_goes_into_a_secure_sum(name: str) -> None:
+def test_without_a_mask_nothing_goes_into_a_secure_sum(name):
     request = SECURE[name]
     party = SECURE_CASES[name].party(SOME)
     assert declined(party.answer(config_of(request), request.arrays()))
@@ -523,7 +514,7 @@ def made_of(run: Run) -> Any:
     ("name", "change"),
     [(name, change) for name in IN_RUNS for change in CASES[name].hostile],
 )
-def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
+def test_a_hostile_reply_costs_its_sender_alone(name, change):
     steps = CASES[name].steps()
     reason, spoil = CASES[name].hostile[change]
 
@@ -541,7 +532,7 @@ def test_a_hostile_reply_costs_its_sender_alone(name: str, change: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if case.takes_counted]
 )
-def test_only_counted_parties_take_part(name: str) -> None:
+def test_only_counted_parties_take_part(name):
     case = CASES[name]
     for member in (None, Member("", "1")):
         with raises(PayloadError, field=case.request.phase):
@@ -573,7 +564,7 @@ def assert_refused(name: str, arrays: Any) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reply_with_a_field_too_short_is_refused(name: str) -> None:
+def test_a_reply_with_a_field_too_short_is_refused(name):
     request = CASES[name].request
     n = good_reply(name).n_examples
     fields = request.fields(Sizes(n, n))
@@ -584,7 +575,7 @@ def test_a_reply_with_a_field_too_short_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reply_with_another_number_of_examples_is_refused(name: str) -> None:
+def test_a_reply_with_another_number_of_examples_is_refused(name):
     arrays = arrays_of(name)
     n = good_reply(name).n_examples
     for number in (n + 1, n - 1, -1, float(n), True, str(n), None, 2**63):
@@ -593,13 +584,13 @@ def test_a_reply_with_another_number_of_examples_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reply_with_other_arrays_is_refused(name: str) -> None:
+def test_a_reply_with_other_arrays_is_refused(name):
     for spoiled in ([], *with_faults(arrays_of(name))):
         assert_refused(name, spoiled)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_reply_with_an_integer_out_of_its_bounds_is_refused(name: str) -> None:
+def test_a_reply_with_an_integer_out_of_its_bounds_is_refused(name):
     request = CASES[name].request
     n = good_reply(name).n_examples
     sizes = tally_of(request).sizes_of(Reply("1", (), n, {}), CASES[name].member(SOME))
@@ -637,7 +628,7 @@ PACKED = [
 
 
 @pytest.mark.parametrize("name", PACKED)
-def test_a_small_reply_makes_nobody_allocate_much(name: str) -> None:
+def test_a_small_reply_makes_nobody_allocate_much(name):
     """Arrays of zeros deflate to next to nothing.
 
     The server reads no more of them than it expects.

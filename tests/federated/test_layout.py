@@ -56,7 +56,7 @@ PARTS += [
 ]
 
 
-def test_bounds_of_single_classes_hold() -> None:
+def test_bounds_of_single_classes_hold():
     # The second class has no samples.
     parts = [*PARTS[:1], np.array([5, 1, 9]), *PARTS[2:]]
     with raises(
@@ -69,9 +69,7 @@ def test_bounds_of_single_classes_hold() -> None:
 
 
 @pytest.mark.parametrize("index", range(7))
-def test_nothing_is_unpacked_before_all_arrays_have_their_form(
-    index: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_unpacked_before_all_arrays_have_their_form(index, monkeypatch):
     arrays = to_arrays(FIELDS, PARTS)
     monkeypatch.setattr(Field, "unpacked", lambda *_: pytest.fail("unpacked"))
     spoiled: list[Any] = [
@@ -90,7 +88,7 @@ def test_nothing_is_unpacked_before_all_arrays_have_their_form(
             of_arrays(other, FIELDS)  # type: ignore[arg-type]
 
 
-def test_a_capped_field_keeps_its_smaller_bounds() -> None:
+def test_a_capped_field_keeps_its_smaller_bounds():
     assert FIELDS[0].capped(7).most == 7
     assert FIELDS[1].capped(7).most.tolist() == [5, 0, 7]  # type: ignore[union-attr]
 
@@ -131,8 +129,8 @@ def several(draw: st.DrawFn) -> tuple[list[list[np.ndarray]], list[Field], int]:
 
 @given(several())
 def test_the_sum_of_vectors_is_the_vector_of_sums(
-    given: tuple[list[list[np.ndarray]], list[Field], int],
-) -> None:
+    given,
+):
     parties, layout, bound = given
     vectors = [to_vector(layout, parts, bound) for parts in parties]
     assert {len(vector) for vector in vectors} == {n_entries(layout, bound)}
@@ -145,7 +143,7 @@ def test_the_sum_of_vectors_is_the_vector_of_sums(
         assert part.dtype == np.int64
 
 
-def test_integers_beyond_what_was_agreed_do_not_leave() -> None:
+def test_integers_beyond_what_was_agreed_do_not_leave():
     for most, number in ((8, 9), (100, -101)):
         with raises(PayloadError, field="secure sum"):
             to_vector(
@@ -158,6 +156,6 @@ def test_integers_beyond_what_was_agreed_do_not_leave() -> None:
             of_vector(fields, np.array(digits), 8, 3)
 
 
-def test_sums_within_int64_have_room_for_all_parties() -> None:
+def test_sums_within_int64_have_room_for_all_parties():
     for bound in (2, 2048, LARGEST_BOUND):
         assert largest_sum(bound) * room(bound) < 2**62

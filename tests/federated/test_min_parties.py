@@ -27,7 +27,7 @@ REASON = "set aside: 1 of at least 3 parties replied"
 
 
 @pytest.mark.parametrize("phase", ["selection", "gram", "evaluation"])
-def test_one_party_of_three_decides_nothing(phase: str) -> None:
+def test_one_party_of_three_decides_nothing(phase):
     steps = exchange(GRID, min_parties=3, gram=16).until(phase)
     before = sha256(steps.run.model)
     outcome = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
@@ -43,7 +43,7 @@ def test_one_party_of_three_decides_nothing(phase: str) -> None:
     assert not getattr(results[phase], made)
 
 
-def test_as_many_as_are_needed_decide() -> None:
+def test_as_many_as_are_needed_decide():
     steps = exchange(GRID, min_parties=3)
     steps.step(TRAIN)
     for cid in "32":
@@ -53,7 +53,7 @@ def test_as_many_as_are_needed_decide() -> None:
     assert results["evaluation"].figures is not None
 
 
-def test_parties_without_held_out_samples_count_as_replies() -> None:
+def test_parties_without_held_out_samples_count_as_replies():
     parts = shares(n=4)
     for part in parts[1:]:
         part["X_test"] = part["y_test"] = None
@@ -61,9 +61,7 @@ def test_parties_without_held_out_samples_count_as_replies() -> None:
     assert run.state.results["evaluation"].figures is not None
 
 
-def test_a_saved_committee_stays_where_too_few_answer_the_selection_of_a_later_run() -> (
-    None
-):
+def test_a_saved_committee_stays_where_too_few_answer_the_selection_of_a_later_run():
     saved = in_process(options_for(AUTO, min_parties=2), shares()[:3]).federation("1")
     assert len(saved.shared.members) > 1
     strict = RunOptions(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from tests.fakes import CLASSES, LAPLACE, SHARE, SPEC, make, points
 from tests.raising import raises
 
 
-def test_the_keywords_of_the_strategies_are_the_fields_and_documented() -> None:
+def test_the_keywords_of_the_strategies_are_the_fields_and_documented():
     names = {field.name for field in fields(RunOptions) if field.init}
     assert names <= set(re.findall(r"`(\w+)`", FlyNNStrategy.__doc__ or ""))
 
@@ -38,14 +37,14 @@ SHARED = {"secure_bound": 256, "min_parties": 3, "mechanism": SHARE}
     ],
     ids=str,
 )
-def test_bad_options_are_refused_at_once(change: dict[str, Any], field: str) -> None:
+def test_bad_options_are_refused_at_once(change, field):
     """`refused.txt` has others."""
     with raises(ConfigError, field=field):
         make(**change)
 
 
 @pytest.mark.parametrize("rows", [0, 16, 4096, np.int64(64)])
-def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
+def test_numpy_s_integers_and_bounds_are_taken(rows):
     options = make(
         min_parties=np.int64(2), max_examples_per_party=np.uint8(5), gram=rows
     )
@@ -54,7 +53,7 @@ def test_numpy_s_integers_and_bounds_are_taken(rows: int) -> None:
     assert options.gram == rows
 
 
-def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
+def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose():
     federation = federate(
         make(fraction_evaluate=0), [party_of(*points(9), name="a")]
     ).federation("1")
@@ -71,7 +70,7 @@ def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose() -> None:
         make(federation=federation, purpose="train")
 
 
-def test_a_run_before_its_selection_can_only_go_on() -> None:
+def test_a_run_before_its_selection_can_only_go_on():
     specs = [SPEC, replace(SPEC, seed=8)]
     run = federate(make(spec=specs), [])
     federation = run.federation("1")
@@ -81,7 +80,7 @@ def test_a_run_before_its_selection_can_only_go_on() -> None:
         make(spec=specs, federation=federation, purpose="join")
 
 
-def test_sizes_that_do_not_fit_are_known_before_the_columns() -> None:
+def test_sizes_that_do_not_fit_are_known_before_the_columns():
     with raises(SpecError, field="row_nnz"):
         make(spec=replace(PLAN, row_nnz=99))
     plan = HashPlan(4, 3, 150, "auto", hash_dim=128)

@@ -15,7 +15,6 @@ import pytest
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
 from flwr_flynn.federated.request import register
@@ -51,7 +50,7 @@ POOLED = histogram(X[TRAINING], 20)
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_it_runs_in_every_driver_and_changes_no_model(driver: str) -> None:
+def test_it_runs_in_every_driver_and_changes_no_model(driver):
     run = DRIVERS[driver](with_histogram(**options_for(GRID)), shares("pathological"))
     np.testing.assert_array_equal(run.state.results["histogram"], POOLED)
     assert sha256(run.model) == sha256(
@@ -61,7 +60,7 @@ def test_it_runs_in_every_driver_and_changes_no_model(driver: str) -> None:
     assert run.num_rounds == 3
 
 
-def test_a_run_that_stopped_in_it_is_not_resumed_without_it(tmp_path: Path) -> None:
+def test_a_run_that_stopped_in_it_is_not_resumed_without_it(tmp_path):
     options = with_histogram(**options_for(GRID))
     saved = saved_of(Run(RunOptions(**options)), tmp_path / "f.npz")
     assert saved.phase == "histogram"
@@ -145,8 +144,8 @@ def finished(steps: Exchange) -> Run:
     ],
 )
 def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
-    plan: str, own: Phase, is_near: bool, tmp_path: Path
-) -> None:
+    plan, own, is_near, tmp_path
+):
     usual = phases_of(RunOptions(**options_for(**PLANS[plan])))
     whole = finished(steps_of(plan, tmp_path / "whole", usual)).model.model_.sha256()
     for place in range(len(usual) + 1):
@@ -181,14 +180,14 @@ def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
             assert model.sha256() == whole, f"stopped after {phase.name}"
 
 
-def test_phases_need_names_of_their_own_and_one_that_counts() -> None:
+def test_phases_need_names_of_their_own_and_one_that_counts():
     counting, *rest = phases_of(RunOptions(**options_for(GRID)))
     for phases in ((counting, counting), tuple(rest), ()):
         with raises(ConfigError, field="phases"):
             RunOptions(**{**options_for(GRID), "phases": phases})
 
 
-def test_a_phase_in_clear_is_not_asked_in_a_secure_run() -> None:
+def test_a_phase_in_clear_is_not_asked_in_a_secure_run():
     options = options_for(GRID, secure_bound=64, min_parties=3)
     run = Run(
         RunOptions(**options, phases=(HISTOGRAM, *phases_of(RunOptions(**options))))

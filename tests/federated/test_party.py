@@ -185,9 +185,7 @@ PRIVATE = {"labelled": (), "release": (NOISY, SECURE), "tried": ()}
     "declares", [EXACT, NOISY, SECURE, RESULTS, NOTHING, "", "everything"]
 )
 @pytest.mark.parametrize("wants", TAKES)
-def test_a_request_gets_what_it_declares(
-    declares: str, wants: str, is_private: bool, tmp_path: Path
-) -> None:
+def test_a_request_gets_what_it_declares(declares, wants, is_private, tmp_path):
     Greedy.got.clear()
     who = any_party(is_private, tmp_path, mask=lambda *_: None)
     answer = ask(who, Greedy(declares, wants))
@@ -204,8 +202,8 @@ def test_a_request_gets_what_it_declares(
 
 @pytest.mark.parametrize("is_private", [False, True])
 def test_an_answer_changes_nothing_of_a_party_or_its_views(
-    is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    is_private, tmp_path, monkeypatch
+):
     """Whatever is asked: samples are cached in the loader, and nothing else is kept."""
     who = any_party(is_private, tmp_path, mask=lambda *_: None)
     views: list[View] = []
@@ -231,8 +229,8 @@ def test_an_answer_changes_nothing_of_a_party_or_its_views(
 
 
 def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     loaded: list[tuple[str, ...]] = []
 
     def load(names: tuple[str, ...]) -> Samples:
@@ -248,8 +246,8 @@ def test_samples_are_loaded_whatever_the_names_and_not_for_the_same_answer_again
 
 
 def test_a_private_party_tells_why_where_no_sample_has_a_part_in_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     who = party(tmp_path / "state", mask=lambda *_: None, secure=True, evaluates=True)
     cuts = np.arange(4) << KEY_BITS
     bins = BinsRequest(4, CLASSES, cuts=cuts, by_class=True, bound=256)
@@ -268,7 +266,7 @@ def test_a_private_party_tells_why_where_no_sample_has_a_part_in_it(
 # ---- answers
 
 
-def test_counts_alone_come_with_the_proof_of_a_member() -> None:
+def test_counts_alone_come_with_the_proof_of_a_member():
     member = party(member="its secret")
     answers = [
         ask(member, request)
@@ -286,7 +284,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("reason", ERRORS)
-def test_what_an_error_shows(reason: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_an_error_shows(reason, caplog):
     def load(_: tuple[str, ...]) -> Samples:
         ERRORS[reason].add_note(f"in the folder {SECRET}")
         raise ERRORS[reason]
@@ -299,8 +297,8 @@ def test_what_an_error_shows(reason: str, caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_a_model_that_cannot_be_kept_is_tried_all_the_same(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     def disk_full(model: FlyNNClassifier) -> None:
         raise OSError(28, "No space left on device", "/secret/folder/model.npz")
 
@@ -316,16 +314,14 @@ def test_a_model_that_cannot_be_kept_is_tried_all_the_same(
     assert answer.metrics == {UNKEPT: "failed with KeyError"}
 
 
-def test_the_check_of_memory_tells_what_is_needed_and_allowed() -> None:
+def test_the_check_of_memory_tells_what_is_needed_and_allowed():
     with raises(
         PayloadError, field="memory", expected="at most 1.0 MiB", got="2.0 MiB"
     ):
         PartyOptions(memory_limit=2**20).check_memory(2**21, "all of it")
 
 
-def test_long_hashing_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_long_hashing_is_logged(monkeypatch, caplog):
     seconds = iter([0.0, 9.0, 12.0, 13.0, 30.0])
     monkeypatch.setattr(views, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     hashed = views.progress(4000)
@@ -378,9 +374,7 @@ MISFITS = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_other_columns_are_refused_before_anything_is_spent(
-    name: str, tmp_path: Path
-) -> None:
+def test_other_columns_are_refused_before_anything_is_spent(name, tmp_path):
     features, samples = MISFITS[name]
     run = replace(UV, feature_names=features)
     for answer in (
@@ -405,9 +399,7 @@ LACKING: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("features", "own"), LACKING)
-def test_a_private_refusal_of_columns_is_one_bit(
-    features: Any, own: Any, tmp_path: Path
-) -> None:
+def test_a_private_refusal_of_columns_is_one_bit(features, own, tmp_path):
     """It counts neither the columns that are missing nor those that are there."""
     width = len(getattr(features, "columns", features))
     run = RunSpec(HashSpec(width, 64, 1, 8, seed=1), CLASSES, feature_names=features)
@@ -429,9 +421,7 @@ def contents(answer: Answer) -> list[Any]:
 
 
 @pytest.mark.parametrize("features", [("v", "u"), Schema([V, U])])
-def test_names_beside_an_array_mean_what_those_of_a_frame_do(
-    features: Any, tmp_path: Path
-) -> None:
+def test_names_beside_an_array_mean_what_those_of_a_frame_do(features, tmp_path):
     run = replace(UV, feature_names=features)
     first, *others = (contents(answered(run, samples)) for samples in FORMS)
     assert others == [first] * 2
@@ -442,7 +432,7 @@ def test_names_beside_an_array_mean_what_those_of_a_frame_do(
     assert others == [first] * 2
 
 
-def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path: Path) -> None:
+def test_a_loader_of_a_private_party_says_nothing_to_the_server(tmp_path):
     def load(_: Any) -> Samples:
         raise DataError("y", text="y: row 17 has no label")
 
@@ -454,7 +444,7 @@ class Panic(BaseException):
     """A panic of Rust code as Python gets it, which is no `Exception`."""
 
 
-def test_a_panic_while_loading_is_a_refusal_without_its_text(tmp_path: Path) -> None:
+def test_a_panic_while_loading_is_a_refusal_without_its_text(tmp_path):
     def load(_: Any) -> Samples:
         raise Panic("row 17")
 
@@ -470,7 +460,7 @@ def test_a_panic_while_loading_is_a_refusal_without_its_text(tmp_path: Path) -> 
             ask_for(UV, stopped)
 
 
-def test_a_hook_that_fails_costs_no_answer(tmp_path: Path) -> None:
+def test_a_hook_that_fails_costs_no_answer(tmp_path):
     rows = GivenRows(Samples(X[:, :2], Y))
     expected = answered_with_noise(UV, rows, tmp_path / "first")
 
@@ -483,13 +473,13 @@ def test_a_hook_that_fails_costs_no_answer(tmp_path: Path) -> None:
     assert contents(answer) == contents(expected)
 
 
-def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path: Path) -> None:
+def test_a_share_of_the_noise_of_a_sum_is_not_taken_out_of_it(tmp_path):
     who = party(tmp_path / "state", mask=lambda *_: None, leaves=True)
     answer = ask(who, WithdrawRequest(RunSpec(SPEC, CLASSES, SHARE, 256)))
     assert str(answer.metrics[REFUSED]).startswith("leave: ")
 
 
-def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path: Path) -> None:
+def test_rows_that_are_read_one_by_one_are_for_private_parties(tmp_path):
     rows = GivenRows(Samples(X[:, :2], Y))
     sources = {"rows": rows, "a loader": lambda _: rows}
     for name, source in sources.items():

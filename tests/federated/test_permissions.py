@@ -11,7 +11,7 @@ from flwr_flynn.federated.protocol import Reply
 from flwr_flynn.federated.traffic import Arrivals
 
 
-def test_arrivals_are_the_same_in_every_order_and_do_not_grow() -> None:
+def test_arrivals_are_the_same_in_every_order_and_do_not_grow():
     random = np.random.default_rng(0)
     sizes = random.integers(1, 999, 500)
     contents = [Content((name,), None) for name in "ab"]

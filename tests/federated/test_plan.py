@@ -54,7 +54,7 @@ def names(**changes: Any) -> list[str]:
     ],
     ids=str,
 )
-def test_phases_of_a_new_federation(changes: dict[str, Any], expected: str) -> None:
+def test_phases_of_a_new_federation(changes, expected):
     assert names(**changes) == expected.split()
 
 
@@ -82,14 +82,12 @@ def federation() -> Federation:
     ],
     ids=str,
 )
-def test_phases_from_a_saved_run(
-    federation: Federation, changes: dict[str, Any], expected: str
-) -> None:
+def test_phases_from_a_saved_run(federation, changes, expected):
     options = dict(changes)
     saved = replace(federation, phase=options.pop("phase", ""))
     assert names(federation=saved, **options) == expected.split()
 
 
-def test_the_counting_asks_those_who_can_be_in_it(federation: Federation) -> None:
+def test_the_counting_asks_those_who_can_be_in_it(federation):
     assert phase_for(make()).audience == "new"
     assert phase_for(make(federation=federation, purpose="withdraw")).audience == "all"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from flwr_flynn.federated import progress
 from flwr_flynn.federated.progress import Progress
 
 
 def test_a_long_step_has_lines_while_it_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(progress, "FIRST", 0.01)
     monkeypatch.setattr(progress, "LATER", 0.01)
     lines = list[str]()
@@ -32,7 +30,7 @@ def test_a_long_step_has_lines_while_it_goes_on(
     assert lines[0] == "counts: Ulm (0 of 4 done)"
 
 
-def test_a_short_run_has_none() -> None:
+def test_a_short_run_has_none():
     lines = list[str]()
     with Progress(lines.append) as steps:
         steps.step("counts: Ulm", 0, 1)

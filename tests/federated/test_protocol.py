@@ -19,12 +19,12 @@ from flwr_flynn.federated.request import Request, kind_of, register
 from tests.raising import raises
 
 
-def test_keys_are_written_with_hyphens() -> None:
+def test_keys_are_written_with_hyphens():
     assert key("n_classes") == "flynn-n-classes"
     assert PHASE == "flynn-phase"
 
 
-def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
+def test_a_party_s_process_knows_the_request_of_every_phase():
     modules = [
         import_module(f"{phases.__name__}.{module.name}")
         for module in iter_modules(phases.__path__)
@@ -54,12 +54,12 @@ def test_a_party_s_process_knows_the_request_of_every_phase() -> None:
     "name",
     [None, 3, b"counts", "", "Counts", "counts\n", "x" * 65, "refinement-of-tomorrow"],
 )
-def test_an_unknown_phase_is_refused(name: Any) -> None:
+def test_an_unknown_phase_is_refused(name):
     with raises(PayloadError, field=PHASE):
         kind_of({PHASE: name})
 
 
-def test_two_requests_of_one_name_are_an_error_of_the_program() -> None:
+def test_two_requests_of_one_name_are_an_error_of_the_program():
     class Counts(CountsRequest):
         pass
 
@@ -68,7 +68,7 @@ def test_two_requests_of_one_name_are_an_error_of_the_program() -> None:
     assert kind_of({PHASE: "counts"}) is CountsRequest
 
 
-def test_fields_are_read_by_their_types_and_sizes() -> None:
+def test_fields_are_read_by_their_types_and_sizes():
     config = Config(
         {
             "flynn-text": "abc",
@@ -105,9 +105,7 @@ OTHERS: dict[Entry, Any] = {
     ("entry", "value"),
     [(entry, value) for entry, values in OTHERS.items() for value in values],
 )
-def test_any_other_value_is_refused_with_the_name_of_its_field(
-    entry: Entry, value: Any
-) -> None:
+def test_any_other_value_is_refused_with_the_name_of_its_field(entry, value):
     entries = {}
     if value is not None:
         entries["flynn-n-bins"] = value
@@ -118,6 +116,6 @@ def test_any_other_value_is_refused_with_the_name_of_its_field(
 
 
 @pytest.mark.parametrize("n_examples", [None, 5.0, "5", True, -5, [5], 2**70])
-def test_a_senseless_number_of_examples_is_refused(n_examples: Any) -> None:
+def test_a_senseless_number_of_examples_is_refused(n_examples):
     with raises(PayloadError, field="num_examples"):
         _ = Reply("1", [], n_examples, {}).announced

@@ -48,7 +48,7 @@ def asked(name: str, entries: dict[str, Any]) -> str:
 SHARED = {"secure_bound": 256, "min_parties": 3, "mechanism": SHARE}
 
 
-def test_values_that_are_none_are_refused_as_it_is_on_record(tmp_path: Path) -> None:
+def test_values_that_are_none_are_refused_as_it_is_on_record(tmp_path):
     path = tmp_path / "f.npz"
     takes = {
         "options": lambda change: make(**change),

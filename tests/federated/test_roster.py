@@ -6,7 +6,6 @@ Everybody is under a name that nobody else can take.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,7 +25,7 @@ def counted(**names: str) -> Roster:
     return roster
 
 
-def test_parties_are_missing_until_they_are_counted() -> None:
+def test_parties_are_missing_until_they_are_counted():
     roster = Roster()
     roster.ask(["1", "2", "3"])
     roster.fail("3", "failed: \x1b[31mgone\n")
@@ -59,7 +58,7 @@ def test_parties_are_missing_until_they_are_counted() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 50])
-def test_a_long_list_of_missing_parties_is_cut(n: int) -> None:
+def test_a_long_list_of_missing_parties_is_cut(n):
     roster = Roster()
     roster.ask(map(str, range(n)))
     missing = {f"node {cid}": "no reply" for cid in range(n)}
@@ -68,7 +67,7 @@ def test_a_long_list_of_missing_parties_is_cut(n: int) -> None:
     assert str(error.value).count("no reply") == min(n, 20)
 
 
-def test_no_party_passes_for_another() -> None:
+def test_no_party_passes_for_another():
     roster = counted(
         n1="Basel", n2="Basel", n3="Basel (node 1)", n4="node 5", n5="", n6="Ulm"
     )
@@ -86,7 +85,7 @@ def test_no_party_passes_for_another() -> None:
     assert counted(n1="Basel", n2="").namesakes() == {}
 
 
-def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
+def test_members_of_a_saved_run_are_known_by_one_thing_in_common():
     before = [Member("a", "1", key="k1"), Member("b", "2", key="k2"), Member("", "3")]
     roster = Roster(before, identify=lambda cid: {"9": "k2"}.get(cid, ""))
     found = {("1",): [0], ("9",): [1], ("8", "a"): [0], ("8",): [], ("8", ""): []}
@@ -107,7 +106,7 @@ def test_members_of_a_saved_run_are_known_by_one_thing_in_common() -> None:
     assert other.member("7", "a") == before[0]
 
 
-def test_who_was_taken_out_is_a_member_no_more() -> None:
+def test_who_was_taken_out_is_a_member_no_more():
     roster = Roster([Member("a", "1"), Member("b", "2")])
     assert roster.staying([0, 1]) == [0, 1]
     roster.enter(Member("b", "22"), taken_out=1)
@@ -120,7 +119,7 @@ def test_who_was_taken_out_is_a_member_no_more() -> None:
     assert [str(member) for member in roster.members] == ["a", "c"]
 
 
-def test_a_member_is_found_without_a_look_at_all_others() -> None:
+def test_a_member_is_found_without_a_look_at_all_others():
     """The server asks for each of its nodes."""
     roster = Roster([Member(f"party-{i}", str(i)) for i in range(5000)])
     with traced() as memory:
@@ -128,7 +127,7 @@ def test_a_member_is_found_without_a_look_at_all_others() -> None:
     assert memory.peak < 10_000
 
 
-def test_a_twin_has_the_same_name_and_counts() -> None:
+def test_a_twin_has_the_same_name_and_counts():
     roster = Roster()
     roster.enter(Member("a", "1", sha256=("x", "y")))
     assert roster.twin("2", "a", ("x", "y")) == "1"
@@ -159,14 +158,14 @@ def test_a_twin_has_the_same_name_and_counts() -> None:
     ],
 )
 def test_a_proof_of_membership_is_a_short_text_that_is_known_by_its_sha256(
-    proof: Any, expected: str
-) -> None:
+    proof, expected
+):
     metrics = {PARTY: "Ulm", MEMBER: proof}
     assert Sender.of(Reply("1", [], 1, metrics)) == Sender("1", "Ulm", expected)
 
 
 @given(st.text(), st.integers(1, 20))
-def test_cleaned_text_is_one_short_printable_line(text: str, longest: int) -> None:
+def test_cleaned_text_is_one_short_printable_line(text, longest):
     line = clean(text, longest)
     assert len(line) <= longest
     assert line.isprintable()
@@ -177,6 +176,6 @@ def test_cleaned_text_is_one_short_printable_line(text: str, longest: int) -> No
     [(b"Basel", ""), (None, ""), ("\0" * 79 + "Basel", "B"), ("\0" * 80 + "Basel", "")],
 )
 def test_clean_takes_texts_alone_and_reads_no_more_than_four_times_what_is_shown(
-    value: Any, expected: str
-) -> None:
+    value, expected
+):
     assert clean(value, 20) == expected

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,9 +62,7 @@ ROUNDS = [
 
 
 @pytest.mark.parametrize(("spec", "changes", "rounds"), ROUNDS)
-def test_the_rounds_of_a_run_are_known_before_it_begins(
-    spec: Any, changes: dict[str, Any], rounds: int
-) -> None:
+def test_the_rounds_of_a_run_are_known_before_it_begins(spec, changes, rounds):
     steps = exchange(spec, **changes)
     assert steps.run.num_rounds == rounds
     run = steps.rounds()
@@ -81,7 +78,7 @@ def test_the_rounds_of_a_run_are_known_before_it_begins(
     assert steps.asked == asked
 
 
-def test_nobody_is_asked_before_the_phases_that_lead_there() -> None:
+def test_nobody_is_asked_before_the_phases_that_lead_there():
     steps = exchange(AUTO)
     for phase in ("columns", "counts", "selection"):
         assert steps.step(EVALUATE) is None
@@ -102,8 +99,8 @@ def replies_of(steps: Exchange, asked: str = "0123") -> list[Reply]:
 
 @pytest.mark.parametrize("asked", ["0123", "01"])
 def test_late_replies_and_those_of_parties_that_were_not_asked_change_nothing(
-    asked: str,
-) -> None:
+    asked,
+):
     steps = exchange(GRID)
     replies = replies_of(steps, asked)
     outcome = steps.run.complete(replies[:3], Failures())
@@ -117,13 +114,13 @@ def test_late_replies_and_those_of_parties_that_were_not_asked_change_nothing(
     assert steps.run.counts.sha256() == before
 
 
-def test_config_keys_of_this_package_are_not_the_user_s() -> None:
+def test_config_keys_of_this_package_are_not_the_user_s():
     assert merged({"lr": 0.1}, {PHASE: "counts"}) == {"lr": 0.1, PHASE: "counts"}
     with raises(ConfigError, field="config", got="flynn-specs"):
         merged({"flynn-specs": "x"}, {})
 
 
-def test_traffic_is_told_per_party() -> None:
+def test_traffic_is_told_per_party():
     traffic = Traffic()
     assert traffic.per_party == {"up": 0, "down": 0}
     traffic.ask(2, [b"123"], {"a": "é", "b": 1, "c": b"12"})
@@ -136,7 +133,7 @@ def test_traffic_is_told_per_party() -> None:
 # ---- counting goes on
 
 
-def test_whoever_is_there_after_the_counting_is_not_counted_and_may_join() -> None:
+def test_whoever_is_there_after_the_counting_is_not_counted_and_may_join():
     steps = exchange(GRID)
     steps.step(TRAIN, "012")
     steps.rounds()
@@ -151,7 +148,7 @@ def test_whoever_is_there_after_the_counting_is_not_counted_and_may_join() -> No
     assert joined.counts == exchange(GRID).rounds().counts
 
 
-def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
+def test_the_phases_after_the_counts_wait_for_enough_parties():
     steps = exchange(GRID, min_parties=3)
     steps.step(TRAIN, "01")
     assert steps.step(EVALUATE) is None
@@ -162,7 +159,7 @@ def test_the_phases_after_the_counts_wait_for_enough_parties() -> None:
     assert steps.run.model.counts_.n_examples > 0
 
 
-def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
+def test_with_a_round_less_there_is_a_model_and_no_figures():
     run = exchange(GRID).rounds(1)
     member = run.model.model_.member
     assert member.spec == GRID[0]
@@ -170,7 +167,7 @@ def test_with_a_round_less_there_is_a_model_and_no_figures() -> None:
     assert run.state.results.keys() == {"counts"}
 
 
-def test_an_error_in_the_user_s_function_changes_nothing() -> None:
+def test_an_error_in_the_user_s_function_changes_nothing():
     steps = exchange(GRID[0], decay=0.5)
     replies = replies_of(steps)
     run = steps.run
@@ -191,23 +188,23 @@ def test_an_error_in_the_user_s_function_changes_nothing() -> None:
 # ---- failures and their senders
 
 
-def test_a_failure_and_a_silence_are_told_of_their_senders() -> None:
+def test_a_failure_and_a_silence_are_told_of_their_senders():
     reasons = Failures({"1": "failed: x\n"}).reasons(["2"])
     assert reasons == {"1": "failed: x", "2": "no reply"}
 
 
-def test_a_failure_without_a_name_is_of_the_only_one_who_did_not_reply() -> None:
+def test_a_failure_without_a_name_is_of_the_only_one_who_did_not_reply():
     reasons = Failures(unnamed=["bad\0file"]).reasons(["2"])
     assert reasons == {"2": "failed: badfile"}
 
 
-def test_a_failure_without_a_name_may_be_of_anybody_who_did_not_reply() -> None:
+def test_a_failure_without_a_name_may_be_of_anybody_who_did_not_reply():
     unsure = "no reply or a failure (1 without a name, the first: bad file)"
     reasons = Failures(unnamed=["bad file"]).reasons(["2", "3"])
     assert reasons == {"2": unsure, "3": unsure}
 
 
-def test_of_a_long_failure_the_start_and_the_end_are_told() -> None:
+def test_of_a_long_failure_the_start_and_the_end_are_told():
     named = f"failed: Traceback {'line, ' * 100} ValueError: cause"
     unnamed = f"Other {'line, ' * 100} KeyError: x"
     reasons = Failures({"1": named}, [unnamed]).reasons(["2"])
@@ -272,8 +269,8 @@ def joined(*names: str) -> Federation:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_bad_reply_before_a_good_one_of_the_same_party_costs_nobody_anything(
-    at_once: bool,
-) -> None:
+    at_once,
+):
     bad: Any = replace(good_reply("1"), tensors=[b"junk", None, b""])
     good = good_reply("1")
     run = Run(RunOptions(SPEC, CLASSES, 1, decay=0.5))
@@ -297,7 +294,7 @@ AGAIN = {
 
 
 @pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
-def test_nobody_joins_twice_whatever_they_are_known_by(again: Reply) -> None:
+def test_nobody_joins_twice_whatever_they_are_known_by(again):
     keys = {"97": "a" * 64, "key-556": "a" * 64}
     identify = lambda cid: keys.get(cid, "")  # noqa: E731
     federation = changed(NOBODY, "join", reply("a"), identify=identify).federation("1")
@@ -318,9 +315,7 @@ NO_LEAVERS = {
 
 
 @pytest.mark.parametrize(("wrong", "reason"), NO_LEAVERS.values(), ids=NO_LEAVERS)
-def test_nobody_leaves_by_other_counts_than_their_own(
-    wrong: Reply, reason: str
-) -> None:
+def test_nobody_leaves_by_other_counts_than_their_own(wrong, reason):
     run = changed(joined("a", "b", "c"), "withdraw", wrong, reply("c"))
     assert str(run.counted.missing).find(reason) > 0
     assert run.counts == joined("a", "b").counts
@@ -328,14 +323,14 @@ def test_nobody_leaves_by_other_counts_than_their_own(
 
 
 @pytest.mark.parametrize("batches", [1, 2, 4])
-def test_nobody_leaves_twice_in_one_batch_or_several(batches: int) -> None:
+def test_nobody_leaves_twice_in_one_batch_or_several(batches):
     again = [reply("b"), reply("b"), reply("b", cid="77"), reply("b", cid="78")]
     run = changed(joined("a", "b"), "withdraw", *again, batches=batches)
     assert run.counts == joined("a").counts
     assert [str(member) for member in run.federation("2").members] == ["a"]
 
 
-def test_two_that_stand_for_one_member_count_once() -> None:
+def test_two_that_stand_for_one_member_count_once():
     saved = replace(joined("a"), phase="selection", is_selected=False)
     run = Run(RunOptions(SPEC, CLASSES, 1, federation=saved, purpose="resume"))
     assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
@@ -349,7 +344,7 @@ def test_two_that_stand_for_one_member_count_once() -> None:
 
 # The runs in one process are those of test_run_laws.
 @pytest.mark.parametrize("driver", ["legacy", "message"])
-def test_every_driver_serves_every_purpose(driver: str) -> None:
+def test_every_driver_serves_every_purpose(driver):
     parts = shares()
     drive = DRIVERS[driver]
 
@@ -380,7 +375,7 @@ def test_every_driver_serves_every_purpose(driver: str) -> None:
 
 
 @pytest.mark.parametrize(("purpose", "who"), [("join", "a"), ("withdraw", "z")])
-def test_a_run_that_nobody_joins_or_leaves_has_no_model(purpose: str, who: str) -> None:
+def test_a_run_that_nobody_joins_or_leaves_has_no_model(purpose, who):
     run = changed(joined("a"), purpose, reply(who))
     with raises(AggregationError, counted=0, min_parties=1):
         _ = run.model
@@ -421,8 +416,8 @@ CHANGES_OF_MEMBERS = {
 @pytest.mark.parametrize("purpose", CHANGES_OF_MEMBERS)
 @pytest.mark.parametrize("member", ["", "another", "its proof"])
 def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node(
-    member: str, purpose: str
-) -> None:
+    member, purpose
+):
     """In 0.8 one of two parties could: the other's counts are the sum less its own."""
     before = of_ulm_and_bonn()
     (proof,) = [member.proof for member in before.members if member.name == "Ulm"]
@@ -446,9 +441,7 @@ def test_a_member_is_not_withdrawn_by_its_name_and_counts_from_another_node(
     ],
 )
 @pytest.mark.parametrize(("purpose", "n_left"), [("withdraw", 0), ("update", 39)])
-def test_a_member_is_known_by_its_node_or_its_secret(
-    purpose: str, n_left: int, node: str, member: str
-) -> None:
+def test_a_member_is_known_by_its_node_or_its_secret(purpose, n_left, node, member):
     X, y = ULM
     if purpose == "update":
         X = X[:n_left]
@@ -460,7 +453,7 @@ def test_a_member_is_known_by_its_node_or_its_secret(
     assert run.totals.parts[0].n_examples == 30 + n_left
 
 
-def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path: Path) -> None:
+def test_a_private_party_leaves_by_the_very_release_it_sent(tmp_path):
     mechanism = SimulatedRelease(LaplaceCounts.for_spec(SPEC, 3, 1.0), seed=1)
 
     def go(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -127,9 +126,7 @@ def pooled(**changes: Any) -> FlyNNClassifier:
     [("gram", "in process", how) for how in SPLITS]
     + [(name, driver, "lonely") for name in POOLED for driver in DRIVERS],
 )
-def test_every_driver_ends_in_the_pooled_model(
-    name: str, driver: str, how: str
-) -> None:
+def test_every_driver_ends_in_the_pooled_model(name, driver, how):
     parts = shared_out(how)
     run = DRIVERS[driver](options_of(name), parts)
     names = [phase.name for phase in run.phases]
@@ -166,7 +163,7 @@ WIDTHS = {"quick": 2**14, "default": 2**15, "thorough": 2**15}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_settings_of_the_model_hold_for_the_pool_alike(name: str) -> None:
+def test_settings_of_the_model_hold_for_the_pool_alike(name):
     changes = SETTINGS[name]
     of_plan = {key: value for key, value in changes.items() if hasattr(PLAN, key)}
     of_run = {key: value for key, value in changes.items() if key not in of_plan}
@@ -181,8 +178,8 @@ def test_settings_of_the_model_hold_for_the_pool_alike(name: str) -> None:
 
 
 def test_a_plan_without_the_number_of_samples_has_it_from_the_columns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr("flwr_flynn.model.candidates._MANY", 100)
     run = made(HashPlan(4, 3, None, "auto"))
     assert digest(run) == pooled(hash_dim=None).model_.sha256()
@@ -199,9 +196,7 @@ def no_row(X: Any, y: Any, n_per_class: Any, n: int) -> Any:
 
 @pytest.mark.parametrize("rule", ["balanced", "novelty"])
 @pytest.mark.parametrize("has_none", [False, True])
-def test_of_many_samples_some_are_left_out_or_none(
-    has_none: bool, rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_many_samples_some_are_left_out_or_none(has_none, rule, monkeypatch):
     """Equal samples stay or go together: a subsample may have none of them."""
     for module in SELECTING:
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
@@ -218,8 +213,8 @@ def test_of_many_samples_some_are_left_out_or_none(
 
 @pytest.mark.parametrize("distribute", [False, True])
 def test_where_nobody_tries_the_model_it_is_the_first_candidate(
-    distribute: bool,
-) -> None:
+    distribute,
+):
     run = made(fraction_evaluate=0, distribute=distribute)
     phases = ["columns", "counts"]
     if distribute:
@@ -237,7 +232,7 @@ def test_where_nobody_tries_the_model_it_is_the_first_candidate(
 
 @pytest.mark.parametrize("effort", ["default", "thorough"])
 @pytest.mark.parametrize("n_classes", [10, 64, 1000, 2**15])
-def test_a_party_has_the_memory_for_all_candidates(effort: str, n_classes: int) -> None:
+def test_a_party_has_the_memory_for_all_candidates(effort, n_classes):
     specs = placeholder_specs(HashPlan(128, n_classes, 10**6, "auto", effort=effort))
     assert len(specs) == 6
     needed = sum(memory_needed(spec, n_classes) for spec in specs)
@@ -254,9 +249,7 @@ def with_few_of_the_last_class(share: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("class_weight", [None, "balanced"])
 @pytest.mark.parametrize("how", SPLITS)
-def test_the_prior_and_the_temperatures_for_it_are_those_of_the_pool(
-    how: str, class_weight: str | None
-) -> None:
+def test_the_prior_and_the_temperatures_for_it_are_those_of_the_pool(how, class_weight):
     parts = [with_few_of_the_last_class(share) for share in shares(how)]
     points = np.concatenate([part["X"] for part in parts])
     labels = np.concatenate([part["y"] for part in parts])
@@ -281,7 +274,7 @@ def test_the_prior_and_the_temperatures_for_it_are_those_of_the_pool(
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_parties_get_the_very_model_that_the_server_has(name: str) -> None:
+def test_the_parties_get_the_very_model_that_the_server_has(name):
     handed: list[FlyNNClassifier] = []
     in_process(options_of(name, distribute=True), shares(), on_model=handed.append)
     run, models = ended(name)
@@ -313,9 +306,7 @@ def facts(run: Run) -> Any:
     [("gram", how) for how in SPLITS if how != "pathological"]
     + [(name, "pathological") for name in RUNS if "distribute" not in RUNS[name]],
 )
-def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(
-    name: str, how: str
-) -> None:
+def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(name, how):
     secret = secretly(options_of(name), shares(how))
     clear = whole_of(name)
     n_trained = len(secret.phases) - 1
@@ -366,9 +357,7 @@ MISSED["counts"] = ("counts", "selection", "gram")
 
 
 @pytest.mark.parametrize(("phase", "how"), LOST)
-def test_a_party_lost_in_a_phase_is_missing_from_that_alone(
-    phase: str, how: str
-) -> None:
+def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase, how):
     run = lost_in(phase, how, spec=PLAN).rounds()
     results = run.state.results
     absent = {
@@ -394,12 +383,12 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(
     assert examples == expected
 
 
-def test_a_party_lost_in_the_counts_was_never_there() -> None:
+def test_a_party_lost_in_the_counts_was_never_there():
     never = in_process(options_for(GRID, gram=16), shares()[:3])
     assert facts(lost_in("counts").rounds()) == facts(never)
 
 
-def test_where_nobody_answers_the_selection_it_is_the_first_spec() -> None:
+def test_where_nobody_answers_the_selection_it_is_the_first_spec():
     run = lost_in("selection", who="0123", gram=0).run
     selection = run.state.results["selection"]
     assert selection.specs == (0,)
@@ -414,8 +403,8 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec() -> None:
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "gram"])
 def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
-    phase: str,
-) -> None:
+    phase,
+):
     secret = secretly(options_for(GRID, gram=16), shares(), lost(phase))
     clear = lost_in(phase).rounds()
     assert facts(secret) == facts(clear)
@@ -437,8 +426,8 @@ NONSENSE: dict[str, tuple[str, Spoil]] = {
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(
-    name: str,
-) -> None:
+    name,
+):
     phase, spoil = NONSENSE[name]
     secret = secretly(options_for(GRID, gram=16), shares(), spoil)
     reasons = secret.state.absent(phase)
@@ -451,7 +440,7 @@ def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(
 # ---- saved and resumed
 
 
-def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
+def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path):
     steps = exchange(PLAN, min_parties=4)
     steps.step(TRAIN)
     for present, n_members in (("01", 2), ("2", 3)):
@@ -470,7 +459,7 @@ def test_a_run_that_stopped_in_its_counting_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
+def test_a_run_may_stop_after_every_phase(name, tmp_path):
     whole = whole_of(name)
     stopped = exchange(**RUNS[name])
     names = [phase.name for phase in whole.phases]
@@ -509,7 +498,7 @@ def test_a_run_may_stop_after_every_phase(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_saved_model_is_distributed_as_it_is(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_distributed_as_it_is(name, tmp_path):
     whole = whole_of(name)
     saved = saved_of(whole, tmp_path / "f.npz")
     assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
@@ -570,7 +559,7 @@ def nobody(federation: Federation) -> Federation:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_party_that_leaves_was_never_there(name: str, tmp_path: Path) -> None:
+def test_a_party_that_leaves_was_never_there(name, tmp_path):
     whole = saved_of(whole_of(name), tmp_path / "f.npz")
     left = go(name, whole, "withdraw", "0123", leaver="3")
     never = go(name, nobody(whole), "join", "012")
@@ -586,14 +575,12 @@ def test_a_party_that_leaves_was_never_there(name: str, tmp_path: Path) -> None:
     assert {member.counts.n_examples for member in again.model.model_.members} == {120}
 
 
-def test_whoever_joins_ends_what_is_not_done_anew() -> None:
+def test_whoever_joins_ends_what_is_not_done_anew():
     three = in_process(options_of("gram"), shares()[:3]).federation("1")
     assert go("gram", three, "join", "0123", gram=0).model.model_.gram is None
 
 
-def test_a_party_that_joins_a_committee_makes_the_model_of_all_at_fixed_members() -> (
-    None
-):
+def test_a_party_that_joins_a_committee_makes_the_model_of_all_at_fixed_members():
     before = in_process(options_of("committee"), shares()[:3]).federation("1")
     specs = before.run_spec.specs
     joined = go("committee", before, "join", "0123")

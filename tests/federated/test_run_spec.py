@@ -52,7 +52,7 @@ def read(run: RunSpec, **changes: Any) -> RunSpec:
         st.lists(integers, min_size=1, unique_by=meaning),
     )
 )
-def test_classes_make_the_round_trip(classes: list[str] | list[int]) -> None:
+def test_classes_make_the_round_trip(classes):
     run = RunSpec(SPEC, classes)
     config = run.to_config()
     assert isinstance(config.pop("flynn-specs"), bytes)
@@ -80,7 +80,7 @@ EXTREME = HashSpec(
         (RunSpec(GRID, CLASSES), "plain"),
     ],
 )
-def test_every_run_makes_the_round_trip(run: RunSpec, mode: str) -> None:
+def test_every_run_makes_the_round_trip(run, mode):
     again = read(run)
     config = Config(run.to_config(), RUN_ENTRIES)
     assert again == run
@@ -126,7 +126,7 @@ WRONG_SPECS += [
         ({"classes": []}, "classes", "nothing"),
     ],
 )
-def test_bad_runs_are_refused(change: dict[str, Any], field: str, got: str) -> None:
+def test_bad_runs_are_refused(change, field, got):
     with raises(ConfigError, field=field, got=got):
         RunSpec(**{"specs": SPEC, "classes": CLASSES, **change})
 
@@ -136,14 +136,12 @@ NO_MODES += [(None, bound, "bound") for bound in (0, 1, 3, 2**30, 2.0, True, "2"
 
 
 @pytest.mark.parametrize(("mechanism", "bound", "field"), NO_MODES)
-def test_the_noise_of_a_mode_is_one_that_it_can_have(
-    mechanism: Any, bound: Any, field: str
-) -> None:
+def test_the_noise_of_a_mode_is_one_that_it_can_have(mechanism, bound, field):
     with raises(ConfigError, field=field):
         RunSpec(SPEC, CLASSES, mechanism, bound)
 
 
-def test_specs_that_share_a_vector_send_it_once() -> None:
+def test_specs_that_share_a_vector_send_it_once():
     center = tuple((np.arange(1, 401) / 7).tolist())
     one = HashSpec(400, 24, 2, 3, seed=1, signed=True, center=center)
     specs = [one, replace(one, seed=2), replace(one, seed=3, scale=center)]
@@ -155,8 +153,8 @@ def test_specs_that_share_a_vector_send_it_once() -> None:
 
 
 def test_a_vector_that_specs_share_is_checked_and_held_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """So a short text of references takes neither time nor memory for each."""
     coded = HashSpec(
         400, 24, 2, 3, seed=1, coding="steps", n_codes=2, edges=((0.0,) * 8,) * 400
@@ -180,7 +178,7 @@ def test_a_vector_that_specs_share_is_checked_and_held_once(
         assert len({id(getattr(spec, name)) for spec in read}) == 1
 
 
-def test_a_vector_is_checked_for_each_field_and_number_of_features() -> None:
+def test_a_vector_is_checked_for_each_field_and_number_of_features():
     center = HashSpec(4, 24, 2, 3, seed=1, center=(-1.0,) * 4).center
     again = pickle.loads(pickle.dumps(replace(SPEC, center=center)))
     assert again.center == center
@@ -230,9 +228,7 @@ LISTS = [
 
 @pytest.mark.parametrize("text", LISTS, ids=["lists", "mappings", "both"])
 @pytest.mark.parametrize("name", ["specs", "classes", "feature_names"])
-def test_too_many_lists_are_refused_before_they_are_read(
-    name: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_lists_are_refused_before_they_are_read(name, text, monkeypatch):
     value: Any = text
     if name == "specs":
         value = deflated(text)
@@ -258,9 +254,7 @@ DEEP = (
 @pytest.mark.parametrize(
     ("name", "value", "field", "got"), [*(("specs", *row) for row in SPECS), DEEP]
 )
-def test_hostile_requests_are_refused(
-    name: str, value: Any, field: str, got: str
-) -> None:
+def test_hostile_requests_are_refused(name, value, field, got):
     with raises(PayloadError, field=field, got=got) as error:
         read(RUN, **{name: value})
     assert len(str(error.value)) < 500
@@ -281,7 +275,7 @@ PRINTS = [FlyHash(spec).fingerprint for spec in GRID]
         None,
     ],
 )
-def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None:
+def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced):
     if isinstance(announced, list):
         text = " ".join(announced)
     else:
@@ -297,7 +291,7 @@ def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced: Any) -> None
     assert error.value.field in ("fingerprint", "flynn-fingerprints")
 
 
-def test_the_digest_is_of_the_classes_and_features_in_their_order() -> None:
+def test_the_digest_is_of_the_classes_and_features_in_their_order():
     assert RUN.digest() == RunSpec(SPEC, list(CLASSES)).digest()
     named = [
         RunSpec(SPEC, CLASSES, feature_names=list(names)).digest()

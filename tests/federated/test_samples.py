@@ -53,9 +53,7 @@ def count(X: Any, y: Any, n_rows: int = 2**14) -> tuple[ClassCounts, int]:
 
 @pytest.mark.parametrize("place", [0, 7, 20])
 @pytest.mark.parametrize(("odd", "odd_label"), ODD.values(), ids=ODD)
-def test_one_that_does_not_fit_is_left_out_and_changes_no_other(
-    odd: Any, odd_label: Any, place: int
-) -> None:
+def test_one_that_does_not_fit_is_left_out_and_changes_no_other(odd, odd_label, place):
     X, y = points(20)
     mixed = np.empty((21, 4), object)
     mixed[np.arange(21) != place] = X
@@ -69,9 +67,7 @@ def test_one_that_does_not_fit_is_left_out_and_changes_no_other(
     [np.asarray, sp.csr_array, sp.coo_array, lambda X: pd.DataFrame(X).astype(object)],
 )
 @pytest.mark.parametrize(("n_rows", "step"), [(2**14, 3), (7, 3), (2**14, 100)])
-def test_rows_that_do_not_fit_are_left_out(
-    convert: Any, n_rows: int, step: int
-) -> None:
+def test_rows_that_do_not_fit_are_left_out(convert, n_rows, step):
     X, y = points(60)
     spoiled = X.copy()
     fits = np.arange(60) % step > 1
@@ -107,13 +103,13 @@ def summed(classes: Any, labels: Any) -> Any:
         (np.zeros((1, 4)), None),
     ],
 )
-def test_a_form_that_no_sample_decides_is_refused(X: Any, y: Any) -> None:
+def test_a_form_that_no_sample_decides_is_refused(X, y):
     with pytest.raises(DataError):
         count(X, y)
 
 
 @pytest.mark.parametrize("method", ["__hash__", "__str__"])
-def test_whatever_a_label_does_it_is_left_out(method: str) -> None:
+def test_whatever_a_label_does_it_is_left_out(method):
     hostile = type("Hostile", (), {method: lambda self: 1 / 0})()
     nothing = ClassCounts.zeros(HASHER, RUN.n_classes)
     assert count(np.zeros((1, 4)), [hostile]) == (nothing, 1)
@@ -224,9 +220,7 @@ def labels_of(values: list[Any]) -> Any:
 @example(("3", "1"), [3.0, 1.0], "word")
 @example((3, 1), [3, 1], 1j)
 @example((2**62, 2**53 + 1), [2**62, 2**53 + 1], 0.5)
-def test_no_label_changes_how_another_is_read(
-    classes: Any, labels: list[Any], odd: Any
-) -> None:
+def test_no_label_changes_how_another_is_read(classes, labels, odd):
     everything = [*labels, odd]
     expected = summed(classes, [*labels, odd])
     np.testing.assert_array_equal(counted(classes, everything), expected)
@@ -251,7 +245,7 @@ def test_no_label_changes_how_another_is_read(
 @example([(3, 2**53 + 1), (0.5, 1)])
 @example([(np.datetime64("2020-01-01"), np.datetime64("2020-01-01"))])
 @example([(b"3", 1), (3, True)])
-def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> None:
+def test_no_sample_changes_how_another_is_read(rows):
     hasher = FlyHash(
         HashSpec(n_features=2, hash_dim=16, row_nnz=1, hash_nnz=3, seed=1, signed=True)
     )
@@ -270,7 +264,7 @@ def test_no_sample_changes_how_another_is_read(rows: list[tuple[Any, Any]]) -> N
 
 
 @pytest.mark.parametrize("kind", ["c16", "c8"])
-def test_complex_numbers_of_a_sparse_matrix_are_read_one_by_one(kind: str) -> None:
+def test_complex_numbers_of_a_sparse_matrix_are_read_one_by_one(kind):
     X, y = points(20)
     X = np.rint(4 * X)
     mixed = X.astype(kind)
@@ -280,7 +274,7 @@ def test_complex_numbers_of_a_sparse_matrix_are_read_one_by_one(kind: str) -> No
 
 
 @pytest.mark.parametrize("unit", ["D", "ns"])
-def test_dates_are_no_numbers(unit: str) -> None:
+def test_dates_are_no_numbers(unit):
     dates = np.array([["2020-01-01"] * 4] * 3, f"M8[{unit}]")
     assert count(dates, ["ash"] * 3) == (ClassCounts.zeros(HASHER, 3), 3)
 
@@ -294,7 +288,7 @@ TIMES += [pd.Series(values) for values in TIMES[1:5:3]]
 
 
 @pytest.mark.parametrize("times", TIMES, ids=lambda times: str(times)[:60])
-def test_dates_and_durations_are_no_labels(times: Any) -> None:
+def test_dates_and_durations_are_no_labels(times):
     X = np.ones((3, 4))
     nothing = (ClassCounts.zeros(HASHER, 2), 3)
     assert count_rows(HASHER, (1, 2), X, times, 2**14) == nothing
@@ -305,8 +299,8 @@ def test_dates_and_durations_are_no_labels(times: Any) -> None:
 
 @pytest.mark.parametrize("classes", [("1", "1.0"), ("ash", "True", "1")])
 def test_class_lists_that_a_type_would_mix_up_are_refused_before_a_run(
-    classes: Any,
-) -> None:
+    classes,
+):
     """`refused.txt` has others, which `checked_classes` refuses."""
     for made in (codebook, partial(RunSpec, SPEC)):
         with raises(ConfigError, field="classes"):
@@ -314,7 +308,7 @@ def test_class_lists_that_a_type_would_mix_up_are_refused_before_a_run(
     checked_classes(("1", "01", "1.50", "NAN", "ash", "None"))
 
 
-def test_a_class_list_is_bounded_before_its_labels_are_looked_at() -> None:
+def test_a_class_list_is_bounded_before_its_labels_are_looked_at():
     with raises(ConfigError, field="classes", got=MOST_CLASSES + 1):
         checked_classes([object()] * (MOST_CLASSES + 1))
 
@@ -339,9 +333,7 @@ KINDS = [
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 @given(st.lists(st.lists(VALUES, min_size=4, max_size=4), max_size=6))
-def test_a_sample_that_fits_decides_for_itself_alone(
-    changes: dict[str, Any], rows: list[list[float]]
-) -> None:
+def test_a_sample_that_fits_decides_for_itself_alone(changes, rows):
     sizes = {"n_features": 4, "hash_dim": 16, "row_nnz": 2, "hash_nnz": 3, "seed": 1}
     hasher = FlyHash(HashSpec(**{**sizes, **changes}))
     X = np.array(rows).reshape(-1, 4)
@@ -382,16 +374,14 @@ CODED = {
 
 
 @pytest.mark.parametrize(("classes", "labels", "codes"), CODED.values(), ids=CODED)
-def test_labels_are_coded_whatever_their_type(
-    classes: Any, labels: Any, codes: list[int]
-) -> None:
+def test_labels_are_coded_whatever_their_type(classes, labels, codes):
     """A text in a file and an integer in the class list are one label."""
     coded = codes_of(classes, labels)
     assert coded.dtype == np.int64
     assert coded.tolist() == codes
 
 
-def test_a_leading_zero_is_not_left_out_of_a_label() -> None:
+def test_a_leading_zero_is_not_left_out_of_a_label():
     assert codebook(("01", "1"))[1] == 1
     with pytest.raises(DataError):
         codes_of((1,), ["01"])
@@ -409,8 +399,8 @@ UNKNOWN = [
 
 @pytest.mark.parametrize(("labels", "got"), UNKNOWN)
 def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_server(
-    labels: object, got: str
-) -> None:
+    labels, got
+):
     with raises(DataError, field="y", got=got) as error:
         codes_of(CLASSES, labels)  # type: ignore[arg-type]
     assert "SECRET" not in str(error.value)
@@ -419,25 +409,25 @@ def test_labels_outside_the_class_list_are_neither_shown_nor_counted_for_the_ser
 @pytest.mark.parametrize(
     ("classes", "got"), [(["a" * 1025], "one of 1025"), ({"ash"}, "set")]
 )
-def test_bad_class_lists_are_refused(classes: object, got: str) -> None:
+def test_bad_class_lists_are_refused(classes, got):
     """`refused.txt` has others."""
     with raises(ConfigError, field="classes", got=got):
         checked_classes(classes)
 
 
-def test_class_lists_keep_their_order_and_become_python_s_types() -> None:
+def test_class_lists_keep_their_order_and_become_python_s_types():
     for classes in (["b", "a"], [2, -1]):
         checked = checked_classes(np.array(classes))
         assert checked == tuple(classes)
         assert [type(label) for label in checked] == [type(label) for label in classes]
 
 
-def test_names_of_features_become_python_s_texts() -> None:
+def test_names_of_features_become_python_s_texts():
     assert checked_names(np.array(["a", "b"]), 2) == ("a", "b")
 
 
 @pytest.mark.parametrize("n_edges", [1, 2, 3, 4, 32])
-def test_few_edges_of_a_server_refuse_nothing(n_edges: int) -> None:
+def test_few_edges_of_a_server_refuse_nothing(n_edges):
     """A warning alone follows from the edges.
 
     With three or fewer it failed unless values were beyond them on both sides: so a
@@ -464,13 +454,11 @@ def test_few_edges_of_a_server_refuse_nothing(n_edges: int) -> None:
         ([1, 2], ["1", 2.0, "01"], [0, 1, -1]),
     ],
 )
-def test_labels_are_matched_whatever_their_capitals_and_blanks(
-    classes: Any, labels: Any, codes: list[int]
-) -> None:
+def test_labels_are_matched_whatever_their_capitals_and_blanks(classes, labels, codes):
     assert codes_in(codebook(classes), np.array(labels, object)).tolist() == codes
 
 
-def test_a_fraction_among_integers_changes_none_of_them() -> None:
+def test_a_fraction_among_integers_changes_none_of_them():
     """NumPy makes floats of all of them.
 
     Large integers are read as floats in either case.

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from logging import WARNING
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ from tests.raising import raises
 
 
 @pytest.mark.parametrize("n_large", [1, 4, 5])
-def test_parties_of_more_samples_than_allowed_are_in_no_sum(n_large: int) -> None:
+def test_parties_of_more_samples_than_allowed_are_in_no_sum(n_large):
     parts = shares(n=5)
     for part in parts[:n_large]:
         for name in ("X", "y"):
@@ -56,7 +54,7 @@ def test_parties_of_more_samples_than_allowed_are_in_no_sum(n_large: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["bins", "evaluation"])
-def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> None:
+def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name):
     if name == "evaluation":
         changes = {"flynn-bound": None, "flynn-mode": "plain"}
     else:
@@ -71,7 +69,7 @@ def test_what_is_for_secure_sums_alone_is_refused_without_a_bound(name: str) -> 
 
 @given(st.sampled_from([64, 2**28]), st.integers(0, 10**6))
 @settings(max_examples=10)
-def test_columns_of_any_size_are_summed_as_in_clear(bound: int, seed: int) -> None:
+def test_columns_of_any_size_are_summed_as_in_clear(bound, seed):
     random = np.random.default_rng(seed)
     if seed % 2:
         scales = 2.0 ** random.integers(-1000, 500, 4)
@@ -92,7 +90,7 @@ def test_columns_of_any_size_are_summed_as_in_clear(bound: int, seed: int) -> No
 
 
 @pytest.mark.parametrize("phase", ["bins 1", "bins 3", "columns"])
-def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase: str) -> None:
+def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase):
     parts = shares(n=6)
     run = secretly(options_for(AUTO), parts, lost(phase, "1"))
     assert len(run.counted) == 6
@@ -105,7 +103,7 @@ def test_a_party_lost_before_the_counts_costs_its_columns_alone(phase: str) -> N
 
 
 @pytest.mark.parametrize("phase", ["bins 2", "columns"])
-def test_columns_with_nonsense_in_them_are_left_as_they_are(phase: str) -> None:
+def test_columns_with_nonsense_in_them_are_left_as_they_are(phase):
     run = secretly(options_for(AUTO), shares(), odd(phase, slice(None), -BOUND))
     assert len(run.counted) == 4
     assert all(
@@ -116,7 +114,7 @@ def test_columns_with_nonsense_in_them_are_left_as_they_are(phase: str) -> None:
     assert run.model.score(X, LABELS) > 0.6
 
 
-def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
+def test_a_sum_that_differs_by_one_party_from_another_is_told():
     warned: list[str] = []
 
     def watch(run: Run, taken: ExchangeResult) -> None:
@@ -144,9 +142,7 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"gram": 16}], ids=str)
-def test_a_federation_of_several_members_is_kept_and_distributed(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_federation_of_several_members_is_kept_and_distributed(changes, tmp_path):
     options = options_for(GRID, **changes)
     parts = shares()
     made = secretly(options, parts)

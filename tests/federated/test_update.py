@@ -5,7 +5,6 @@ The sum is that of parties that never had others.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,7 +76,7 @@ def saved() -> Federation:
     )
 
 
-def test_changed_samples_take_the_place_of_those_before(saved: Federation) -> None:
+def test_changed_samples_take_the_place_of_those_before(saved):
     # Some are gone, some are new.
     new = np.r_[ROWS["party-1"][5:], 0, 3, 3]
     parties = [
@@ -110,9 +109,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "before"), OTHERS)
-def test_who_was_counted_otherwise_changes_nothing(
-    saved: Federation, name: str, before: Any
-) -> None:
+def test_who_was_counted_otherwise_changes_nothing(saved, name, before):
     run = go("update", [party(name, ROWS["party-2"], before)], saved)
     assert list(run.counted.missing) == [name]
     assert not run.counted.counted
@@ -133,15 +130,13 @@ SOME = ROWS["party-1"][4:]
         pytest.param(np.r_[SOME, 147], 1, id="1 in the place of another"),
     ],
 )
-def test_few_changes_warn(
-    saved: Federation, new: Any, covered: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_few_changes_warn(saved, new, covered, caplog):
     run = go("update", [party("party-1", new, ROWS["party-1"], min_examples=3)], saved)
     assert len(run.counted.counted) == 1
     assert ("shows them to the server" in caplog.text) == (covered < 3)
 
 
-def test_a_party_may_lose_all_its_samples_and_get_some_again(saved: Federation) -> None:
+def test_a_party_may_lose_all_its_samples_and_get_some_again(saved):
     rows = ROWS["party-1"]
     empty = np.zeros(0, np.int64)
     gone = go("update", [party("party-1", empty, rows)], saved).federation("2")
@@ -160,9 +155,7 @@ def purposes_with(n_parties: int) -> list[str]:
 
 
 @pytest.mark.parametrize("n_steps", [12, pytest.param(1000, marks=pytest.mark.slow)])
-def test_any_sequence_of_purposes_has_the_pooled_counts(
-    n_steps: int, tmp_path: Path
-) -> None:
+def test_any_sequence_of_purposes_has_the_pooled_counts(n_steps, tmp_path):
     rng = np.random.default_rng(n_steps)
     rows: Rows = {"party-0": np.arange(20)}
     saved = go("train", [party("party-0", rows["party-0"])]).federation("0")

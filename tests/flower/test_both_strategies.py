@@ -25,14 +25,14 @@ from tests.federated.runs import (
     sha256,
     shares,
 )
-from tests.flower.networks import BOTH, POOLED, Api, Legacy, Messages, X, Y, federation
+from tests.flower.networks import BOTH, POOLED, Legacy, Messages, X, Y, federation
 from tests.raising import raises
 
 # ---- settings
 
 
 @BOTH
-def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api: Api) -> None:
+def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api):
     strategy = api(federation(2)).make(
         min_available=np.int64(2), min_parties=np.uint8(1)
     )
@@ -53,9 +53,7 @@ def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api: Api) -> None
 @pytest.mark.parametrize(
     ("n_parties", "rounds"), [(1, None), (3, 1), (3, 3), (40, None)]
 )
-def test_a_run_gives_the_pooled_model_however_many_rounds(
-    api: Api, n_parties: int, rounds: int | None
-) -> None:
+def test_a_run_gives_the_pooled_model_however_many_rounds(api, n_parties, rounds):
     received: list[FlyNNClassifier] = []
     network = api(federation(n_parties, on_model=received.append))
     strategy = network.make(min_parties=n_parties)
@@ -73,7 +71,7 @@ def test_a_run_gives_the_pooled_model_however_many_rounds(
 
 
 @BOTH
-def test_the_results_of_a_run_are_attributes(api: Api) -> None:
+def test_the_results_of_a_run_are_attributes(api):
     network = api(clients(shares()))
     strategy = network.make(**options_for(AUTO), decay="auto")
     network.run(strategy)
@@ -92,8 +90,8 @@ def test_the_results_of_a_run_are_attributes(api: Api) -> None:
 
 @BOTH
 def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing_and_why(
-    api: Api,
-) -> None:
+    api,
+):
     odd = [
         FlyNNClient(X, ["oak"] * len(X), name="Ulm"),
         FlyNNClient(X[:, :3], Y, name="Genf"),
@@ -123,7 +121,7 @@ def test_of_too_few_parties_there_is_no_model_and_the_error_says_who_is_missing_
 @pytest.mark.parametrize(
     "spec", [SPEC, HashPlan(4, 3, scaling="auto")], ids=["spec", "plan"]
 )
-def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
+def test_without_parties_there_is_no_model(api, spec):
     network = api([])
     strategy = network.make(spec=spec)
     assert network.run(strategy) == ({}, {})
@@ -138,8 +136,8 @@ def test_without_parties_there_is_no_model(api: Api, spec: Any) -> None:
 @BOTH
 @pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
 def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_spec(
-    api: Api, spec: Any
-) -> None:
+    api, spec
+):
     network = api(clients(shares("dirichlet")))
     seen = []
     strategy = network.make(**options_for(spec), decay="auto")
@@ -165,9 +163,7 @@ def test_the_server_s_own_evaluation_gets_the_selected_counts_once_there_is_a_sp
 
 
 @BOTH
-def test_after_waiting_it_starts_with_those_that_are_there(
-    api: Api, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_after_waiting_it_starts_with_those_that_are_there(api, caplog):
     network = api(federation(2))
     strategy = network.make(min_available=3, wait_timeout=0.01)
     with caplog.at_level(logging.WARNING, logger="flwr"):
@@ -178,8 +174,8 @@ def test_after_waiting_it_starts_with_those_that_are_there(
 
 @BOTH
 def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for(
-    api: Api,
-) -> None:
+    api,
+):
     network = api(federation(3))
     network.leave(2)
     network.fail(1, "not yet")
@@ -201,9 +197,7 @@ def test_stragglers_are_counted_in_a_later_round_and_the_lost_are_not_waited_for
 
 @BOTH
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_model_may_go_to_parties_that_send_no_figures(
-    api: Api, fails: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_may_go_to_parties_that_send_no_figures(api, fails, caplog):
     received: list[FlyNNClassifier] = []
 
     def keep(model: FlyNNClassifier) -> None:
@@ -251,9 +245,7 @@ HOSTILE = {
 
 @BOTH
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_reply_costs_its_sender_alone(
-    api: Api, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_hostile_reply_costs_its_sender_alone(api, name, caplog):
     res, reason = HOSTILE[name]
     res.metrics["flynn-party"] = "Mallory\n2026 INFO all is well"
     network = api(federation(2))
@@ -276,7 +268,7 @@ def test_a_hostile_reply_costs_its_sender_alone(
 # ---- a user's own functions
 
 
-def test_metrics_are_aggregated_as_in_fedavg() -> None:
+def test_metrics_are_aggregated_as_in_fedavg():
     def weighted(replies: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
         return {"n": sum(n for n, _ in replies), "parties": len(replies)}
 
@@ -305,7 +297,7 @@ def test_metrics_are_aggregated_as_in_fedavg() -> None:
     assert evaluation["n"] == 30
 
 
-def test_a_failure_outside_the_transport_can_be_noted() -> None:
+def test_a_failure_outside_the_transport_can_be_noted():
     strategy = Legacy(federation(2)).make()
     assert strategy.run.ask(TRAIN, ["6", "7"])
     strategy.note_failure("7", "dropped out")

@@ -55,7 +55,7 @@ EVALUATE = config_of(MODEL)
 ARRAYS = MODEL.arrays()
 
 
-def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() -> None:
+def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run():
     asked: list[tuple[str, ...]] = []
     X, y = points(9)
 
@@ -76,7 +76,7 @@ def test_samples_are_loaded_when_they_are_asked_for_by_the_names_of_the_run() ->
     assert asked == [forward, backward]
 
 
-def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
+def test_a_party_tries_the_model_on_its_held_out_samples():
     X, y = points(30, seed=2)
     received: list[FlyNNClassifier] = []
     client = FlyNNClient(
@@ -90,7 +90,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples() -> None:
 
 
 @pytest.mark.slow
-def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
+def test_trying_a_model_of_many_classes_stays_within_the_memory_limit():
     run = RunSpec(
         HashSpec(n_features=4, hash_dim=24, row_nnz=2, hash_nnz=3, seed=7), range(1000)
     )
@@ -128,7 +128,7 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit() -> None:
         ({"response_seconds": -1.0}, "response_seconds"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict[str, Any], field: str) -> None:
+def test_bad_settings_are_refused(settings, field):
     with raises(ConfigError, field=field):
         X, y = points(3)
         FlyNNClient(**{"X": X, "y": y, **settings})
@@ -141,9 +141,7 @@ ESCAPES = "\x1b[2J\r\nERROR all is lost\u202e"
 
 
 @pytest.mark.parametrize("is_private", [False, True])
-def test_no_text_of_a_server_is_logged_as_is(
-    is_private: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_text_of_a_server_is_logged_as_is(is_private, tmp_path, caplog):
     """In 0.8 seven of thirteen fields of a request did, ESC, CR and LF included."""
     budget = None
     if is_private:
@@ -207,8 +205,8 @@ def write(path: Path, n_columns: int, n_rows: int) -> None:
 @pytest.mark.parametrize("is_private", [False, True])
 @pytest.mark.parametrize("ending", ["csv", "npz"])
 def test_a_wide_schema_is_refused_before_a_row_is_read(
-    ending: str, is_private: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ending, is_private, tmp_path, monkeypatch
+):
     """In 0.8 it took 2.2 GB at a limit of 51 MiB, and grew with the number of rows."""
     schema = wide(64, 1023, is_named=ending == "csv")
     path = tmp_path / f"a.{ending}"
@@ -231,8 +229,8 @@ def test_a_wide_schema_is_refused_before_a_row_is_read(
 @pytest.mark.slow
 @pytest.mark.parametrize("is_private", [False, True])
 def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(
-    is_private: bool, tmp_path: Path
-) -> None:
+    is_private, tmp_path
+):
     schema = wide(8, 1000)
     path = tmp_path / "a.csv"
     limit = 2**27
@@ -250,7 +248,7 @@ def test_a_table_that_becomes_many_numbers_stays_within_the_memory_limit(
     assert memory.peak < limit, memory.peak / 2**20
 
 
-def test_the_keywords_of_a_client_are_the_options_of_a_party_and_documented() -> None:
+def test_the_keywords_of_a_client_are_the_options_of_a_party_and_documented():
     documented = re.findall(r"`(\w+)`", FlyNNClient.__doc__ or "")
     assert {field.name for field in fields(PartyOptions)} <= set(documented)
     with pytest.raises(TypeError, match="minimum"):

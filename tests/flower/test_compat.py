@@ -26,11 +26,11 @@ from tests.raising import raises
     [("1.23.0", 0), ("1.42.9", 0), ("1.43.0.dev1", 1), ("2.0", 1)],
 )
 def test_a_newer_flower_than_was_tested_is_told_once(
-    installed: str,
-    warns: int,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    installed,
+    warns,
+    monkeypatch,
+    caplog,
+):
     monkeypatch.setattr(records, "version", lambda package: installed)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         Legacy([]).make().initialize_parameters(None)
@@ -40,8 +40,8 @@ def test_a_newer_flower_than_was_tested_is_told_once(
 
 
 def test_a_party_logs_the_version_and_the_place_of_the_package_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     clients._log_package.cache_clear()
     for _ in range(2):
         flwr_flynn.FlyNNClient(*points(5)).fit([], counting())
@@ -55,7 +55,7 @@ def test_a_party_logs_the_version_and_the_place_of_the_package_once(
     )
 
 
-def test_a_grid_of_somebody_else_s_is_no_simulation() -> None:
+def test_a_grid_of_somebody_else_s_is_no_simulation():
     assert not records.is_simulated(object())
 
 
@@ -75,8 +75,8 @@ def test_a_grid_of_somebody_else_s_is_no_simulation() -> None:
     ],
 )
 def test_a_party_reads_requests_of_its_own_minor_version_alone(
-    server: str, party: str, fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, party, fits, monkeypatch
+):
     monkeypatch.setattr(request, "__version__", party)
     entries = counting() | {VERSION: server}
     if fits:
@@ -88,9 +88,7 @@ def test_a_party_reads_requests_of_its_own_minor_version_alone(
 
 
 @pytest.mark.parametrize("server", ["99.0.0", "0.8.0"])
-def test_parties_of_another_version_decline_and_the_server_says_so(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parties_of_another_version_decline_and_the_server_says_so(server, monkeypatch):
     monkeypatch.setattr("flwr_flynn.federated.run.__version__", server)
     nodes = {
         number: Node(flwr_flynn.FlyNNClient(*points(5), name=name))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -125,7 +124,7 @@ def recording(
 
 @BOTH
 @pytest.mark.parametrize("floor", [1, 5])
-def test_the_records_of_a_run_are_what_was_seen_to_leave(api: Api, floor: int) -> None:
+def test_the_records_of_a_run_are_what_was_seen_to_leave(api, floor):
     refusing = {"X": np.eye(4), "y": ["unheard of"] * 4}
     parts = [*shares("iid", 4), refusing]
     parties, ledgers = recording(parts, gram=True, min_examples=floor)
@@ -166,7 +165,7 @@ def test_the_records_of_a_run_are_what_was_seen_to_leave(api: Api, floor: int) -
             assert field["bytes"][::2] == [min(sizes), max(sizes)]
 
 
-def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> None:
+def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked():
     ledgers: list[list[Disclosure]] = [[] for _ in range(5)]
     clients = [party(i, secure=True, on_answer=ledgers[i].append) for i in range(4)]
     refusing = UnreadyClient("site 4", "no file", ledgers[4].append).to_client()
@@ -194,9 +193,7 @@ def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked() -> Non
 
 
 @BOTH
-def test_the_record_of_noisy_counts_has_no_number_of_samples(
-    api: Api, tmp_path: Path
-) -> None:
+def test_the_record_of_noisy_counts_has_no_number_of_samples(api, tmp_path):
     pytest.importorskip("opendp")
     X, y = points(20)
     budget = Budget(tmp_path / "s", Policy(1.0))
@@ -215,7 +212,7 @@ def test_the_record_of_noisy_counts_has_no_number_of_samples(
     assert list(record.entries) == [PARTY]
 
 
-def test_what_cannot_be_recorded_does_not_leave() -> None:
+def test_what_cannot_be_recorded_does_not_leave():
     def full(_: Disclosure) -> None:
         raise OSError("No space left on device: /secret/folder")
 
@@ -231,7 +228,7 @@ def test_what_cannot_be_recorded_does_not_leave() -> None:
     }
 
 
-def test_a_malformed_request_is_on_record() -> None:
+def test_a_malformed_request_is_on_record():
     FakeGrid({})
     X, y = points(20)
     (client,), (ledger,) = recording([{"X": X, "y": y}])

@@ -21,7 +21,7 @@ def step(steps: Any, channel: str, **how: Any) -> list[str]:
     return texts(result_lines(steps.run, outcome))
 
 
-def test_the_plan_is_told_before_a_run() -> None:
+def test_the_plan_is_told_before_a_run():
     def told(spec: Any, **options: Any) -> list[str]:
         return texts(plan_lines(exchange(spec, **options).run, 4, 60.0))
 
@@ -38,7 +38,7 @@ def test_the_plan_is_told_before_a_run() -> None:
     )
 
 
-def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
+def test_every_phase_says_what_came_of_it_and_what_is_next():
     steps = exchange(AUTO)
     columns, counts, selection = (step(steps, TRAIN) for _ in range(3))
     evaluation = step(steps, EVALUATE)
@@ -68,7 +68,7 @@ def test_every_phase_says_what_came_of_it_and_what_is_next() -> None:
     assert evaluation[-1].startswith(told)
 
 
-def test_missing_and_repeating_parties_are_told() -> None:
+def test_missing_and_repeating_parties_are_told():
     steps = exchange(GRID, min_parties=4)
     outcome = steps.step(TRAIN, failures={"3": "failed: gone\n"})
     warned, lines = (
@@ -86,12 +86,12 @@ def test_missing_and_repeating_parties_are_told() -> None:
     assert "not compared" in lines[-1]
 
 
-def test_columns_that_are_left_as_they_are_are_told() -> None:
+def test_columns_that_are_left_as_they_are_are_told():
     warning = "columns: COLUMNS NOT SCALED: no party sent the histograms of any sample"
     assert warning in step(exchange(AUTO, floor=1000), TRAIN)
 
 
-def test_the_missing_are_told_in_one_line_that_does_not_grow() -> None:
+def test_the_missing_are_told_in_one_line_that_does_not_grow():
     steps = exchange(AUTO)
     outcome = steps.step(TRAIN)
     missing = {f"node {i}": "no reply" for i in range(1000)}
@@ -102,7 +102,7 @@ def test_the_missing_are_told_in_one_line_that_does_not_grow() -> None:
     assert len(line) < 500
 
 
-def test_counted_parties_of_one_name_are_warned_of() -> None:
+def test_counted_parties_of_one_name_are_warned_of():
     steps = exchange(GRID)
     for cid in "01":
         object.__setattr__(steps.parties[cid].options, "name", "Basel")

@@ -35,7 +35,7 @@ from tests.flower.networks import POOLED, Messages, X, Y, federation, settings
 from tests.raising import raises
 
 
-def test_an_action_of_its_own_and_config_for_the_users_code() -> None:
+def test_an_action_of_its_own_and_config_for_the_users_code():
     network = Messages(federation(2))
     config = ConfigRecord({"mine": 1.5})
     grid = FakeGrid(network.nodes)
@@ -103,7 +103,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_message_costs_its_sender_only(name: str) -> None:
+def test_a_malformed_message_costs_its_sender_only(name):
     content, reason = MALFORMED[name]
     network = Messages(federation(2))
     network.spoil(1, content)
@@ -132,7 +132,7 @@ def error_by_the_superlink(request: Message) -> Message:
 
 
 @pytest.mark.parametrize("gives_ids", [True, False])
-def test_who_failed_is_told_as_far_as_it_is_known(gives_ids: bool) -> None:
+def test_who_failed_is_told_as_far_as_it_is_known(gives_ids):
     nodes = {10 + i: Node(party) for i, party in enumerate(federation(4))}
     nodes[10].fails = "<class 'OSError'>:<'no\nfile'>"
     for lost in (11, 12):
@@ -152,8 +152,8 @@ def test_who_failed_is_told_as_far_as_it_is_known(gives_ids: bool) -> None:
 
 
 def test_keywords_of_later_versions_of_flower_go_to_its_own_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     original = Strategy.start
     given = []
 
@@ -172,8 +172,8 @@ def test_keywords_of_later_versions_of_flower_go_to_its_own_start(
 
 
 def test_replies_count_once_and_those_of_strangers_do_not(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     network = Messages(federation(2))
 
     def between(messages: list[Message]) -> list[Message]:
@@ -223,9 +223,7 @@ NO_REQUESTS = [
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 @pytest.mark.parametrize(("content", "reason"), [(RecordDict(), "phase"), *NO_REQUESTS])
-def test_a_party_refuses_a_request_that_is_none(
-    content: RecordDict, reason: str, kind: str
-) -> None:
+def test_a_party_refuses_a_request_that_is_none(content, reason, kind):
     FakeGrid({})
     asked = Message(content, dst_node_id=7, message_type=kind)
     reply = getattr(message, kind)(asked, FlyNNClient(*points(5), name="Basel")).content
@@ -234,7 +232,7 @@ def test_a_party_refuses_a_request_that_is_none(
     assert reply["metrics"]["num-examples"] == 0
 
 
-def test_any_client_of_flower_s_legacy_api_may_stand_for_the_party() -> None:
+def test_any_client_of_flower_s_legacy_api_may_stand_for_the_party():
     FakeGrid({})
     asked = Message(RecordDict(), dst_node_id=7, message_type="train")
     reply = message.train(asked, UnreadyClient("Basel", "no file"))

@@ -130,9 +130,7 @@ def form(reply: FitRes) -> Any:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.kind)
-def test_the_form_of_a_reply_depends_on_no_record(
-    mechanism: Mechanism, tmp_path: Path
-) -> None:
+def test_the_form_of_a_reply_depends_on_no_record(mechanism, tmp_path):
     X, y = points(40)
     odd = X.astype(object)
     wrong = y.astype(object)
@@ -160,7 +158,7 @@ def test_the_form_of_a_reply_depends_on_no_record(
     assert forms["all"][1][1] == ("<i4", (3, 24))
 
 
-def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
+def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path):
     empty = party(tmp_path, *points(0))
     array = array_of(answer(empty, asking(LaplaceCounts(0.1, **SHAPE))))
     assert (np.abs(array).sum(axis=1) > 0).all()
@@ -172,9 +170,7 @@ def test_noise_is_on_classes_that_a_party_does_not_have(tmp_path: Path) -> None:
     [(1, "int32", -(2**31) + 1), (10**6, "int64", -(2**40))],
     ids=["narrow", "wide"],
 )
-def test_wide_noise_travels_in_wide_integers(
-    records_per_person: int, kind: str, least: int
-) -> None:
+def test_wide_noise_travels_in_wide_integers(records_per_person, kind, least):
     mechanism = LaplaceCounts(0.001, **SHAPE, records_per_person=records_per_person)
     release = mechanism.received(np.full((3, 24), -(2**40)), HASHER.fingerprint)
     array = encode_release(release, mechanism)[1]
@@ -182,7 +178,7 @@ def test_wide_noise_travels_in_wide_integers(
     assert array.min() == least
 
 
-def test_parties_of_a_simulation_draw_different_noise(tmp_path: Path) -> None:
+def test_parties_of_a_simulation_draw_different_noise(tmp_path):
     def array(name: str, folder: str) -> list[list[int]]:
         budget = Budget(tmp_path / folder, Policy(1.0, 0.0, ALL))
         client = FlyNNClient(*points(20), name=name, budget=budget)
@@ -225,7 +221,7 @@ def take(server: Run, *replies: Reply) -> ExchangeResult:
     return server.complete(replies, Failures())
 
 
-def test_releases_are_added_up_with_their_noise() -> None:
+def test_releases_are_added_up_with_their_noise():
     server = a_server(min_parties=3)
     arrays = [release(seed=seed) for seed in range(3)]
     take(server, reply("0", arrays[0]), reply("1", arrays[1]))
@@ -259,9 +255,7 @@ HOSTILE = {
 @pytest.mark.parametrize(
     ("arrays", "n_examples", "reason"), HOSTILE.values(), ids=HOSTILE
 )
-def test_hostile_replies_are_refused(
-    arrays: list[np.ndarray], n_examples: Any, reason: str
-) -> None:
+def test_hostile_replies_are_refused(arrays, n_examples, reason):
     server = a_server()
     before = server.counts
     state = server.state
@@ -282,8 +276,8 @@ SIZES = [(LAPLACE, size) for size in (MOST, -MOST, MOST + 1, -MOST - 1, -(2**31)
     ("mechanism", "size"), [*SIZES, (WIDE, 2**62), (WIDE, -(2**63))]
 )
 def test_counts_as_large_as_noise_can_make_them_are_counted_and_larger_ones_refused(
-    mechanism: Mechanism, size: int
-) -> None:
+    mechanism, size
+):
     server = a_server(mechanism, max_examples_per_party=100)
     dtype = np.min_scalar_type(-abs(size))  # int32, or int64 of wide ones
     arrays = [FINGERPRINT, np.full((3, 24), size, max(dtype, np.dtype(np.int32)))]
@@ -314,9 +308,7 @@ def ran(
 
 
 @BOTH
-def test_a_private_run_s_model_has_its_guarantee(
-    api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_private_run_s_model_has_its_guarantee(api, tmp_path, caplog):
     mechanism = LaplaceCounts(2.0, **SHAPE)
     made, network = ran(api, tmp_path, mechanism)
     assert made.num_rounds == 1
@@ -336,8 +328,8 @@ def test_a_private_run_s_model_has_its_guarantee(
     "mechanism", [GaussianCounts(100.0, 1e-5, **SHAPE), SimulatedRelease(LAPLACE, 4)]
 )
 def test_a_private_run_can_be_evaluated_where_parties_allow_it(
-    api: Api, mechanism: Mechanism, tmp_path: Path
-) -> None:
+    api, mechanism, tmp_path
+):
     received: list[FlyNNClassifier] = []
     made, _ = ran(
         api,
@@ -360,7 +352,7 @@ def test_a_private_run_can_be_evaluated_where_parties_allow_it(
 
 
 @pytest.mark.parametrize("n_releases", [None, 0, True, 2.0, 2**31])
-def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
+def test_a_model_of_no_number_of_releases_is_refused(n_releases):
     total = SimulatedRelease(LAPLACE, 1).release(counts_of(*points(20)))
     asked = evaluation_of(
         asking(), (total,), (ScoringRule("balanced", 0.5, 1.0),), n_releases=1
@@ -376,7 +368,7 @@ def test_a_model_of_no_number_of_releases_is_refused(n_releases: Any) -> None:
     ("low", "high", "kind"),
     [(-128, 5, "int8"), (-1, 127, "int8"), (-1, 128, "int16"), (0, 200, "int16")],
 )
-def test_sums_of_noisy_counts_travel_signed(low: int, high: int, kind: str) -> None:
+def test_sums_of_noisy_counts_travel_signed(low, high, kind):
     array = np.full((3, 24), low)
     array[0, 0] = high
     message = codec.encode(LAPLACE.received(array, HASHER.fingerprint, 2))
@@ -384,14 +376,14 @@ def test_sums_of_noisy_counts_travel_signed(low: int, high: int, kind: str) -> N
     assert (codec.decode_total(message, HASHER, LAPLACE, 2).array == array).all()
 
 
-def test_sums_of_noisy_counts_that_are_too_large_are_refused() -> None:
+def test_sums_of_noisy_counts_that_are_too_large_are_refused():
     with raises(PayloadError, field="counts", got="an entry outside"):
         codec.decode_total([FINGERPRINT, HUGE], HASHER, LAPLACE, 2)
 
 
 def test_evaluating_a_model_with_a_budget_leaves_out_what_does_not_fit(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     X, y = points(20)
     spoiled = X.copy()
     spoiled[::2] = np.nan

@@ -5,11 +5,9 @@ Its test on the server's samples runs in each round.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from sklearn.datasets import load_digits
 
 from flwr_flynn import FlyNNClassifier, FlyNNClient
@@ -20,8 +18,8 @@ X, Y = load_digits(return_X_y=True)
 
 
 def test_the_app_of_the_page_gives_the_accuracy_on_the_server_s_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}
     (block,) = (

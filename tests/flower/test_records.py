@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.common import ndarrays_to_parameters
@@ -26,7 +24,7 @@ ARRAYS = st.lists(
 
 
 @given(ARRAYS)
-def test_records_are_those_that_flower_makes(arrays: list[np.ndarray]) -> None:
+def test_records_are_those_that_flower_makes(arrays):
     tensors = codec.write_tensors(arrays)
     assert tensors == ndarrays_to_parameters(arrays).tensors
     made = records.record(tensors)
@@ -47,9 +45,7 @@ VALUES = (
 
 
 @given(ARRAYS, st.integers(0, 2**62), st.dictionaries(NAMES, VALUES))
-def test_a_reply_is_read_as_it_was_given(
-    arrays: list[np.ndarray], n_examples: int, metrics: dict[str, Any]
-) -> None:
+def test_a_reply_is_read_as_it_was_given(arrays, n_examples, metrics):
     tensors = codec.write_tensors(arrays)
     reply = records.reply_of("7", records.answer_content(tensors, n_examples, metrics))
     found = reply.cid, reply.tensors, reply.n_examples, reply.metrics, reply.fault
@@ -59,7 +55,7 @@ def test_a_reply_is_read_as_it_was_given(
     ]
 
 
-def test_a_request_without_counts_has_no_arrays() -> None:
+def test_a_request_without_counts_has_no_arrays():
     content = records.request([], {"flynn-phase": "counts", "lr": 0.5})
     assert list(content) == ["config"]
     assert records.config_of(content) == {"flynn-phase": "counts", "lr": 0.5}
@@ -67,7 +63,7 @@ def test_a_request_without_counts_has_no_arrays() -> None:
     assert records.config_of(RecordDict({"config": ArrayRecord()})) == {}
 
 
-def test_arrays_are_read_in_the_order_of_their_numbers() -> None:
+def test_arrays_are_read_in_the_order_of_their_numbers():
     arrays = [np.full(1, i) for i in range(12)]
     made = records.record(codec.write_tensors(arrays))
     turned = ArrayRecord({key: made[key] for key in sorted(made)})

@@ -29,6 +29,6 @@ TAKES = {
 }
 
 
-def test_values_that_are_none_are_refused_as_it_is_on_record() -> None:
+def test_values_that_are_none_are_refused_as_it_is_on_record():
     secagg.check_setup(SETUP)
     assert_refused_as_on_record(Path(__file__).parent / "refused.txt", TAKES)

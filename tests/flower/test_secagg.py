@@ -165,7 +165,7 @@ def total(*parties: int, n: int = 20) -> ClassCounts:
 
 
 @pytest.mark.parametrize("n_parties", [3, 5])
-def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
+def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties):
     strategy, wire = counted([party(i, n=i * 10) for i in range(n_parties)])
     plain = [counts_of(*points(i * 10, seed=i)) for i in range(n_parties)]
     assert strategy.counts.sha256() == sum(plain[1:], plain[0]).sha256()
@@ -183,7 +183,7 @@ def test_the_secure_sum_is_the_plain_sum_bit_for_bit(n_parties: int) -> None:
         assert not any(content.array_records.values())
 
 
-def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
+def test_a_whole_run_is_that_in_clear_bit_for_bit():
     options: dict[str, Any] = {
         "spec": HashPlan(4, 3, 100, "auto", hash_dim=128),
         "classes": CLASSES,
@@ -207,7 +207,7 @@ def test_a_whole_run_is_that_in_clear_bit_for_bit() -> None:
 ASIDE = "set aside: the secure sum of its round failed"
 
 
-def test_a_selection_that_comes_to_nothing_leaves_the_counts() -> None:
+def test_a_selection_that_comes_to_nothing_leaves_the_counts():
     asked: list[str] = []
 
     def lost(node: int, stage: str) -> bool:
@@ -241,7 +241,7 @@ LOST_AT["several"] = {
 
 
 @pytest.mark.parametrize("lost", LOST_AT.values(), ids=LOST_AT)
-def test_parties_lost_at_any_stage_cost_the_others_no_bit(lost: dict[int, str]) -> None:
+def test_parties_lost_at_any_stage_cost_the_others_no_bit(lost):
     n = 5
     if len(lost) > 1:
         n = 14
@@ -255,7 +255,7 @@ def test_parties_lost_at_any_stage_cost_the_others_no_bit(lost: dict[int, str]) 
 
 
 @pytest.mark.parametrize("stage", STAGES[:3])
-def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage: str) -> None:
+def test_a_sum_of_two_stays_masked_and_all_are_told_of(stage):
     strategy, wire = counted(
         [party(i) for i in range(3)], lambda node, at: node == 2 and at == stage
     )
@@ -281,7 +281,7 @@ def late(n: int) -> Fault:
     return lost
 
 
-def test_a_second_round_makes_a_sum_of_those_who_were_late() -> None:
+def test_a_second_round_makes_a_sum_of_those_who_were_late():
     parties = [party(i) for i in range(10)]
     strategy, _ = counted(parties, late(3), rounds=2, min_parties=10)
     assert strategy.model.counts_ == total(*range(10))
@@ -289,7 +289,7 @@ def test_a_second_round_makes_a_sum_of_those_who_were_late() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_fewer_than_three_who_were_late_are_not_asked_again(n: int) -> None:
+def test_fewer_than_three_who_were_late_are_not_asked_again(n):
     parties = [party(i) for i in range(7)]
     strategy, _ = counted(parties, late(n), rounds=2, min_parties=7)
     assert strategy.counts == total(*range(n, 7))
@@ -374,9 +374,7 @@ def changing(entries: dict[str, Any]) -> Callable[[Any], object]:
 @pytest.mark.parametrize(
     ("stage", "entries", "reason"), MALFORMED.values(), ids=MALFORMED
 )
-def test_a_malformed_reply_costs_its_sender_alone(
-    stage: str, entries: dict[str, Any], reason: str
-) -> None:
+def test_a_malformed_reply_costs_its_sender_alone(stage, entries, reason):
     strategy = spoiled(stage, changing(entries))
     assert strategy.model.counts_ == total(0, 2, 3)
     assert strategy.missing["node 2"].startswith("refused: " + reason)
@@ -387,7 +385,7 @@ def test_a_malformed_reply_costs_its_sender_alone(
     [EMPTY, {Key.NODE_ID_LIST: [1, 2]}, {Key.SHARE_LIST: [bytes(51)] * 4}],
     ids=["nothing", "few nodes", "short shares"],
 )
-def test_a_malformed_share_costs_nobody_anything(entries: dict[str, Any]) -> None:
+def test_a_malformed_share_costs_nobody_anything(entries):
     """The counts of its sender are in already."""
     strategy = spoiled(Stage.UNMASK, changing(entries))
     assert strategy.model.counts_ == total(0, 1, 2, 3)
@@ -395,7 +393,7 @@ def test_a_malformed_share_costs_nobody_anything(entries: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("share", [bytes(20), bytes(52), b"\xff" * 52])
-def test_a_forged_share_of_a_key_opens_no_sum(share: bytes) -> None:
+def test_a_forged_share_of_a_key_opens_no_sum(share):
     strategy = spoiled(
         Stage.UNMASK, lambda record: record.update({Key.SHARE_LIST: [share] * 4})
     )
@@ -403,7 +401,7 @@ def test_a_forged_share_of_a_key_opens_no_sum(share: bytes) -> None:
     assert strategy.missing == {f"node {node}": ASIDE for node in range(1, 5)}
 
 
-def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again() -> None:
+def test_keys_that_somebody_has_already_cost_whoever_comes_with_them_again():
     seen: list[Any] = []
 
     def copy(node: int, stage: str, record: Any) -> None:
@@ -427,7 +425,7 @@ def in_the_sum(strategy: FlyNNStrategy) -> list[int]:
     return [int(party.node) - 1 for party in strategy.parties]
 
 
-def test_replies_that_come_twice_or_from_others_are_left_out() -> None:
+def test_replies_that_come_twice_or_from_others_are_left_out():
     class Echo(Wire):
         def send_and_receive(
             self, messages: Iterable[Message], *, timeout: float | None = None
@@ -469,9 +467,7 @@ def changed(value: Any, how: str, place: int, other: Any) -> Any:
     place=st.integers(0, 2**12),
     other=VALUES,
 )
-def test_whatever_a_party_replies_the_sum_is_exact(
-    stage: str, number: int, how: str, place: int, other: Any
-) -> None:
+def test_whatever_a_party_replies_the_sum_is_exact(stage, number, how, place, other):
     def spoil(record: Any) -> None:
         name = sorted(record)[number % len(record)]
         change = how
@@ -506,17 +502,13 @@ def test_whatever_a_party_replies_the_sum_is_exact(
         ),
     ],
 )
-def test_a_party_that_cannot_count_is_left_out_and_named(
-    odd: Client, reason: str
-) -> None:
+def test_a_party_that_cannot_count_is_left_out_and_named(odd, reason):
     strategy, _ = counted([party(0), party(1), odd, party(2), party(3)])
     assert strategy.counts == total(0, 1, 2, 3)
     assert reason in strategy.missing["node 3"]
 
 
-def test_a_party_that_declines_replies_without_an_exception_which_flower_would_log() -> (
-    None
-):
+def test_a_party_that_declines_replies_without_an_exception_which_flower_would_log():
     strategy, wire = counted([party(i, n=257) for i in range(3)])
     assert wire.errors == [ErrorCode.CLIENT_APP_RAISED_EXCEPTION] * 3
     with pytest.raises(AggregationError, match="max-examples") as caught:
@@ -528,8 +520,8 @@ def test_a_party_that_declines_replies_without_an_exception_which_flower_would_l
 
 @pytest.mark.parametrize("clip", [64, 512])
 def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_leave(
-    clip: int, tmp_path: Path
-) -> None:
+    clip, tmp_path
+):
     # 70 equal points: clipped at 64 they would be the counts of 64.
     equal = FlyNNClient(
         np.tile([[0.0, 1.0, 2.0, 3.0]], (70, 1)), ["ash"] * 70
@@ -546,7 +538,7 @@ def test_counts_that_would_be_clipped_at_another_bound_than_announced_do_not_lea
 
 
 @pytest.mark.parametrize("again", [Key.DEAD_NODE_ID_LIST, Key.ACTIVE_NODE_ID_LIST])
-def test_nobody_gives_a_server_both_keys_of_a_party(again: str) -> None:
+def test_nobody_gives_a_server_both_keys_of_a_party(again):
     class Both(Wire):
         """A server that asks for both keys of node 1, or again and again for one."""
 
@@ -595,7 +587,7 @@ def noisily(
     )
 
 
-def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
+def test_each_party_adds_its_share_of_one_noise(tmp_path):
     mechanism = shared_noise(3)
     strategy, _ = noisily(tmp_path, 4, 3)
     noise = strategy.counts.array - total(0, 1, 2, 3).array
@@ -613,7 +605,7 @@ def test_each_party_adds_its_share_of_one_noise(tmp_path: Path) -> None:
     )
 
 
-def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
+def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path):
     for spent in (1.0, 2.0, 2.0):
         third, _ = noisily(tmp_path, 3, policy={"max_epsilon": 2.1, "max_delta": 3e-5})
         assert Budget(tmp_path / "0", Policy(2.1)).spent()[0] == pytest.approx(
@@ -625,8 +617,8 @@ def test_a_share_of_noise_is_drawn_anew_for_every_sum(tmp_path: Path) -> None:
 
 
 def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     # Of 4 parties 3 are enough to unmask the sum; the noise of those must do.
     strategy, _ = noisily(tmp_path, 4, 4)
     assert strategy.parties == []
@@ -639,8 +631,8 @@ def test_nobody_shares_noise_among_more_than_are_certain_to_be_in_the_sum(
 
 @pytest.mark.parametrize(("n_lost", "n_counted"), [(1, 4), (2, 0)])
 def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(
-    n_lost: int, n_counted: int, tmp_path: Path
-) -> None:
+    n_lost, n_counted, tmp_path
+):
     needed = SharedNoise(5, 4).n_needed
     strategy, wire = noisily(
         tmp_path,
@@ -657,8 +649,8 @@ def test_a_sum_opens_without_as_many_as_may_drop_out_and_with_no_fewer(
 
 
 def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     strategy, _ = noisily(tmp_path, 3, secure_bound=2)
     assert np.abs(strategy.counts.array).max() <= 6
 
@@ -668,15 +660,15 @@ def test_noisy_counts_beyond_the_bound_are_clipped_and_never_refused(
 
 @pytest.mark.parametrize("bound", [512, None])
 def test_a_strategy_of_another_bound_is_refused_before_anybody_is_asked(
-    bound: int | None,
-) -> None:
+    bound,
+):
     parties = [party(i) for i in range(3)]
     expected = "the workflow's 256"
     with raises(ConfigError, field="secure_bound", expected=expected, got=str(bound)):
         counted(parties, secure_bound=bound, workflow_bound=256)
 
 
-def test_other_messages_pass_the_mod() -> None:
+def test_other_messages_pass_the_mod():
     """A request for counts in clear gets them through an app with the mod."""
     wire = Wire([party(1)])
     asked = compat.fitins_to_recorddict(

@@ -40,8 +40,8 @@ class Flaky(Grid):
 
 
 def test_a_failure_while_counting_costs_a_round_and_nothing_else(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     whole = ran(Grid(4), **PLAN)
     grid = Flaky(4)
     flaky = ran(grid, **PLAN)
@@ -66,7 +66,7 @@ class Listing(message.FlyNNStrategy):
         return super().aggregate_train(server_round, list(replies))
 
 
-def test_replies_of_all_turns_may_be_listed() -> None:
+def test_replies_of_all_turns_may_be_listed():
     whole = ran(Grid(4), **PLAN)
     listing = Listing(**GIVEN, nodes_at_a_time=2)
     listing.start(Grid(4))
@@ -81,15 +81,13 @@ def test_replies_of_all_turns_may_be_listed() -> None:
         ({"spec": None}, "spec"),
     ],
 )
-def test_options_of_other_names_and_types_are_refused(
-    change: dict[str, Any], field: str
-) -> None:
+def test_options_of_other_names_and_types_are_refused(change, field):
     with raises(ConfigError, field=field) as caught:
         message.FlyNNStrategy(**{**GIVEN, **change})
     assert field == "spec" or next(iter(change)) in str(caught.value.got)
 
 
-def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused() -> None:
+def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused():
     with raises(
         ConfigError, field=OPTIONS, got="missing a required argument: 'classes'"
     ):
@@ -98,7 +96,7 @@ def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused() -> No
         message.FlyNNStrategy(**GIVEN).start(Grid(4), num_rounds="three")
 
 
-def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was() -> None:
+def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was():
     strategy = message.FlyNNStrategy(**GIVEN, train_metrics_aggr_fn=lambda *_: None)
     with pytest.raises(TypeError):
         strategy.start(Grid(4))

@@ -57,14 +57,14 @@ def tried(strategy: FlyNNStrategy, *results: Any) -> Any:
 
 
 def test_the_initial_parameters_are_the_model_of_no_samples(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     parameters = make().initialize_parameters(manager())
     assert decoded(parameters) == counts_of(*points(0))
     assert HASHER.fingerprint[:16] in caplog.text
 
 
-def test_every_party_that_is_there_is_asked() -> None:
+def test_every_party_that_is_there_is_asked():
     theirs = {"lr": 0.1}
     strategy = make(on_fit_config_fn=lambda server_round: theirs)
     asked = strategy.configure_fit(1, NO_PARAMETERS, manager(*map(Proxy, "abc")))
@@ -81,7 +81,7 @@ def test_every_party_that_is_there_is_asked() -> None:
     }
 
 
-def test_missing_is_asked_minus_counted_with_reasons() -> None:
+def test_missing_is_asked_minus_counted_with_reasons():
     strategy = make()
     strategy.configure_fit(1, NO_PARAMETERS, manager(*map(Proxy, "abc")))
     failed = FitRes(
@@ -113,7 +113,7 @@ def eval_res(
     return EvaluateRes(Status(Code.OK, "Success"), float("nan"), n, metrics)
 
 
-def test_the_model_is_distributed_once_there_is_somebody_to_receive_it() -> None:
+def test_the_model_is_distributed_once_there_is_somebody_to_receive_it():
     strategy = counted(
         on_evaluate_config_fn=lambda server_round: {"round": server_round}
     )
@@ -132,9 +132,7 @@ def test_the_model_is_distributed_once_there_is_somebody_to_receive_it() -> None
     assert strategy.configure_evaluate(3, NO_PARAMETERS, clients) == []
 
 
-def test_figures_of_the_evaluation_are_flower_s_metrics_with_those_of_class_prior_beside_them() -> (
-    None
-):
+def test_figures_of_the_evaluation_are_flower_s_metrics_with_those_of_class_prior_beside_them():
     strategy = counted()
     own = [[3, 0, 0], [0, 3, 0], [0, 0, 4]]
     replies = eval_res(GOOD, own=own), eval_res(BAD), eval_res(None, 0)
@@ -156,7 +154,7 @@ def test_figures_of_the_evaluation_are_flower_s_metrics_with_those_of_class_prio
 @pytest.mark.parametrize(
     "joined", [3, None, b"1234567", b"\xff" * 9, b"\x05" + bytes(7) + b"junk!"]
 )
-def test_a_statistic_that_is_none_costs_its_sender_alone(joined: Any) -> None:
+def test_a_statistic_that_is_none_costs_its_sender_alone(joined):
     strategy = counted(min_parties=1)
     tried(
         strategy,

@@ -62,7 +62,7 @@ AUTO = {"spec": HashPlan(64, 10, len(Y), "auto", hash_dim=64), "decay": "auto"}
 
 
 @pytest.mark.parametrize("options", [{}, AUTO], ids=["one", "auto"])
-def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
+def test_turns_end_in_the_same_model(options):
     at_once = Grid(6)
     whole = ran(at_once, **options)
     assert {len(turn) for turn in at_once.turns if turn} == {6}
@@ -75,9 +75,7 @@ def test_turns_end_in_the_same_model(options: dict[str, Any]) -> None:
         assert max(map(len, in_turns.turns)) == size
 
 
-def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing() -> (
-    None
-):
+def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing():
     grid = Grid(10)
     grid.nodes[1].fails = "broken"
     grid.nodes[4].spoil = lambda _: None
@@ -89,7 +87,7 @@ def test_who_gives_no_answer_or_an_error_is_missing_and_costs_the_others_nothing
     assert strategy.counts.n_per_class.tolist() == np.bincount(Y[counted]).tolist()
 
 
-def test_a_loop_of_ones_own_asks_all_at_once() -> None:
+def test_a_loop_of_ones_own_asks_all_at_once():
     grid = Grid(5)
     strategy = made(grid, nodes_at_a_time=2)
     messages = list(strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid))
@@ -98,7 +96,7 @@ def test_a_loop_of_ones_own_asks_all_at_once() -> None:
     assert grid.turns == [[0, 1, 2, 3, 4]]
 
 
-def test_a_function_of_the_user_gets_all_replies() -> None:
+def test_a_function_of_the_user_gets_all_replies():
     seen: list[int] = []
 
     def metrics(contents: Any, weighted_by: str) -> Any:

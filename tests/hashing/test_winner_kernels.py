@@ -48,7 +48,7 @@ def test_slack_covers_what_the_approximation_does_to_sums(signed, X, row_nnz, le
 
 
 @given(st.integers(0, 100), st.integers(1, 40))
-def test_batches_have_every_sample_once_and_in_order(n: int, size: int) -> None:
+def test_batches_have_every_sample_once_and_in_order(n, size):
     slices = [list(range(n))[part] for part in batches(n, size)]
     assert [i for part in slices for i in part] == list(range(n))
     assert all(0 < len(part) <= size for part in slices)

@@ -51,8 +51,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federated]:
 
 @pytest.mark.slow
 def test_the_page_s_parties_make_one_model_join_leave_and_are_private(
-    federation: Federated, tmp_path: Path
-) -> None:
+    federation, tmp_path
+):
     flower, (first, train, join, update, leave, private) = federation
     files = [flower.cwd / name for name in ("site 1.npz", "site2.npz", "site3.npz")]
 

@@ -6,21 +6,17 @@ In one process: tests/flower/test_disclosure.py.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from flwr_flynn.app.disclosure_file import lines
 
-from .conftest import DIGITS, PUBLIC, Deployment
+from .conftest import DIGITS, PUBLIC
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_supernodes_record_what_the_server_got(
-    deployment: Callable[..., Deployment], tmp_path: Path
-) -> None:
+def test_supernodes_record_what_the_server_got(deployment, tmp_path):
     """Of three parties one refuses, and one is killed behind the counts.
 
     The one that is killed misses the next run.

@@ -105,7 +105,7 @@ def federation(deployment: Callable[..., Deployment]) -> Deployment:
     return deployment(parties)
 
 
-def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> None:
+def test_two_runs_at_once_do_not_mix(federation, tmp_path):
     other = begin(
         federation, tmp_path / "other", "other", seed=8, min_parties=3, timeout=RUN
     )
@@ -118,8 +118,8 @@ def test_two_runs_at_once_do_not_mix(federation: Deployment, tmp_path: Path) -> 
 
 
 def test_a_restart_leaves_no_half_a_model_and_who_is_killed_later_counts(
-    federation: Deployment, tmp_path: Path
-) -> None:
+    federation, tmp_path
+):
     federation.send("site2", signal.SIGSTOP)
     process = begin(federation, tmp_path / "cut")
     wait_for("configure_fit: strategy sampled", tmp_path / "run.log")
@@ -146,8 +146,8 @@ def test_a_restart_leaves_no_half_a_model_and_who_is_killed_later_counts(
 
 
 def test_silence_costs_the_timeout_and_a_death_ends_a_run_of_too_few(
-    federation: Deployment, tmp_path: Path
-) -> None:
+    federation, tmp_path
+):
     """A party was killed before, which Flower may not have noticed yet."""
     federation.send("site1", signal.SIGSTOP)
     start = time.monotonic()

@@ -24,7 +24,7 @@ PAGE = "docs/how_to/install.md"
 HUB = ROOT / "examples" / "flynn-digits"
 
 
-def test_the_app_for_the_hub_is_bundled_whole(theirs: Flower) -> None:
+def test_the_app_for_the_hub_is_bundled_whole(theirs):
     output = theirs.call("flwr", "build", "--app", str(HUB))
     (bundle,) = theirs.cwd.glob("*.fab")
     packed = zipfile.ZipFile(bundle)
@@ -38,9 +38,7 @@ def test_the_app_for_the_hub_is_bundled_whole(theirs: Flower) -> None:
     assert packed.read("LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 
-def test_a_run_installs_the_wheel_and_versions_name_no_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_installs_the_wheel_and_versions_name_no_index(tmp_path, monkeypatch):
     monkeypatch.setattr(Flower, "installed", None)  # Flower unpacks the app by itself
     flower = Flower(tmp_path.resolve() / "flower")
     del flower.env["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]

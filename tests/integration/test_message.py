@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,16 +19,14 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from simulations.beside_fedavg.beside_fedavg.task import payments
 from tests.docs.pages import blocks
 
-from .conftest import ROOT, Deployment, Flower, replaced, write_app
+from .conftest import ROOT, replaced, write_app
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PAGE = "docs/how_to/own_app.md"
 
 
-def test_parties_that_die_or_are_late_cost_nobody_else(
-    deployment: Callable[..., Deployment], tmp_path: Path
-) -> None:
+def test_parties_that_die_or_are_late_cost_nobody_else(deployment, tmp_path):
     """Of three SuperNodes one counts, one is killed, and one is late.
 
     The killed one has its ClientApp ended while it counts; the late one answers after
@@ -76,7 +72,7 @@ def test_parties_that_die_or_are_late_cost_nobody_else(
     )
 
 
-def test_flynn_beside_fedavg(theirs: Flower, tmp_path: Path) -> None:
+def test_flynn_beside_fedavg(theirs, tmp_path):
     (command,) = blocks(PAGE, "bash")
     assert "num-supernodes=4 " in command
     given = shlex.quote(

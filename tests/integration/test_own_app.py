@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from sklearn.datasets import load_digits
 
@@ -22,8 +20,8 @@ X, Y = load_digits(return_X_y=True)
     [("README.md", MESSAGE_API, 10), (PAGE, MESSAGE_API, 0), (PAGE, OLDER_API, 0)],
 )
 def test_the_app_of_a_page_has_the_pooled_counts(
-    page: str, marks: tuple[str, str], n_held_out: int, theirs: Flower, tmp_path: Path
-) -> None:
+    page, marks, n_held_out, theirs, tmp_path
+):
     (theirs.cwd / "model.npz").unlink(missing_ok=True)
     theirs.run(write_app(tmp_path, page, marks=marks), nodes=2)
     members = FlyNNClassifier.load(theirs.cwd / "model.npz").model_.members
@@ -34,7 +32,7 @@ def test_the_app_of_a_page_has_the_pooled_counts(
     assert [member.counts for member in members] == pooled
 
 
-def test_the_bundle_holds_the_whole_package() -> None:
+def test_the_bundle_holds_the_whole_package():
     assert Flower.installed is not None
     modules = {path.relative_to(ROOT) for path in (ROOT / "flwr_flynn").rglob("*.py")}
     assert {

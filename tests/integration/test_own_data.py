@@ -6,7 +6,6 @@ There are three messy files, a schema that nobody wrote, and predictions.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,14 @@ import pytest
 from flwr_flynn import FlyNNClassifier
 from tests.docs.pages import all_blocks, blocks
 
-from .conftest import Deployment, command_of
+from .conftest import command_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PAGE = "docs/tutorial/own_data.md"
 
 
-def test_three_hospitals_as_they_are(deployment: Callable[..., Deployment]) -> None:
+def test_three_hospitals_as_they_are(deployment):
     flower = deployment({})
     flower.call(sys.executable, "-c", blocks(PAGE, "python")[0])
     (trial,), processes, (train,), use = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,14 +12,12 @@ from sklearn.datasets import load_iris
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.model.selection import fit_members
 
-from .conftest import ROOT, Flower
+from .conftest import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
-def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(
-    theirs: Flower, tmp_path: Path
-) -> None:
+def test_a_phase_of_one_s_own_runs_without_a_change_to_the_package(theirs, tmp_path):
     app = shutil.copytree(ROOT / "tests" / "own_phase_app", tmp_path / "own_phase_app")
     run = theirs.run(app, nodes=3, output=str(tmp_path / "model.npz"))
     X, y = load_iris(return_X_y=True)

@@ -15,8 +15,6 @@ import pytest
 from tests.docs.pages import ROOT, all_blocks, run_python
 from tests.docs.test_pages import COMMANDS_RUN_BY, WITH_COMMANDS
 
-from .conftest import Flower
-
 # The commands run as readers run them.
 pytestmark = [
     pytest.mark.integration,
@@ -46,9 +44,7 @@ def checkout(folder: Path) -> Path:
 @pytest.mark.parametrize(
     "page", [page for page in WITH_COMMANDS if page not in COMMANDS_RUN_BY]
 )
-def test_the_commands_of_a_page(
-    page: str, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_of_a_page(page, flower, tmp_path, monkeypatch):
     """Bash blocks and Python blocks run in their order.
 
     What Python prints is what the page says.

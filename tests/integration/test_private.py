@@ -6,8 +6,6 @@ There is a simulation, and parties that hold on to their own policies.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from flwr_flynn.app.data.datasets import held_out
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 
-from .conftest import DIGITS, PUBLIC, Deployment, Flower
+from .conftest import DIGITS, PUBLIC
 
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
@@ -28,9 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SMALL = {"hash_dim": 512, "center": "8", "seed": 7}
 
 
-def test_a_private_simulation_keeps_and_prints_its_guarantee(
-    flower: Flower, tmp_path: Path
-) -> None:
+def test_a_private_simulation_keeps_and_prints_its_guarantee(flower, tmp_path):
     run = flower.run(
         nodes=3, epsilon=2.0, delta=1e-5, output_dir=str(tmp_path), **SMALL
     )
@@ -63,8 +59,8 @@ def test_a_private_simulation_keeps_and_prints_its_guarantee(
 
 
 def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(
-    flower: Flower,
-) -> None:
+    flower,
+):
     runs = [
         flower.run(nodes=2, epsilon=2.0, noise="seeded", evaluate="false", **SMALL)
         for _ in range(2)
@@ -76,9 +72,7 @@ def test_a_seeded_simulation_can_be_repeated_and_promises_nothing(
     assert runs[0].row("SHA-256 of the counts") == runs[1].row("SHA-256 of the counts")
 
 
-def test_parties_spend_no_more_than_their_policies_allow(
-    deployment: Callable[..., Deployment], tmp_path: Path
-) -> None:
+def test_parties_spend_no_more_than_their_policies_allow(deployment, tmp_path):
     """Two parties with a policy of epsilon 1 each; one has a sample that does not fit.
 
     A third one misspells `data-path` and has Flower's numbers of the tutorials; it

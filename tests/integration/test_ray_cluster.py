@@ -9,7 +9,6 @@ import csv
 import shlex
 import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +23,8 @@ PAGE = "docs/how_to/experiments.md"
 
 
 def test_experiments_on_two_nodes_give_the_counts_of_one_process(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     flower = Flower(tmp_path.resolve() / "cluster")
     flower.cwd = checkout(tmp_path / "flwr-flynn")
     (port,) = free_ports(1)

@@ -6,19 +6,17 @@ They have the bits of a plain run.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from .conftest import DIGITS, PUBLIC, Deployment, Flower, training_rows
+from .conftest import DIGITS, PUBLIC, training_rows
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SMALL = {"scaling": "none", "hash_dim": 1024, "seed": 7}
 
 
-def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> None:
+def test_simulated_parties_share_one_noise(flower, tmp_path):
     pytest.importorskip("opendp")
     pytest.importorskip("dp_accounting")
     private = {
@@ -37,8 +35,8 @@ def test_simulated_parties_share_one_noise(flower: Flower, tmp_path: Path) -> No
 
 
 def test_parties_that_are_processes_make_a_secure_sum(
-    deployment: Callable[..., Deployment],
-) -> None:
+    deployment,
+):
     parties = {
         f"site{i}": {"data": (DIGITS.X[i::3], DIGITS.y[i::3]), "secure": i == 2}
         for i in range(3)

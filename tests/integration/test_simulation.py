@@ -15,14 +15,14 @@ from flwr_flynn import ClassCounts, FlyNNClassifier
 from flwr_flynn.app.data.datasets import held_out
 from tests.docs.pages import blocks
 
-from .conftest import DIGITS, Flower
+from .conftest import DIGITS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
-    flower: Flower, tmp_path: Path
-) -> None:
+    flower, tmp_path
+):
     """Three rounds: columns, counts of six hashes and selection, evaluation."""
     given = {"hash_dim": 512, "min_examples": 1, "gram": 64, "seed": 7}
     run = flower.run(nodes=3, alpha=0.01, output_dir=str(tmp_path), **given)
@@ -115,8 +115,8 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
 
 
 def test_unusable_data_are_told_first_and_the_page_s_command_reports_the_failure(
-    flower: Flower, tmp_path: Path
-) -> None:
+    flower, tmp_path
+):
     (tmp_path / "own.csv").write_text("a,town,label\n" + 9 * "1,Basel,0\n2,Bern\n")
     run = flower.run(nodes=2, dataset=str(tmp_path / "own.csv"), ends="finished:failed")
     printed = [line for line in run.output.splitlines() if line]

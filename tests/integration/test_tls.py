@@ -39,8 +39,8 @@ def shared_part(model: Path) -> str:
     reason="the page makes certificates by openssl and keys by ssh-keygen",
 )
 def test_three_parties_with_keys_of_their_own_get_a_model_of_their_own(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     pd = pytest.importorskip("pandas")
     flower = Flower(tmp_path.resolve() / "flower", superlink="secure")
     flower.cwd = folder = flower.folder / "flowers"

@@ -64,7 +64,7 @@ def learned(
 # ---- hashes
 
 
-def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None:
+def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side():
     plain = HashSpec(6, 512, 2, 16, seed=1)
     waves = HashSpec(
         6, 512, 2, 16, seed=1, scale=(1.0,) * 6, n_waves=8, wave_frequency=0.5
@@ -91,8 +91,8 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side() -> None
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
 def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(
-    sizes: list[int],
-) -> None:
+    sizes,
+):
     weights = class_weights(np.array(sizes))
     filled = [size for size in sizes if size]
     assert all(1 <= weight <= LARGEST_CLASS_WEIGHT for weight in weights)
@@ -105,7 +105,7 @@ def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(
         assert abs(4 * ratio - min(exact, LARGEST_CLASS_WEIGHT)) <= 0.5 + 1e-9
 
 
-def test_sums_are_those_of_the_samples_one_by_one() -> None:
+def test_sums_are_those_of_the_samples_one_by_one():
     assert GRAM != "sums"
     z = responses(SPECS, X).astype(np.int64)
     assert_array_equal(
@@ -131,9 +131,7 @@ def test_sums_are_those_of_the_samples_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("largest", [1, LARGEST_CLASS_WEIGHT])
-def test_batches_and_weights_make_no_rounding(
-    monkeypatch: pytest.MonkeyPatch, largest: int
-) -> None:
+def test_batches_and_weights_make_no_rounding(monkeypatch, largest):
     done: list[int] = []
     whole = GramMatrix.from_data(
         SPECS, (1, largest, 1), np.tile(X, (20, 1)), np.tile(Y, 20)
@@ -149,8 +147,8 @@ def test_batches_and_weights_make_no_rounding(
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
-    n_classes: int,
-) -> None:
+    n_classes,
+):
     some = n_classes > Y
     weights = CLASSES[:n_classes]
     scoring = GramMatrix.from_data(SPECS, weights, X[some], Y[some]).scoring(
@@ -163,9 +161,7 @@ def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
     assert_allclose(scoring.log_odds(X[some]), expected, atol=2e-3)
 
 
-def test_too_few_samples_give_no_scores_and_a_class_without_samples_is_never_right() -> (
-    None
-):
+def test_too_few_samples_give_no_scores_and_a_class_without_samples_is_never_right():
     assert GramMatrix.zeros(48, 3).scoring(SPECS, CLASSES) is None
     assert learned(X[:0], Y[:0]) is None
     assert learned(X[:1], Y[:1]) is None
@@ -205,7 +201,7 @@ def of_no_samples(seed: int) -> list[np.ndarray]:
     ]
 
 
-def test_sums_of_no_samples_give_no_scores_or_finite_ones() -> None:
+def test_sums_of_no_samples_give_no_scores_or_finite_ones():
     forged = [of_no_samples(seed) for seed in range(20)]
     forged += [
         nearly_of_samples(2.0**-k, seed) for k in range(4, 24) for seed in range(8)
@@ -215,9 +211,7 @@ def test_sums_of_no_samples_give_no_scores_or_finite_ones() -> None:
         assert scoring is None or np.isfinite(scoring.log_odds(X[:3])).all()
 
 
-def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there() -> (
-    None
-):
+def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_there():
     model = FlyNNClassifier(gram=64, effort="quick").fit(X[:200], Y[:200])
     first = model._gram
     there = np.arange(200)
@@ -246,7 +240,7 @@ def wrong_weights(value: int) -> np.ndarray:
     return weights
 
 
-def test_sums_of_other_classes_and_specs_that_are_none_are_refused() -> None:
+def test_sums_of_other_classes_and_specs_that_are_none_are_refused():
     """Other values are in `refused.txt`, and those of files in `test_model_file`."""
     with raises(CountsError, field="tables"):
         _ = GRAM + GramMatrix.zeros(48, 4)
@@ -254,7 +248,7 @@ def test_sums_of_other_classes_and_specs_that_are_none_are_refused() -> None:
         checked_gram_specs((SPECS[0], "b"))
 
 
-def test_a_model_has_no_gram_matrix_of_other_features() -> None:
+def test_a_model_has_no_gram_matrix_of_other_features():
     without = FlyNNClassifier(effort="thorough", hash_dim=32, gram=0).fit(X, Y)
     assert without.model_.gram is None
     model = FlyNNClassifier(hash_dim=32).fit(X, Y).model_
@@ -262,7 +256,7 @@ def test_a_model_has_no_gram_matrix_of_other_features() -> None:
         replace(model, gram=replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]))
 
 
-def test_equal_scorings_have_equal_digests() -> None:
+def test_equal_scorings_have_equal_digests():
     assert SCORING.sha256() == replace(SCORING, weights=SCORING.weights.copy()).sha256()
     of_another_bias = replace(SCORING, bias=SCORING.bias + 1)
     of_other_weights = replace(SCORING, weights=wrong_weights(5))
@@ -277,7 +271,7 @@ def test_equal_scorings_have_equal_digests() -> None:
 @pytest.mark.parametrize(
     "given_", [{"hash_dim": 64}, {"spec": HashSpec(6, 64, 2, 6, seed=1, signed=True)}]
 )
-def test_a_model_averages_both_log_probabilities(given_: dict) -> None:
+def test_a_model_averages_both_log_probabilities(given_):
     plain = FlyNNClassifier(gram=0, **given_).fit(X, Y)
     both = FlyNNClassifier(gram=48, **given_).fit(X, Y)
     assert both.model_.members == plain.model_.members
@@ -302,7 +296,7 @@ def test_a_model_averages_both_log_probabilities(given_: dict) -> None:
     assert both.model_.sha256() != plain.model_.sha256()
 
 
-def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> None:
+def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to():
     spec = HashSpec(6, 64, 2, 6, seed=1, signed=True)
     fitted = FlyNNClassifier(spec, gram=48).fit(X[:200], Y[:200])
     other = FlyNNClassifier(spec).fit(X[200:], Y[200:])
@@ -318,7 +312,7 @@ def test_the_gram_matrix_is_dropped_with_the_counts_that_they_belong_to() -> Non
     assert in_parts.model_.gram is None
 
 
-def test_a_class_without_samples_is_below_the_others() -> None:
+def test_a_class_without_samples_is_below_the_others():
     fitted = FlyNNClassifier(hash_dim=64, gram=48).fit(X, Y)
     scores = fitted.model_.scores(X)
     members = []

@@ -24,7 +24,7 @@ codes = st.lists(
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @given(codes)
-def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+def test_scores_are_those_of_scikit_learn(pairs):
     true, predicted = np.array(pairs).T
     matrix = confusion(true, predicted, 4)
     np.testing.assert_array_equal(
@@ -41,8 +41,8 @@ def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
 
 @given(st.lists(codes, min_size=1, max_size=5))
 def test_the_sum_over_parties_is_the_pooled_matrix(
-    parties: list[list[tuple[int, int]]],
-) -> None:
+    parties,
+):
     matrices = {
         f"p{i}": confusion(*np.array(pairs).T, 4) for i, pairs in enumerate(parties)
     }

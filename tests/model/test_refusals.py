@@ -123,5 +123,5 @@ TAKES = {
 }
 
 
-def test_values_that_are_none_are_refused_as_it_is_on_record() -> None:
+def test_values_that_are_none_are_refused_as_it_is_on_record():
     assert_refused_as_on_record(Path(__file__).parent / "refused.txt", TAKES)

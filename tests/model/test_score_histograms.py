@@ -77,7 +77,7 @@ def _calibration_error(true: Any, p: Any) -> float:
     return float((np.abs(observed - predicted) * n[n > 0]).sum() / len(p))
 
 
-def test_levels_have_the_edges_of_hundredths_and_a_middle_each() -> None:
+def test_levels_have_the_edges_of_hundredths_and_a_middle_each():
     assert N_LEVELS == len(CENTRES) == len(EDGES) + 1 == 248
     assert (np.diff(EDGES) > 0).all()
     assert all(np.isclose(EDGES, k / 200).any() for k in range(1, 200))
@@ -86,9 +86,7 @@ def test_levels_have_the_edges_of_hundredths_and_a_middle_each() -> None:
 
 
 @given(st.integers(0, 40), st.integers(2, 5), st.integers(0, 99))
-def test_histograms_and_sums_are_those_of_a_plain_loop(
-    n: int, n_classes: int, seed: int
-) -> None:
+def test_histograms_and_sums_are_those_of_a_plain_loop(n, n_classes, seed):
     p, true = probabilities(n, n_classes, seed, spread=5.0)
     p[p < 1e-3] = 0.0
     predicted = p.argmax(axis=1)
@@ -114,8 +112,8 @@ def test_histograms_and_sums_are_those_of_a_plain_loop(
 
 @given(st.integers(1, 60), st.integers(2, 4), st.integers(1, 9))
 def test_a_class_below_the_floor_is_not_told_and_a_floor_of_one_tells_all(
-    n: int, n_classes: int, least: int
-) -> None:
+    n, n_classes, least
+):
     p, true = probabilities(n, n_classes)
     histograms, sums = scored(p, true, p.argmax(axis=1))
     shown, shown_sums = above_floor(histograms, sums, least)
@@ -133,8 +131,8 @@ def test_a_class_below_the_floor_is_not_told_and_a_floor_of_one_tells_all(
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 @pytest.mark.parametrize("spread", [0.5, 2.0, 6.0])
 def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(
-    n_classes: int, spread: float
-) -> None:
+    n_classes, spread
+):
     p, true = probabilities(3000, n_classes, spread=spread)
     histograms, sums = scored(p, true, p.argmax(axis=1))
     overall = figures.overall(histograms, sums)
@@ -152,7 +150,7 @@ def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(
     assert all(low <= value <= high for value, low, high in overall.values())
 
 
-def test_figures_of_rounded_probabilities_are_exact() -> None:
+def test_figures_of_rounded_probabilities_are_exact():
     p, true = probabilities(500, 2)
     rounded = CENTRES[np.searchsorted(EDGES, p[:, 1], side="right")]
     histograms, sums = scored(
@@ -193,7 +191,7 @@ def assert_is_rate(rate: list[float] | None, good: int, bad: int) -> None:
         assert rate[0] == pytest.approx(good / (good + bad))
 
 
-def test_figures_without_a_meaning_are_none() -> None:
+def test_figures_without_a_meaning_are_none():
     p, true = probabilities(20, 2)
     histograms, sums = scored(
         p[true == 1], true[true == 1], p[true == 1].argmax(axis=1)
@@ -256,7 +254,7 @@ def slope_of(rest: Any, own: Any) -> float:
     return root(gradient, 0.0, 1e4)
 
 
-def test_a_steep_calibration_has_its_slope() -> None:
+def test_a_steep_calibration_has_its_slope():
     """As samples overlap, there is a slope, however steep it is."""
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -278,7 +276,7 @@ def drawn(rng: np.random.Generator, n: int) -> dict[str, Any]:
     )
 
 
-def test_intervals_cover() -> None:
+def test_intervals_cover():
     """With few draws: no interval is grossly wrong."""
     true = drawn(np.random.default_rng(1), 200_000)
     rng = np.random.default_rng(2)
@@ -301,9 +299,7 @@ def test_intervals_cover() -> None:
     st.integers(1, 6),
     st.integers(0, 99),
 )
-def test_subgroups_below_the_floor_do_not_follow_from_the_others(
-    sizes: list[int], least: int, seed: int
-) -> None:
+def test_subgroups_below_the_floor_do_not_follow_from_the_others(sizes, least, seed):
     p, true = probabilities(sum(sizes), 3, seed)
     parts = []
     first = 0

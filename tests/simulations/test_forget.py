@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ from simulations import forget
 
 @pytest.mark.slow
 def test_the_update_is_cheaper_than_the_new_round_that_it_equals(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     forget.main(["--quick", "--out", str(tmp_path)])
     with (tmp_path / "forget.csv").open(newline="") as stream:
         rows = {row["run"]: row for row in csv.DictReader(stream)}

@@ -10,7 +10,7 @@ from simulations import membership
 from tests.simulations.tables import read
 
 
-def test_an_attack_finds_members_that_show_and_none_that_do_not() -> None:
+def test_an_attack_finds_members_that_show_and_none_that_do_not():
     rng = np.random.default_rng(0)
     open_book = membership.attacked(
         lambda some: some + rng.normal(scale=0.01, size=len(some)), 200, 12
@@ -27,7 +27,7 @@ def test_an_attack_finds_members_that_show_and_none_that_do_not() -> None:
     assert abs(gaussian["advantage"] - 0.383) < 0.03
 
 
-def test_what_a_guarantee_allows() -> None:
+def test_what_a_guarantee_allows():
     assert membership.allowed(0.0) == membership.allowed(0.0, 0.01) == 1.0
     assert 0.46 < membership.allowed(1.0) < 0.4622
     assert membership.allowed(1.0, 0.01) == pytest.approx(np.e * 0.01 + 1e-5)
@@ -35,7 +35,7 @@ def test_what_a_guarantee_allows() -> None:
 
 
 @pytest.mark.slow
-def test_noise_hides_members(tmp_path, monkeypatch) -> None:
+def test_noise_hides_members(tmp_path, monkeypatch):
     names = {"server, counts", "server, counts, epsilon 1", "model, epsilon 1"}
     some = membership.attacks
     monkeypatch.setattr(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ def asked(left: list[int], right: list[int], node: int = 0) -> int:
     return bool(below) + sum(asked(left, right, child) for child in below)
 
 
-def test_a_tree_asks_for_the_root_and_one_child_of_each_split() -> None:
+def test_a_tree_asks_for_the_root_and_one_child_of_each_split():
     tree = DecisionTreeClassifier(random_state=0).fit(X, Y).tree_
     n_histograms = 1 + asked(tree.children_left.tolist(), tree.children_right.tolist())
     exchanges, size = rivals._spent([[tree]], 1000)
@@ -37,7 +36,7 @@ def test_a_tree_asks_for_the_root_and_one_child_of_each_split() -> None:
     assert rivals._spent([[leaf]], 1000) == (1, 1000 + rivals.NODE)
 
 
-def test_boosted_trees_are_counted_like_others() -> None:
+def test_boosted_trees_are_counted_like_others():
     made = HistGradientBoostingClassifier(
         max_iter=3, max_bins=rivals.BINS, random_state=0
     ).fit(X, Y)
@@ -48,9 +47,7 @@ def test_boosted_trees_are_counted_like_others() -> None:
 
 
 @pytest.mark.slow
-def test_the_page_has_every_method(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_has_every_method(tmp_path, capsys):
     given = [
         "rivals",
         "--quick",

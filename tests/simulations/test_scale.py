@@ -14,7 +14,7 @@ from tests.simulations.tables import read
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noisy", [False, True])
-def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -> None:
+def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy):
     few = scale.at_once(4, noisy)
     many = scale.at_once(64, noisy)
     assert many["kept MiB"] < few["kept MiB"] + 0.5
@@ -31,8 +31,8 @@ def test_memory_beside_the_replies_does_not_grow_with_the_parties(noisy: bool) -
     reason="Linux tells a process's share of memory",
 )
 def test_memory_of_processes_is_that_of_those_with_the_home(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     def read(path: Path) -> bytes:
         if path.name == "environ":
             return b"FLWR_HOME=/here\0"
@@ -44,7 +44,7 @@ def test_memory_of_processes_is_that_of_those_with_the_home(
 
 
 @pytest.mark.slow
-def test_a_federation_has_the_counts_of_the_pooled_samples(tmp_path: Path) -> None:
+def test_a_federation_has_the_counts_of_the_pooled_samples(tmp_path):
     assert (
         command.main(["scale", "--quick", "--where", "process", "--out", str(tmp_path)])
         == 0

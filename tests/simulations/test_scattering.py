@@ -33,7 +33,7 @@ def modulus(image: Any, real: Any, imag: Any) -> Any:
     return np.rint(np.hypot(a, b) / 200).astype(np.int64)
 
 
-def test_coefficients_are_those_of_the_definition() -> None:
+def test_coefficients_are_those_of_the_definition():
     pairs = list(zip(*wavelets(), strict=True))
     rows = scattered(IMAGES, (7, 10))
     for image, coefficients in zip(IMAGES.reshape(3, 7, 10), rows, strict=True):
@@ -49,7 +49,7 @@ def test_coefficients_are_those_of_the_definition() -> None:
         assert len(coefficients) == n_coefficients((7, 10)) == 81 * 2 * 3
 
 
-def test_coefficients_are_the_same_everywhere() -> None:
+def test_coefficients_are_the_same_everywhere():
     """This digest is that of every machine.
 
     No tap is near a half, sums are exact, and a root is rounded alike.
@@ -79,6 +79,6 @@ def test_coefficients_are_the_same_everywhere() -> None:
         IMAGES.astype(int) - 1,
     ],
 )
-def test_what_is_no_image_is_refused(images: Any) -> None:
+def test_what_is_no_image_is_refused(images):
     with raises(DataError, field="images"):
         scattered(images, (7, 10))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,7 +177,7 @@ def small(monkeypatch):
 
 @pytest.mark.slow
 def test_what_is_missing_is_left_out_and_finished_cells_are_kept(
-    small, tmp_path: Path, capsys
+    small, tmp_path, capsys
 ):
     pytest.importorskip("matplotlib")
     arguments = ["tables", "--quick", "--max-examples", "80"]

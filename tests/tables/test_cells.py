@@ -68,9 +68,7 @@ OF_NUMBERS = [reader for reader in READERS if reader.kind == "number"]
 
 
 @given(st.lists(OBJECTS, max_size=9), st.sampled_from(READERS))
-def test_each_cell_of_a_column_is_what_it_is_alone(
-    cells: list[Any], reader: CellReader
-) -> None:
+def test_each_cell_of_a_column_is_what_it_is_alone(cells, reader):
     values, good = reader.column(cells)
     for cell, value, is_good in zip(cells, values, good.tolist(), strict=True):
         alone, is_good_alone = reader(cell)
@@ -83,9 +81,7 @@ def test_each_cell_of_a_column_is_what_it_is_alone(
 
 
 @given(st.lists(TEXTS, max_size=9), st.sampled_from(OF_NUMBERS))
-def test_numbers_that_are_read_at_once_are_those_of_the_slow_way(
-    texts: list[str], reader: CellReader
-) -> None:
+def test_numbers_that_are_read_at_once_are_those_of_the_slow_way(texts, reader):
     for text, value in zip(texts, reader.at_once(texts).tolist(), strict=True):
         if math.isnan(value):
             continue
@@ -103,9 +99,7 @@ NUMERALS = st.from_regex(
 
 @given(st.lists(NUMERALS | OBJECTS, max_size=9), st.sampled_from(OF_NUMBERS))
 @settings(max_examples=300)
-def test_numerals_between_any_cells_are_those_of_the_slow_way(
-    cells: list[Any], reader: CellReader
-) -> None:
+def test_numerals_between_any_cells_are_those_of_the_slow_way(cells, reader):
     values, good = reader.column(cells)
     for cell, value, is_good, at_once in zip(
         cells, values.tolist(), good.tolist(), reader.at_once(cells), strict=True
@@ -119,9 +113,7 @@ def test_numerals_between_any_cells_are_those_of_the_slow_way(
     st.lists(st.tuples(OBJECTS, TEXTS, st.floats(), st.integers(-9, 9)), min_size=1),
     st.permutations(range(4)),
 )
-def test_the_key_of_a_row_has_those_of_its_cells(
-    rows: list[tuple[Any, ...]], order: list[int]
-) -> None:
+def test_the_key_of_a_row_has_those_of_its_cells(rows, order):
     dtypes = (object, object, np.float64, np.int8)
     columns: list[Any] = []
     for values, dtype in zip(zip(*rows, strict=True), dtypes, strict=True):
@@ -139,7 +131,7 @@ def test_the_key_of_a_row_has_those_of_its_cells(
     st.lists(st.floats(width=32) | st.sampled_from([-9.0, 73412.0, 1.5, np.inf])),
     st.sampled_from([np.float32, np.float64, object]),
 )
-def test_typed_numbers_are_read_as_one_by_one(values: list[float], dtype: Any) -> None:
+def test_typed_numbers_are_read_as_one_by_one(values, dtype):
     reader = CellReader("number", Gaps.of(GAP_TEXTS))
     whole, good = reader.column(np.array(values, dtype))
     assert good.all()
@@ -151,7 +143,7 @@ def test_typed_numbers_are_read_as_one_by_one(values: list[float], dtype: Any) -
     [" -9", "-9.0", "-9,0", "-9e0", "\u22129", -9, -9.0, np.int8(-9), Decimal("-9.00")],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gap_that_is_a_number_is_compared_as_one(cell: Any, kind: str) -> None:
+def test_a_gap_that_is_a_number_is_compared_as_one(cell, kind):
     reader = CellReader(kind, Gaps.of(["-9"]))
     values, good = reader.column([cell])
     assert good.all()
@@ -162,7 +154,7 @@ def test_a_gap_that_is_a_number_is_compared_as_one(cell: Any, kind: str) -> None
     assert CellReader("category")("NAT") == ("NAT", True)
 
 
-def test_a_fraction_is_a_gap_in_single_precision_too() -> None:
+def test_a_fraction_is_a_gap_in_single_precision_too():
     reader = CellReader("number", Gaps.of(["-99,9"]))
     column = np.array([-99.9, 1.0], np.float32)
     for cells in (column, column.tolist()):
@@ -229,9 +221,7 @@ LINES = st.lists(
 @pytest.mark.parametrize("ending", [".csv", ".npz", ".parquet"])
 @given(texts=LINES)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_row_of_a_private_file_is_what_it_is_alone(
-    ending: str, texts: list[str], tmp_path: Path
-) -> None:
+def test_a_row_of_a_private_file_is_what_it_is_alone(ending, texts, tmp_path):
     write(tmp_path / f"all{ending}", texts)
     alone = []
     for text in texts:
@@ -246,7 +236,7 @@ def test_a_row_of_a_private_file_is_what_it_is_alone(
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=6))
-def test_a_row_of_a_frame_is_what_it_is_alone(cells: list[Any]) -> None:
+def test_a_row_of_a_frame_is_what_it_is_alone(cells):
     objects = np.empty(len(cells), object)
     objects[:] = [*cells]
     frame = pd.DataFrame(dict.fromkeys(SCHEMA.names, objects))
@@ -258,7 +248,7 @@ def test_a_row_of_a_frame_is_what_it_is_alone(cells: list[Any]) -> None:
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=6))
-def test_an_open_frame_is_read_as_a_private_one(texts: list[str]) -> None:
+def test_an_open_frame_is_read_as_a_private_one(texts):
     schema = Schema([Column("category", "category", ["1", "m", "x", "-9"])])
     frame = pd.DataFrame({"category": texts}, dtype=object)
     np.testing.assert_array_equal(schema.encode(frame), encode_rows(schema, frame)[0])
@@ -268,7 +258,7 @@ def test_an_open_frame_is_read_as_a_private_one(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("first", [1, True, 1.0, Decimal(1), "1"])
-def test_equal_values_of_other_types_are_read_by_themselves(first: Any) -> None:
+def test_equal_values_of_other_types_are_read_by_themselves(first):
     """They have one key in a dictionary: the first one decided about all."""
     cells = [first, 1, True, 1.0, 0.0, -0.0, "x"]
     levels = [str(cell) for cell in Table.of(np.array([cells], object).T).columns[0]]
@@ -286,8 +276,8 @@ VALUES += ["2020-01-31", "31.01.2020", "01/31/2020", "31-01-2020", " 7 ", "1.234
 
 @pytest.mark.parametrize("text", VALUES)
 def test_a_gap_of_a_schema_that_spells_a_value_is_refused_with_the_line_to_move(
-    text: str,
-) -> None:
+    text,
+):
     assert is_value(text)
     line = f"gap-texts = {json.dumps([text], ensure_ascii=False)}"
     with raises(SchemaError, field="column 'a' gap_texts", got="1 of them") as caught:
@@ -295,16 +285,14 @@ def test_a_gap_of_a_schema_that_spells_a_value_is_refused_with_the_line_to_move(
     assert line in str(caught.value)
 
 
-def test_a_gap_of_a_schema_that_spells_no_value_is_taken() -> None:
+def test_a_gap_of_a_schema_that_spells_no_value_is_taken():
     words = ["n.d.", "unknown", "<5", "12A", "?", "", "nan", "x1"]
     assert Column("a", "number", gap_texts=words).gap_texts == tuple(words)
 
 
 @pytest.mark.parametrize("decimal", [".", ","])
 @pytest.mark.parametrize("text", ["9,999", "9.999", "-9", "1,5", "1.234,5"])
-def test_a_gap_text_is_a_number_by_the_mark_of_the_column(
-    text: str, decimal: str
-) -> None:
+def test_a_gap_text_is_a_number_by_the_mark_of_the_column(text, decimal):
     """Of Parquet texts the mark is known after a first look at all of them."""
     reader = CellReader("number", Gaps.of([text]), decimal)
     cells = [*NASTY_NUMERALS, text]

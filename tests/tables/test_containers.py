@@ -160,8 +160,8 @@ def _loses(values: list[Any], array: Any) -> bool:
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_row_that_changes_the_type_of_a_column_changes_no_other_row(
-    column: str, container: str
-) -> None:
+    column, container
+):
     values = COLUMNS[column]
     whole = _made("NumPy", values)
     if column.startswith("Python") or column == "decimals":
@@ -216,7 +216,7 @@ def assert_one_more(before: list[list[str]], after: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Int64", "UInt64", "arrow", "categories"])
-def test_a_gap_in_a_column_of_pandas_changes_no_other_row(kind: str) -> None:
+def test_a_gap_in_a_column_of_pandas_changes_no_other_row(kind):
     """`to_numpy` gives integers as long as there is no gap, then floats or objects."""
     arrow = pytest.importorskip("pyarrow")
     integers = [1, 10**16 + 1, 3, 2**62]
@@ -236,9 +236,7 @@ _FILES = [values for values in COLUMNS.values() if np.array(values).dtype.kind !
 
 
 @pytest.mark.parametrize("label", ["x", True, 2.5, 1])
-def test_one_row_more_changes_no_other_row_of_a_private_array(
-    label: Any, tmp_path: Path
-) -> None:
+def test_one_row_more_changes_no_other_row_of_a_private_array(label, tmp_path):
     n_tried = 0
     for cells, odd in itertools.product(_FILES, ODD):
         more = _made("NumPy", [*cells, odd])
@@ -278,9 +276,7 @@ PARQUET: dict[str, tuple[dict[str, list[Any]], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", PARQUET)
-def test_one_row_more_changes_no_other_row_of_a_parquet_file(
-    case: str, tmp_path: Path
-) -> None:
+def test_one_row_more_changes_no_other_row_of_a_parquet_file(case, tmp_path):
     pytest.importorskip("pyarrow")
     own, odd = PARQUET[case]
     columns = {"a": [*range(8)], "b": [*"m1"] * 4, "id": _NOTHING, "label": [*range(8)]}
@@ -297,9 +293,7 @@ def test_one_row_more_changes_no_other_row_of_a_parquet_file(
 @pytest.mark.parametrize(
     "header", ["a\ry,b,label,id", "x" * 2**21 + ",label,id", "\x00"]
 )
-def test_no_row_takes_the_place_of_a_header_that_cannot_be_read(
-    header: str, tmp_path: Path
-) -> None:
+def test_no_row_takes_the_place_of_a_header_that_cannot_be_read(header, tmp_path):
     refusals = []
     for rows in ("1,a,1,1\n", "a,b,label,id\n1,a,1,1\n", "1,1\n1,a,1,1\n"):
         (tmp_path / "a.csv").write_text(f"{header}\n{rows}", newline="")
@@ -308,14 +302,14 @@ def test_no_row_takes_the_place_of_a_header_that_cannot_be_read(
     assert refusals[1:] == refusals[:1] * 2
 
 
-def test_a_text_among_named_numbers_of_a_loader_refuses_nothing() -> None:
+def test_a_text_among_named_numbers_of_a_loader_refuses_nothing():
     X = np.array([["1", "2"], ["q", "1"]])
     (block,) = GivenRows(Samples(X, [0, 1], names=["a", "b"])).blocks(9)
     table, _ = block.read(slice(0, 2))
     assert [column.tolist() for column in table.columns] == [["1", "q"], ["2", "1"]]
 
 
-def test_a_date_beyond_the_calendar_is_no_number_in_any_array() -> None:
+def test_a_date_beyond_the_calendar_is_no_number_in_any_array():
     dates = np.array(["12000-12-31", "2020-01-01"], "M8[s]")
     for kind in ("number", "date"):
         reader = CellReader(kind)

@@ -87,7 +87,7 @@ def schemas(draw: Any) -> Schema:
 
 
 @given(schemas())
-def test_a_schema_survives_a_file_and_json(schema: Schema) -> None:
+def test_a_schema_survives_a_file_and_json(schema):
     assert parsed(to_toml(schema)) == schema
     comments = {
         ("", "classes"): "two\nlines",
@@ -115,8 +115,8 @@ def read(content: bytes, path: Path) -> Schema:
 
 
 def test_what_is_no_schema_and_no_summary_is_refused_as_it_is_on_record(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """Values that come from anybody, and texts of schema files."""
     takes = {"schema": Schema.from_dict, "summary": TableSummary.from_dict}
     takes |= {"file": lambda text: read(text.encode(), tmp_path / "our.toml")}
@@ -140,9 +140,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
-def test_files_of_no_text_or_of_too_much_of_it_are_refused(
-    content: bytes, tmp_path: Path
-) -> None:
+def test_files_of_no_text_or_of_too_much_of_it_are_refused(content, tmp_path):
     assert parsed((CATEGORY % (b"'yes'", b"ja = 'yes'")).decode()).names == ("a",)
     with raises(SchemaError):
         read(content, tmp_path / "our.toml")
@@ -162,15 +160,13 @@ TOO_MANY = {
 
 
 @pytest.mark.parametrize("text", TOO_MANY.values(), ids=TOO_MANY)
-def test_files_that_take_long_are_refused_before_they_are_parsed(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_take_long_are_refused_before_they_are_parsed(text, monkeypatch):
     monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("it was parsed"))
     with raises(SchemaError, field="schema"):
         parsed(text)
 
 
-def test_the_largest_schema_and_levels_with_dots_are_taken() -> None:
+def test_the_largest_schema_and_levels_with_dots_are_taken():
     full = COLUMN + "low = 0.0\nhigh = 1.5 # public\nunit = 'm'\ngap-texts = ['x']\n\n"
     text = "".join(full % i for i in range(MOST_COLUMNS))
     assert len(parsed(text).columns) == MOST_COLUMNS
@@ -180,14 +176,14 @@ def test_the_largest_schema_and_levels_with_dots_are_taken() -> None:
 
 
 @given(st.binary(max_size=200) | st.text().map(str.encode))
-def test_any_bytes_are_a_schema_or_refused(content: bytes) -> None:
+def test_any_bytes_are_a_schema_or_refused(content):
     try:
         parsed(content.decode("utf-8"))
     except (SchemaError, ValueError):
         return
 
 
-def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
+def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path):
     text = (
         'gap-texts = ["unknown"]\n\n[[column]]\nname = "age"\nkind = "number"\n'
         'gap-texts = ["n.d."]\n'
@@ -199,7 +195,7 @@ def test_gap_texts_stand_at_the_top_or_at_a_column(tmp_path: Path) -> None:
         read_schema(tmp_path / "gone.toml")
 
 
-def test_synonyms_of_levels_are_in_a_schema_s_digest_where_it_has_some() -> None:
+def test_synonyms_of_levels_are_in_a_schema_s_digest_where_it_has_some():
     plain = Column("a", "category", ["yes"])
     given = Column("a", "category", ["yes"], synonyms={"ja": "yes"})
     assert "synonyms" not in plain.to_dict()

@@ -567,9 +567,7 @@ def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending, tmp_p
         ("none,ill,-", ["none"], {"ill": 1}),
     ],
 )
-def test_a_label_that_is_a_gap_word_is_no_class(
-    labels: str, gap_texts: list[str], classes: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_label_that_is_a_gap_word_is_no_class(labels, gap_texts, classes, tmp_path):
     path = tmp_path / "mine.csv"
     rows = labels.split(",")
     path.write_text("x,label\n" + "".join(f"1,{label}\n" for label in rows))

@@ -45,8 +45,8 @@ def histograms(places: Any, least: int = 1) -> ColumnHistograms:
 
 
 def test_the_memory_limit_is_asked_before_anything_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     needed = 64 * X.size
     assert (
         REFUSED
@@ -84,7 +84,7 @@ def of_told() -> ColumnHistograms:
 
 
 @pytest.mark.parametrize("floor", [0, 1, 3, 5, 97, 10**6, "1"])
-def test_the_floor_is_the_party_s_own(floor: Any) -> None:
+def test_the_floor_is_the_party_s_own(floor):
     """A request has none: another one would have the party tell of other values."""
     request = ColumnsRequest(1, ("a",))
     party = party_of(SWEPT[MET, None], np.full(97, "a"))
@@ -95,7 +95,7 @@ def test_the_floor_is_the_party_s_own(floor: Any) -> None:
     assert ColumnHistograms(1, sizes, np.cumsum(gaps + 1) - 1, counts + 1) == of_told()
 
 
-def test_bins_and_classes_of_few_samples_stay_at_home() -> None:
+def test_bins_and_classes_of_few_samples_stay_at_home():
     some = np.concatenate(
         [
             np.flatnonzero(Y == 0)[:4],
@@ -119,8 +119,8 @@ def junk(reply: Reply) -> Reply:
     ids=["few", "junk"],
 )
 def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
-    floor: int, spoil: Any, n_missing: int
-) -> None:
+    floor, spoil, n_missing
+):
     steps = exchange(AUTO, floor=floor)
     steps.step(TRAIN, spoil=spoil)
     result = steps.run.state.results["columns"]
@@ -140,8 +140,8 @@ def test_where_no_histogram_comes_back_the_columns_are_left_as_they_are(
     ("n_features", "n", "gaps"), [(2**20, 1, np.full(2**20, 2**43)), (1, 2**53, [5])]
 )
 def test_gaps_that_wrap_around_and_too_large_histograms_are_refused(
-    n_features: int, n: int, gaps: Any
-) -> None:
+    n_features, n, gaps
+):
     request = ColumnsRequest(n_features, NAMES)
     tally = tally_of(request)
     assert tally.capacity // 1024 < 2**53

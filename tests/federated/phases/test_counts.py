@@ -44,13 +44,13 @@ RUN = RunSpec(GRID, NAMES)
 REQUEST = CountsRequest(RUN)
 
 
-def test_threads_change_nothing() -> None:
+def test_threads_change_nothing():
     assert statistic_of(REQUEST, party_of(X, LABELS, n_jobs=2)) == statistic_of(
         REQUEST, party_of(X, LABELS)
     )
 
 
-def test_a_party_that_was_refused_may_mend_its_counts() -> None:
+def test_a_party_that_was_refused_may_mend_its_counts():
     steps = exchange(GRID, max_examples_per_party=50, min_parties=4)
     outcome = steps.step(
         TRAIN,
@@ -65,8 +65,8 @@ def test_a_party_that_was_refused_may_mend_its_counts() -> None:
 
 
 def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     config = Config(REQUEST.to_config(), CountsRequest.entries)
     needed = sum(memory_needed(spec, 3) for spec in GRID) + 32 * 9
     needed += 64 * (32 * 4 + 8 * max(map(inputs_of, GRID)))  # 64 rows
@@ -85,13 +85,13 @@ def test_the_memory_limit_covers_all_specs_before_any_is_drawn(
 # ---- the room of a sum
 
 
-def test_a_sum_has_the_room_of_the_hash_that_has_the_least() -> None:
+def test_a_sum_has_the_room_of_the_hash_that_has_the_least():
     run = RunSpec([GRID[0], replace(GRID[1], hash_dim=200)], NAMES)
     small, large = map(codec.capacity, run.hashers[::-1])
     assert tally_of(CountsRequest(run)).capacity == small < large
 
 
-def test_noisy_counts_take_the_room_of_their_largest_entry() -> None:
+def test_noisy_counts_take_the_room_of_their_largest_entry():
     noise = SimulatedRelease(LaplaceCounts.for_spec(GRID[0], 3, 1.0), 3)
     release = noise.release(ClassCounts.from_data(FlyHash(GRID[0]), X, Y, 3))
     tally = tally_of(CountsRequest(RunSpec(GRID[0], NAMES, noise)))
@@ -101,7 +101,7 @@ def test_noisy_counts_take_the_room_of_their_largest_entry() -> None:
 # ---- members
 
 
-def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
+def test_of_two_of_one_name_the_one_of_these_very_counts_leaves():
     statistic = statistic_of(REQUEST, party_of(X, LABELS))
     members = [
         Member("a", "1", sha256=("x",) * 2, proof="p"),
@@ -116,7 +116,7 @@ def test_of_two_of_one_name_the_one_of_these_very_counts_leaves() -> None:
     assert tally.load(change) == 0  # it takes no room
 
 
-def test_who_was_added_by_a_secure_sum_cannot_be_taken_out() -> None:
+def test_who_was_added_by_a_secure_sum_cannot_be_taken_out():
     roster = Roster([Member("a", "1")])
     tally = CountsTally(WithdrawRequest(RUN), roster=roster)
     change = CountsChange(statistic_of(REQUEST, party_of(X, LABELS)))

@@ -6,7 +6,6 @@ Only whole confusion matrices are added up.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.compression import pack, unpack
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.phases.evaluation import EvaluationRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, UNKEPT, Reply
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -67,8 +65,8 @@ def matrices_of(reply: Reply) -> tuple[Any, Any]:
     "request_", [REQUEST, CASES["evaluation"].request], ids=["one", "committee"]
 )
 def test_a_party_tries_the_model_on_its_held_out_samples(
-    request_: EvaluationRequest,
-) -> None:
+    request_,
+):
     received: list[FlyNNClassifier] = []
     reply = replied(
         request_,
@@ -96,9 +94,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples(
     [((), True), ((X[:0], LABELS[:0]), True), ((X, LABELS), False)],
     ids=["none", "empty", "few"],
 )
-def test_a_party_that_tries_nothing_takes_the_model_and_tells_nothing(
-    held_out: Any, tries: bool
-) -> None:
+def test_a_party_that_tries_nothing_takes_the_model_and_tells_nothing(held_out, tries):
     received: list[FlyNNClassifier] = []
     party = party_of(X, LABELS, *held_out, name="Basel", on_model=received.append)
     reply = replied(replace(REQUEST, tries=tries), party)
@@ -108,7 +104,7 @@ def test_a_party_that_tries_nothing_takes_the_model_and_tells_nothing(
     assert len(received) == 1
 
 
-def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept() -> None:
+def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept():
     received: list[FlyNNClassifier] = []
     reply = replied(
         REQUEST, party_of(X, LABELS, X[:, :3], LABELS, on_model=received.append)
@@ -120,9 +116,7 @@ def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept() -> None:
 @pytest.mark.parametrize(
     "convert", [sp.coo_array, sp.csc_matrix, np.asfortranarray, np.ndarray.tolist]
 )
-def test_many_test_samples_are_tried_in_batches(
-    convert: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_test_samples_are_tried_in_batches(convert, monkeypatch):
     party = party_of(X, LABELS, convert(X), LABELS)
     whole = replied(REQUEST, party)
     monkeypatch.setattr("flwr_flynn.federated.views._SCORES", 256 * 7)
@@ -165,7 +159,7 @@ def with_matrices(reply: Reply, shared: Any, own: Any) -> Reply:
     return with_matrix(reply, shared, own=own)
 
 
-def test_confusion_matrices_of_both_models_are_added_up() -> None:
+def test_confusion_matrices_of_both_models_are_added_up():
     steps = exchange(GRID[0], decay=0.5).until("evaluation")
     shared = [[3, 0, 0], [1, 2, 1], [0, 0, 3]]
     own = [[2, 1, 0], [0, 4, 0], [0, 0, 3]]
@@ -195,7 +189,7 @@ def test_confusion_matrices_of_both_models_are_added_up() -> None:
     )
 
 
-def test_an_evaluation_without_samples_reports_nothing() -> None:
+def test_an_evaluation_without_samples_reports_nothing():
     steps = exchange(GRID[0], decay=0.5).until("evaluation")
     steps.step(EVALUATE, spoil=lambda reply: with_matrices(reply, None, None))
     evaluation = steps.run.state.results["evaluation"]
@@ -203,7 +197,7 @@ def test_an_evaluation_without_samples_reports_nothing() -> None:
     assert steps.run.state.absent("evaluation") == {}
 
 
-def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
+def test_figures_that_nobody_asked_for_are_not_looked_at():
     request = replace(REQUEST, tries=False)
     reply = with_matrix(replied(request, party_of(X, LABELS)), GOOD)
     assert (
@@ -213,7 +207,7 @@ def test_figures_that_nobody_asked_for_are_not_looked_at() -> None:
         tally_of(REQUEST).read([], reply, None)
 
 
-def test_who_could_not_keep_the_model_is_told() -> None:
+def test_who_could_not_keep_the_model_is_told():
     steps = exchange(GRID[0], decay=0.5).until("evaluation")
     said = {"0": "disk\nfull", "1": 7}
 
@@ -231,7 +225,7 @@ def test_who_could_not_keep_the_model_is_told() -> None:
 # ---- the parties' class prior
 
 
-def test_without_class_prior_there_is_nothing_about_them() -> None:
+def test_without_class_prior_there_is_nothing_about_them():
     both, alone = (
         in_process(
             options_for(GRID[0], decay=0.5),
@@ -264,9 +258,7 @@ WITHOUT: list[Any] = [
 @pytest.mark.parametrize(
     ("own", "options"), WITHOUT, ids=["no samples", "of another form", "not wanted"]
 )
-def test_a_party_without_a_prior_keeps_the_shared_model(
-    own: Any, options: dict[str, Any]
-) -> None:
+def test_a_party_without_a_prior_keeps_the_shared_model(own, options):
     received: list[FlyNNClassifier] = []
     reply = replied(
         REQUEST, party_of(*own, X, LABELS, on_model=received.append, **options)
@@ -298,9 +290,7 @@ POLICY = Policy(10.0, 1e-4, mechanisms=["laplace", "simulated"])
 
 @pytest.mark.parametrize("tries", [True, False])
 @pytest.mark.parametrize(("request_", "own", "has_prior"), HIDDEN)
-def test_class_prior_is_hidden(
-    request_: Any, own: str, has_prior: bool, tries: bool, tmp_path: Path
-) -> None:
+def test_class_prior_is_hidden(request_, own, has_prior, tries, tmp_path):
     options = {
         "": {},
         "secure": {"secure": True},
@@ -325,7 +315,7 @@ def test_class_prior_is_hidden(
 
 
 @pytest.mark.parametrize("request_", [NOISY, SECURE], ids=["noise", "secure"])
-def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused(request_: Any) -> None:
+def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused(request_):
     reply = with_matrices(replied(REQUEST, party_of(X, LABELS, X, LABELS)), GOOD, GOOD)
     with pytest.raises(PayloadError):
         tally_of(request_).read(codec.read_tensors(reply.tensors), reply, None)
@@ -338,7 +328,7 @@ def scores_of(reply: Reply) -> list[Any]:
     return codec.read_tensors(reply.tensors)[-2:]
 
 
-def test_scores_are_those_of_the_shared_model_above_the_floor() -> None:
+def test_scores_are_those_of_the_shared_model_above_the_floor():
     received: list[FlyNNClassifier] = []
     test = np.r_[0:20, 50:60, 100:103]  # of the last class fewer than the floor
     reply = replied(
@@ -361,7 +351,7 @@ def test_scores_are_those_of_the_shared_model_above_the_floor() -> None:
     assert not hidden[1].any()
 
 
-def test_figures_are_by_class_and_by_party() -> None:
+def test_figures_are_by_class_and_by_party():
     run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"))
     found = run.state.results["evaluation"].figures
     assert [row["label"] for row in found["figures"]["classes"]] == list(NAMES)
@@ -402,7 +392,7 @@ def groups_of(sexes: Any, *parts: Any, **options: Any) -> tuple[Any, FlyNNClassi
     return run.state.results["evaluation"].figures["figures"]["groups"], run.model
 
 
-def test_figures_of_subgroups_are_those_of_their_samples() -> None:
+def test_figures_of_subgroups_are_those_of_their_samples():
     sexes = np.array(["f", "m", "m", None, "x"], object)[np.arange(150) % 5]
     groups, model = groups_of(
         sexes, np.arange(0, 150, 2), np.arange(1, 150, 2), min_examples=1
@@ -416,7 +406,7 @@ def test_figures_of_subgroups_are_those_of_their_samples() -> None:
     assert len(groups["levels"]) == 4
 
 
-def test_a_subgroup_below_the_floor_does_not_follow_from_the_other_levels() -> None:
+def test_a_subgroup_below_the_floor_does_not_follow_from_the_other_levels():
     groups, _ = groups_of(
         np.array(["f"] * 2 + ["m"] * 140 + ["x"] * 8, object), np.arange(150)
     )
@@ -424,7 +414,7 @@ def test_a_subgroup_below_the_floor_does_not_follow_from_the_other_levels() -> N
 
 
 @pytest.mark.parametrize("column", ["a", "height"])
-def test_a_subgroup_is_by_a_category_of_the_schema(column: str) -> None:
+def test_a_subgroup_is_by_a_category_of_the_schema(column):
     with raises(ConfigError, field="group_column"):
         RunOptions(**options_for(SEXED, feature_names=SEX, group_column=column))
     with raises(ConfigError, field="group_column"):

@@ -6,7 +6,6 @@ Runs lose and resume it.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,9 +108,7 @@ def rows_of(*parts: dict[str, Any]) -> list[int]:
     [(16, {}), (17, {"decay": 0.5}), (100, {"rule": "novelty"})],
     ids=str,
 )
-def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(
-    rows: int, changes: dict[str, Any]
-) -> None:
+def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(rows, changes):
     own = in_process(
         options_for(SPEC, gram=rows, **changes), shares()
     ).model.model_.gram
@@ -139,8 +136,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 
 def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(
-    asked: list[Any],
-) -> None:
+    asked,
+):
     pooled = FlyNNClassifier(hash_dim=64, effort="thorough").fit(
         X[TRAINING], LABELS[TRAINING]
     )
@@ -157,7 +154,7 @@ def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(
 # ---- sums that some parties are not in
 
 
-def test_the_scores_are_from_the_sums_of_those_who_answer() -> None:
+def test_the_scores_are_from_the_sums_of_those_who_answer():
     steps = counted()
     steps.step(DUE, failures={"3": "failed: no"})
     # The weights are of all that are counted.
@@ -166,9 +163,7 @@ def test_the_scores_are_from_the_sums_of_those_who_answer() -> None:
 
 
 @pytest.mark.parametrize(("how", "lost"), [("iid", "0123"), ("pathological", "012")])
-def test_without_the_sums_of_a_class_that_is_counted_there_is_no_gram_matrix(
-    how: str, lost: str
-) -> None:
+def test_without_the_sums_of_a_class_that_is_counted_there_is_no_gram_matrix(how, lost):
     """They would speak against the class, whatever the sample."""
     steps = counted(how)
     plain = in_process(options(gram=0), shares(how))
@@ -182,9 +177,7 @@ def test_without_the_sums_of_a_class_that_is_counted_there_is_no_gram_matrix(
 @pytest.mark.parametrize(
     ("kept", "has_scores"), [(("versicolor", "virginica"), True), ((), False)]
 )
-def test_a_class_without_samples_anywhere_is_in_no_one_s_way(
-    kept: Any, has_scores: bool
-) -> None:
+def test_a_class_without_samples_anywhere_is_in_no_one_s_way(kept, has_scores):
     parts = [
         {**part, **{name: part[name][np.isin(part["y"], kept)] for name in "Xy"}}
         for part in shares()
@@ -198,7 +191,7 @@ def test_a_class_without_samples_anywhere_is_in_no_one_s_way(
 
 
 @pytest.mark.parametrize("request_", [SUMS, MODEL], ids=["sums", "evaluation"])
-def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
+def test_what_is_beyond_the_memory_of_a_party_is_refused(request_):
     model_needs = max(
         memory_needed(SPEC, 3) + 32 * 9,
         sum(memory_needed(spec, 3) for spec in TWO) + 64 * 64 * 3,
@@ -216,7 +209,7 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_: Any) -> None:
     assert str(replied(request_, little).metrics[REFUSED]).startswith("memory: ")
 
 
-def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
+def test_a_party_takes_no_more_memory_than_it_was_asked_for():
     request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES), (1, 1, 1))
     party = party_of(X, LABELS, gram=True)
     config = config_of(request)
@@ -236,8 +229,8 @@ def test_a_party_takes_no_more_memory_than_it_was_asked_for() -> None:
     ids=str,
 )
 def test_where_there_is_no_gram_matrix_a_thorough_plan_is_refused(
-    changes: dict[str, Any],
-) -> None:
+    changes,
+):
     plan = replace(PLAN, effort="thorough")
     with raises(ConfigError, field="spec"):
         RunOptions(**options(plan, gram=None, **changes))
@@ -245,7 +238,7 @@ def test_where_there_is_no_gram_matrix_a_thorough_plan_is_refused(
     assert not RunOptions(**options(PLAN, gram=None, **changes)).has_gram
 
 
-def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> None:
+def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix():
     saved = in_process(options(), shares()).federation("1")
     with raises(ConfigError, field="gram"):
         RunOptions(
@@ -253,7 +246,7 @@ def test_a_run_that_hands_a_model_out_has_no_exchange_of_the_gram_matrix() -> No
         )
 
 
-def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> None:
+def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it():
     steps = counted()
     options = PartyOptions(name="party-3", min_examples=1)
     steps.parties["3"] = replace(steps.parties["3"], options=options)
@@ -267,9 +260,7 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it() -> Non
     assert REFUSED not in masked.answer(config_of(secure), (), TRAIN).metrics
 
 
-def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_they_would() -> (
-    None
-):
+def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_they_would():
     parties = [party_of(**part, min_examples=1) for part in shares()]
     with pytest.warns(
         UserWarning,
@@ -281,9 +272,7 @@ def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_the
     assert run.model.model_.gram is None
 
 
-def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum() -> (
-    None
-):
+def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum():
     fold = content_shares(X) >= 0.5
     few = np.zeros(0, int)
     for label, sizes in enumerate(([4, 20], [5, 20], [0, 5])):
@@ -313,7 +302,7 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
         assert request.measured(view)[:2] == (expected, 54)
 
 
-def test_the_server_takes_sums_without_a_class_that_stayed_at_home() -> None:
+def test_the_server_takes_sums_without_a_class_that_stayed_at_home():
     steps = counted()
     parts = shares()
     # Three of the first class are left.
@@ -347,16 +336,14 @@ def resumed(saved: Federation, purpose: str = "resume", **changes: Any) -> Run:
     )
 
 
-def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_without_the_gram_matrix_has_none(tmp_path):
     steps = counted()
     steps.run = resumed(saved_of(steps.run, tmp_path / "f.npz"), gram=0)
     assert [phase.name for phase in steps.run.phases] == ["evaluation"]
     assert digest(steps.rounds(1)) == PLAIN
 
 
-def test_a_thorough_run_that_goes_on_is_as_thorough(
-    tmp_path: Path, asked: list[Any]
-) -> None:
+def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path, asked):
     stopped = exchange(replace(PLAN, effort="thorough"))
     files = []
     while stopped.run.due is not None:

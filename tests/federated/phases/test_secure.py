@@ -44,9 +44,7 @@ def collected(replies: list[Reply], roster: Roster | None = None) -> Any:
 
 @example(39, 12345)  # whose means are not exact
 @given(st.integers(3, 40), st.integers(0, 2**30))
-def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(
-    n: int, seed: int
-) -> None:
+def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(n, seed):
     parts = [counts_of(*points(seed % (i + 2), seed=seed % 1000 + i)) for i in range(n)]
     total = sum(parts[1:], start=parts[0])
     assert collected(copies(total.array.ravel() / n, n)).total.parts[0] == total
@@ -55,9 +53,7 @@ def test_the_mean_of_any_number_of_parties_gives_the_exact_sum(
 MEAN = TOTAL.array.ravel() / 3
 
 
-def test_all_senders_are_in_the_sum_and_in_no_other_and_nobody_s_sizes_are_known() -> (
-    None
-):
+def test_all_senders_are_in_the_sum_and_in_no_other_and_nobody_s_sizes_are_known():
     roster = Roster()
     batch = collected(copies(MEAN, **{"flynn-party": "Basel"}), roster)
     assert batch.total.parts[0] == TOTAL
@@ -73,7 +69,7 @@ def test_all_senders_are_in_the_sum_and_in_no_other_and_nobody_s_sizes_are_known
     assert again.passed == {}
 
 
-def test_the_sum_has_room_for_all_or_nobody_is_asked() -> None:
+def test_the_sum_has_room_for_all_or_nobody_is_asked():
     run = Run(RunOptions(SPEC, CLASSES, 3, secure_bound=LARGEST_BOUND))
     assert room(LARGEST_BOUND) == 3
     with pytest.raises(ConfigError):
@@ -81,7 +77,7 @@ def test_the_sum_has_room_for_all_or_nobody_is_asked() -> None:
 
 
 @given(st.integers(1, LARGEST_BOUND))
-def test_the_bound_is_the_least_power_of_two(most: int) -> None:
+def test_the_bound_is_the_least_power_of_two(most):
     bound = bound_for(most)
     assert most <= bound <= max(2, 2 * most - 1)
     assert bound & (bound - 1) == 0
@@ -91,6 +87,6 @@ def test_the_bound_is_the_least_power_of_two(most: int) -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1, LARGEST_BOUND + 1])
-def test_no_bound_is_beyond_the_modulus(most: int) -> None:
+def test_no_bound_is_beyond_the_modulus(most):
     with raises(ConfigError, field="secure sum"):
         bound_for(most)

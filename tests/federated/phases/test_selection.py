@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +53,7 @@ ALL = Member("", "1", sizes=(50, 50, 50))
 
 
 @pytest.mark.parametrize("spec", [AUTO, GRID, GRID[0]], ids=["auto", "grid", "one"])
-def test_the_selection_of_a_split_is_the_pooled_one(spec: Any) -> None:
+def test_the_selection_of_a_split_is_the_pooled_one(spec):
     run = in_process(options_for(spec), shares("dirichlet"))
     specs = run.state.run_spec.specs
     pooled = fit_members(
@@ -73,7 +72,7 @@ def test_the_selection_of_a_split_is_the_pooled_one(spec: Any) -> None:
     assert run.state.absent("selection") == {}
 
 
-def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
+def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in():
     empty = replace(REQUEST, totals=no_counts(RUN))
     assert replied(empty, party_of(X, LABELS)).metrics.keys() == {REFUSED}
     assert replied(REQUEST, party_of(X[:, ::-1], LABELS)).metrics.keys() == {REFUSED}
@@ -82,7 +81,7 @@ def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in() -> None:
     assert nobody.n_examples == 0
 
 
-def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
+def test_a_secure_sum_of_more_samples_than_are_counted_is_refused():
     request = replace(REQUEST, run=RunSpec(GRID, NAMES, bound=64))
     vector = np.zeros(request.layout.n_entries)
     vector[:3] = 51
@@ -94,7 +93,7 @@ def test_a_secure_sum_of_more_samples_than_are_counted_is_refused() -> None:
 # ---- the result
 
 
-def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
+def test_classes_without_samples_do_not_count_in_the_accuracy():
     two = Y < 2
     totals = CountsOfSpecs(
         tuple(ClassCounts.from_data(FlyHash(spec), X[two], Y[two], 3) for spec in GRID)
@@ -106,7 +105,7 @@ def test_classes_without_samples_do_not_count_in_the_accuracy() -> None:
     assert select(request.candidates, found, 1, 1).accuracy == 1.0
 
 
-def test_what_json_gets_holds_every_candidate() -> None:
+def test_what_json_gets_holds_every_candidate():
     found = statistic_of(REQUEST, party_of(X, LABELS), ALL)
     selection: Selection = select(REQUEST.candidates, found, 1, 2)
     values = selection.to_dict()

@@ -109,20 +109,20 @@ SCHEMA = POOLED.schema
     ("driver", "how"),
     [*(("in process", how) for how in SPLITS), ("legacy", "iid"), ("message", "iid")],
 )
-def test_any_split_gives_the_pooled_model(driver: str, how: str) -> None:
+def test_any_split_gives_the_pooled_model(driver, how):
     model = DRIVERS[driver](LEARNED, split(how), min_examples=1).model.model_
     assert model.schema == SCHEMA
     assert model.sha256() == POOLED.sha256()
 
 
-def test_the_gram_matrix_too() -> None:
+def test_the_gram_matrix_too():
     options = LEARNED | {"spec": replace(PLAN, effort="thorough")}
     run = DRIVERS["in process"](options, split("iid"), min_examples=1, gram=True)
     assert run.model.model_.gram is not None
     assert run.model.model_.sha256() == pooled(effort="thorough").sha256()
 
 
-def test_a_secure_run_with_a_schema_gives_the_same_model() -> None:
+def test_a_secure_run_with_a_schema_gives_the_same_model():
     options = {
         "spec": replace(PLAN, n_features=SCHEMA.width),
         "classes": NAMES,
@@ -134,7 +134,7 @@ def test_a_secure_run_with_a_schema_gives_the_same_model() -> None:
     )
 
 
-def test_a_saved_run_keeps_its_schema(tmp_path: Any) -> None:
+def test_a_saved_run_keeps_its_schema(tmp_path):
     first = DRIVERS["in process"](LEARNED, split("iid")[:2], min_examples=1)
     first.federation("first").save(tmp_path / "federation.npz")
     saved = Federation.load(tmp_path / "federation.npz")
@@ -163,7 +163,7 @@ def party(X: Any = FRAME, **options: Any) -> Party:
     return Party(Samples(X, LABELS[: len(X)]), PartyOptions(**options))
 
 
-def test_few_rows_are_not_told() -> None:
+def test_few_rows_are_not_told():
     summary = statistic_of(SchemaRequest(NAMES), party(min_examples=40))
     assert summary == TableSummary.of(FRAME, 40)
     # Each party has fewer.
@@ -171,7 +171,7 @@ def test_few_rows_are_not_told() -> None:
     assert dict(summary.columns["text"].levels) == {}
 
 
-def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
+def test_a_column_of_another_kind_is_refused_by_its_name():
     parts = split("by class")
     parts[0]["X"] = parts[0]["X"].assign(number="high")
     with pytest.warns(UserWarning, match="column 'number'"):
@@ -183,14 +183,14 @@ def test_a_column_of_another_kind_is_refused_by_its_name() -> None:
     assert "high" not in reason
 
 
-def test_a_run_without_a_schema_names_the_columns_that_need_one() -> None:
+def test_a_run_without_a_schema_names_the_columns_that_need_one():
     request = ColumnsRequest(1, NAMES, ["number"])
     assert "no gaps in a run without a schema" in refusal(
         request, party(FRAME[["number"]].to_numpy()), {}
     )
 
 
-def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path: Any) -> None:
+def test_noisy_counts_by_a_schema_are_of_the_rows_that_fit(tmp_path):
     """Rows with a value that is none, or an unknown label, are left out.
 
     Rows with gaps and unknown levels are not.
@@ -234,7 +234,7 @@ SUMMARIES += [summary(["a", 120, {"number": 120}, 0, {"x" * 300: 1}])]
 
 
 @pytest.mark.parametrize("values", SUMMARIES)
-def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
+def test_a_summary_of_anything_else_is_refused(values):
     request = SchemaRequest(NAMES)
     arrays = [
         request.layout.fields[0].packed(
@@ -246,7 +246,7 @@ def test_a_summary_of_anything_else_is_refused(values: bytes) -> None:
         tally_of(request).read(arrays, reply, None)
 
 
-def test_a_schema_that_a_server_announces_is_checked() -> None:
+def test_a_schema_that_a_server_announces_is_checked():
     run = RunSpec(HashSpec(SCHEMA.width, 64, 2, 4, 0), NAMES, feature_names=SCHEMA)
     assert RunSpec.from_config(Config(run.to_config(), RUN_ENTRIES)) == run
     names = {
@@ -267,14 +267,14 @@ CHANGES = [
 @pytest.mark.parametrize(
     "change", [*CHANGES, {"secure_bound": 64, "min_parties": 3}], ids=str
 )
-def test_a_schema_is_learned_in_clear_for_a_plan_alone(change: dict[str, Any]) -> None:
+def test_a_schema_is_learned_in_clear_for_a_plan_alone(change):
     with raises(ConfigError, field="learn_schema"):
         RunOptions(**LEARNED | change)
 
 
 def test_a_party_whose_values_lie_elsewhere_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     """The party's own log asks about years where others have days.
 
     The server learns nothing of it.
@@ -292,8 +292,8 @@ def test_a_party_whose_values_lie_elsewhere_is_told(
 
 @pytest.mark.parametrize("n", [N, 2])
 def test_a_schema_that_needs_too_much_memory_is_refused_before_it_is_applied(
-    n: int,
-) -> None:
+    n,
+):
     schema = Schema(
         [
             Column("number", "number"),

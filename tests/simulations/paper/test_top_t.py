@@ -12,7 +12,7 @@ from tests.raising import raises
 SHAPE = {"hash_nnz": 4, "n_classes": 2}
 
 
-def test_the_paper_s_accounting() -> None:
+def test_the_paper_s_accounting():
     """Algorithm 2 with epsilon / tau.
 
     The exponent is e / 4 T as printed, e / 2 T in the authors' code; Laplace 2 T /
@@ -33,12 +33,12 @@ def test_the_paper_s_accounting() -> None:
 
 
 @pytest.mark.parametrize("accounting", ACCOUNTINGS)
-def test_it_gives_away_no_more_than_was_asked_for(accounting: str) -> None:
+def test_it_gives_away_no_more_than_was_asked_for(accounting):
     mechanism = PaperTopT(1.0, 10, **SHAPE, accounting=accounting, n_parties=2)
     assert mechanism.epsilon() <= 1.0
 
 
-def test_its_text_is_that_from_which_the_figures_seeds_were_made() -> None:
+def test_its_text_is_that_from_which_the_figures_seeds_were_made():
     assert repr(PaperTopT(1.0, 8, **SHAPE, accounting="code", n_parties=2)) == (
         "TopTLaplace(epsilon=1.0, hash_nnz=4, n_classes=2, neighbours='add-remove', "
         "records_per_person=1, "
@@ -46,7 +46,7 @@ def test_its_text_is_that_from_which_the_figures_seeds_were_made() -> None:
     )
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     for bad, field in (
         ({"accounting": "tight"}, "accounting"),
         ({"n_parties": 0}, "n_parties"),
