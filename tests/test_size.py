@@ -13,14 +13,14 @@ from tests.code import FOLDERS, n_tokens, sources
 
 SIZES = {
     "top level": 3_000,
-    "tables": 15_500,
+    "tables": 21_700,
     "hashing": 13_870,
     "model": 30_295,
     "privacy": 8_762,
-    "federated": 39_571,
+    "federated": 40_000,
     "flower": 9_180,
-    "app": 42_657,
-    "flwr_flynn": 161_896,
+    "app": 48_200,
+    "flwr_flynn": 173_000,
     "simulations": 56_381,
     "tests": 267_000,
 }

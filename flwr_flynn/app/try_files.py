@@ -70,6 +70,7 @@ from flwr_flynn.tables.remarks import (
     noticed,
     paired,
     quoted,
+    renamed,
 )
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import by_name
@@ -341,11 +342,11 @@ def _renames(
     near = nearest(missing[:_MOST_NAMES], there[:_MOST_NAMES])
     if not near:
         return "schema=FILE"
-    pairs = [f"{own}={name}" for name, own in sorted(near.items())]
+    pairs = {own: name for name, own in sorted(near.items())}
     if len(near) < len(missing):
-        left = [own for own in there if own not in near.values()]
-        pairs += [f"{own}=..." for own in left[:_FEW_NAMES]]
-    return f":rename={','.join(pairs)}"
+        left = [own for own in there if own not in pairs]
+        pairs |= dict.fromkeys(left[:_FEW_NAMES], "...")
+    return f":rename={renamed(pairs)}"
 
 
 # ---- faults before anything is counted
@@ -561,10 +562,7 @@ def _usual_labels(sites: Sequence[Site]) -> list[str]:
 
 def _map_of(labels: Sequence[str], usual: Sequence[str]) -> str:
     """The setting that gives labels the names that they probably have elsewhere."""
-    pairs = paired(labels, usual)
-    if any(mark in label for label in labels for mark in ",="):
-        return json.dumps(dict(pairs), ensure_ascii=False)
-    return ",".join(f"{own}={other}" for own, other in pairs)
+    return renamed(dict(paired(labels, usual)))
 
 
 def _compare_sizes(sites: Sequence[Site]) -> None:

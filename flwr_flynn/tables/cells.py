@@ -68,10 +68,17 @@ class Gaps:
         if as_name(text_of(cell)).lower() in self.texts:
             return True
         numbers = _numbers_in(self.texts, decimal)
+        if isinstance(cell, str) and self.texts != GAP_TEXTS:
+            day = plain_date(cell)
+            if day is not None and text_of(day) in self.texts:
+                return True
         if not numbers:
             return False
         if isinstance(cell, str):
-            return number_of(cell.strip(), decimal)[0] in numbers
+            value, _ = number_of(cell.strip(), decimal)
+            if value is None:
+                value, _ = quantity_of(cell, decimal)
+            return value in numbers
         return isinstance(cell, Real) and float(cell) in numbers
 
     def blanked(self, values: Array, decimal: str = ".") -> Array:
@@ -180,7 +187,11 @@ class CellReader:
         is_direct = self.kind == "number" and self.words is None
         if is_direct and dtype.kind in "biuf":
             values = self.gaps.blanked(np.asarray(cells), self.decimal)
-            return values.astype(np.float64) * self.factors[""], good
+            values = values.astype(np.float64)
+            if "" in self.factors:
+                return values * self.factors[""], good
+            good = np.isnan(values)  # a number has one of the units
+            return of_gaps("number", len(values)), good
         cells = plain_values(cells)
         values = of_gaps(self.kind, len(cells))
         if self.kind == "number":
@@ -210,7 +221,7 @@ class CellReader:
         if numbers is None:
             numbers = [_plain_number(cell, decimal) for cell in cells]
         values = self.gaps.blanked(np.array(numbers, np.float64), decimal)
-        return values * self.factors[""]
+        return values * self.factors.get("", math.nan)
 
 
 def _plain_number(cell: Any, decimal: str) -> float:

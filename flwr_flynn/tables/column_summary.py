@@ -20,7 +20,7 @@ from flwr_flynn.tables.personal_columns import (
     nearly_all_differ,
 )
 from flwr_flynn.tables.table import KINDS
-from flwr_flynn.tables.texts import as_level
+from flwr_flynn.tables.texts import as_level, is_unit
 
 MOST_ROWS = 2**53
 _MOST_UNITS = 10  # of a column
@@ -182,16 +182,21 @@ def _by_rows(n_rows: Mapping[str, int]) -> list[str]:
     return sorted(n_rows, key=lambda name: (-n_rows[name], name))
 
 
+CONVERTED = "*"
+"""The unit of numbers that the site's own settings convert."""
+
+
 def floored(summary: ColumnSummary, least: int, most: int) -> ColumnSummary:
     """A summary as it may leave its party.
 
     Numbers of rows are rounded down to multiples of the floor, so that no rest is
-    exact.
+    exact. A unit may be any text behind a number: those of known parts alone are told.
     """
     levels, units, codes = (
         {text: n // least * least for text, n in rows.items() if n >= least}
         for rows in (summary.levels, summary.units, summary.codes)
     )
+    units = {unit: n for unit, n in units.items() if unit == CONVERTED or is_unit(unit)}
     return replace(
         summary,
         gaps=summary.gaps // least * least,

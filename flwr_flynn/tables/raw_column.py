@@ -261,7 +261,7 @@ class RawColumn:
 
     def _reader(self, kind: str, decimal: str) -> CellReader:
         form = self.form or self.date_format
-        factors = {"": 1.0, self.numerals.unit: 1.0, **self.factors}
+        factors = self.factors or {"": 1.0, self.numerals.unit: 1.0}
         return CellReader(kind, self.gap_cells, decimal, form, factors, self.words)
 
     def values(self, raw: Raw) -> Array:

@@ -17,7 +17,7 @@ from difflib import SequenceMatcher, get_close_matches
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import is_nameable
-from flwr_flynn.tables.column_summary import ColumnSummary
+from flwr_flynn.tables.column_summary import CONVERTED, ColumnSummary
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.table_summary import TableSummary
@@ -116,9 +116,10 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
     if kind != "number" and len(units) > 1:
         at = [f"{unit} in {summary.units[unit]} rows" for unit in units]
         text = f"numbers of several units: {listed(at)}"
-        factors = [f"{name}:{unit}*..." for unit in units[1:]]
-        convert = f":convert={','.join([f'{name}:{units[0]}*1', *factors])}"
-        yield Remark(name, text, [convert, f":ignore={own}"])
+        factors = dict.fromkeys(units, "...") | {units[0]: "1"}
+        if "" in summary.units:
+            factors[""] = "..."
+        yield Remark(name, text, [_convert(name, factors), f":ignore={own}"])
     elif kind in PERSONAL:
         settings = [f":ignore={own}", f":keep={own}"]
         if kind == "id":
@@ -224,16 +225,19 @@ def _units(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     """A remark where the units of a column differ between parties."""
     at: dict[str, list[str]] = {}
     for party, summary in summaries.items():
-        if summary.kind == "number" and summary.units:
-            unit = max(summary.units, key=lambda unit: (summary.units[unit], unit))
+        units = summary.units
+        if summary.kind == "number" and units and CONVERTED not in units:
+            # Numbers alone beside others with a unit are taken to have it, too.
+            unit = max(units, key=lambda unit: (unit != "", units[unit], unit))
             at.setdefault(unit, []).append(party)
     if len(at) < 2:
         return
     usual, *others = sorted(at, key=lambda unit: (-len(at[unit]), unit))
     words = [f"{unit or 'no unit'} at {listed(at[unit])}" for unit in (usual, *others)]
-    unit = others[0]
     parties = [party for unit in others for party in at[unit]]
-    settings = [f":convert={name}:{unit}*...", f":accept={named(name)}"]
+    own_units = {unit for party in parties for unit in summaries[party].units}
+    factors = dict.fromkeys(sorted(own_units, reverse=True), "...")
+    settings = [_convert(name, factors), f":accept={named(name)}"]
     yield Remark(name, f"units differ: {'; '.join(words)}", settings, parties, True)
 
 
@@ -252,6 +256,10 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
             text = "numbers, where others have texts"
             yield Remark(name, text, [_synonyms(name, pairs)], [party])
     common = _common(summaries, parties)
+    groups = [
+        (words, {other for other in common if other.casefold() in words})
+        for words in _SAME
+    ]
     once: dict[str, list[str]] = {}
     for party in parties:
         levels = summaries[party].levels
@@ -267,7 +275,10 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
             once[party] = [
                 level
                 for level in odd
-                if not any(_are_same(level, other) for other in {*common} - {level})
+                if not any(
+                    level.casefold() in words and group - {level}
+                    for words, group in groups
+                )
             ]
             continue
         shown = [repr(level[:30]) for level in odd[:20]]
@@ -278,8 +289,29 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
         yield Remark(name, f"{n} levels at one party alone", (), [*once])
 
 
+def _convert(name: str, factors: Mapping[str, str]) -> str:
+    entries = [f"{name}:{unit}*{factor}" for unit, factor in factors.items()]
+    return ":convert=" + _entries({name: factors}, entries, [name, *factors])
+
+
 def _synonyms(name: str, pairs: Iterable[tuple[str, str]]) -> str:
-    return ":synonyms=" + ",".join(f"{name}:{own}={other}" for own, other in pairs)
+    levels = dict(pairs)
+    entries = [f"{name}:{own}={other}" for own, other in levels.items()]
+    texts = [name, *levels, *levels.values()]
+    return ":synonyms=" + _entries({name: levels}, entries, texts)
+
+
+def _entries(table: object, entries: Iterable[str], texts: Iterable[str]) -> str:
+    """Entries of a setting that is a map, as a table where texts have its marks."""
+    if any(mark in text for text in texts for mark in ",:=*"):
+        return json.dumps(table, ensure_ascii=False)
+    return ",".join(entries)
+
+
+def renamed(pairs: Mapping[str, str]) -> str:
+    """The setting by which names, or labels, stand for others."""
+    entries = [f"{own}={other}" for own, other in pairs.items()]
+    return _entries(dict(pairs), entries, [*pairs, *pairs.values()])
 
 
 def _common(

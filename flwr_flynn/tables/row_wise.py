@@ -62,7 +62,7 @@ class CellSettings:
     def factors(self, name: str, unit: str = "") -> Mapping[str, float]:
         """Factors of a column by unit, {} for none; the unit of a schema has 1."""
         factors = _entry(self.convert, name, {})
-        if factors:
+        if factors and unit:
             return {unit_form(unit): 1.0, **factors}
         return factors
 
@@ -82,7 +82,7 @@ class CellSettings:
             self.gaps(*gap_texts),
             self.decimal or ".",
             self.date_format,
-            {"": 1.0, unit_form(unit): 1.0, **self.factors(name)},
+            self.factors(name, unit) or {"": 1.0, unit_form(unit): 1.0},
             self.words(name),
         )
 

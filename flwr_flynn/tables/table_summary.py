@@ -243,5 +243,12 @@ class TableCounter:
             own = set[bytes]().union(*(holders[cell] for cell in holders if cell))
             if is_beside(name, columns) and len(own) < self._least:
                 gaps = summary.n_rows  # it has no text to be told
-            columns[name] = replace(summary, levels=levels, gaps=gaps, codes=codes)
+            units = summary.units
+            # Of which person's rows one of several is, is not known here.
+            known = [keys for cell, keys in holders.items() if cell is not None]
+            if len(units) > 1 or len(set[bytes]().union(*known)) < self._least:
+                units = {}
+            columns[name] = replace(
+                summary, levels=levels, gaps=gaps, codes=codes, units=units
+            )
         return replace(self.everything, columns=columns).floored(self._least)

@@ -68,6 +68,16 @@ _FEW = 10  # different numbers that may be codes
 _MOST_WORDS = 2**12  # that are counted
 
 
+_UNITS_TEXT = (
+    "bar bpm c cal cells cm cmh cmol d day days db dl eq f fl fmol ft g gpt gtt h hour "
+    "hours hpa hr hrs hz in inch inches iu j jahre k kcal kg kj kpa l lb lbs m mcg mcl "
+    "mcmol meq mg mhz min mins minutes miu ml mm mmh mmhg mmol mo mol month months mosm "
+    "mpa ms mu mv n ng nl nm nmol o oz pa pack packs pg pmol ppb ppm s sec st t tpt u ug "
+    "ul um umol units uv v w week weeks wk x y year years yr yrs"
+)
+_UNITS = frozenset(_UNITS_TEXT.split())
+"""Parts of units, in small letters."""
+
 _LONGEST_DATE = 60  # characters
 _MOMENT = re.compile(
     r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})"
@@ -227,6 +237,16 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     return number, unit_form(unit)
 
 
+def is_unit(unit: str) -> bool:
+    """True for a unit of known parts, which no name of a person is, and for none.
+
+    >>> [is_unit(unit) for unit in ("", "mg/dl", "10^9/l", "%", "brzezinska")]
+    [True, True, True, True, False]
+    """
+    parts = re.split(r"[\W\d_]+", re.sub("[%‰°]", "", unit))
+    return len(unit) <= 20 and _UNITS.issuperset(filter(None, parts))
+
+
 def unit_form(unit: str) -> str:
     """A unit in small letters, with u for micro, which has two characters.
 
@@ -342,16 +362,18 @@ class Numerals:
         if value == math.inf and text.isalpha():
             self.n_inf += n_rows
             return kind
+        unit = ""
         if value is None:
             value, unit = quantity_of(text, decimal)
-            if value is not None and unit in self.converted:
-                self.add_numbers((value,), n_rows)
-                return "f"
-            if value is None or self.converted:
-                self.n_words += n_rows
-                if len(self.words) < _MOST_WORDS or text in self.words:
-                    self.words[text] += n_rows
-                return ""
+        if value is not None and unit in self.converted:
+            self.add_numbers((value,), n_rows)
+            return "f"
+        if value is None or self.converted:
+            self.n_words += n_rows
+            if len(self.words) < _MOST_WORDS or text in self.words:
+                self.words[text] += n_rows
+            return ""
+        if unit:
             self.units[unit] += n_rows
             self.add_numbers((value,), 0)
             return "q"
@@ -367,10 +389,14 @@ class Numerals:
 
     @property
     def rows_by_unit(self) -> Mapping[str, int]:
-        """Rows with each unit, where one is taken off with those of numbers alone."""
-        if self.unit or not self.units:
-            return {self.unit: self.n_read}
-        return self.units
+        """Rows with each unit, "" for numbers alone."""
+        n_plain = self.n_read
+        if self.unit:
+            n_plain -= self.units.total()
+        rows = {**self.units}
+        if n_plain > 0:
+            rows[""] = n_plain
+        return rows
 
     @property
     def n_others(self) -> int:

@@ -15,8 +15,13 @@ import pytest
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.app.cli import main
-from flwr_flynn.app.data.own_file import opened
+from flwr_flynn.app.data.own_file import opened, opened_own, own_share
+from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import DataError
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.phases.table_schema import SchemaRequest
+from tests.federated.runs import statistic_of
 from tests.raising import raises
 
 EXPORTS = Path(__file__).parents[3] / "shared" / "four_exports.py"
@@ -317,3 +322,65 @@ def test_of_four_exports_all_is_named_in_the_first_run(folder, capsys):
     ):
         assert any(all(text in line for text in texts) for line in lines), texts
     assert "Dr. " not in out
+
+
+def summary_told(rows, **settings):
+    """The summary that a party tells of a file with these cells of x."""
+    keys = [f"p{i % 50}" for i in range(len(rows))]
+    keys = settings.pop("keys", keys)
+    lines = [
+        f"{cell},{key},{'yn'[i % 2]}"
+        for i, (cell, key) in enumerate(zip(rows, keys, strict=True))
+    ]
+    Path("told.csv").write_text("x,who,label\n" + "\n".join(lines) + "\n")
+    settings = {"data-path": "told.csv", "test-fraction": 0.0, **settings}
+    share = own_share(NodeConfig.parse(settings))
+    party = Party(share, PartyOptions())
+    return statistic_of(SchemaRequest(("y", "n")), party).columns["x"]
+
+
+PLAIN = [f"{i}.5" for i in range(95)]
+OF_ONE = ["P0"] * 10 + [f"P{i}" for i in range(90)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "units"),
+    [
+        ([*PLAIN, "5 Brzezinska"], {}, {"": 95}),  # a name behind one number
+        ([*PLAIN, *["5 Brzezinska"] * 5], {}, {"": 95}),
+        ([*PLAIN, "5 mg/dl"], {}, {"": 95}),
+        ([*PLAIN, *["5 mg/dl"] * 5], {}, {"": 95, "mg/dl": 5}),
+        ([f"{i}.5 mg/dl" for i in range(100)], {}, {"mg/dl": 100}),
+        # One person's rows have it.
+        (
+            [*["5 mg/dl"] * 10, *PLAIN[:90]],
+            {"keys": OF_ONE, "held-out-key": "who"},
+            {},
+        ),
+        (
+            [f"{i}.5 mg/dl" for i in range(100)],
+            {"keys": OF_ONE, "held-out-key": "who"},
+            {"mg/dl": 100},
+        ),
+        ([f"{i} Huber" for i in range(2000, 2100)], {}, {}),
+    ],
+)
+def test_a_unit_that_leaves_is_one_of_many_rows_and_no_name(
+    folder, rows, settings, units
+):
+    assert summary_told(rows, **settings).units == units
+
+
+def test_numbers_without_a_unit_are_no_numbers_beside_a_converted_one(folder):
+    rows = [*["139 g/l"] * 60, *["132"] * 40]
+    Path("mixed.csv").write_text(
+        "hb,label\n" + "".join(f"{cell},{'yn'[i % 2]}\n" for i, cell in enumerate(rows))
+    )
+    read = {}
+    for convert in ("hb:g/l*0.1", "hb:g/l*0.1,hb:*0.1"):
+        node = NodeConfig.parse({"data-path": "mixed.csv", "convert": convert})
+        file = opened_own(node)
+        file.check()
+        (values, *_) = file.in_one().columns
+        read[convert] = {round(value, 3) for value in values if not np.isnan(value)}
+    assert [*read.values()] == [{13.9}, {13.9, 13.2}]

@@ -197,7 +197,7 @@ def test_settings_hold_for_files_of_all_kinds_at_open_and_private_parties(
     ("cell", "factors", "value"),
     [
         ("1.5 mg/dl", {"mg/dl": 88.4}, 132.6),
-        ("1.5", {"mg/dl": 88.4}, 1.5),
+        ("1.5", {"mg/dl": 88.4}, None),
         ("1.5", {"mg/dl": 88.4, "": 2.0}, 3.0),
         ("106 µmol/L", {"mg/dl": 88.4, "umol/l": 1.0}, 106.0),
         ("106 \u03bcmol/l", {"umol/l": 2.0}, 212.0),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from flwr_flynn import FlyHash, HashSpec
 from flwr_flynn._validation import n_threads
 from flwr_flynn.errors import ConfigError, DataError
+from flwr_flynn.hashing.batching import _integer_samples
 from flwr_flynn.hashing.philox import philox
 from tests import oracle
 from tests.raising import raises
@@ -347,3 +348,10 @@ def test_threads(monkeypatch):
     for bad in (0, True, 1.5):
         with raises(ConfigError, field="n_jobs", got=bad):
             n_threads(bad)
+
+
+def test_integers_beyond_the_bound_are_no_samples():
+    X = np.array([[3, -4], [2**40, 1], [-(2**62), 0]])
+    fits, largest = _integer_samples(X, 10)
+    assert fits.tolist() == [True, False, False]
+    assert largest == 4

@@ -314,3 +314,17 @@ NASTY_NUMERALS = [
     "-9,0",
     "1234.5",
 ]
+
+
+@pytest.mark.parametrize(
+    ("text", "cell", "is_gap"),
+    [
+        ("-9", "-9 g/l", True),
+        ("-9", "-9,5", False),
+        ("1", "1e+16", False),
+        ("1900-01-01", "01.01.1900", True),
+        ("1900-01-01", "02.01.1900", False),
+    ],
+)
+def test_a_gap_text_stands_for_what_it_means(text, cell, is_gap):
+    assert Gaps.of([text]).has(cell) == is_gap

@@ -31,6 +31,7 @@ from flwr_flynn.app.data.source import (
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
 from flwr_flynn.tables.cells import Gaps, each_once, of_gaps, plain, text_of
+from flwr_flynn.tables.column_summary import CONVERTED
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
@@ -326,12 +327,20 @@ class TableFile:
 
     @property
     def units(self) -> dict[str, Mapping[str, int]]:
-        """Rows of the features with each unit; none of converted or accepted ones."""
-        accepted = {*map(as_name, self.reading.accept), *self.reading.dialect.convert}
+        """Rows of the features with each unit; none of accepted ones."""
+        accepted = {*map(as_name, self.reading.accept)}
+        converted = self.reading.dialect.convert
         units: dict[str, Mapping[str, int]] = {name: {} for name in accepted}
         for name, report in zip(self.all_names, self.reports, strict=True):
-            if report.numerals.units and name not in accepted:
-                units[name] = report.numerals.rows_by_unit
+            if name in accepted:
+                continue
+            if name in converted:
+                units[name] = {CONVERTED: self.n_rows}
+            elif report.numerals.units:
+                rows = report.numerals.rows_by_unit
+                units[name] = {
+                    unit: n for unit, n in rows.items() if unit.isprintable()
+                }
         return units
 
     def table(self, columns: Sequence[Array]) -> Table:
