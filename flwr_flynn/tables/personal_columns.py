@@ -200,7 +200,7 @@ _COMMON_TEXT = (
     "florian francesca francesco francisco francois frank franz frédéric gabriel "
     "gabriela george gerhard giorgio giovanni giulia giuseppe greta guido hans "
     "hannah hassan heidi heinz helen helena helga henri henry hiroshi hugo ibrahim "
-    "ida igor ines ingrid irene irina isabel isabelle ivan jack jacques jakob "
+    "ida igor ingrid irene irina isabel isabelle ivan jack jacques jakob "
     "james jan jane janet javier jean jennifer jessica joan joanna joao johan "
     "johann johannes john jonas jorge jose josef joseph juan judith julia julie "
     "jürgen karen karin karl katarina katharina katherine kathrin katja kenji "
