@@ -122,9 +122,13 @@ class NodeConfig(SiteSettings):
         Settings of a policy are refused without `max-epsilon`. Those in the file at
         `site` come after the others.
         """
-        site = raw.get("site")
-        if isinstance(site, str) and site:
-            raw = {**site_settings(site), **raw}
+        site = raw.get("site", "")
+        # A text, or a number that stands for one; all else is refused below.
+        path = ""
+        if isinstance(site, str | int | float) and not isinstance(site, bool):
+            path = str(site).strip()
+        if path:
+            raw = {**site_settings(path), **raw}
         # Without a bound there is no policy, and exact counts would leave a party that
         # wants one.
         of_policy = [key for key in POLICY_KEYS if key in raw]

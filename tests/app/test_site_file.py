@@ -699,3 +699,9 @@ def test_settings_of_names_hold_for_a_file_that_is_split():
     written(Path("all.toml"), text)
     report = tried("all.csv", "--by", "house", "--site", "all.toml")
     assert [party["name"] for party in report["parties"]] == ["A", "B"]
+
+
+@pytest.mark.parametrize("path", ["no.toml", " no.toml ", 0, 1.5])
+def test_a_site_that_is_not_there_is_refused_whatever_its_type(path):
+    with raises(ConfigError, field="node-config site", got="no such file"):
+        NodeConfig.parse({"data-path": "a.csv", "site": path})
