@@ -43,6 +43,7 @@ FIRST = (
     "integration/test_private",
     "model/test_classifier",
     "integration/test_message",
+    "integration/test_installed",
     "federated/test_own_phase",
     "integration/test_secure",
     "model/test_committee",

@@ -3,7 +3,7 @@
 An input is read whole and valid, or refused by an error of ours.
 
 Some thousand inputs in every run; ``python -m pytest tests/test_fuzz.py -m slow -s``
-throws 20000 and prints what became of them.
+throws 10000 and prints what became of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.fuzzing import Decoder, fuzz
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 QUICK = 1000
-SLOW = 20_000  # inputs of all decoders together
+SLOW = 10_000  # inputs of all decoders together
 
 
 @pytest.fixture(scope="module")

@@ -424,7 +424,7 @@ class Deployment(Flower):
         """Send a signal to a SuperLink or a party, and to all that it started."""
         for process in self.processes(self.folder / "home" / name):
             with suppress(psutil.Error):
-                os.kill(process.pid, number)
+                process.send_signal(number)
 
     def end(self, name: str, number: int = signal.SIGKILL) -> None:
         """End a SuperLink or a party, and wait until it is gone."""
