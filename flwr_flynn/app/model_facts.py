@@ -1,4 +1,4 @@
-"""What a model file holds: the verb `show`."""
+"""Contents of a model file: the verb `show`."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _LARGEST = 2**20  # bytes of a file
 
 @dataclass(frozen=True)
 class SiteSettings(Settings):
-    """What a site says of its own file. The file at `site` may have these, too."""
+    """Settings of a site about its own file, which the file at `site` may have, too."""
 
     foreign = frozenset()
 

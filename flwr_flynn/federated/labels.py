@@ -52,7 +52,7 @@ class Codebook(dict[float | str | None, int]):
 
 
 def form(value: float | str | None) -> float | str | None:
-    """What a label means, of a text without what people write differently."""
+    """The meaning of a label; of a text its form without capitals and blanks."""
     if isinstance(value, str):
         return form_of(value)
     return value

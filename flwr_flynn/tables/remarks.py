@@ -93,11 +93,11 @@ def quoted(text: str) -> str:
     return text
 
 
-def named(name: str) -> str:
-    """The name of a column as a setting has it, where names may have commas."""
-    if "," in name or name[:1] in '["':
-        return json.dumps([name], ensure_ascii=False)
-    return name
+def named(*names: str) -> str:
+    """Names of columns as a setting has them, where names may have commas."""
+    if any("," in name or name[:1] in '["' for name in names):
+        return json.dumps(names, ensure_ascii=False)
+    return ",".join(names)
 
 
 def of_table(table: TableSummary) -> list[Remark]:

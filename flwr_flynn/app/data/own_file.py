@@ -96,7 +96,7 @@ _HINTS = {
     ".dta": _PANDAS % "read_stata",
     ".sas7bdat": _PANDAS % "read_sas",
 }
-"""What makes a CSV file of others, by their endings."""
+"""Programs that save other files as CSV, by their endings."""
 
 
 def existing(source: str | Path, field: str = "", place: str = "") -> Path:
@@ -148,7 +148,7 @@ def columns_of(path: Path, reading: Reading = ALL) -> list[str] | None:
 
 
 def reading_of(node: NodeConfig) -> Reading:
-    """How a party's settings say that its file is read."""
+    """The reading of a party's file that its settings ask for."""
     return Reading(
         node.label,
         node.held_out_key,

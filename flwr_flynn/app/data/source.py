@@ -61,7 +61,7 @@ def reading_once() -> Iterator[None]:
 
 
 def read_once(path: Path, make: Callable[..., T], *settings: Any) -> T:
-    """What `make` makes of a file by some settings.
+    """The result of `make`, a function of a file and some settings.
 
     Within a block of `reading_once` it is made once, unless the file has changed.
     """

@@ -8,9 +8,9 @@ integers are hashed exactly; every other file is a `Table`.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from flwr_flynn.errors import DataError, clean, with_names, with_rows
 from flwr_flynn.tables.cells import Gaps, each_once, of_gaps, plain, text_of
 from flwr_flynn.tables.column_summary import CONVERTED
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
+from flwr_flynn.tables.remarks import named
 from flwr_flynn.tables.table import Table, places
 from flwr_flynn.tables.texts import BESIDE, as_name
 
@@ -303,7 +304,8 @@ class TableFile:
         for expected, n_rows in faulty_rows.items():
             mend = "gap-texts=inf,-inf"
             if expected != _FINITE:
-                mend = f"ignore={_listed(self.all_names[index] for index in n_rows)}"
+                names = [self.all_names[index] for index in n_rows]
+                mend = f"ignore={named(*names)}"
             if n_rows:
                 yield self._error(expected, n_rows), mend
 
@@ -325,7 +327,7 @@ class TableFile:
             return with_names(error, [self.names[index] for index in n_rows])
         return error
 
-    @property
+    @cached_property
     def units(self) -> dict[str, Mapping[str, int]]:
         """Rows of the features with each unit; none of accepted ones."""
         accepted = {*map(as_name, self.reading.accept)}
@@ -388,15 +390,6 @@ class TableFile:
         if test is None:
             test = np.zeros(len(columns[0]), np.bool_)
         return X, y, groups, test
-
-
-def _listed(names: Iterable[str]) -> str:
-    """Names as a setting has them."""
-    names = [*names]
-    text = ",".join(names)
-    if text.count(",") < len(names):
-        return text
-    return json.dumps(names, ensure_ascii=False)
 
 
 _EXPECTED = {

@@ -264,7 +264,7 @@ def _schema(schema: Report) -> Facts:
 
 
 def noticed(report: Report) -> Section:
-    """What looked wrong in the columns of the parties, with the settings that mend it."""
+    """Remarks on the columns of the parties, with the settings that mend them."""
     schema = report["schema"] or {}
     remarks = schema.get("remarks", [])
     if not remarks:

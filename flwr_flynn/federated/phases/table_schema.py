@@ -142,7 +142,7 @@ class LearnedSchema:
     held: dict[str, frozenset[str]]
     """Forms of names of columns that a party has for half of its rows, by cid."""
     remarks: list[Remark]
-    """What was noticed about the columns, and between the parties."""
+    """Remarks on the columns, and on differences between the parties."""
 
 
 def _ask(state: RunState, context: Context) -> SchemaTally:
