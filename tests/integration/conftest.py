@@ -238,17 +238,24 @@ class Flower:
             command += ["--run-config", config_text(settings)]
         return self.finished(self.call(*command), ends)
 
-    def finished(self, output: str, ends: str = "finished:completed") -> Run:
-        """A run that printed this, whose status must be as given."""
-        status = "unknown"
-        for _ in range(50):  # the state follows the last log line by a moment
+    def ended(self) -> dict[str, Any]:
+        """What Flower says of the only run, as soon as it says that it ended."""
+        run: dict[str, Any] = {"status": "unknown"}
+        # The state follows the last log line by a moment, or, of a process that was
+        # cut off, by the minute that Flower waits for its heartbeats.
+        end = time.monotonic() + 90
+        while time.monotonic() < end:
             listed = self.call("flwr", "list", self.superlink, "--format", "json")
             with suppress(ValueError, KeyError, IndexError):
-                status = json.loads(listed[listed.index("{") :])["runs"][0]["status"]
-            if status.startswith("finished"):
+                run = json.loads(listed[listed.index("{") :])["runs"][0]
+            if run["status"].startswith("finished"):
                 break
             time.sleep(0.2)
-        assert status == ends, output[-6000:]
+        return run
+
+    def finished(self, output: str, ends: str = "finished:completed") -> Run:
+        """A run that printed this, whose status must be as given."""
+        assert self.ended()["status"] == ends, output[-6000:]
         return Run(output)
 
     def background(
