@@ -45,6 +45,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
+from flwr_flynn.model.calibration import LARGEST_INTERCEPT
 from flwr_flynn.model.gram import LARGEST_WEIGHT, LEVELS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import SimulatedRelease, TopTLaplace
@@ -536,6 +537,12 @@ def after_pairs(total: Any, result: Any) -> None:
     )
 
 
+def after_calibration(total: Any, result: Any) -> None:
+    assert result.n_examples <= len(X)
+    if result.calibration is not None:
+        assert np.abs(result.calibration.intercepts).max() <= LARGEST_INTERCEPT
+
+
 def after_evaluation(total: Any, result: Any) -> None:
     assert result.figures["examples"] == total.tables[0].sum() == total.tables[1].sum()
 
@@ -553,6 +560,7 @@ def stops() -> list[Stop]:
         Stop("counts", after_counts, spec=GRID),
         Stop("selection", after_selection),
         Stop("gram", after_pairs),
+        Stop("calibration", after_calibration),
         Stop("evaluation", after_evaluation),
         Stop("counts", after_counts, spec=GRID[0], decay=0.5, gram=0, **saved),
     ]

@@ -22,6 +22,7 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.federated.phases.calibration import CalibrationRequest
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import (
     CountsRequest,
@@ -79,6 +80,8 @@ FITS: dict[str, Request[Any]] = {
         EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
     ),
     "gram": GramRequest(EXACT, (1, 2, 1)),
+    "calibration": CalibrationRequest(EXACT, _EVALUATION.model),
+    "secure calibration": CalibrationRequest(SECURE, _EVALUATION.model),
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "evaluation": _EVALUATION,

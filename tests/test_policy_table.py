@@ -14,9 +14,13 @@ pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
 GRAM = {"gram"}
-SUMS = {f"secure {name}" for name in ("columns", "bins", "candidates", "evaluation")}
+SUMS = {
+    f"secure {name}"
+    for name in ("columns", "bins", "candidates", "calibration", "evaluation")
+}
 SUMS |= {f"secure {name}" for name in GRAM}
-OPEN = {"columns", "exact", "secure exact", "candidates", "evaluation", "model"} | SUMS
+OPEN = {"columns", "exact", "secure exact", "candidates", "calibration"}
+OPEN |= {"evaluation", "model"} | SUMS
 PRIVATE = {"noisy", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -24,6 +24,7 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import model_of_members
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -75,6 +76,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "specs": [_in_short(spec) for spec in run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
         "gram": gram(run),
+        "calibration": _calibration(run, model.model_),
         "traffic": {
             name: {"parties": traffic.arrivals.parties, **traffic.per_party}
             for name, traffic in run.traffic.items()
@@ -248,6 +250,17 @@ def gram(run: Run) -> dict[str, int] | None:
     }
 
 
+def _calibration(run: Run, model: Model) -> dict[str, object] | None:
+    """Calibration of the model, and a line about that of the run; None without one."""
+    result = run.state.results.get("calibration")
+    if result is None:
+        return None
+    facts: dict[str, object] = {"text": result.described()}
+    if model.calibration is not None:
+        facts |= asdict(model.calibration)
+    return facts
+
+
 def _member(member: ModelMember) -> dict[str, object]:
     return {
         **_in_short(member.spec),
@@ -322,11 +335,35 @@ def compared(
         return digests
     if not is_complete or _leaves_out_samples(strategy):
         return {**digests, "model_equal": None}
-    labels = model.classes[codes]
-    least = config.min_examples
-    party = party_of(X, labels, min_examples=least, gram=True, n_jobs=-1)
-    again = federate(_pooled_options(run_plan), [party]).model.model_
+    pool = _pooled_parties(run_plan, parties, among)
+    again = federate(_pooled_options(run_plan), pool).model.model_
     return {**digests, "model_equal": again.sha256() == model.sha256()}
+
+
+def _pooled_parties(
+    run_plan: RunPlan, parties: int, among: Sequence[int] | None
+) -> list[Party]:
+    """The pooled samples as one party, but for those of parties that have fewer than
+    their floor, and send nothing in some phases: they are a second one.
+    """
+    config = run_plan.config
+    least = config.min_examples
+    strategy = run_plan.strategy
+    few = {
+        int(member.name.removeprefix("party-"))
+        for member in strategy.parties
+        if member.examples is not None and member.examples < least
+    }
+    everyone = range(parties) if among is None else among
+    rest = {*everyone} - few
+    pool = []
+    for side, floor in ((rest, least), (few, least * (1 + len(few)))):
+        X, codes = datasets.pooled_training(config, parties, side)
+        labels = strategy.model.classes_[codes]
+        if len(labels):
+            party = party_of(X, labels, min_examples=floor, gram=True, n_jobs=-1)
+            pool.append(party)
+    return pool
 
 
 def _pooled_members(

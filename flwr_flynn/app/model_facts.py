@@ -45,6 +45,9 @@ def facts_of(model: Model) -> dict[str, Any]:
         | {"weight": member.weight}
         for member in model.members
     ]
+    calibration = None
+    if model.calibration is not None:
+        calibration = asdict(model.calibration)
     gram_rows = None
     if model.gram is not None:
         gram_rows = sum(spec.hash_dim for spec in model.gram.specs)
@@ -54,6 +57,7 @@ def facts_of(model: Model) -> dict[str, Any]:
         "columns": _column_facts(model),
         "members": members,
         "gram rows": gram_rows,
+        "calibration": calibration,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
         "counts sha256": counts_sha256(model.members),

@@ -31,6 +31,7 @@ from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
+from flwr_flynn.model.calibration import LARGEST_INTERCEPT, UNIT, Calibration
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import (
     LARGEST_BIAS,
@@ -278,37 +279,89 @@ def announced_members(
         )
 
 
-def gram_entries(run: RunSpec, gram: GramScoring | None) -> dict[str, Scalar]:
-    """Config entries of scores from the Gram matrix, without their weights."""
-    if gram is None:
+def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
+    """Config entries of the scorings and weights of members."""
+    scorings = []
+    for member in members:
+        scoring = member.scoring
+        scorings.append(
+            [scoring.rule, scoring.decay, scoring.temperature, member.weight]
+        )
+    return {key("scorings"): json.dumps(scorings)}
+
+
+def gram_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
+    """Config entries of scores from one Gram matrix, without their weights.
+
+    There are none without scores; several, of folds, have the same hashes.
+    """
+    if not scorings:
         return {}
-    prints = " ".join(flynn_hash(spec).fingerprint for spec in gram.specs)
+    specs = scorings[0].specs
+    prints = " ".join(flynn_hash(spec).fingerprint for spec in specs)
+    biases = np.concatenate([scoring.bias for scoring in scorings])
     return {
-        key("gram"): json.dumps(gram.bias.tolist()),
-        key("gram_specs"): deflated_specs(gram.specs, run.specs),
+        key("gram"): json.dumps(biases.tolist()),
+        key("gram_specs"): deflated_specs(specs, run.specs),
         key("gram_fingerprints"): prints,
     }
 
 
 def announced_gram(
-    config: Config, run: RunSpec, arrays: Sequence[Array], options: PartyOptions
-) -> GramScoring:
+    config: Config,
+    run: RunSpec,
+    arrays: Sequence[Array],
+    options: PartyOptions,
+    n_scorings: int = 1,
+) -> tuple[GramScoring, ...]:
     """Scores from the Gram matrix in a message that may come from anybody.
 
-    Their weights are its one array.
+    Their weights are an array of each.
     """
-    bias = config.integers("gram", run.n_classes, -LARGEST_BIAS, LARGEST_BIAS)
+    n_biases = n_scorings * run.n_classes
+    biases = config.integers("gram", n_biases, -LARGEST_BIAS, LARGEST_BIAS)
     with refusing(key("gram")):
         specs = checked_gram_specs(
             announced_specs(config, "gram_specs", MOST_SPECS, run.specs)
         )
         n_rows = sum(spec.hash_dim for spec in specs)
-        needed = 64 * n_rows * run.n_classes
+        needed = 64 * n_rows * n_biases
         needed += sum(memory_needed(spec, run.n_classes) for spec in specs)
         options.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
         check_fingerprints(
             config, "gram_fingerprints", [flynn_hash(spec) for spec in specs]
         )
-        check_packed(arrays, "weights")
-        weights = unpack_signed(arrays[0], (n_rows, run.n_classes), LARGEST_WEIGHT)
-        return GramScoring(specs, weights.astype(np.int32), np.array(bias, np.int64))
+        if len(arrays) != n_scorings:
+            raise PayloadError("weights", f"{n_scorings} arrays", len(arrays))
+        for array in arrays:
+            check_packed([array], "weights")
+        shape = (n_rows, run.n_classes)
+        blocks = np.array(biases, np.int64).reshape(n_scorings, run.n_classes)
+        return tuple(
+            GramScoring(
+                specs,
+                unpack_signed(array, shape, LARGEST_WEIGHT).astype(np.int32),
+                bias,
+            )
+            for array, bias in zip(arrays, blocks, strict=True)
+        )
+
+
+CALIBRATION_ENTRIES = {"calibration": Entry(str, MAX_CHARS, is_needed=False)}
+
+
+def calibration_entries(calibration: Calibration | None) -> dict[str, Scalar]:
+    """Config entry of a calibration, none without one."""
+    if calibration is None:
+        return {}
+    return {key("calibration"): json.dumps(calibration.integers)}
+
+
+def announced_calibration(config: Config, n_classes: int) -> Calibration | None:
+    """Calibration in a message that may come from anybody."""
+    if "calibration" not in config:
+        return None
+    most = round(LARGEST_INTERCEPT / UNIT)
+    return Calibration.of_integers(
+        config.integers("calibration", 1 + n_classes, -most, most)
+    )

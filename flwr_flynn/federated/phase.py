@@ -21,6 +21,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.tally import Tally
+from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.candidates import suggest_decay
 from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.model import Model, ModelMember
@@ -222,6 +223,26 @@ def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     return None
 
 
+def calibration_of(state: RunState, options: RunOptions) -> Calibration | None:
+    """Calibration of the model, if there is one.
+
+    It is that of this run, or of the saved one where too few answered, or were asked.
+    """
+    result = state.results.get("calibration")
+    if result is not None and result.calibration is not None:
+        return cast("Calibration", result.calibration)
+    if options.federation is None:
+        return None
+    saved = options.federation.shared
+    calibration = saved.calibration
+    parts = [member.scoring for member in saved.members], saved.gram
+    now = [member.scoring for member in members_of(state, options)]
+    if calibration is None or parts == (now, gram_of(state, options)):
+        return calibration
+    # The temperature was that of other scorings; intercepts stay.
+    return replace(calibration, temperature=1.0)
+
+
 def run_of_members(state: RunState, options: RunOptions) -> RunSpec:
     """The run with the specs of the model's members alone."""
     return state.run_spec.only(member_indices(state, options))
@@ -231,11 +252,15 @@ def model_of(state: RunState, options: RunOptions) -> Model:
     """The model that the results so far make."""
     run = run_of_members(state, options)
     members = members_of(state, options)
-    return model_of_members(run, members, gram_of(state, options))
+    gram = gram_of(state, options)
+    return model_of_members(run, members, gram, calibration_of(state, options))
 
 
 def model_of_members(
-    run: RunSpec, members: Sequence[ModelMember], gram: GramScoring | None = None
+    run: RunSpec,
+    members: Sequence[ModelMember],
+    gram: GramScoring | None = None,
+    calibration: Calibration | None = None,
 ) -> Model:
     """The model of some members, with the facts of a run.
 
@@ -248,6 +273,7 @@ def model_of_members(
         run.guarantee,
         counted_prior(members[0].counts, run.class_weight),
         gram,
+        calibration,
     )
 
 
@@ -273,7 +299,9 @@ def federation_of(
             ModelMember(spec, counts, scoring)
             for spec, counts in zip(run.specs, totals.parts, strict=True)
         )
-    model = model_of_members(run, chosen, gram_of(state, options))
+    model = model_of_members(
+        run, chosen, gram_of(state, options), calibration_of(state, options)
+    )
     return Federation(
         run, model, members, phase, most_members, is_selected, options.is_thorough
     )

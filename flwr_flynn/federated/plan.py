@@ -7,10 +7,10 @@ Importing this package makes their requests known to a party.
 ===========  ========================================================================
 purpose      phases
 ===========  ========================================================================
-train        schema, columns, counts, selection, gram, evaluation
-join         counts (added), selection, gram, evaluation
-withdraw     counts (taken out), selection, gram, evaluation
-update       counts (replaced), selection, gram, evaluation
+train        schema, columns, counts, selection, gram, calibration, evaluation
+join         counts (added), selection, gram, calibration, evaluation
+withdraw     counts (taken out), selection, gram, calibration, evaluation
+update       counts (replaced), selection, gram, calibration, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
@@ -19,7 +19,8 @@ In a secure run phases "bins 1" to "bins 5" come before the columns. All phases 
 evaluation are on Flower's train channel. A run that stopped before phase "gram" was done
 begins anew with the selection. Left out are the schema without `learn_schema`; the columns without
 a plan that derives specs from them; the selection for one candidate, where nobody
-evaluates the model, and for noisy counts; gram without `gram` or effort "thorough"; and
+evaluates the model, and for noisy counts; the calibration where nothing is selected, or the
+decay is given; gram without `gram` or effort "thorough"; and
 the evaluation where nobody gets the model. The option `phases` takes the place of the
 whole plan.
 """
@@ -32,6 +33,7 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases import (
+    calibration,
     columns,
     counts,
     evaluation,
@@ -67,6 +69,7 @@ def _every(options: RunOptions) -> list[Phase]:
         counts.phase_for(options),
         selection.SELECTION,
         gram.GRAM,
+        calibration.CALIBRATION,
         evaluation.SECURE_EVALUATION,
         evaluation.EVALUATION,
     ]

@@ -186,9 +186,12 @@ class Run:
         if due not in behind:
             return due
         names = [phase.name for phase in behind]
-        start = behind.index(due)
-        for phase in behind[start:]:
-            start = min(start, names.index(phase.resumed_at(names)))
+        start = len(behind)
+        first = behind.index(due)
+        while first < start:
+            start = first
+            needed = [phase.resumed_at(names) for phase in behind[start:]]
+            first = min(map(names.index, needed))
         return behind[start]
 
     def phase(self, channel: str) -> Phase | None:

@@ -15,6 +15,7 @@ from flwr.common.logger import log
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import clean
 from flwr_flynn.federated.phase import ALL, NEW
+from flwr_flynn.federated.phases.calibration import CalibrationResult
 from flwr_flynn.federated.phases.columns import Columns
 from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
@@ -209,6 +210,8 @@ def _outcome(run: Run, exchange: ExchangeResult) -> str:
         return f"{answers}, {len(run.counted)} in all{enough}"
     if isinstance(outcome, LearnedSchema):
         return f"{run.state.run_spec.spec.n_features} numbers a row ({answers})"
+    if isinstance(outcome, CalibrationResult):
+        return f"{outcome.described()} ({answers})"
     if isinstance(outcome, Selection):
         return _selection_text(outcome, answers)
     if isinstance(outcome, Evaluation) and outcome.figures is not None:

@@ -24,6 +24,7 @@ from flwr_flynn.errors import DataError, SpecError, with_rows
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
+from flwr_flynn.model.calibration import Calibration, CalibrationSums
 from flwr_flynn.model.candidates import (
     EFFORTS,
     CenterAndScale,
@@ -37,6 +38,7 @@ from flwr_flynn.model.gram import (
     LEAST_ROWS,
     MOST_ROWS,
     GramMatrix,
+    GramScoring,
     LearnedGram,
     gram_specs,
 )
@@ -44,7 +46,8 @@ from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
 from flwr_flynn.model.prior import checked_weight
 from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
-from flwr_flynn.model.selection import fit_members
+from flwr_flynn.model.selection import fit_members, unseen_scores
+from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
 from flwr_flynn.tables.cells import is_gap
 from flwr_flynn.tables.learned_schema import learned
 from flwr_flynn.tables.schema import Schema
@@ -363,7 +366,11 @@ class FlyNNClassifier(FittedEstimator):
             if products is not None:
                 gram = products.scoring
         prior = fresh._counted_prior(members, classes)
-        fresh.model_ = Model(tuple(members), classes, names, prior=prior, gram=gram)
+        model = Model(tuple(members), classes, names, prior=prior, gram=gram)
+        if known is None and self.decay == "auto" and self.temperature == "auto":
+            calibration = fresh._calibration(model, samples, codes)
+            model = replace(model, calibration=calibration)
+        fresh.model_ = model
         self.__dict__ = fresh.__dict__
         return self
 
@@ -488,8 +495,16 @@ class FlyNNClassifier(FittedEstimator):
             scoring = None
             if gram is not None:
                 scoring = gram.scoring
+            # Intercepts stay; the temperature was that of other scorings.
+            calibration = self.model_.calibration
+            if calibration is not None:
+                calibration = replace(calibration, temperature=1.0)
             self.model_ = replace(
-                self.model_, guarantee=None, members=members, gram=scoring
+                self.model_,
+                guarantee=None,
+                members=members,
+                gram=scoring,
+                calibration=calibration,
             )
             self._gram = gram
         self.model_ = replace(
@@ -560,6 +575,22 @@ class FlyNNClassifier(FittedEstimator):
         if not n_rows:
             return members, ()
         return members, gram_specs(specs, n_rows)
+
+    def _calibration(
+        self, model: Model, X: Matrix, codes: Integers
+    ) -> Calibration | None:
+        """Calibration of a model by scores of samples that it has not seen."""
+        folds: Sequence[GramScoring] = ()
+        if self._gram is not None:
+            folds = self._gram.scorings.folds
+            if not folds:
+                return None
+        counts = model.members[0].counts
+        rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
+        scores = unseen_scores(model, folds, X[rows], codes[rows], self.n_jobs)
+        weight = checked_weight(self.class_weight, self.rule, model.classes)
+        sums = CalibrationSums.of_scores(scores, counts, weight)
+        return sums.calibration(counts, weight)
 
     def _learned_scaling(self, X: Matrix) -> str | CenterAndScale | None:
         """Scaling of the parameters for the samples: none is learned of many columns."""

@@ -26,6 +26,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -278,10 +279,10 @@ class GramMatrix(Tables):
         """Samples of each class, (2, L)."""
         return self.tables[2]
 
-    def scoring(
+    def scorings(
         self, specs: Sequence[HashSpec], weights: Sequence[int]
-    ) -> GramScoring | None:
-        """The part of a model that follows from the sums.
+    ) -> GramScorings | None:
+        """The part of a model that follows from the sums, and those of the folds.
 
         It is None unless two classes have samples that differ.
         """
@@ -289,21 +290,16 @@ class GramMatrix(Tables):
         folds = [self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)]
         # With several threads the solution would depend on the number of cores.
         with threadpool_limits(1, "blas"):
-            solution = _discriminant(folds)
-        if solution is None:
+            solutions = _discriminants(folds)
+        if solutions is None:
             return None
-        directions, intercepts = solution
-        if not (np.isfinite(directions).all() and np.isfinite(intercepts).all()):
+        whole, *of_folds = (_rounded(specs, *own, is_filled) for own in solutions)
+        if whole is None:
             return None
-        # Scores that are beyond the integers are made smaller, all alike.
-        unit = max(UNIT, np.abs(directions).max() / LARGEST_WEIGHT)
-        rounded = np.zeros((self.sums.shape[2], len(is_filled)), np.int32)
-        rounded[:, is_filled] = np.rint(directions / unit)
-        if not rounded.any():
-            return None
-        bias = np.full(len(is_filled), _NEVER, np.int64)
-        bias[is_filled] = np.rint(intercepts / unit)
-        return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
+        usable = [scoring for scoring in of_folds if scoring is not None]
+        if len(usable) < N_FOLDS:
+            usable = []
+        return GramScorings(whole, tuple(usable))
 
     def _fold(self, fold: int, weights: Sequence[int], is_filled: Mask) -> _Sums:
         factors = np.array(weights, np.float64)[is_filled]
@@ -374,6 +370,15 @@ class _Sums(NamedTuple):
             self.sizes,
         )
 
+    def discriminant(self, weights: Scores, intercepts: Scores) -> Solution:
+        """Linear discriminant analysis of scores with these sums, by a regression."""
+        means, within, between = self.covariances()
+        centre = means.mean(axis=0)
+        apart = (means - centre).T
+        directions = np.linalg.solve(within + _BETWEEN * between, apart)
+        biases = (intercepts - centre) @ directions
+        return weights @ directions, biases - (apart * directions).sum(axis=0) / 2
+
     def covariances(self) -> tuple[Scores, Scores, Scores]:
         """Class means, (L, L), pooled covariance within the classes, and covariance of
         the means, each class alike.
@@ -387,9 +392,14 @@ class _Sums(NamedTuple):
         return means, within, between
 
 
-def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
-    """Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of a
-    sample.
+Solution = tuple[Scores, Scores]
+"""Weights, (m, L), and biases, (L,), of log probabilities, up to a constant of a
+sample."""
+
+
+def _discriminants(folds: Sequence[_Sums]) -> list[Solution] | None:
+    """Solution for new samples, and one for the samples of each fold, which follows
+    from the other one alone.
 
     It is None where no regression can be solved.
     """
@@ -400,28 +410,77 @@ def _discriminant(folds: Sequence[_Sums]) -> tuple[Scores, Scores] | None:
     chosen = None
     for share in _STRENGTHS:
         try:
-            first, second = (fold.regression(share) for fold in folds)
-            held_out = folds[1].of_scores(*first).plus(folds[0].of_scores(*second))
-            means, within, between = held_out.covariances()
+            regressions = [fold.regression(share) for fold in folds]
+            held_out = [
+                fold.of_scores(*other)
+                for fold, other in zip(folds, reversed(regressions), strict=True)
+            ]
+            _, within, between = held_out[0].plus(held_out[1]).covariances()
             trace = float(np.trace(np.linalg.solve(within, between)))
         except LinAlgError:
             # Samples are all alike, or no samples have these products.
             continue
         if trace > best:
             best = trace
-            chosen = (share, means, within + _BETWEEN * between)
+            chosen = (share, regressions, held_out)
     if chosen is None:
         return None
-    share, means, covariance = chosen
-    centre = means.mean(axis=0)
-    apart = (means - centre).T
+    share, regressions, held_out = chosen
     try:
-        weights, intercepts = both.regression(_LESS * share)
-        directions = np.linalg.solve(covariance, apart)
+        whole = both.regression(_LESS * share)
+        solutions = [held_out[0].plus(held_out[1]).discriminant(*whole)]
     except LinAlgError:  # of such products: the strength is less than that of the folds
         return None
-    biases = (intercepts - centre) @ directions - (apart * directions).sum(axis=0) / 2
-    return weights @ directions, biases
+    if min(fold.sizes.min() for fold in folds) > 0:
+        # Of a fold both the regression and what is known of its held-out scores are of
+        # the other fold.
+        with suppress(LinAlgError):
+            solutions += [
+                held_out[1].discriminant(*regressions[1]),
+                held_out[0].discriminant(*regressions[0]),
+            ]
+    return solutions
+
+
+def _rounded(
+    specs: Sequence[HashSpec], directions: Scores, intercepts: Scores, is_filled: Mask
+) -> GramScoring | None:
+    """A solution as integers; None where it is not finite, or 0."""
+    if not (np.isfinite(directions).all() and np.isfinite(intercepts).all()):
+        return None
+    # Scores that are beyond the integers are made smaller, all alike.
+    unit = max(UNIT, np.abs(directions).max() / LARGEST_WEIGHT)
+    rounded = np.zeros((len(directions), len(is_filled)), np.int32)
+    rounded[:, is_filled] = np.rint(directions / unit)
+    if not rounded.any():
+        return None
+    bias = np.full(len(is_filled), _NEVER, np.int64)
+    bias[is_filled] = np.rint(intercepts / unit)
+    return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
+
+
+@dataclass(frozen=True, eq=False)
+class GramScorings:
+    """The part of a model from a Gram matrix, and that for the samples of each fold.
+
+    The latter follows from the other fold alone: its scores are of samples that it has
+    not seen. It is () where these cannot be solved.
+    """
+
+    whole: GramScoring
+    folds: tuple[GramScoring, ...]
+
+
+def fold_scores(
+    folds: Sequence[GramScoring], X: Matrix, n_jobs: int | None = None
+) -> Scores:
+    """Scores of training samples, (n, L), by the scoring for the fold of each."""
+    scores = np.empty((X.shape[0], len(folds[0].bias)))
+    own_folds = _folds(X)
+    for fold, scoring in enumerate(folds):
+        rows = own_folds == fold
+        scores[rows] = scoring.log_odds(X[rows], n_jobs)
+    return scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,7 +491,7 @@ class LearnedGram:
 
     sums: GramMatrix
     weights: tuple[int, ...]
-    scoring: GramScoring
+    scorings: GramScorings
 
     @classmethod
     def of(
@@ -457,10 +516,15 @@ class LearnedGram:
     def _of_sums(
         cls, specs: Sequence[HashSpec], weights: tuple[int, ...], sums: GramMatrix
     ) -> LearnedGram | None:
-        scoring = sums.scoring(specs, weights)
-        if scoring is None:
+        scorings = sums.scorings(specs, weights)
+        if scorings is None:
             return None
-        return cls(sums, weights, scoring)
+        return cls(sums, weights, scorings)
+
+    @property
+    def scoring(self) -> GramScoring:
+        """The scores that follow from the sums."""
+        return self.scorings.whole
 
     def changed(self, sums: GramMatrix) -> LearnedGram | None:
         """The scores that follow from other sums; None where none do."""

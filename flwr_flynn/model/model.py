@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from flwr_flynn._validation import finite_floats, number
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.prior import _LARGEST_LOG
@@ -154,6 +155,8 @@ class Model:
         read-only. None: all classes are equally frequent.
     gram : GramScoring, optional
         Scores from the Gram matrix, see `model.gram`, beside those of the members.
+    calibration : Calibration, optional
+        Temperature and intercepts of the whole, see `model.calibration`.
 
     Raises
     ------
@@ -175,6 +178,7 @@ class Model:
     guarantee: str | None = None
     prior: Scores | None = None
     gram: GramScoring | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -231,6 +235,10 @@ class Model:
                     f"some of {n_features} features and {n_classes} classes",
                     shape,
                 )
+        if self.calibration is not None:
+            n_intercepts = len(self.calibration.intercepts)
+            if n_intercepts != n_classes:
+                raise DataError("intercepts", f"{n_classes} classes", n_intercepts)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -280,29 +288,41 @@ class Model:
         discriminant scores of a sample differ most in those of its own class, of which
         the pooled covariance has little.
         """
+        odds = (member.log_odds(X, n_jobs) for member in self.members)
+        gram = None
+        if self.gram is not None:
+            gram = self.gram.log_odds(X, n_jobs)
+        return self.combined(X.shape[0], odds, gram)
+
+    def combined(
+        self, n_samples: int, odds: Iterable[Scores], gram: Scores | None = None
+    ) -> Scores:
+        """Shared scores, (n, L), of log odds of the members, (n, L) each, times their
+        temperatures, and of those of the Gram matrix.
+        """
         scale = math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
         share = 1.0
-        if self.gram is not None:
+        if gram is not None:
             share = (1 - _GRAM_SHARE) * scale
-        total = np.zeros((X.shape[0], len(self.classes)))
-        for member in self.members:
+        total = np.zeros((n_samples, len(self.classes)))
+        for member, own in zip(self.members, odds, strict=True):
             weight = share
             if len(self.members) > 1:
                 weight *= member.weight
-            add_log_probabilities(
-                member.log_odds(X, n_jobs), member.temperature, weight, total
-            )
-        if self.gram is not None:
-            add_log_probabilities(
-                self.gram.log_odds(X, n_jobs), 1.0, _GRAM_SHARE * scale, total
-            )
+            add_log_probabilities(own, member.temperature, weight, total)
+        if gram is not None:
+            add_log_probabilities(gram, 1.0, _GRAM_SHARE * scale, total)
         return empty_below(total, self.empty_classes)
 
     def posterior(self, scores: Scores) -> Scores:
-        """Scores with the prior, (n, L), from those without it."""
-        if self.prior is None:
+        """Scores with calibration and prior, (n, L), from those without."""
+        if self.calibration is not None:
+            scores = self.calibration.applied(scores)
+        if self.prior is not None:
+            scores = scores + self.prior
+        elif self.calibration is None:
             return scores
-        return empty_below(scores + self.prior, self.empty_classes)
+        return empty_below(scores, self.empty_classes)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`.
@@ -346,6 +366,8 @@ class Model:
             facts["gram"] = self.gram.sha256()
         if self.prior is not None:
             facts["prior"] = self.prior.tolist()
+        if self.calibration is not None:
+            facts["calibration"] = asdict(self.calibration)
         return hashlib.sha256(
             b"flynn model 1 " + json.dumps(facts).encode()
         ).hexdigest()

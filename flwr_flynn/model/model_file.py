@@ -27,13 +27,22 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
 from flwr_flynn.model.gram import GramScoring, checked_gram_specs
 from flwr_flynn.model.model import MOST_MEMBERS, Model, ModelMember, ScoringRule
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
-_HEADER = {"format", "classes", "feature_names", "guarantee", "members", "gram"}
+_HEADER = {
+    "format",
+    "classes",
+    "feature_names",
+    "guarantee",
+    "members",
+    "gram",
+    "calibration",
+}
 _GONE = {
     "aligned": "false: alignment is gone, train on columns standardised at the parties",
     "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` "
@@ -70,7 +79,10 @@ def to_bytes(model: Model, extra: Mapping[str, object] | None = None) -> bytes:
         "guarantee": model.guarantee,
         "members": [_member_header(member) for member in model.members],
         "gram": None,
+        "calibration": None,
     }
+    if model.calibration is not None:
+        header["calibration"] = asdict(model.calibration)
     if gram is not None:
         prints = [flynn_hash(spec).fingerprint for spec in gram.specs]
         header["gram"] = {
@@ -143,6 +155,7 @@ def _read_header(
     for name, expected in _GONE.items():
         if header.pop(name, False) is not False:
             raise ModelFileError(name, expected, "true")
+    header.setdefault("calibration", None)  # there was none in 0.8
     if set(header) != _HEADER:
         raise ModelFileError(
             "header",
@@ -208,6 +221,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
     gram = None
     if header["gram"] is not None:
         gram = _gram(gram_specs, header["gram"]["fingerprints"], arrays)
+    calibration = None
+    if header["calibration"] is not None:
+        calibration = Calibration(**header["calibration"])
     features = header["feature_names"]
     if isinstance(features, dict):
         features = Schema.from_dict(features)
@@ -224,6 +240,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         guarantee=header["guarantee"],
         prior=arrays.get("prior"),
         gram=gram,
+        calibration=calibration,
     )
     extra = None
     if "extra" in arrays:

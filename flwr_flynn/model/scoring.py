@@ -50,6 +50,9 @@ Active = npt.NDArray[np.int32]
 # Temperatures to choose from, T = 33; roots are exact on every machine.
 TEMPERATURES = tuple(math.sqrt(2.0**k) for k in range(16, -17, -1))
 RULES = ("balanced", "novelty")
+MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
+# Unit of log-losses in tables: integers, so that sums over parties are exact.
+LOSS_UNIT = 2.0**-20
 
 # Temperature for use without training samples, see docs/explanation/defaults.md.
 SUGGESTED_TEMPERATURE = 0.2

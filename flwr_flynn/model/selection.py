@@ -9,10 +9,6 @@ classes that keep a sample. A sample that is alone in its class empties it, whic
 changes n_mean differently, and so gets tables of its own. Every sum is that of the
 retrained model, in the same order: predictions are equal, given the hash. (Its centre
 and scale are those of all samples, and so is the class prior of log-losses.)
-
-Subsamples are by content: the same samples are in it, however they are split over
-parties. A sample is kept if a hash of its values is small enough, a sum over the values
-that are not zero, so that sparse and dense forms of a sample have the same one.
 """
 
 from __future__ import annotations
@@ -26,18 +22,21 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
+from flwr_flynn._types import Array, Integers, Matrix
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
+from flwr_flynn.model.gram import GramScoring, fold_scores
 from flwr_flynn.model.metrics import mean_recall
-from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.portable import content_shares, exp, log
-from flwr_flynn.model.prior import ClassWeight, counted_prior, weighted
+from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.prior import ClassWeight
 from flwr_flynn.model.scoring import (
+    LOSS_UNIT,
+    MAX_LOSS,
     TEMPERATURES,
     Active,
     Scores,
@@ -48,42 +47,10 @@ from flwr_flynn.model.scoring import (
     log_odds,
     mean_size,
 )
+from flwr_flynn.model.subsample import N_LEFT_OUT, class_terms, subsample_mask
 
-# Samples, about, that are left out in turn: as many of each class as there are.
-N_LEFT_OUT = 4096
-
-_BATCH = 2**20  # values at a time
-
-
-def subsample_mask(
-    X: Matrix, y: Integers, n_per_class: Integers, n_samples: int
-) -> Mask:
-    """Choose about `n_samples` samples, as many of each class as there are: a mask,
-    (n,) bool.
-
-    `n_per_class`, (L,), are the class sizes of all parties together; small classes are
-    kept whole.
-    """
-    shares = _shares_chosen(n_per_class, n_samples)
-    if (shares[n_per_class > 0] == 1.0).all():
-        return np.ones(len(y), np.bool_)
-    mask = np.zeros(len(y), np.bool_)
-    for rows in batches(len(y), max(1, _BATCH // max(X.shape[1], 1))):
-        mask[rows] = content_shares(X[rows]) < shares[y[rows]]
-    return mask
-
-
-def _shares_chosen(n_per_class: Integers, n_samples: int) -> Floats:
-    """Share of the samples of each class, (L,), that `subsample_mask` chooses."""
-    filled = max(int((n_per_class > 0).sum()), 1)
-    shares: Floats = np.minimum(n_samples / filled / np.maximum(n_per_class, 1), 1.0)
-    return shares
-
-
-MAX_LOSS = 64.0  # upper bound of the log-loss of one sample
-# Unit of log-losses in tables: integers, so that sums over parties are exact.
-LOSS_UNIT = 2.0**-20
 HELD = 2**22  # active bits hashed at a time
+_SCORES = 2**20  # class scores held at a time
 
 
 class LeaveOneOutTables(NamedTuple):
@@ -116,7 +83,7 @@ def leave_one_out_tables(
     if they cannot, a `CountsError` for noisy counts. Without losses it is much faster.
     The prior is that of all samples.
     """
-    judged = _frequencies(counts, class_weight)
+    judged = class_terms(counts, class_weight)
     correct = np.zeros((len(candidates), counts.n_classes), np.int64)
     log_losses = np.zeros((len(candidates), len(TEMPERATURES)), np.int64)
     for active, y in batches:
@@ -180,22 +147,47 @@ def left_out_scores(
                 yield k, true, scores
 
 
-def _frequencies(
-    counts: ClassCounts, class_weight: ClassWeight
-) -> tuple[Scores, Scores]:
-    """Class prior of the posterior that log-losses judge, (L,), and the weight of a
-    sample of each class in their sums.
+def unseen_scores(
+    model: Model,
+    folds: Sequence[GramScoring],
+    X: Matrix,
+    y: Integers,
+    n_jobs: int | None = None,
+) -> Iterator[tuple[Scores, Integers]]:
+    """Scores of training samples by what has not seen them, (b, L), some at a time, and
+    class indices.
 
-    The weight, at most 1, makes up for the classes of which only some samples are left
-    out.
+    It is the model without the sample and, of a Gram matrix, the scoring for its fold,
+    see `GramScorings`; a class without samples has -inf.
     """
-    prior = counted_prior(counts, class_weight)
-    if prior is None or counts.noise:
-        return np.zeros(counts.n_classes), np.ones(counts.n_classes)
-    importance = weighted(
-        1 / _shares_chosen(counts.n_per_class, N_LEFT_OUT), class_weight
-    )
-    return prior, importance / importance.max()
+    step = max(1, _SCORES // max(len(model.classes), 256))
+    for rows in batches(len(y), step):
+        gram = None
+        if folds:
+            gram = fold_scores(folds, X[rows], n_jobs)
+        odds = (
+            _left_out_odds(member, X[rows], y[rows], n_jobs) for member in model.members
+        )
+        scores = model.combined(len(y[rows]), odds, gram)
+        scores[:, model.empty_classes] = -np.inf
+        yield scores, y[rows]
+
+
+def _left_out_odds(
+    member: ModelMember, X: Matrix, y: Integers, n_jobs: int | None
+) -> Scores:
+    """Leave-one-out log odds, (n, L), in the order of the samples, times the
+    temperature.
+    """
+    counts = member.counts
+    active = member.hash.active(X, n_jobs=n_jobs)
+    blocks = left_out_scores(counts, active, y, [member.scoring])
+    scores = [np.array(block) for _, _, block in blocks]
+    odds = np.zeros((len(y), counts.n_classes))
+    order = np.argsort(counts.n_per_class[y] == 1, kind="stable")
+    if scores:
+        odds[order] = log_odds(np.concatenate(scores), counts.hash_nnz)
+    return odds
 
 
 @njit(nogil=True, cache=True)

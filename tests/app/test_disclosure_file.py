@@ -124,7 +124,14 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
         learn_schema=True,
     )
     names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
-    assert {"schema", "columns", "counts", "selection", "gram"} == set(names)
+    assert {
+        "schema",
+        "columns",
+        "counts",
+        "selection",
+        "gram",
+        "calibration",
+    } == set(names)
     plain = {"refused": None, "kind": EXACT}
     for name in names:
         assert sentence_of(plain | {"phase": name}) != SENTENCES[EXACT]

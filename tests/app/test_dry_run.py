@@ -133,7 +133,7 @@ def test_a_dry_run_of_each_action_leaves_the_federation_as_it_is(run):
     assert planned(run, **given)["action"] == "train"
     run(**given)
     for action, phases in {
-        "join": ["counts", "selection", "evaluation"],
+        "join": ["counts", "selection", "calibration", "evaluation"],
         "evaluate": ["evaluation"],
     }.items():
         plan = planned(run, action=action, **given)

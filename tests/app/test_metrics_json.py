@@ -43,10 +43,11 @@ def run_of(
     monkeypatch: pytest.MonkeyPatch,
     pooled: Any = lambda X: X,
     spec: HashSpec | None = None,
+    first: int = 60,
 ) -> tuple[bool, bool | None]:
     """True where the counts, and the model, of three parties equal the pool's.
 
-    `pooled` maps the pool's samples.
+    `pooled` maps the pool's samples. The first party has so many of them.
     """
     X, y = points(180)
     codes = np.array([CLASSES.index(label) for label in y])
@@ -63,17 +64,28 @@ def run_of(
         decay=decay,
         gram=config.gram_value(),
     )
+    owner = np.where(np.arange(180) < first, 0, 1 + np.arange(180) % 2)
+    least = config.min_examples
     parties = [
-        FlyNNClient(X[i::3], y[i::3], min_examples=config.min_examples, gram=True)
+        FlyNNClient(
+            X[owner == i],
+            y[owner == i],
+            min_examples=least,
+            gram=True,
+            name=f"party-{i}",
+        )
         for i in range(3)
     ]
     clients = manager(*(Proxy(str(i), party) for i, party in enumerate(parties)))
     Server(client_manager=clients, strategy=strategy).fit(
         strategy.num_rounds, timeout=None
     )
-    monkeypatch.setattr(
-        datasets, "pooled_training", lambda *_: (pooled(X.copy()), codes)
-    )
+
+    def pool(_: RunConfig, parties: int, among: Any = None) -> tuple[Any, Any]:
+        rows = np.isin(owner, [*(range(parties) if among is None else among)])
+        return pooled(X.copy())[rows], codes[rows]
+
+    monkeypatch.setattr(datasets, "pooled_training", pool)
     comparison = reports.compared(
         RunPlan(config, 3, plan, strategy), 3, strategy.federation("1")
     )
@@ -108,6 +120,10 @@ def test_a_run_is_compared_with_a_run_over_the_pooled_samples(
         False,
         False,
     )
+
+
+def test_parties_of_fewer_samples_than_their_floor_are_apart_in_the_pool(monkeypatch):
+    assert run_of({"min-examples": 12}, monkeypatch, first=10) == (True, True)
 
 
 @pytest.mark.parametrize(

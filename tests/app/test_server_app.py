@@ -362,7 +362,7 @@ def test_a_reply_to_the_counting_that_is_lost_once_costs_a_round_and_nothing_els
     # A run that ends before its last phase can be resumed.
     with monkeypatch.context() as patch:
         patch.setattr(Run, "rounds_left", 0)
-        assert run(spoil=lost_once(), **PLAIN)["selection"] is None
+        assert run(spoil=lost_once(), **PLAIN)["evaluation"] is None
     assert unfinished.exists()
     resumed = run(action="resume", federation=str(run.out / "federation.npz"))
     assert resumed["sha256"] == whole["sha256"]
@@ -431,7 +431,13 @@ def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     assert len(report["specs"]) == len(selection["accuracies"]) == 6 > len(members) > 1
     assert max(map(max, selection["accuracies"])) == selection["accuracy"]
     assert sum(member["weight"] for member in members) == pytest.approx(1)
-    assert list(report["traffic"]) == ["columns", "counts", "selection", "evaluation"]
+    assert list(report["traffic"]) == [
+        "columns",
+        "counts",
+        "selection",
+        "calibration",
+        "evaluation",
+    ]
     assert report["evaluation"]["examples"] == 40
     model = FlyNNClassifier.load(run.out / "model.npz").model_
     assert model.sha256() == report["sha256"]["model"]

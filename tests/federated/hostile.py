@@ -205,6 +205,17 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
     "selection": {
         "fewer left out than correct": ("refused: correct: ", filled(0, 0)),
     },
+    "calibration": {
+        "probabilities of another sample": (
+            "refused: probabilities: ",
+            plus(2, (0, 2**21)),
+        ),
+        "products above the probabilities": (
+            "refused: probabilities: ",
+            filled(3, 2**19),
+        ),
+        "probabilities of nobody": ("refused: probabilities: ", filled(2, 0)),
+    },
     "gram": {
         "sizes of other samples": (
             "refused: Gram matrix: ",
@@ -319,6 +330,16 @@ REQUESTS: dict[str, dict[str, Row]] = {
         "counts in another order": spoiled(
             "fingerprint", lambda arrays: [*arrays[2:], *arrays[:2]]
         ),
+    },
+    "calibration with a Gram matrix": {
+        "no arrays": spoiled("weights", lambda _: []),
+        "weights of one fold": spoiled("weights", lambda arrays: arrays[-1:]),
+        "biases of one fold": Row("flynn-gram", {"flynn-gram": "[1, 2, 3]"}),
+        "fewer counts": spoiled(
+            "counts", lambda arrays: [arrays[0], arrays[1][:2], *arrays[2:]]
+        ),
+        "two specs": Row("message", RunSpec(GRID, NAMES).to_config()),
+        "weights too large": spoiled("counts", weights(LARGEST_WEIGHT + 1)),
     },
     "gram": {
         "too many rows": Row("flynn-specs", run_of(*_TOO_MANY)),

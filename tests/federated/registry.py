@@ -12,6 +12,7 @@ import numpy as np
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party, Samples
+from flwr_flynn.federated.phases.calibration import CalibrationRequest
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import (
     CountsRequest,
@@ -135,13 +136,15 @@ class Case:
         return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
 
 
-LEARNED = LearnedGram.of(TWO, X, Y, 3).scoring
+SCORINGS = LearnedGram.of(TWO, X, Y, 3).scorings
+LEARNED = SCORINGS.whole
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}
 RUNS: dict[str, dict[str, Any]] = {
     "columns": {"spec": AUTO, **_LIMITED},
     "counts": {"spec": GRID, **_LIMITED},
     "selection": {"spec": GRID},
+    "calibration": {"spec": GRID},
     "gram": {**_ONE, "gram": 16},
     "evaluation": _ONE,
 }
@@ -158,6 +161,8 @@ def case(name: str, request: Request[Any], subtracts: bool = True) -> Case:
     return Case(request, subtracts, hostile, REQUESTS.get(name, {}), run)
 
 
+_TWO_MEMBERS = evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25))
+_ONE_MEMBER = evaluation_of(RUN.only((0,)), TOTALS.parts[:1], (_SCORING,))
 _REQUESTS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
     "schema": SchemaRequest(RUN.classes),
@@ -168,7 +173,11 @@ _REQUESTS: dict[str, Request[Any]] = {
         RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto")
     ),
     "gram": GramRequest(RUN, (1, 3, 2)),
-    "evaluation": evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25)),
+    "calibration": CalibrationRequest(RUN, _TWO_MEMBERS.model),
+    "calibration with a Gram matrix": CalibrationRequest(
+        RUN.only((0,)), _ONE_MEMBER.model, SCORINGS.folds
+    ),
+    "evaluation": _TWO_MEMBERS,
     "evaluation with a Gram matrix": evaluation_of(
         RUN.only((0,)), TOTALS.parts[:1], (_SCORING,), gram=LEARNED
     ),

@@ -26,7 +26,7 @@ from tests.federated.runs import (
 REASON = "set aside: 1 of at least 3 parties replied"
 
 
-@pytest.mark.parametrize("phase", ["selection", "gram", "evaluation"])
+@pytest.mark.parametrize("phase", ["selection", "gram", "calibration", "evaluation"])
 def test_one_party_of_three_decides_nothing(phase):
     steps = exchange(GRID, min_parties=3, gram=16).until(phase)
     before = sha256(steps.run.model)
@@ -37,16 +37,19 @@ def test_one_party_of_three_decides_nothing(phase):
     results = steps.run.state.results
     assert outcome.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON
     assert sha256(run.model) == before
-    made = {"selection": "accuracies", "gram": "scoring", "evaluation": "figures"}[
-        phase
-    ]
+    made = {
+        "selection": "accuracies",
+        "gram": "scoring",
+        "calibration": "calibration",
+        "evaluation": "figures",
+    }[phase]
     assert not getattr(results[phase], made)
 
 
 def test_as_many_as_are_needed_decide():
     steps = exchange(GRID, min_parties=3)
     steps.step(TRAIN)
-    for cid in "32":
+    for cid in "321":
         steps.step(DUE, failures={cid: "failed: killed"})
     results = steps.run.state.results
     assert results["selection"].parties == 3

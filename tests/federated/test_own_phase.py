@@ -57,7 +57,7 @@ def test_it_runs_in_every_driver_and_changes_no_model(driver):
         in_process(options_for(GRID), shares("pathological")).model
     )
     assert run.traffic["histogram"].arrivals.parties == 4
-    assert run.num_rounds == 3
+    assert run.num_rounds == 4
 
 
 def test_a_run_that_stopped_in_it_is_not_resumed_without_it(tmp_path):

@@ -53,11 +53,11 @@ from tests.raising import raises
 
 ROUNDS = [
     (GRID[0], {"decay": 0.5}, 1),
-    (GRID[0], {}, 2),
+    (GRID[0], {}, 3),
     (GRID, {"decay": 0.5}, 2),
     (GRID, {"fraction_evaluate": 0}, 1),
     (AUTO, {"decay": 0.5}, 3),
-    (AUTO, {}, 3),
+    (AUTO, {}, 4),
 ]
 
 
@@ -80,7 +80,7 @@ def test_the_rounds_of_a_run_are_known_before_it_begins(spec, changes, rounds):
 
 def test_nobody_is_asked_before_the_phases_that_lead_there():
     steps = exchange(AUTO)
-    for phase in ("columns", "counts", "selection"):
+    for phase in ("columns", "counts", "selection", "calibration"):
         assert steps.step(EVALUATE) is None
         steps.step(TRAIN)
         assert steps.asked[-1][0] == phase
@@ -140,6 +140,7 @@ def test_whoever_is_there_after_the_counting_is_not_counted_and_may_join():
     assert steps.asked == [
         ("counts", [*"012"]),
         ("selection", [*"012"]),
+        ("calibration", [*"012"]),
         ("evaluation", [*"0123"]),
     ]
     saved = steps.run.federation("1")
@@ -333,7 +334,11 @@ def test_nobody_leaves_twice_in_one_batch_or_several(batches):
 def test_two_that_stand_for_one_member_count_once():
     saved = replace(joined("a"), phase="selection", is_selected=False)
     run = Run(RunOptions(SPEC, CLASSES, 1, federation=saved, purpose="resume"))
-    assert [phase.name for phase in run.phases] == ["selection", "evaluation"]
+    assert [phase.name for phase in run.phases] == [
+        "selection",
+        "calibration",
+        "evaluation",
+    ]
     X, y = points(4, ord("a"))
     parties = {cid: party_of(X, y, name="a") for cid in ("55", "56")}
     outcome = Exchange(run, parties).step(TRAIN)

@@ -186,7 +186,15 @@ def test_a_plan_without_the_number_of_samples_has_it_from_the_columns(
     assert run.model.model_.members[0].spec.hash_dim == 2**16
 
 
-SELECTING = ("flwr_flynn.model.selection", "flwr_flynn.federated.phases.selection")
+SELECTING = [
+    f"flwr_flynn.{part}"
+    for part in (
+        "model.selection",
+        "model.classifier",
+        "federated.phases.selection",
+        "federated.phases.calibration",
+    )
+]
 
 
 def no_row(X: Any, y: Any, n_per_class: Any, n: int) -> Any:
@@ -198,11 +206,15 @@ def no_row(X: Any, y: Any, n_per_class: Any, n: int) -> Any:
 @pytest.mark.parametrize("has_none", [False, True])
 def test_of_many_samples_some_are_left_out_or_none(has_none, rule, monkeypatch):
     """Equal samples stay or go together: a subsample may have none of them."""
-    for module in SELECTING:
+    for module in (*SELECTING, "flwr_flynn.model.subsample"):
         monkeypatch.setattr(f"{module}.N_LEFT_OUT", 60)
-        if has_none:
+    if has_none:
+        for module in SELECTING:
             monkeypatch.setattr(f"{module}.subsample_mask", no_row)
     run = made(rule=rule)
+    calibrated = run.state.results["calibration"]
+    assert calibrated.n_examples == run.state.results["selection"].examples
+    assert (calibrated.calibration is None) == has_none
     n_left_out = run.state.results["selection"].examples
     assert 0 <= n_left_out < 120
     assert (n_left_out == 0) == has_none
@@ -345,14 +357,15 @@ def lost_in(
     return steps
 
 
-PHASES = ("columns", "counts", "selection", "gram", "evaluation")
+PHASES = ("columns", "counts", "selection", "gram", "calibration", "evaluation")
 LOST = [
     *product(PHASES, ("failed", "silent")),
     ("selection", "gone"),
     ("gram", "gone"),
+    ("calibration", "gone"),
 ]
 MISSED = {phase: (phase,) for phase in PHASES}
-MISSED["counts"] = ("counts", "selection", "gram")
+MISSED["counts"] = ("counts", "selection", "gram", "calibration")
 """Phases that have no samples of a party that is lost in one."""
 
 
@@ -372,6 +385,7 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase, how):
         "counts": run.counts.n_examples,
         "selection": results["selection"].examples,
         "gram": results["gram"].n_examples,
+        "calibration": results["calibration"].n_examples,
         "evaluation": results["evaluation"].figures["examples"],
     }
     share = shares()[3]
@@ -401,7 +415,7 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec():
     assert run.model.model_.member.scoring.decay == suggested
 
 
-@pytest.mark.parametrize("phase", ["counts", "selection", "gram"])
+@pytest.mark.parametrize("phase", ["counts", "selection", "gram", "calibration"])
 def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     phase,
 ):
@@ -411,7 +425,7 @@ def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     party = "party-3"
     if phase == "counts":
         party = "node 3"
-    assert secret.state.absent("counts", "selection", "gram").keys() == {party}
+    assert secret.state.absent(*PHASES[1:5]).keys() == {party}
 
 
 NONSENSE: dict[str, tuple[str, Spoil]] = {
@@ -473,10 +487,13 @@ def test_a_run_may_stop_after_every_phase(name, tmp_path):
                 steps.run.federation("1")
             continue
         saved = saved_of(steps.run, tmp_path / "f.npz")
+        expected = ""
         if left:
-            assert saved.phase == left[0].resumed_at(names)
-        else:
-            assert saved.phase == ""
+            expected = left[0].resumed_at(names)
+        if expected == "gram" and "selection" in names:
+            # What the calibration needs of it is in no file, nor what it needs itself.
+            expected = "selection"
+        assert saved.phase == expected
         has_gram = whole.model.model_.gram is not None
         is_past_gram = saved.phase in ("evaluation", "")
         assert (saved.shared.gram is not None) == (has_gram and is_past_gram)

@@ -131,6 +131,7 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told():
         "columns",
         "counts",
         "selection",
+        "calibration",
         "secure evaluation",
     ]
     warned.clear()

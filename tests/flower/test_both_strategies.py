@@ -76,7 +76,7 @@ def test_the_results_of_a_run_are_attributes(api):
     strategy = network.make(**options_for(AUTO), decay="auto")
     network.run(strategy)
     run = strategy.run
-    assert strategy.num_rounds == 3
+    assert strategy.num_rounds == 4
     assert strategy.model is run.model is strategy.model
     assert strategy.counts == strategy.model.model_.members[0].counts
     assert strategy.secure_bound is None

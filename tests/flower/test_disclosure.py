@@ -46,6 +46,7 @@ FIELDS = {
     "counts": ["fingerprint", "counts"] * 6,
     "selection": ["left out", *["correct", "log-losses"] * 6],
     "gram": ["class sizes", "products", "sums"],
+    "calibration": ["left out", "log-losses", "probabilities", "products"],
     "evaluation": [
         "confusion matrix",
         "own confusion matrix",

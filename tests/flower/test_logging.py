@@ -26,7 +26,8 @@ def test_the_plan_is_told_before_a_run():
         return texts(plan_lines(exchange(spec, **options).run, 4, 60.0))
 
     lines = told(AUTO, min_parties=2)
-    assert lines[0] == "phases: columns, counts, selection, evaluation; rounds: 3"
+    names = "columns, counts, selection, calibration, evaluation"
+    assert lines[0] == f"phases: {names}; rounds: 4"
     assert any("waits for 4" in line and "needs 2" in line for line in lines)
     assert any("scaling auto" in line for line in lines)
     noise = LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3)
@@ -40,7 +41,7 @@ def test_the_plan_is_told_before_a_run():
 
 def test_every_phase_says_what_came_of_it_and_what_is_next():
     steps = exchange(AUTO)
-    columns, counts, selection = (step(steps, TRAIN) for _ in range(3))
+    columns, counts, selection, calibration = (step(steps, TRAIN) for _ in range(4))
     evaluation = step(steps, EVALUATE)
     assert "columns: 4 of 4 parties; next: counts" in columns
     assert sum(line.startswith("hash: ") for line in columns) == 6
@@ -60,7 +61,8 @@ def test_every_phase_says_what_came_of_it_and_what_is_next():
     assert selection[-1].startswith(
         f"selection: candidates {listed} of 6, decay {chosen.scorings[0].decay:.4g} ("
     )
-    assert selection[-1].endswith("4 of 4 parties); next: evaluation")
+    assert selection[-1].endswith("4 of 4 parties); next: calibration")
+    assert calibration[-1].startswith("calibration: temperature ")
     told = (
         f"evaluation: accuracy {figures.figures['accuracy']:.4f} on 30 test "
         "samples of 4 parties"

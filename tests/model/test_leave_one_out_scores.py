@@ -12,6 +12,7 @@ from scipy.special import log_softmax
 from flwr_flynn import ClassCounts, FlyHash, HashSpec
 from flwr_flynn.model import scoring as scoring_module
 from flwr_flynn.model import selection as leave_one_out
+from flwr_flynn.model import subsample
 from flwr_flynn.model.scoring import (
     RULES,
     TEMPERATURES,
@@ -113,8 +114,8 @@ def test_log_losses_are_those_of_posteriors_of_retrained_models(rule, class_weig
         frequencies = np.ones(3)
     else:
         frequencies = np.bincount(y) * weights
-    if isinstance(weights, str):
-        importance = np.ones(3)
+    if isinstance(weights, str):  # each class weighs the same in all
+        importance = np.bincount(y).min() / np.bincount(y)
     else:
         importance = weights / weights.max()
     expected = np.zeros(len(TEMPERATURES))
@@ -144,7 +145,7 @@ def test_losses_of_a_class_of_which_some_samples_are_left_out_weigh_as_all_of_th
         leave_one_out_tables(counts, [(active[y == c], y[y == c])], one).log_losses[0]
         for c in range(3)
     ]
-    monkeypatch.setattr(leave_one_out, "N_LEFT_OUT", 30)  # about 10 of each class
+    monkeypatch.setattr(subsample, "N_LEFT_OUT", 30)  # about 10 of each class
     for label, share in enumerate([10 / 40, 10 / 15, 1.0]):
         some = (active[y == label], y[y == label])
         losses = leave_one_out_tables(counts, [some], one).log_losses[0]

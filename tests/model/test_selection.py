@@ -34,7 +34,8 @@ SPECS = [
 def test_without_a_number_of_members_the_best_is_alone():
     (member,) = fit_members(SPECS, X, Y, 3)
     assert (member,) == fit_members(SPECS, X, Y, 3, max_members=1)
-    assert member == replace(fit_members(SPECS, X, Y, 3, max_members=2)[0], weight=1.0)
+    two = fit_members(SPECS, X, Y, 3, max_members=2)
+    assert member == replace(two[0], weight=1.0)
 
 
 def oracle_choose(correct, sizes, max_members):

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
 
-from flwr_flynn.model import selection
+from flwr_flynn.model import subsample
 from flwr_flynn.model.portable import content_shares
-from flwr_flynn.model.selection import subsample_mask
+from flwr_flynn.model.subsample import subsample_mask
 
 WORD = 2**64
 ELEMENTS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 5e-324]) | st.floats(
@@ -81,7 +81,7 @@ def test_every_split_in_every_form_and_batch_keeps_the_same_samples(seed, n_samp
     expected = subsample_mask(X, y, sizes, n_samples)
     party = np.random.default_rng(seed).integers(0, 5, len(y))  # the last is empty
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "_BATCH", 12)
+        patch.setattr(subsample, "_BATCH", 12)
         for mine in (party == k for k in range(6)):
             assert_array_equal(
                 subsample_mask(X[mine], y[mine], sizes, n_samples), expected[mine]

@@ -243,6 +243,8 @@ def model(report: Report) -> Section:
             size = f"{gram['rows']} rows, {gram['examples']} samples"
             text = f"{size}, half of the weight"
         facts.append(("Gram matrix", text))
+    if report["calibration"]:
+        facts.append(("calibration", report["calibration"]["text"]))
     return Section("Model", facts)
 
 

@@ -16,7 +16,6 @@ in which nobody sees a party's own; this phase then distributes the model alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -263,6 +262,7 @@ class EvaluationRequest(RunRequest[Tables]):
     entries = (
         RUN_ENTRIES
         | codec.MODEL_ENTRIES
+        | codec.CALIBRATION_ENTRIES
         | {
             "n_releases": Entry(int, 2**31 - 1),
             "tries": Entry(bool),
@@ -272,21 +272,20 @@ class EvaluationRequest(RunRequest[Tables]):
     n_arrays = 2 * MAX_SPECS + 1
 
     def to_config(self) -> dict[str, Scalar]:
-        scorings = []
-        for member in self.model.members:
-            scoring = member.scoring
-            scorings.append(
-                [scoring.rule, scoring.decay, scoring.temperature, member.weight]
-            )
+        grams = []
+        if self.model.gram is not None:
+            grams.append(self.model.gram)
         config = {
             **super().to_config(),
-            key("scorings"): json.dumps(scorings),
+            **codec.scoring_entries(self.model.members),
+            **codec.gram_entries(self.run, grams),
+            **codec.calibration_entries(self.model.calibration),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
         }
         if self.group:
             config[key("group")] = self.group
-        return config | codec.gram_entries(self.run, self.model.gram)
+        return config
 
     def arrays(self) -> list[Array]:
         counts = [member.counts for member in self.model.members]
@@ -303,7 +302,7 @@ class EvaluationRequest(RunRequest[Tables]):
         n_releases = config["n_releases"]
         gram = None
         if "gram" in config:
-            gram = codec.announced_gram(config, run, arrays[-1:], options)
+            (gram,) = codec.announced_gram(config, run, arrays[-1:], options)
             arrays = arrays[:-1]
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
@@ -312,7 +311,8 @@ class EvaluationRequest(RunRequest[Tables]):
             counts = (total,)
         with refusing():
             members = codec.announced_members(config, run, counts)
-            model = model_of_members(run, members, gram)
+            calibration = codec.announced_calibration(config, run.n_classes)
+            model = model_of_members(run, members, gram, calibration)
         return cls(run, model, n_releases, config["tries"], config.get("group", ""))
 
     @property

@@ -218,6 +218,7 @@ class GramResult:
 
     scoring: GramScoring | None
     """None where no party with samples replied, or sums lack a class."""
+    folds: tuple[GramScoring, ...]  # see `GramScorings`
     n_rows: int
     n_examples: int  # fewer than are counted where small classes stay at home
 
@@ -235,11 +236,15 @@ def _solve(state: RunState, batch: Batch[GramMatrix], context: Context) -> RunSt
     request: GramRequest = context.request
     is_empty = batch.total.n_per_class.sum(axis=0) == 0
     scoring = None
+    folds: tuple[GramScoring, ...] = ()
     if not state.results["counts"].parts[0].n_per_class[is_empty].any():
         # Else the scores would speak against a class that they never saw.
-        scoring = batch.total.scoring(request.run.specs, request.weights)
+        scorings = batch.total.scorings(request.run.specs, request.weights)
+        if scorings is not None:
+            scoring = scorings.whole
+            folds = scorings.folds
     n_examples = sum(batch.total.n_per_class.ravel().tolist())
-    result = GramResult(scoring, _n_rows(request.run), n_examples)
+    result = GramResult(scoring, folds, _n_rows(request.run), n_examples)
     return state.with_result(GRAM.name, result)
 
 

@@ -40,18 +40,15 @@ from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import CountsOfSpecs, Tables
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.model.scoring import TEMPERATURES, ScoringRule
+from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, TEMPERATURES, ScoringRule
 from flwr_flynn.model.selection import (
-    LOSS_UNIT,
-    MAX_LOSS,
-    N_LEFT_OUT,
     Choice,
     best_temperature,
     choose,
     hashed_batches,
     leave_one_out_tables,
-    subsample_mask,
 )
+from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"

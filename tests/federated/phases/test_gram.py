@@ -81,8 +81,8 @@ def scored_by(rows: Any, sizes: Any = None) -> str:
     The class weights are those of samples of these sizes.
     """
     weights = class_weights(np.bincount(Y[rows]) if sizes is None else sizes)
-    scoring = GramMatrix.from_data(OWN, weights, X[rows], Y[rows]).scoring(OWN, weights)
-    return scoring.sha256()
+    sums = GramMatrix.from_data(OWN, weights, X[rows], Y[rows])
+    return sums.scorings(OWN, weights).whole.sha256()
 
 
 PLACES = {
@@ -352,7 +352,7 @@ def test_a_thorough_run_that_goes_on_is_as_thorough(tmp_path, asked):
         if stopped.run.due is None or stopped.run.due.name != "counts":
             files.append(saved_of(stopped.run, tmp_path / "f.npz"))
     assert stopped.run.model.model_.gram is not None
-    assert [saved.is_thorough for saved in files] == [True] * 4
+    assert [saved.is_thorough for saved in files] == [True] * 5
     for saved in files:
         steps = Exchange(resumed(saved, gram=None, decay="auto"), stopped.parties)
         assert digest(steps.rounds(6)) == digest(stopped.run)

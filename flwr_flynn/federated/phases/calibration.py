@@ -1,0 +1,227 @@
+"""Phase "calibration": temperature of the model, and an intercept for each class.
+
+Every counted party gets the selected members with the sums of their counts, and, with a
+Gram matrix, the scores for the samples of each fold. Its answer is the sums of
+`model.calibration` over its training samples, each scored by what has not seen it: the
+members without the sample, and the Gram matrix of the other fold. Added up they are
+those of the pooled samples. Of very many samples some are left out in turn, as in the
+selection.
+
+Where parties with fewer than half of the samples answer, the model keeps the
+calibration of the saved run, or has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from flwr_flynn._types import Array
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.announced_specs import MAX_SPECS
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.compression import pack_signed
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.phase import (
+    COUNTED,
+    Context,
+    Phase,
+    RunState,
+    model_of,
+    model_of_members,
+    run_of_members,
+)
+from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, refusing
+from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
+from flwr_flynn.federated.request import (
+    Measured,
+    RunRequest,
+    announced_run,
+    register,
+)
+from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
+from flwr_flynn.federated.tally import Tally
+from flwr_flynn.federated.views import View
+from flwr_flynn.model.calibration import (
+    RELATIVE_TEMPERATURES,
+    Calibration,
+    CalibrationSums,
+    n_products,
+)
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.gram import N_FOLDS, GramScoring
+from flwr_flynn.model.model import Model
+from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
+from flwr_flynn.model.selection import unseen_scores
+from flwr_flynn.model.subsample import (
+    N_LEFT_OUT,
+    class_terms,
+    subsample_mask,
+)
+
+_MOST_SCORES = 2**20  # class scores held at a time
+_UNITS = int(1 / LOSS_UNIT)  # of a sample of weight 1
+_CONTENT = "log-losses and sums of probabilities, by leave-one-out, at 9 temperatures"
+
+
+@register
+@dataclass(frozen=True)
+class CalibrationRequest(RunRequest[CalibrationSums]):
+    """Ask for sums of losses and probabilities of training samples."""
+
+    run: RunSpec  # it has the specs of the model's members alone
+    model: Model  # of the members alone
+    folds: tuple[GramScoring, ...] = ()
+    """Scores of a Gram matrix for the samples of each fold; () without one."""
+
+    phase = "calibration"
+    sentence = (
+        "Sums of probabilities and losses: of few rows they tell the probabilities "
+        "of each."
+    )
+
+    entries = RUN_ENTRIES | codec.MODEL_ENTRIES
+    n_arrays = 2 * MAX_SPECS + N_FOLDS
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {
+            **super().to_config(),
+            **codec.scoring_entries(self.model.members),
+            **codec.gram_entries(self.run, self.folds),
+        }
+
+    def arrays(self) -> list[Array]:
+        arrays = codec.encode(*(member.counts for member in self.model.members))
+        return arrays + [pack_signed(scoring.weights) for scoring in self.folds]
+
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> CalibrationRequest:
+        run = announced_run(config, options)
+        folds: tuple[GramScoring, ...] = ()
+        if "gram" in config:
+            folds = codec.announced_gram(
+                config, run, arrays[-N_FOLDS:], options, N_FOLDS
+            )
+            arrays = arrays[:-N_FOLDS]
+        counts = codec.decode_all(arrays, run.hashers, run.n_classes)
+        with refusing():
+            members = codec.announced_members(config, run, counts)
+            return cls(run, model_of_members(run, members), folds)
+
+    def measured(self, view: View) -> Measured[CalibrationSums]:
+        X, codes = view.samples_of(self.run)
+        counts = self.model.members[0].counts
+        n_examples = len(codes)
+        rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
+        if self.bound is None and rows.sum() < view.options.min_examples:
+            return Measured(CalibrationSums.zeros(self.run.n_classes), n_examples)
+        n_jobs = view.options.n_jobs
+        scores = unseen_scores(self.model, self.folds, X[rows], codes[rows], n_jobs)
+        sums = CalibrationSums.of_scores(scores, counts, self.run.class_weight)
+        return Measured(sums, n_examples)
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        n_classes = self.run.n_classes
+        n = len(RELATIVE_TEMPERATURES)
+        most = _UNITS * sizes.total
+        return [
+            Field("left out", (1, n_classes), sizes.per_class, NUMBERS),
+            Field("log-losses", (n, 1), int(MAX_LOSS) * most, NUMBERS),
+            Field("probabilities", (n, n_classes), most, NUMBERS),
+            Field("products", (n, n_products(n_classes)), most, NUMBERS),
+        ]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> CalibrationSums:
+        left_out, losses, probabilities, _ = parts
+        counts = self.model.members[0].counts
+        if (left_out > counts.n_per_class).any():
+            raise PayloadError("left out", "at most the samples of the class", "more")
+        _, weights = class_terms(counts, self.run.class_weight)
+        in_all = float((left_out * weights).sum()) / LOSS_UNIT
+        # Each is rounded: of a sample by half a unit at most.
+        room = float(left_out.sum() * (self.run.n_classes + 1))
+        sums = CalibrationSums(tuple(parts))
+        for index, own in enumerate(probabilities):
+            slopes = np.diag(sums.slopes(index)) / LOSS_UNIT
+            if (
+                abs(own.sum() - in_all) > room
+                or (slopes > own + room).any()
+                or losses[index, 0] > MAX_LOSS * in_all + room
+            ):
+                expected = "sums that the samples left out can have"
+                raise PayloadError("probabilities", expected, "others")
+        return sums
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """The calibration of a run, and the samples that it follows from."""
+
+    calibration: Calibration | None
+    """None where too few replied: the model keeps that of the saved run."""
+    n_examples: int
+
+    def described(self) -> str:
+        """The calibration in a line."""
+        if self.calibration is None:
+            return "not chosen: too few samples, or parties, replied"
+        lowest = min(self.calibration.intercepts)
+        highest = max(self.calibration.intercepts)
+        return (
+            f"temperature {self.calibration.temperature}, intercepts from "
+            f"{lowest:.2f} to {highest:.2f}, by {self.n_examples} samples left out"
+        )
+
+
+def _ask(state: RunState, context: Context) -> Tally[CalibrationSums]:
+    options = context.options
+    model = model_of(state, options)
+    gram = state.results.get("gram")
+    folds: tuple[GramScoring, ...] = ()
+    if gram is not None:
+        folds = gram.folds
+    members = replace(model, gram=None, calibration=None)
+    return Tally(CalibrationRequest(run_of_members(state, options), members, folds))
+
+
+def _fold(state: RunState, batch: Batch[CalibrationSums], context: Context) -> RunState:
+    request: CalibrationRequest = context.request
+    counts = request.model.members[0].counts
+    n_examples = int(batch.total.tables[0].sum())
+    has_gram = model_of(state, context.options).gram is not None
+    calibration = None
+    if has_gram == bool(request.folds) and _is_half(batch, context, counts):
+        calibration = batch.total.calibration(counts, request.run.class_weight)
+    return state.with_result(
+        CALIBRATION.name, CalibrationResult(calibration, n_examples)
+    )
+
+
+def _is_half(
+    batch: Batch[CalibrationSums], context: Context, counts: ClassCounts
+) -> bool:
+    """True if the parties that replied have half of the counted samples, or, of secure
+    sums, are half of the parties.
+    """
+    sizes = [member.examples for member in batch.members.values()]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return 2 * len(sizes) >= len(context.counted.members)
+    return 2 * sum(known) >= counts.n_examples
+
+
+CALIBRATION = Phase(
+    "calibration",
+    TRAIN,
+    _ask,
+    _fold,
+    audience=COUNTED,
+    resumes_at=("gram",),
+    content=_CONTENT,
+    applies=lambda options: options.selects and options.decay == "auto",
+)

@@ -1,0 +1,226 @@
+"""Calibration of a model: one temperature, and an intercept for each class.
+
+The parts of a model are chosen one by one, each by its own leave-one-out. Their mean is
+too flat or too sharp, and gives a rare class a mean probability below its frequency.
+Both are mended by sums over samples that the model has not seen: leave-one-out scores
+of the members, and scores of a Gram matrix by the other fold. For each of
+`RELATIVE_TEMPERATURES` the sums are log-losses, probabilities of each class and, of few
+classes, products of probabilities: integers that add, so that a federation has those of
+the pooled samples.
+
+Of the temperatures the one with the lowest log-loss is taken. The intercepts bring the
+mean probability of each class to its frequency, by one step of Newton's method on the
+logarithms of the mean probabilities. Above `MOST_CLASSES` classes products are not
+summed, and the step is shorter than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from flwr_flynn._types import Integers
+from flwr_flynn._validation import finite_floats
+from flwr_flynn.errors import DataError
+from flwr_flynn.model.counts import ClassCounts, Tables
+from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.prior import ClassWeight
+from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
+from flwr_flynn.model.subsample import class_terms
+
+RELATIVE_TEMPERATURES = (0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0)
+LARGEST_INTERCEPT = 4.0
+MOST_CLASSES = 10  # of which products of probabilities are summed
+_UNCHANGED = RELATIVE_TEMPERATURES.index(1.0)
+UNIT = 2.0**-20  # unit of the intercepts: rounded, they are the same on most machines
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Divisor of the scores of a model, and what is added to those of each class.
+
+    Parameters
+    ----------
+    temperature : float
+        One of `RELATIVE_TEMPERATURES`.
+    intercepts : (L,) sequence of float
+        From -4 to 4. Kept as a tuple.
+
+    Raises
+    ------
+    DataError
+        A field is not as described.
+    """
+
+    temperature: float
+    intercepts: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if self.temperature not in RELATIVE_TEMPERATURES:
+            raise DataError(
+                "calibration temperature",
+                f"one of {RELATIVE_TEMPERATURES}",
+                str(self.temperature)[:20],
+            )
+        shape = np.shape(self.intercepts)
+        expected = f"finite numbers within {LARGEST_INTERCEPT}"
+        if len(shape) != 1:
+            raise DataError("intercepts", expected, f"shape {shape}")
+        values = finite_floats(
+            "intercepts", self.intercepts, shape, expected, DataError
+        )
+        if np.abs(values).max(initial=0) > LARGEST_INTERCEPT:
+            raise DataError("intercepts", expected, "larger ones")
+        object.__setattr__(self, "intercepts", tuple(values.tolist()))
+
+    @property
+    def integers(self) -> list[int]:
+        """Index of the temperature, and the intercepts in units of `UNIT`."""
+        index = RELATIVE_TEMPERATURES.index(self.temperature)
+        return [index, *(round(value / UNIT) for value in self.intercepts)]
+
+    @classmethod
+    def of_integers(cls, integers: Sequence[int]) -> Calibration:
+        """The calibration with these integers, the inverse of `integers`."""
+        index, *intercepts = integers
+        temperature = RELATIVE_TEMPERATURES[index % len(RELATIVE_TEMPERATURES)]
+        return cls(temperature, tuple(value * UNIT for value in intercepts))
+
+    def applied(self, scores: Scores) -> Scores:
+        """Calibrated scores, (n, L), of scores."""
+        calibrated: Scores = scores / self.temperature + np.array(self.intercepts)
+        return calibrated
+
+
+def n_products(n_classes: int) -> int:
+    """Pairs of different classes whose products of probabilities are summed."""
+    if n_classes > MOST_CLASSES:
+        return 0
+    return n_classes * (n_classes - 1) // 2
+
+
+class CalibrationSums(Tables):
+    """Sums over samples for each of T temperatures, in units of `LOSS_UNIT`.
+
+    `tables` are the samples of each class, (1, L), and, with weights of the classes,
+    log-losses, (T, 1), probabilities, (T, L), and products of the probabilities of
+    every two different classes, (T, pairs), row by row of the upper triangle.
+    """
+
+    @classmethod
+    def zeros(cls, n_classes: int) -> CalibrationSums:
+        """Sums of no samples."""
+        widths = (1, n_classes, n_products(n_classes))
+        n = len(RELATIVE_TEMPERATURES)
+        sums = [np.zeros((n, width), np.int64) for width in widths]
+        return cls((np.zeros((1, n_classes), np.int64), *sums))
+
+    @classmethod
+    def of_scores(
+        cls,
+        batches: Iterable[tuple[Scores, Integers]],
+        counts: ClassCounts,
+        class_weight: ClassWeight = None,
+    ) -> CalibrationSums:
+        """Sums of batches of scores, (n, L), with all classes taken for equally
+        frequent, and class indices, (n,).
+
+        The counts, of all parties, tell the prior of the posterior that is calibrated.
+        """
+        total = cls.zeros(counts.n_classes)
+        prior, weights = class_terms(counts, class_weight)
+        for scores, true in batches:
+            total.tables[0][0] += np.bincount(true, minlength=counts.n_classes)
+            temperatures = np.array(RELATIVE_TEMPERATURES)
+            _add(scores, true, temperatures, prior, weights, *total.tables[1:])
+        return total
+
+    def calibration(
+        self, counts: ClassCounts, class_weight: ClassWeight = None
+    ) -> Calibration | None:
+        """The calibration that follows from the sums; None without samples."""
+        n_left_out, losses, probabilities, _ = self.tables
+        if not losses.any():
+            return None
+        best = int(np.argmin(losses))
+        # A gain of one unit of log-loss in all may be chance.
+        if losses[_UNCHANGED] - losses[best] < 1 / LOSS_UNIT:
+            best = _UNCHANGED
+        _, weights = class_terms(counts, class_weight)
+        expected = n_left_out[0] * weights
+        sums = probabilities[best] * LOSS_UNIT
+        has_samples = (expected > 0) & (sums > 0)
+        slopes = self.slopes(best)[np.ix_(has_samples, has_samples)]
+        steps = _steps(expected[has_samples], sums[has_samples], slopes)
+        intercepts = np.zeros(len(expected))
+        intercepts[has_samples] = np.rint(steps / UNIT) * UNIT
+        return Calibration(
+            RELATIVE_TEMPERATURES[best],
+            tuple(np.clip(intercepts, -LARGEST_INTERCEPT, LARGEST_INTERCEPT).tolist()),
+        )
+
+    def slopes(self, temperature: int) -> Scores:
+        """Slopes of the summed probabilities by the intercepts, (L, L), at one of the
+        temperatures.
+
+        Of many classes the products are not known, and are taken as 0.
+        """
+        _, _, probabilities, products = self.tables
+        n_classes = probabilities.shape[1]
+        if not products.shape[1]:
+            return np.diag(probabilities[temperature] * LOSS_UNIT)
+        square = np.zeros((n_classes, n_classes))
+        square[np.triu_indices(n_classes, 1)] = products[temperature] * LOSS_UNIT
+        square += square.T
+        return np.diag(square.sum(axis=1)) - square
+
+
+def _steps(expected: Scores, sums: Scores, slopes: Scores) -> Scores:
+    """Intercepts of classes that have samples, by a step of Newton's method.
+
+    The logarithms of the mean probabilities are compared with their mean, as a common
+    intercept changes nothing. The ridge, of one sample, keeps the step small where few
+    samples are uncertain.
+    """
+    ratios = np.log(expected / sums)
+    gradient = sums * (ratios - sums @ ratios / sums.sum())
+    steps: Scores = np.linalg.solve(slopes + np.eye(len(sums)), gradient)
+    return steps
+
+
+@njit(nogil=True, cache=True)
+def _add(  # type: ignore[no-untyped-def]
+    scores, true, temperatures, prior, weights, losses, sums, products
+):
+    """Add log-loss, probabilities and products of each sample to those of each
+    temperature.
+
+    Each is rounded to units first: sums over parties equal the pooled ones.
+    """
+    n_classes = scores.shape[1]
+    shares = np.empty(n_classes)
+    for p in range(scores.shape[0]):
+        weight = weights[true[p]] / LOSS_UNIT
+        row = scores[p] - scores[p].max()
+        for t in range(len(temperatures)):
+            posterior = row / temperatures[t] + prior
+            top = posterior.max()
+            total = 0.0
+            for label in range(n_classes):
+                shares[label] = exp(posterior[label] - top)
+                total += shares[label]
+            loss = min(log(total) - (posterior[true[p]] - top), MAX_LOSS)
+            losses[t, 0] += np.int64(np.rint(loss * weight))
+            for label in range(n_classes):
+                shares[label] /= total
+                sums[t, label] += np.int64(np.rint(shares[label] * weight))
+            if products.shape[1]:
+                pair = 0
+                for label in range(n_classes):
+                    for other in range(label + 1, n_classes):
+                        both = shares[label] * shares[other]
+                        products[t, pair] += np.int64(np.rint(both * weight))
+                        pair += 1
