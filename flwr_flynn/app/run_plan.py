@@ -47,7 +47,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema, read_schema
-from flwr_flynn.tables.table import needs_table
+from flwr_flynn.tables.table import Table
 
 NO_LIMIT = 10**9  # seconds: 30 years
 _MANY_SAMPLES = 2**40  # where their number is not known: of the largest Gram matrix
@@ -408,7 +408,7 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     # same in every federation.
     learns = config.schema == "learn"
     if schema is None and not learns:
-        learns = bool(config.ignore or config.keep) or needs_table(dataset.X)
+        learns = bool(config.ignore or config.keep) or isinstance(dataset.X, Table)
     if learns and not _learns(config):
         expected = (
             "a schema.toml for categories, dates and gaps, where nothing is "

@@ -22,7 +22,7 @@ from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema
-from flwr_flynn.tables.table import Table, needs_table
+from flwr_flynn.tables.table import RawColumns, Table
 from flwr_flynn.tables.table_summary import TableSummary
 from tests.raising import raises
 
@@ -130,12 +130,12 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", MIXED)
 def test_gaps_and_texts_need_a_table(name):
-    assert needs_table(MIXED[name]) is True
+    assert RawColumns.of(MIXED[name]).is_plain is False
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_numbers_need_no_table(name):
-    assert needs_table(PLAIN[name]) is False
+    assert RawColumns.of(PLAIN[name]).is_plain is True
 
 
 # ---- schemas
@@ -264,7 +264,7 @@ def test_columns_of_one_name_are_refused():
     with raises(DataError, field="columns", got=got):
         Table(["a", "a"], [np.zeros(1)] * 2)
     with raises(DataError, field="columns", got=got):
-        needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"]))
+        RawColumns.of(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"]))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
     LARGE,
     SEPARATORS,
@@ -41,6 +40,7 @@ from flwr_flynn.app.data.source import (
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
+from flwr_flynn.tables.cells import Cells
 from flwr_flynn.tables.texts import GROUPS, proves
 
 log = logging.getLogger("flwr")  # Flower's own
@@ -265,7 +265,7 @@ def _check_quotes(file: TableFile) -> None:
     are_different = len({*file.first}) == len(file.first)
     if len(mixed) > 1 and all(mixed) and file.n_rows > 2 and are_different:
         raise DataError(file.name, "one header", "a second one in the first row")
-    width = len(file.columns) - 1
+    width = len(file.source.columns) - 1
     if not width:
         return
     separator = file.reading.dialect.separator

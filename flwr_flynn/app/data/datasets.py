@@ -202,7 +202,10 @@ def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
     )
     X, y, groups, _ = file.whole()  # a faulty row refuses the file
     classes, codes = coded_labels(y, file.name)
-    return Dataset(X, codes, classes, file.name, file.names or None, groups)
+    names = None
+    if file.is_named:
+        names = file.names
+    return Dataset(X, codes, classes, file.name, names, groups)
 
 
 @lru_cache(maxsize=2)

@@ -16,13 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Mask
+from flwr_flynn._types import Mask
 from flwr_flynn.federated.labels import meaning
-from flwr_flynn.tables.cells import CellReader, each_once, plain_values, text_of
-
-Cells = Sequence[Any] | Array
-"""Values as a file has them: of a column, of a row, or of each column."""
-
+from flwr_flynn.tables.cells import CellReader, Cells, each_once, plain_values, text_of
 
 _GAP = struct.pack("<d", np.nan)
 _READER = CellReader("number")

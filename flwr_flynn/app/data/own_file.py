@@ -33,7 +33,6 @@ from flwr_flynn.app.data.source import (
     ending,
     keys_of,
     mapped,
-    objects,
     read_once,
     stem,
 )
@@ -45,8 +44,9 @@ from flwr_flynn.errors import ConfigError, DataError, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
+from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import RawColumns
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
 from flwr_flynn.tables.texts import as_name
 
@@ -203,7 +203,7 @@ def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     X, y, groups, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = None
-    if file.is_named and file.names and not features:
+    if file.is_named and not features:
         names = file.names
     ids = None
     if groups is not None:
@@ -269,7 +269,7 @@ class PrivateFile(RowReader):
 
     def _one_side(
         self, read: Callable[[slice], Any], held_out: bool, part: slice
-    ) -> tuple[Array | Table, Array]:
+    ) -> tuple[RawColumns, Array]:
         """Samples and labels of some training rows, or of those that are held out."""
         cells = read(part)
         layout = self._layout
@@ -278,10 +278,8 @@ class PrivateFile(RowReader):
             column if isinstance(column, np.ndarray) else objects(column)
             for column in columns
         ]
-        if self.names:
-            X: Array | Table = Table(self.names, columns)
-        else:
-            X = np.stack(columns, axis=1)
+        names = self.names or [*map(str, range(self.width))]
+        X = RawColumns(names, columns, self.names is not None)
         labels = self._source.labels(cells[layout.label])
         y = mapped(objects(labels), self._label_map)
         if self._held_out is None:
@@ -377,19 +375,20 @@ def _write_numbers(
     labels = [np.zeros(0, object)]
     tests = [np.zeros(0, np.bool_)]
     remarks: set[str] | None = None
-    for table, y, is_test in file.tables():
+    for batch in file.batches():
+        n = len(batch.table)
+        is_test = batch.test
         if is_test is None:
-            is_test = np.zeros(len(table), np.bool_)
-        for rows in batches(len(table), step):
-            numbers = schema.encode(table[rows])
-            own_remarks = {*schema.remarks(table[rows], numbers)}
+            is_test = np.zeros(n, np.bool_)
+        for rows in batches(n, step):
+            numbers, own_remarks = schema.encoded(batch.table[rows])
             if remarks is None:
-                remarks = own_remarks
-            remarks &= own_remarks
+                remarks = {*own_remarks}
+            remarks &= {*own_remarks}
             for side, mask in zip(sides, (~is_test, is_test), strict=True):
                 side.write(numbers[mask[rows]].data)
-        if y is not None:
-            labels.append(y)
+        if batch.labels is not None:
+            labels.append(batch.labels)
         tests.append(is_test)
     for remark in sorted(remarks or ()):
         log.warning("FlyNN: %s", remark)
@@ -429,9 +428,9 @@ def counter_of_file(file: TableFile, least: int = 1) -> TableCounter:
     in_batches = file.batches() if is_large(file) else [file.in_one()]
     for batch in in_batches:
         if batch.test is not None:
-            batch = batch.rows(~batch.test)
+            batch = batch.of(~batch.test)
         ids = None
-        if batch.groups is not None:
-            ids = id_keys(batch.groups)
-        counter.add(file.table(batch.columns), ids, batch.labels)
+        if batch.ids is not None:
+            ids = id_keys(batch.ids)
+        counter.add(batch.table, ids, batch.labels)
     return counter

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
+from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
 from flwr_flynn.tables.cells import (
+    Cells,
     Gaps,
     each_once,
     level_of,
+    objects,
     plain,
     plain_values,
 )
@@ -31,7 +33,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import by_name, form_of, places
+from flwr_flynn.tables.table import by_name, form_of, places, raw_of
 from flwr_flynn.tables.texts import as_name
 
 T = TypeVar("T")
@@ -116,16 +118,6 @@ def decoding(path: Path, encoding: str = "") -> Iterator[None]:
             expected = f"text in {encoding.upper()}"
             refusal = DataError(path.name, expected, "another encoding")
         raise refusal from None
-
-
-def objects(values: Cells) -> Array:
-    """Python's values in an array.
-
-    In a text type of NumPy each value would be as wide as the longest.
-    """
-    array = np.empty(len(values), object)
-    array[:] = plain_values(values)
-    return array
 
 
 @dataclass(frozen=True)
@@ -242,8 +234,7 @@ class Source(ABC):
 
     def raw(self, index: int, values: Any) -> Raw:
         """The values of a column, for a feature of an open file."""
-        raw: Raw = values
-        return raw
+        return raw_of(values, self.kinds[index], self.name)
 
     def labels(self, values: Any) -> Array:
         """The values of a column of labels or ids."""

@@ -25,13 +25,12 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     decoding,
-    objects,
 )
 from flwr_flynn.errors import ConfigError, DataError, with_names, with_rows
 from flwr_flynn.hashing.batching import batches
+from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
 
 # ---- NPZ
@@ -100,21 +99,6 @@ class ArrayColumns(Source):
 
     def _cells(self, rows: slice, part: slice) -> list[Array | None]:
         return [None if column is None else column[rows][part] for column in self._all]
-
-    def raw(self, index: int, values: Array) -> Raw:
-        """Numbers, dates or texts."""
-        if values.dtype.kind in "biuf":
-            return values
-        if values.dtype.kind != "O":
-            try:
-                values = Table.of(values[:, None]).columns[0]
-            except DataError:
-                got = f"an array of type {values.dtype}"
-                raise DataError(self.name, "numbers, texts or dates", got) from None
-        if values.dtype.kind == "O":
-            texts: Raw = values.tolist()
-            return texts
-        return values
 
     def labels(self, values: Array) -> Array:
         """Labels or ids as they are."""
@@ -299,9 +283,8 @@ def arrow_column(column: Any) -> Raw:
     kind = type_of(column.type)
     if kind == "date":
         return moments(column)
-    if import_module("pyarrow").types.is_duration(column.type):
-        return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
-    if kind == "plain" and not column.null_count:
+    is_duration = import_module("pyarrow").types.is_duration(column.type)
+    if is_duration or (kind == "plain" and not column.null_count):
         numbers: Array = column.to_numpy(zero_copy_only=False)
         return numbers
     return arrow_values(column)
@@ -402,14 +385,10 @@ class ParquetColumns(Source):
 
     def raw(self, index: int, values: Any) -> Raw:
         """Numbers, durations in days, dates, or texts with None for a missing one."""
-        if isinstance(values, np.ndarray):
-            is_date = values.dtype.kind == "M"
-            if is_date and np.isnat(values).sum() > self._n_gaps[index]:
-                raise DataError("dates", "times within 290,000 years of 1970", "others")
-            return values
-        if self.kinds[index] in ("category", "levels"):
-            return [None if value is None else str(value) for value in values]
-        return np.array([np.nan if value is None else float(value) for value in values])
+        is_date = getattr(values, "dtype", None) == np.dtype("M8[us]")
+        if is_date and np.isnat(values).sum() > self._n_gaps[index]:
+            raise DataError("dates", "times within 290,000 years of 1970", "others")
+        return super().raw(index, values)
 
     def labels(self, values: Any) -> Array:
         """Labels as they stand, None for those that are missing or cannot be decoded."""
