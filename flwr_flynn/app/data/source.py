@@ -237,8 +237,10 @@ class Source(ABC):
         return raw_of(values, self.kinds[index], self.name)
 
     def labels(self, values: Any) -> Array:
-        """The values of a column of labels or ids."""
-        return objects([text and text.strip() for text in values])
+        """The values of a column of labels or ids, texts without blanks around them."""
+        if isinstance(values, np.ndarray):
+            return values
+        return objects([text.strip() if type(text) is str else text for text in values])
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, as they stand."""

@@ -151,9 +151,7 @@ class TableFile(ColumnReader):
                 test = rule.mask(keys_of(source, cells, group))
             ids = None
             if group is not None:
-                ids = cells[group]
-            if not (ids is None or isinstance(ids, np.ndarray)):
-                ids = source.labels(ids)
+                ids = source.labels(cells[group])
             rows = Rows(self.table(raws, self.units), labels, ids, test)
             if labelled and labels is not None:
                 is_missing = unlabelled(labels, self._label_gaps)

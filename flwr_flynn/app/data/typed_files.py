@@ -28,7 +28,6 @@ from flwr_flynn.app.data.source import (
 )
 from flwr_flynn.errors import ConfigError, DataError, with_names, with_rows
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.texts import as_name
@@ -99,10 +98,6 @@ class ArrayColumns(Source):
 
     def _cells(self, rows: slice, part: slice) -> list[Array | None]:
         return [None if column is None else column[rows][part] for column in self._all]
-
-    def labels(self, values: Array) -> Array:
-        """Labels or ids as they are."""
-        return values
 
 
 def read_npz(path: Path, label: str | None, group: str = "") -> ArrayColumns:
@@ -290,7 +285,7 @@ def arrow_column(column: Any) -> Raw:
     return arrow_values(column)
 
 
-_MICROSECONDS = {"D": 86_400_000_000, "s": 10**6, "ms": 1000, "us": 1}
+_MICROSECONDS = {"D": 86_400_000_000, "s": 10**6, "ms": 1000}
 
 
 def moments(chunk: Any) -> Array:
@@ -298,30 +293,12 @@ def moments(chunk: Any) -> Array:
 
     Those that are missing, or beyond what that type holds, are NaT.
     """
-    arrow = import_module("pyarrow")
-    kind = chunk.type
-    integers = chunk.fill_null(0)
-    if arrow.types.is_date32(kind):
-        integers = integers.cast(arrow.int32())
-    ticks = integers.cast(arrow.int64()).to_numpy(zero_copy_only=False)
-    if arrow.types.is_timestamp(kind):
-        unit = kind.unit
-    elif arrow.types.is_date64(kind):
-        unit = "ms"
-    else:
-        unit = "D"
-    if unit == "ns":
-        unit = "us"
-        ticks = ticks // 1000
-    largest = (2**63 - 1) // _MICROSECONDS[unit]
-    is_gap = (
-        chunk.is_null().to_numpy(zero_copy_only=False)
-        | (ticks > largest)
-        | (ticks < -largest)
-    )
-    microseconds = np.where(is_gap, 0, ticks) * _MICROSECONDS[unit]
-    dates = microseconds.astype("datetime64[us]")
-    return np.where(is_gap, np.datetime64("NaT"), dates)
+    values: Array = chunk.to_numpy(zero_copy_only=False).copy()
+    unit, _ = np.datetime_data(values.dtype)
+    most = (2**63 - 1) // _MICROSECONDS.get(unit, 1)
+    ticks = values.astype(np.int64)
+    values[(ticks > most) | (ticks < -most)] = "NaT"
+    return values.astype("datetime64[us]")
 
 
 class ParquetColumns(Source):
@@ -389,14 +366,6 @@ class ParquetColumns(Source):
         if is_date and np.isnat(values).sum() > self._n_gaps[index]:
             raise DataError("dates", "times within 290,000 years of 1970", "others")
         return super().raw(index, values)
-
-    def labels(self, values: Any) -> Array:
-        """Labels as they stand, None for those that are missing or cannot be decoded."""
-        if isinstance(values, np.ndarray) and values.dtype.kind != "M":
-            return values
-        if not isinstance(values, list):
-            values = [None] * len(values)
-        return objects(values)
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, in the types of the file."""
