@@ -393,10 +393,9 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     schema = own_schema(config)
     # A partitioner that cannot deal is refused before the parties start.
     shares = datasets.simulated_shares(config, parties)
-    test = datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed)
     numbers = config.party_numbers()
     sizes = sorted(
-        int((~test[rows]).sum())
+        int((~dataset.test[rows]).sum())
         for party, rows in enumerate(shares)
         if numbers is None or party in numbers
     )

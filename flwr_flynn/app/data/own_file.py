@@ -20,7 +20,7 @@ import numpy as np
 
 from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn.app.data.csv_file import CsvLines, csv_text, opened_csv
-from flwr_flynn.app.data.held_out import HeldOut, id_keys
+from flwr_flynn.app.data.held_out import KNOWN, HeldOut, id_keys
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
@@ -51,8 +51,6 @@ from flwr_flynn.tables.table_summary import TableCounter, TableSummary
 from flwr_flynn.tables.texts import as_name
 
 log = logging.getLogger("flwr")  # Flower's own
-
-_KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
 
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:
@@ -165,7 +163,7 @@ def opened_own(
     """The file of an open party, as `opened`; the log describes it."""
     rule = None
     if node.test_fraction:
-        rule = HeldOut(node.test_fraction, _KNOWN)
+        rule = HeldOut(node.test_fraction, KNOWN)
     path = existing(node.data_path, "node-config data-path")
     asked = replace(reading_of(node), features=features, schema=schema, held_out=rule)
     file = opened(path, asked)
@@ -282,9 +280,10 @@ class PrivateFile(RowReader):
         X = RawColumns(names, columns, self.names is not None)
         labels = self._source.labels(cells[layout.label])
         y = mapped(objects(labels), self._label_map)
-        if self._held_out is None:
+        rule = self._held_out
+        if rule is None:
             return X, y
-        is_test = self._held_out.mask(keys_of(self._source, cells, layout.group))
+        is_test = rule.mask(keys_of(rule, self._source, cells, layout.group))
         side = np.flatnonzero(is_test == held_out)
         return X[side], y[side]
 

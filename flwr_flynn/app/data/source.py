@@ -446,15 +446,23 @@ def _indices_by_name(name: str, columns: Sequence[str]) -> dict[str, int]:
     return indices
 
 
-def keys_of(source: Source, cells: Cells, group: int | None) -> list[bytes]:
-    """Keys of rows, by which they are held out.
+def keys_of(
+    rule: HeldOut, source: Source, cells: Cells, group: int | None
+) -> list[bytes]:
+    """Keys of rows, by which the rule holds them out.
 
     They follow from the column of ids, and without one from all cells.
     """
     ids = None
-    if group is not None:
+    keys = source.keys
+    if group is not None and rule.has_ids:
         ids = cells[group]
-    return row_keys([cells[index] for index in source.keys], ids, source.key_names)
+    elif group is not None:
+        keys = [index for index in keys if index != group]
+    names = source.key_names
+    if names is not None:
+        names = [names[index] for index in keys]
+    return row_keys([cells[index] for index in keys], ids, names)
 
 
 ALL = Reading()

@@ -148,7 +148,7 @@ class TableFile(ColumnReader):
         for _, cells, raws, labels in self._parts(with_cells=rule is not None):
             test = None
             if rule is not None:
-                test = rule.mask(keys_of(source, cells, group))
+                test = rule.mask(keys_of(rule, source, cells, group))
             ids = None
             if group is not None:
                 ids = source.labels(cells[group])
