@@ -33,13 +33,14 @@ from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
 from flwr_flynn.app.cli_verbs import MOST_CLASSES
 from flwr_flynn.app.console import note, print_table, say
-from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
+from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec
 from flwr_flynn.app.data.own_file import (
     check_apart,
     coded_labels,
     columns_of,
     counter_of_file,
     existing,
+    opened,
     opened_own,
     reading_of,
 )
@@ -279,7 +280,7 @@ def _split(
         raise ConfigError("--by", "one CSV file", got)
     own = NodeConfig.parse({"data-path": paths[0], **node})
     # The column is read as labels are.
-    file = opened_csv(path, Reading(by, dialect=own.dialect()))
+    file = opened(path, Reading(by, dialect=own.dialect()))
     n_without = file.n_unlabelled
     file.check(needs_labels=False)
     (at,) = file.indices([by], f"a column {by!r}")

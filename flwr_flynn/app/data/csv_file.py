@@ -33,7 +33,6 @@ from flwr_flynn.app.data.source import (
     SEPARATORS,
     Dialect,
     Part,
-    Reading,
     Source,
     decoding,
     read_once,
@@ -217,15 +216,6 @@ def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
     return [*map(list, zip(*rows, strict=True))] or [[] for _ in range(width)]
 
 
-def opened_csv(path: Path, reading: Reading) -> TableFile:
-    """A CSV file. With a schema its columns are read in the kinds of the schema."""
-    text = csv_text(path, reading.dialect)
-    with decoding(path, text.dialect.encoding):
-        file = TableFile(text, replace(reading, dialect=text.dialect))
-    _check_quotes(file)
-    return file
-
-
 def csv_text(path: Path, given: Dialect) -> CsvText:
     """A CSV file in the dialect that is given, and else detected."""
     text = copy(
@@ -250,7 +240,7 @@ def _text(path: Path, separator: str, decimal: str, encoding: str) -> CsvText:
         return CsvText(path, dialect)
 
 
-def _check_quotes(file: TableFile) -> None:
+def check_quotes(file: TableFile) -> None:
     """Refuse a file with quotes that opened by mistake.
 
     Such quotes have whole rows between them.

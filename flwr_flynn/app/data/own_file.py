@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array, Integers, Mask
-from flwr_flynn.app.data.csv_file import CsvLines, csv_text, opened_csv
+from flwr_flynn.app.data.csv_file import CsvLines, check_quotes, csv_text
 from flwr_flynn.app.data.held_out import KNOWN, HeldOut, id_keys
 from flwr_flynn.app.data.source import (
     ALL,
@@ -63,9 +63,12 @@ def opened(path: Path, reading: Reading = ALL) -> TableFile:
     if schema is not None and schema.is_named and not features:
         features = schema
     reading = replace(reading, label=label_of(path, reading.label), features=features)
+    source = source_of(path, reading)
+    with decoding(path):
+        file = TableFile(source, reading)
     if ending(path) == ".csv":
-        return opened_csv(path, reading)
-    return TableFile(_typed_source(path, reading), reading)
+        check_quotes(file)
+    return file
 
 
 def label_of(path: Path, label: str | None) -> str | None:
@@ -77,11 +80,19 @@ def label_of(path: Path, label: str | None) -> str | None:
     return "label"
 
 
-def _typed_source(path: Path, reading: Reading) -> Source:
-    """A file whose columns have types."""
-    if ending(path) == ".npz":
-        return read_npz(path, reading.label, reading.group)
-    return ParquetColumns(path)
+def source_of(path: Path, reading: Reading, *, is_private: bool = False) -> Source:
+    """A file with the names of columns that others use."""
+    with decoding(path):
+        if ending(path) == ".csv" and is_private:
+            source: Source = CsvLines(path, reading.dialect)
+        elif ending(path) == ".csv":
+            source = csv_text(path, reading.dialect)
+        elif ending(path) == ".npz":
+            source = read_npz(path, reading.label, reading.group)
+        else:
+            source = ParquetColumns(path)
+        source.rename(reading.renames(source.columns))
+    return source
 
 
 _OFFICE = "Excel and LibreOffice save a sheet as CSV UTF-8"
@@ -132,14 +143,8 @@ def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
 
 def columns_of(path: Path, reading: Reading = ALL) -> list[str] | None:
     """The names of all columns of a file, None without names."""
-    if ending(path) == ".csv":
-        source: Source = csv_text(path, reading.dialect)
-    else:
-        source = _typed_source(path, Reading(label=None))
-    if ending(path) == ".npz" and not source.columns:
-        return None
-    source.rename(reading.renames(source.columns))
-    return [*map(as_name, source.columns)]
+    source = source_of(path, replace(reading, label=None, group=""))
+    return [*map(as_name, source.columns)] or None
 
 
 # ---- samples of a party
@@ -230,11 +235,7 @@ def private_file(path: Path, reading: Reading = ALL) -> PrivateFile:
     """
     reading = replace(reading, label=label_of(path, reading.label))
     with decoding(path):
-        if ending(path) == ".csv":
-            source: CsvLines | Source = CsvLines(path, reading.dialect)
-        else:
-            source = _typed_source(path, reading)
-        return PrivateFile(source, reading)
+        return PrivateFile(source_of(path, reading, is_private=True), reading)
 
 
 class PrivateFile(RowReader):
@@ -251,7 +252,6 @@ class PrivateFile(RowReader):
         self._held_out = reading.held_out
         self._label_map = reading.dialect.label_map
         self.settings = reading.dialect
-        source.rename(reading.renames(source.columns))
         layout = source.layout(reading)
         self._layout = layout
         self.names = layout.names or None

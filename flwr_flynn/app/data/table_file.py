@@ -59,9 +59,10 @@ class TableFile(ColumnReader):
 
     def __init__(self, source: Source, reading: Reading) -> None:
         self.source = source
+        if source.dialect:
+            reading = replace(reading, dialect=source.dialect)
         self.reading = reading
         self.name = source.name
-        source.rename(reading.renames(source.columns))
         layout = source.layout(reading)
         self._layout = layout
         self.left_out = layout.left_out
