@@ -5,7 +5,6 @@ Samples are in memory, or in files without a name.
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Integers, Mask
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.app.data.csv_file import CsvLines, check_quotes, csv_text
 from flwr_flynn.app.data.held_out import KNOWN, HeldOut, id_keys
 from flwr_flynn.app.data.source import (
@@ -341,15 +340,26 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     file = opened_own(node, (), schema)
     file.check()
     most = min(LARGE, int(node.memory_limit * 2**30 / 4))
-    make: Callable[[], Any] = tempfile.TemporaryFile
-    if 8 * file.n_rows * schema.width <= most:
-        make = io.BytesIO
     step = max(1, most // (64 * schema.width))
+    most //= 2  # on each side
+    labels = [(np.zeros(0, object), np.zeros(0, np.bool_))]
+    remarks: list[set[str]] = []
     with ExitStack() as stack:
         try:
-            sides = [stack.enter_context(make()) for _ in range(2)]
-            labels, test = _write_numbers(file, schema, step, sides)
-            X, X_test = (_mapped(side, schema.width) for side in sides)
+            sides = [
+                stack.enter_context(tempfile.SpooledTemporaryFile(most))
+                for _ in range(2)
+            ]
+            for batch in file.batches():
+                for part in batches(len(batch.table), step):
+                    rows = batch.of(part)
+                    numbers, own_remarks = schema.encoded(rows.table)
+                    remarks.append({*own_remarks})
+                    for side, mask in zip(sides, (~rows.test, rows.test), strict=True):
+                        side.write(numbers[mask].data)
+                if batch.labels is not None:
+                    labels.append((batch.labels, batch.test))
+            X, X_test = (_mapped(side, most, schema.width) for side in sides)
         except OSError as error:
             expected = (
                 f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in "
@@ -358,53 +368,23 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
             raise DataError(
                 file.name, expected, error.strerror or type(error).__name__
             ) from None
-    classes, codes = coded_labels(labels, file.name)
-    names = labels_of(classes, codes)
+    for remark in sorted(set[str].intersection(*(remarks or [set()]))):
+        log.warning("FlyNN: %s", remark)
+    y, test = map(np.concatenate, zip(*(labels[1:] or labels), strict=True))
+    names = labels_of(*coded_labels(y, file.name))
     return Samples(X, names[~test], X_test, names[test])
 
 
-def _write_numbers(
-    file: TableFile, schema: Schema, step: int, sides: Sequence[Any]
-) -> tuple[Array, Mask]:
-    """Write the rows as numbers to two files, of training and of held-out rows.
-
-    Return the labels of all rows, and the mask of those held out. Remarks that hold for
-    all rows are in the log.
-    """
-    labels = [np.zeros(0, object)]
-    tests = [np.zeros(0, np.bool_)]
-    remarks: set[str] | None = None
-    for batch in file.batches():
-        n = len(batch.table)
-        is_test = batch.test
-        if is_test is None:
-            is_test = np.zeros(n, np.bool_)
-        for rows in batches(n, step):
-            numbers, own_remarks = schema.encoded(batch.table[rows])
-            if remarks is None:
-                remarks = {*own_remarks}
-            remarks &= {*own_remarks}
-            for side, mask in zip(sides, (~is_test, is_test), strict=True):
-                side.write(numbers[mask[rows]].data)
-        if batch.labels is not None:
-            labels.append(batch.labels)
-        tests.append(is_test)
-    for remark in sorted(remarks or ()):
-        log.warning("FlyNN: %s", remark)
-    return np.concatenate(labels[1:] or labels), np.concatenate(tests)
-
-
-def _mapped(file: Any, width: int) -> Array:
-    """Rows of a file.
+def _mapped(file: Any, most: int, width: int) -> Array:
+    """Rows of a file, from so many bytes on as a map of it.
 
     A map keeps its file open; writing to it would change memory alone.
     """
-    if isinstance(file, io.BytesIO):
-        return np.frombuffer(bytearray(file.getbuffer())).reshape(-1, width)
     file.flush()
-    if file.tell():
+    if file.tell() > most:
         return np.memmap(file, np.float64, "c").reshape(-1, width)
-    return np.empty((0, width))
+    file.seek(0)
+    return np.frombuffer(bytearray(file.read())).reshape(-1, width)
 
 
 def is_large(file: TableFile) -> bool:
@@ -425,11 +405,10 @@ def counter_of_file(file: TableFile, least: int = 1) -> TableCounter:
     """
     counter = TableCounter(least, file.reading.keep)
     in_batches = file.batches() if is_large(file) else [file.in_one()]
-    for batch in in_batches:
-        if batch.test is not None:
-            batch = batch.of(~batch.test)
+    for rows in in_batches:
+        training = rows.of(~rows.test)
         ids = None
-        if batch.ids is not None:
-            ids = id_keys(batch.ids)
-        counter.add(batch.table, ids, batch.labels)
+        if training.ids is not None:
+            ids = id_keys(training.ids)
+        counter.add(training.table, ids, training.labels)
     return counter

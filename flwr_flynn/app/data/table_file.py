@@ -38,17 +38,17 @@ from flwr_flynn.tables.texts import as_name
 
 
 class Rows(NamedTuple):
-    """Some rows; labels, ids and mask are None where they are not asked for."""
+    """Some rows; labels and ids are None where they are not asked for."""
 
     table: Table
+    test: Mask  # of the rows that are held out
     labels: Array | None
     ids: Array | None = None
-    test: Mask | None = None  # of the rows that are held out
 
     def of(self, rows: Mask | slice) -> Rows:
         """Some of the rows."""
-        rest = (None if array is None else array[rows] for array in self[1:])
-        return Rows(self.table[rows], *rest)
+        rest = (None if array is None else array[rows] for array in self[2:])
+        return Rows(self.table[rows], self.test[rows], *rest)
 
 
 class TableFile(ColumnReader):
@@ -146,14 +146,14 @@ class TableFile(ColumnReader):
         rule = self.reading.held_out
         source = self.source
         group = self._layout.group
-        for _, cells, raws, labels in self._parts(with_cells=rule is not None):
-            test = None
+        for part, cells, raws, labels in self._parts(with_cells=rule is not None):
+            test = np.zeros(part.n, np.bool_)
             if rule is not None:
                 test = rule.mask(keys_of(rule, source, cells, group))
             ids = None
             if group is not None:
                 ids = source.labels(cells[group])
-            rows = Rows(self.table(raws, self.units), labels, ids, test)
+            rows = Rows(self.table(raws, self.units), test, labels, ids)
             if labelled and labels is not None:
                 is_missing = unlabelled(labels, self._label_gaps)
                 if is_missing.any():
@@ -312,15 +312,16 @@ class TableFile(ColumnReader):
         """All rows in memory."""
         empty = [of_gaps(report.kind, 0) for report in self.reports]
         nothing = Table(self.names, empty, self.is_named, units=self.units)
-        none = Rows(nothing, np.zeros(0, object), test=np.zeros(0, np.bool_))
+        none = Rows(nothing, np.zeros(0, np.bool_), np.zeros(0, object))
         batches = [*self.batches()] or [none]
         columns = zip(*(rows.table.columns for rows in batches), strict=True)
         table = replace(nothing, columns=[*map(np.concatenate, columns)])
+        test = np.concatenate([rows.test for rows in batches])
         rest = (
             None if arrays[0] is None else np.concatenate(arrays)
-            for arrays in zip(*(rows[1:] for rows in batches), strict=True)
+            for arrays in zip(*(rows[2:] for rows in batches), strict=True)
         )
-        return Rows(table, *rest)
+        return Rows(table, test, *rest)
 
     def whole(self) -> tuple[Array | Table, Array, Array | None, Mask]:
         """All rows in memory: samples, labels, ids or None, and mask of those held out.
@@ -329,14 +330,12 @@ class TableFile(ColumnReader):
         else is a table.
         """
         self.check()
-        table, y, ids, test = self.in_one()
+        table, test, y, ids = self.in_one()
         X: Array | Table = table
         if not self.needs_table:
             X = np.stack(table.columns, axis=1)
         if y is None:
             y = np.zeros(0, object)
-        if test is None:
-            test = np.zeros(len(table), np.bool_)
         return X, y, ids, test
 
 

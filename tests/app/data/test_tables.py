@@ -354,16 +354,24 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
 
 def test_a_full_disk_is_told(path, monkeypatch):
     class Full:
+        closed = True
+
+        def __init__(self, **_: Any) -> None:
+            pass
+
         def __enter__(self) -> Any:
             return self
 
         def __exit__(self, *_: Any) -> None:
             pass
 
+        def close(self) -> None:
+            pass
+
         def write(self, _: Any) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(own_file, "LARGE", 0)
+    monkeypatch.setattr(own_file, "LARGE", 2)
     monkeypatch.setattr(own_file.tempfile, "TemporaryFile", Full)
     with raises(DataError, field="mine.csv", got="No space left on device"):
         encoded_share(node(written(path, SCHEMA_TEXT)), SCHEMA)
@@ -452,7 +460,11 @@ def test_arrays_with_gaps_or_texts_are_tables(tmp_path):
     table = load_dataset(str(path)).X
     assert (table.kinds, table.is_named) == (("category", "category"), False)
     (only,) = opened(path).batches()
-    assert (only[0].shape, only[1] is None, columns_of(path)) == ((2, 2), False, None)
+    assert (only.table.shape, only.labels is None, columns_of(path)) == (
+        (2, 2),
+        False,
+        None,
+    )
 
 
 # -------- hostile files
