@@ -22,7 +22,6 @@ from flwr_flynn._types import Array, Floats, Integers, Mask
 from flwr_flynn._validation import listed
 from flwr_flynn.app import console
 from flwr_flynn.app.data.own_file import (
-    check_apart,
     coded_labels,
     columns_of,
     counter_of_file,
@@ -76,6 +75,16 @@ def _node(options: Namespace, **given: object) -> NodeConfig:
     return NodeConfig.parse(
         {"data-path": options.file, **node_settings(options), **given}
     )
+
+
+def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Refuse results that would replace a file that is read, by whatever name."""
+    read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
+    replaced = [path.name for path in results if os.path.realpath(path) in read]
+    if replaced:
+        raise ConfigError(
+            "--out", "another place than that of a file that is read", replaced[0]
+        )
 
 
 def draft(options: Namespace) -> int:

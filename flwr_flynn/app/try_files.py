@@ -31,11 +31,10 @@ from flwr.serverapp import Grid
 from flwr_flynn._files import writing
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.cli_verbs import MOST_CLASSES, check_apart
 from flwr_flynn.app.console import note, print_table, say
 from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec
 from flwr_flynn.app.data.own_file import (
-    check_apart,
     coded_labels,
     columns_of,
     counter_of_file,

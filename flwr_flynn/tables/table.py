@@ -257,17 +257,12 @@ def by_name(columns: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
     """
     exact = {name: index for index, name in enumerate(columns)}
     open_forms = Counter(form_of(name) for name in wanted if name not in exact)
-    forms = Counter(form_of(name) for name in columns)
-    alike = {
-        form_of(name): index
-        for index, name in enumerate(columns)
-        if forms[form_of(name)] == 1
-    }
+    forms = Counter(map(form_of, columns))
     known = {*wanted}
     alike = {
-        form: index
-        for form, index in alike.items()
-        if open_forms[form] == 1 and columns[index] not in known
+        form_of(name): index
+        for name, index in exact.items()
+        if name not in known and forms[form_of(name)] == open_forms[form_of(name)] == 1
     }
     return [exact.get(name, alike.get(form_of(name))) for name in wanted]
 

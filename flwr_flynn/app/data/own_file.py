@@ -6,9 +6,8 @@ Samples are in memory, or in files without a name.
 from __future__ import annotations
 
 import logging
-import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -128,16 +127,6 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
             expected = f"{expected}; {hint.format(path.name, out)}"
         raise ConfigError(field or name, expected, name)
     return path
-
-
-def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Refuse results that would replace a file that is read, by whatever name."""
-    read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
-    replaced = [path.name for path in results if os.path.realpath(path) in read]
-    if replaced:
-        raise ConfigError(
-            "--out", "another place than that of a file that is read", replaced[0]
-        )
 
 
 def columns_of(path: Path, reading: Reading = ALL) -> list[str] | None:

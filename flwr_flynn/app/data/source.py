@@ -337,39 +337,40 @@ class Reading:
         The features are those asked for, or every column but label, group and ignored
         ones. A column without a name is none.
         """
-        at = _indices_by_name(name, columns)
-        named = [*at]
+        columns = _checked_names(name, columns)
 
         def indices_of(names: Sequence[str], expected: str) -> list[int]:
-            return [at[named[index]] for index in places(name, named, names, expected)]
+            return places(name, columns, self._present(columns, names), expected)
 
         def index_of(column: str | None) -> int | None:
             if not column:
                 return None
-            return indices_of([column], f"a column {column!r}")[0]
+            return places(name, columns, [column], f"a column {column!r}")[0]
 
         label = index_of(self.label)
         group = index_of(self.group)
         # A column to ignore that is not there may be misspelt, and would be used under
         # its own name.
-        ignored = indices_of(
-            self._present(columns, self.ignore), "the columns to ignore"
-        )
+        ignored = indices_of(self.ignore, "the columns to ignore")
         for key in ("convert", "synonyms"):
-            own = self._present(columns, [*getattr(self.dialect, key)])
+            own = [*getattr(self.dialect, key)]
             indices_of(own, f"the columns of the setting {key}")
         unused = {label, group, *ignored}
-        rest = [column for column, index in at.items() if index not in unused]
+        rest = [
+            index
+            for index, column in enumerate(columns)
+            if column and index not in unused
+        ]
         if not rest:
             raise DataError(name, "at least one feature", "none")
-        names, indices = self._features_in(name, rest)
+        names, indices = self._features_in(name, [columns[index] for index in rest])
         features = {
             rest[index]: feature
             for index, feature in zip(indices, names, strict=True)
             if index is not None
         }
-        order = [at[column] for column in features]
-        left_out = tuple(column for column in rest if column not in features)
+        left_out = tuple(columns[index] for index in rest if index not in features)
+        order = [*features]
         return FileColumns(label, group, order, tuple(features.values()), left_out)
 
     def _features_in(
@@ -432,18 +433,17 @@ class Reading:
         )
 
 
-def _indices_by_name(name: str, columns: Sequence[str]) -> dict[str, int]:
-    """Index of each column of a file by its name; equal names are refused."""
+def _checked_names(name: str, columns: Sequence[str]) -> list[str]:
+    """Names of the columns of a file; equal ones are refused, and a file without any."""
     columns = [*map(as_name, columns)]
-    indices = {column: index for index, column in enumerate(columns) if column}
-    if not indices:
-        raise DataError(name, "a first line with the names of the columns", "none")
     numbers = Counter(filter(None, columns))
+    if not numbers:
+        raise DataError(name, "a first line with the names of the columns", "none")
     again = [column for column, n in numbers.items() if n > 1]
     if again:
         got = f"{len(again)} names that stand more than once"
         raise with_names(DataError(name, "columns of different names", got), again)
-    return indices
+    return columns
 
 
 def keys_of(
