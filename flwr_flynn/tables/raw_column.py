@@ -82,6 +82,7 @@ class RawColumn:
     month_first: bool = False  # where day and month may be either
     has_beside: bool = False  # a column beside it has its texts
     is_strict: bool = False  # texts among numbers are faults
+    reads_each: bool = False  # no text decides about the form of other dates
     n: int = 0
     n_empty: int = 0
     gap_values: set[Any] = field(default_factory=set)  # of cells that are not empty
@@ -124,7 +125,7 @@ class RawColumn:
     @property
     def form(self) -> str:
         """The form of its dates, "" for no dates."""
-        if self.kind != "date":
+        if self.kind != "date" or self.reads_each:
             return ""
         # A schema may say that it is of dates: values that are none are counted.
         forms = self.forms
@@ -189,7 +190,10 @@ class RawColumn:
         gaps.
         """
         if self.n_foreign or (self.kind == "date" and self.typed != "date"):
-            return self.n - self.n_empty - max(self.fits.values(), default=0)
+            n_dates = max(self.fits.values(), default=0)
+            if self.reads_each:
+                n_dates = sum(self.fits[form] for form in DATE_FORMATS[:3])
+            return self.n - self.n_empty - n_dates
         if self.kind == "number":
             return self.numerals.n_others
         return 0

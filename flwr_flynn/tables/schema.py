@@ -25,11 +25,18 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
-from flwr_flynn.tables.cells import CellReader, Gaps, missing, of_gaps
+from flwr_flynn.tables.cells import Gaps, missing, of_gaps
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown, unusual
 from flwr_flynn.tables.raw_column import RawColumn
-from flwr_flynn.tables.table import RawColumns, Table, by_name, form_of, kind_of
-from flwr_flynn.tables.texts import BESIDE, is_beside
+from flwr_flynn.tables.table import (
+    ColumnReader,
+    RawColumns,
+    Table,
+    by_name,
+    form_of,
+    kind_of,
+)
+from flwr_flynn.tables.texts import is_beside
 
 MOST_COLUMNS = 2**14
 MOST_NUMBERS = 2**16
@@ -258,35 +265,38 @@ class Schema:
 
         A column that is not there is one of gaps, or of the texts beside numbers.
         """
-        values = {
-            column.name: of_gaps(column.kind, len(columns)) for column in self.columns
+        present = {
+            column: columns.raw(columns.names[at])
+            for column, at in zip(self.columns, indices, strict=True)
+            if at is not None
         }
-        there = dict(zip(self.names, indices, strict=True))
-        for column in self.columns:
-            at = there[column.name]
-            if at is None:
-                continue
-            raw = columns.raw(columns.names[at])
-            beside = f"{column.name}{BESIDE}"
-            report = RawColumn(
-                kind_of(raw), column.kind, gap_cells=Gaps.of(column.gap_texts)
+        raws = [*present.values()]
+        reports = [
+            RawColumn(
+                kind_of(raw),
+                column.kind,
+                gap_cells=Gaps.of(column.gap_texts),
+                reads_each=True,
             )
-            report.has_beside = beside in there
-            report.add(raw)
-            is_unfit = report.unfit > 0
-            values[column.name] = report.values(raw)
-            if column.kind == "date" and isinstance(raw, list):
-                # No row decides about the form of others.
-                moments, good = CellReader("date", report.gap_cells).column(raw)
-                values[column.name] = moments
-                is_unfit = bool(missing(moments).all() and not good.all())
-            if is_unfit:
+            for column, raw in present.items()
+        ]
+        reader = ColumnReader(
+            [column.name for column in present], reports, columns.is_named
+        )
+        reader.look(raws)
+        reader.settle(self.names)
+        for column, raw, report in zip(present, raws, reports, strict=True):
+            if report.unfit:
                 expected = f"values of kind {column.kind}"
                 got = f"kind {kind_of(raw)}"
                 raise DataError(f"column {column.name!r}", expected, got)
-            if report.texts and there.get(beside, 0) is None:
-                values[beside] = report.beside(raw)
-        return Table(self.names, [*values.values()])
+        table = reader.table(raws)
+        values = dict(zip(table.names, table.columns, strict=True))
+        every = [
+            values.get(column.name, of_gaps(column.kind, len(columns)))
+            for column in self.columns
+        ]
+        return Table(self.names, every)
 
     def found(self, names: Sequence[str]) -> list[int | None]:
         """Index of each column among the names of a table, None for one that is not
