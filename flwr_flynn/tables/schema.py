@@ -283,14 +283,7 @@ class Schema:
         reader = ColumnReader(
             [column.name for column in present], reports, columns.is_named
         )
-        reader.look(raws)
-        reader.settle(self.names)
-        for column, raw, report in zip(present, raws, reports, strict=True):
-            if report.unfit:
-                expected = f"values of kind {column.kind}"
-                got = f"kind {kind_of(raw)}"
-                raise DataError(f"column {column.name!r}", expected, got)
-        table = reader.table(raws)
+        table = reader.read(raws, self.names)
         values = dict(zip(table.names, table.columns, strict=True))
         every = [
             values.get(column.name, of_gaps(column.kind, len(columns)))

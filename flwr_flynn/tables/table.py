@@ -160,13 +160,7 @@ class Table(RawColumns):
             if name in columns.levels:
                 wanted = "category"
             reports.append(RawColumn(kind_of(raw), wanted))
-        reader = ColumnReader(columns.names, reports, columns.is_named)
-        reader.look(raws)
-        reader.settle()
-        unfit = [name for name, report in reader.items() if report.unfit]
-        if unfit:
-            raise DataError(unfit[0], "numbers", "texts in a column without a name")
-        return reader.table(raws)
+        return ColumnReader(columns.names, reports, columns.is_named).read(raws)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -216,6 +210,16 @@ class ColumnReader:
                 self._beside.append(index)
                 self.reports.append(RawColumn("category"))
                 self.names += (beside,)
+
+    def read(self, raws: Sequence[Raw], wanted: Collection[str] | None = None) -> Table:
+        """All rows as a table, where the values are those of their columns."""
+        self.look(raws)
+        self.settle(wanted)
+        for (name, report), raw in zip(self.items(), raws, strict=False):
+            if report.unfit:
+                expected = f"values of kind {report.kind}"
+                raise DataError(f"column {name!r}", expected, f"kind {kind_of(raw)}")
+        return self.table(raws)
 
     def items(self) -> list[tuple[str, RawColumn]]:
         """The columns by their names."""
