@@ -35,7 +35,7 @@ from flwr_flynn.app.data.source import (
     stem,
 )
 from flwr_flynn.app.data.table_file import TableFile
-from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
+from flwr_flynn.app.data.typed_files import ArrayColumns, ParquetColumns
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
@@ -86,7 +86,7 @@ def source_of(path: Path, reading: Reading, *, is_private: bool = False) -> Sour
         elif ending(path) == ".csv":
             source = csv_text(path, reading.dialect)
         elif ending(path) == ".npz":
-            source = read_npz(path, reading.label, reading.group)
+            source = ArrayColumns(path, reading.label, reading.group)
         else:
             source = ParquetColumns(path)
         source.rename(reading.renames(source.columns))
