@@ -59,8 +59,8 @@ class RawColumn:
     Parameters
     ----------
     typed : str, optional
-        Its kind by the types of the file, "" for one that is not read; None in a file
-        of texts alone.
+        Its kind by the types of the file, "levels" where it tells these, "" for one
+        that is not read; None in a file of texts alone.
     wanted : str, optional
         Its kind in a schema, which decides how texts are read.
     decimal, date_format : str
@@ -151,6 +151,8 @@ class RawColumn:
             return ""
         if self.wanted is not None:
             return self.wanted
+        if self.typed == "levels" or self.words:
+            return "category"
         if self.typed not in (None, "category"):
             return self.typed
         are_numbers = self.numerals.are_numbers and not (

@@ -55,14 +55,14 @@ class RawColumns:
     is_named : bool, default=True
         False if the names stand for the columns of an array, which are found by their
         positions.
-    levels : collection of str
-        Names of the columns whose values are levels, whatever they spell.
+    typed : mapping of str to str
+        By name: "levels" for a column whose values are these, whatever they spell.
     """
 
     names: Sequence[str]
     columns: Sequence[Array]
     is_named: bool = True
-    levels: Collection[str] = ()
+    typed: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
@@ -87,7 +87,9 @@ class RawColumns:
                 if _has_levels(one)
             ]
             cells = [*map(cells_of, series)]
-            return RawColumns(known, cells, names is not None, levels)
+            return RawColumns(
+                known, cells, names is not None, dict.fromkeys(levels, "levels")
+            )
         array: Any = X
         if not isinstance(X, np.ndarray):
             array = _array_of(X)
@@ -111,10 +113,8 @@ class RawColumns:
 
     def raw(self, name: str) -> Raw:
         """The values of a column, as `raw_of` has them."""
-        kind = None
-        if name in self.levels:
-            kind = "levels"
-        return raw_of(self.columns[self.names.index(name)], kind, name)
+        cells = self.columns[self.names.index(name)]
+        return raw_of(cells, self.typed.get(name), name)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -154,12 +154,11 @@ class Table(RawColumns):
         if not columns.columns:
             raise DataError("X", "shape (samples, features)", "no columns")
         raws = [columns.raw(name) for name in columns.names]
-        reports = []
-        for name, raw in zip(columns.names, raws, strict=True):
-            wanted = None
-            if name in columns.levels:
-                wanted = "category"
-            reports.append(RawColumn(kind_of(raw), wanted))
+        kinds = [
+            columns.typed.get(name) or kind_of(raw)
+            for name, raw in zip(columns.names, raws, strict=True)
+        ]
+        reports = [*map(RawColumn, kinds)]
         return ColumnReader(columns.names, reports, columns.is_named).read(raws)
 
     @property

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import islice, pairwise, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
@@ -145,7 +145,7 @@ class CsvText(_CsvSource):
     ) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
         if self._stored:
-            yield from self._stored[0].parts(wanted)
+            yield from self._stored[0].parts()
             return
         stored = StoredColumns()
         for part in self._read(n_rows):
@@ -182,29 +182,20 @@ class StoredColumns:
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(LARGE)  # noqa: SIM115 - see below
         weakref.finalize(self, self._file.close)
-        self._parts: list[tuple[int, int, list[int]]] = []
+        self._parts: list[tuple[int, int, int, int]] = []
 
     def add(self, part: Part) -> None:
         """Store some rows."""
-        ends = [self._file.tell()]
-        for texts in part.cells(slice(None)):
-            self._file.write(json.dumps(texts).encode())
-            ends.append(self._file.tell())
-        self._parts.append((part.n, part.n_broken, ends))
+        start = self._file.tell()
+        self._file.write(json.dumps(part.cells(slice(None))).encode())
+        self._parts.append((part.n, part.n_broken, start, self._file.tell()))
 
-    def parts(self, wanted: Collection[int] | None) -> Iterator[Part]:
-        """The rows as they were added; columns that are not wanted have no values."""
-        for n, n_broken, ends in self._parts:
-            columns = [
-                self._column(start, end) if wanted is None or index in wanted else []
-                for index, (start, end) in enumerate(pairwise(ends))
-            ]
+    def parts(self) -> Iterator[Part]:
+        """The rows as they were added."""
+        for n, n_broken, start, end in self._parts:
+            self._file.seek(start)
+            columns = json.loads(self._file.read(end - start))
             yield Part(n, partial(_slices, columns), n_broken)
-
-    def _column(self, start: int, end: int) -> list[str]:
-        self._file.seek(start)
-        texts: list[str] = json.loads(self._file.read(end - start))
-        return texts
 
 
 def _slices(columns: list[list[str]], part: slice) -> list[Cells]:
@@ -222,13 +213,8 @@ def csv_text(path: Path, given: Dialect) -> CsvText:
         read_once(path, _text, path, given.separator, given.decimal, given.encoding)
     )
     own = text.dialect
-    text.dialect = replace(
-        given,
-        separator=own.separator,
-        decimal=own.decimal,
-        encoding=own.encoding,
-        above=own.above,
-    )
+    names = ("separator", "decimal", "encoding", "above")
+    text.dialect = replace(given, **{name: getattr(own, name) for name in names})
     return text
 
 

@@ -411,10 +411,6 @@ class Reading:
         unit = ""
         gap_texts: Sequence[str] = ()
         wanted = None
-        if kind == "levels" or words:
-            wanted = "category"
-        if kind == "levels":
-            kind = "category"
         if column is not None:
             gap_texts = column.gap_texts
             unit = column.unit
