@@ -29,8 +29,6 @@ from flwr_flynn.app.data.source import (
     Wanted,
     decoding,
     ending,
-    keys_of,
-    mapped,
     read_once,
     stem,
 )
@@ -236,19 +234,16 @@ class PrivateFile(RowReader):
     """
 
     def __init__(self, source: Source, reading: Reading) -> None:
+        layout = source.use(reading)
         self._source = source
-        self._held_out = reading.held_out
-        self._label_map = reading.dialect.label_map
         self.settings = reading.dialect
-        layout = source.layout(reading)
-        self._layout = layout
         self.names = layout.names or None
         self.width = len(layout.order)
         self.n_rows = sum(part.n for part in source.parts(MOST_ROWS))
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
         """The training rows, or those that are held out, at most so many at a time."""
-        if held_out and self._held_out is None:
+        if held_out and self._source.reading.held_out is None:
             return
         for part in self._source.parts(n_rows):
             yield Block(part.n, partial(self._one_side, part.cells, held_out))
@@ -258,21 +253,14 @@ class PrivateFile(RowReader):
     ) -> tuple[RawColumns, Array]:
         """Samples and labels of some training rows, or of those that are held out."""
         cells = read(part)
-        layout = self._layout
-        columns = [cells[index] for index in layout.order]
         columns = [
             column if isinstance(column, np.ndarray) else objects(column)
-            for column in columns
+            for column in (cells[index] for index in self._source.used.order)
         ]
         names = self.names or [*map(str, range(self.width))]
         X = RawColumns(names, columns, self.names is not None)
-        labels = self._source.labels(cells[layout.label])
-        y = mapped(objects(labels), self._label_map)
-        rule = self._held_out
-        if rule is None:
-            return X, y
-        is_test = rule.mask(keys_of(rule, self._source, cells, layout.group))
-        side = np.flatnonzero(is_test == held_out)
+        y = objects(self._source.labels_in(cells))
+        side = self._source.held_out(cells, len(y)) == held_out
         return X[side], y[side]
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -198,6 +198,8 @@ class Source(ABC):
     keys: Sequence[int]
     key_names: Sequence[str] | None
     dialect: Dialect | None = None  # of a CSV file
+    reading: Reading
+    used: FileColumns
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give columns the names that others use."""
@@ -241,6 +243,39 @@ class Source(ABC):
         if isinstance(values, np.ndarray):
             return values
         return objects([text.strip() if type(text) is str else text for text in values])
+
+    def use(self, reading: Reading) -> FileColumns:
+        """Find the use of each column in a reading."""
+        if self.dialect:
+            reading = replace(reading, dialect=self.dialect)
+        self.reading = reading
+        self.used = self.layout(reading)
+        return self.used
+
+    def labels_in(self, cells: Cells) -> Array:
+        """Labels of rows, as the others write them."""
+        labels = self.labels(cells[self.used.label or 0])
+        return mapped(labels, self.reading.dialect.label_map)
+
+    def held_out(self, cells: Cells, n: int) -> Mask:
+        """Mask of the rows that are held out, of so many.
+
+        Their ids decide, and without them all of their cells.
+        """
+        rule = self.reading.held_out
+        if rule is None:
+            return np.zeros(n, np.bool_)
+        group = self.used.group
+        ids = None
+        keys = self.keys
+        if group is not None and rule.has_ids:
+            ids = cells[group]
+        elif group is not None:
+            keys = [index for index in keys if index != group]
+        names = self.key_names
+        if names is not None:
+            names = [names[index] for index in keys]
+        return rule.mask(row_keys([cells[index] for index in keys], ids, names))
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, as they stand."""
@@ -440,25 +475,6 @@ def _checked_names(name: str, columns: Sequence[str]) -> list[str]:
         got = f"{len(again)} names that stand more than once"
         raise with_names(DataError(name, "columns of different names", got), again)
     return columns
-
-
-def keys_of(
-    rule: HeldOut, source: Source, cells: Cells, group: int | None
-) -> list[bytes]:
-    """Keys of rows, by which the rule holds them out.
-
-    They follow from the column of ids, and without one from all cells.
-    """
-    ids = None
-    keys = source.keys
-    if group is not None and rule.has_ids:
-        ids = cells[group]
-    elif group is not None:
-        keys = [index for index in keys if index != group]
-    names = source.key_names
-    if names is not None:
-        names = [names[index] for index in keys]
-    return row_keys([cells[index] for index in keys], ids, names)
 
 
 ALL = Reading()

@@ -23,9 +23,7 @@ from flwr_flynn.app.data.source import (
     Part,
     Reading,
     Source,
-    keys_of,
     label_gaps,
-    mapped,
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
@@ -58,17 +56,16 @@ class TableFile(ColumnReader):
     """
 
     def __init__(self, source: Source, reading: Reading) -> None:
+        layout = source.use(reading)
         self.source = source
-        if source.dialect:
-            reading = replace(reading, dialect=source.dialect)
-        self.reading = reading
+        self.reading = source.reading
         self.name = source.name
-        layout = source.layout(reading)
         self._layout = layout
         self.left_out = layout.left_out
         kinds = [source.kinds[index] for index in layout.order]
         names = layout.names or [*map(str, range(len(kinds)))]
-        super().__init__(names, reading.columns(names, kinds), bool(layout.names))
+        reports = self.reading.columns(names, kinds)
+        super().__init__(names, reports, bool(layout.names))
         self.announced = bool(reading.features)  # by the run
         self.first = self._look()
 
@@ -90,8 +87,7 @@ class TableFile(ColumnReader):
             cells = part.cells(slice(None))
             labels = None
             if layout.label is not None:
-                own = source.labels(cells[layout.label])
-                labels = mapped(own, self.reading.dialect.label_map)
+                labels = source.labels_in(cells)
             features = [source.raw(index, cells[index]) for index in layout.order]
             yield part, cells, features, labels
 
@@ -143,13 +139,11 @@ class TableFile(ColumnReader):
         Rows without a label are among them only where labels are not read, or if
         `labelled` is False.
         """
-        rule = self.reading.held_out
+        with_cells = self.reading.held_out is not None
         source = self.source
         group = self._layout.group
-        for part, cells, raws, labels in self._parts(with_cells=rule is not None):
-            test = np.zeros(part.n, np.bool_)
-            if rule is not None:
-                test = rule.mask(keys_of(rule, source, cells, group))
+        for part, cells, raws, labels in self._parts(with_cells):
+            test = source.held_out(cells, part.n)
             ids = None
             if group is not None:
                 ids = source.labels(cells[group])
