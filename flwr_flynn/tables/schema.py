@@ -266,7 +266,7 @@ class Schema:
         A column that is not there is one of gaps, or of the texts beside numbers.
         """
         present = {
-            column: columns.raw(columns.names[at])
+            column: columns.raw(at)
             for column, at in zip(self.columns, indices, strict=True)
             if at is not None
         }

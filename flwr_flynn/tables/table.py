@@ -79,17 +79,11 @@ class RawColumns:
             return X
         if is_frame(X):
             names = names_of(X)
-            series = [X[key] for key in X.columns]
-            known = names or _numbers(len(series))
-            levels = [
-                name
-                for name, one in zip(known, series, strict=True)
-                if _has_levels(one)
-            ]
-            cells = [*map(cells_of, series)]
-            return RawColumns(
-                known, cells, names is not None, dict.fromkeys(levels, "levels")
-            )
+            known = names or _numbers(len(X.columns))
+            series = dict(zip(known, (X[key] for key in X.columns), strict=True))
+            typed = {name: "levels" for name in known if _has_levels(series[name])}
+            cells = [*map(cells_of, series.values())]
+            return RawColumns(known, cells, names is not None, typed)
         array: Any = X
         if not isinstance(X, np.ndarray):
             array = _array_of(X)
@@ -111,10 +105,10 @@ class RawColumns:
         kinds = {*map(_plain_kind, self.columns)}
         return "" not in kinds and ("b" not in kinds or len(kinds) == 1)
 
-    def raw(self, name: str) -> Raw:
+    def raw(self, index: int) -> Raw:
         """The values of a column, as `raw_of` has them."""
-        cells = self.columns[self.names.index(name)]
-        return raw_of(cells, self.typed.get(name), name)
+        name = self.names[index]
+        return raw_of(self.columns[index], self.typed.get(name), name)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -153,7 +147,7 @@ class Table(RawColumns):
         columns = RawColumns.of(X)
         if not columns.columns:
             raise DataError("X", "shape (samples, features)", "no columns")
-        raws = [columns.raw(name) for name in columns.names]
+        raws = [*map(columns.raw, range(len(columns.names)))]
         kinds = [
             columns.typed.get(name) or kind_of(raw)
             for name, raw in zip(columns.names, raws, strict=True)
@@ -351,8 +345,8 @@ _FAST = ("int", "uint", "float", "bool", "date")
 
 
 def _has_levels(series: Any) -> bool:
-    name = str(series.dtype).split("(")[0].lower()
-    return name in ("category", "categorical", "enum")
+    name = str(series.dtype).lower()
+    return name.startswith(("category", "categorical", "enum"))
 
 
 def _plain_kind(cells: Array) -> str:
