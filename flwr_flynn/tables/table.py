@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Self, TypeGuard
@@ -363,13 +363,6 @@ def _plain_kind(cells: Array) -> str:
     return cells.dtype.kind
 
 
-_TYPES_OF_KIND = {
-    "number": (Real, Decimal, np.bool_, timedelta),
-    "date": (date, np.datetime64),
-    "category": (str, Real, Decimal, np.bool_),
-}
-
-
 def raw_of(cells: Cells, kind: str | None = None, name: str = "") -> Raw:
     """The values of a column of a kind, or of the one that all of them have.
 
@@ -390,32 +383,28 @@ def raw_of(cells: Cells, kind: str | None = None, name: str = "") -> Raw:
     types = {*map(type, values)}
     if types <= _TEXTS and str in types:
         return [*values]
-    if not types <= _NUMBERS:
-        values = [None if is_gap(value) else value for value in values]
-        types = {*map(type, values)}
-    own = kind or _kind_of(types - {type(None)}, name)
-    if own in ("category", "levels"):
-        return [value if type(value) in _TEXTS else text_of(value) for value in values]
-    if types <= _NUMBERS:
+    if types <= _NUMBERS and kind in (None, "number"):
         with suppress(OverflowError):
             return np.array(values, np.float64)
-    read, good = CellReader(own).column(values)
-    if not good.all():
-        raise DataError(name, "numbers that float64 holds, or dates", "others")
-    return read
+    values = [None if is_gap(value) else value for value in values]
+    are_texts = kind in ("category", "levels")
+    if are_texts or any(isinstance(value, str) for value in values):
+        if all(are_texts or isinstance(value, _LEVELS) for value in values):
+            return [
+                value if type(value) in _TEXTS else text_of(value) for value in values
+            ]
+    else:
+        for own in ("number", "date"):
+            read, good = CellReader(own).column(values)
+            if good.all():
+                return read
+    kinds = listed(sorted(own_type.__name__ for own_type in types))
+    raise DataError(name, "numbers, texts or dates", f"values of types {kinds}")
 
 
 _TEXTS = {str, type(None)}
 _NUMBERS = {int, float, bool, type(None)}
-
-
-def _kind_of(types: Collection[type], name: str) -> str:
-    """The kind of objects of these types."""
-    for kind, allowed in _TYPES_OF_KIND.items():
-        if all(issubclass(own_type, allowed) for own_type in types):
-            return kind
-    kinds = listed(sorted(own_type.__name__ for own_type in types))
-    raise DataError(name, "numbers, texts or dates", f"values of types {kinds}")
+_LEVELS = (str, Real, Decimal, np.bool_, type(None))
 
 
 def kind_of(raw: Raw) -> str:
