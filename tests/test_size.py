@@ -22,7 +22,7 @@ SIZES = {
     "app": 47_900,
     "flwr_flynn": 173_000,
     "simulations": 56_381,
-    "tests": 267_400,
+    "tests": 267_500,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""
