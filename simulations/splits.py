@@ -11,6 +11,7 @@ the feature shift, for which it has none, is made here.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn import FlyNNClassifier, HashPlan
-from flwr_flynn.app.data.datasets import Dataset, deal, held_out, load_dataset
+from flwr_flynn._types import Mask
+from flwr_flynn.app.data.datasets import Dataset, deal, load_dataset, splitmix64
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.errors import DataError
 from flwr_flynn.federated.algorithm import party_of
@@ -290,6 +292,13 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
             for party, share in enumerate(shares)
         ]
     return Parts(shares, len(data.classes))
+
+
+def held_out(n: int, fraction: float, seed: int) -> Mask:
+    """(n,) mask of the held-out samples, by their indices."""
+    stream = splitmix64(splitmix64([seed]) ^ np.uint64(1))
+    hashes = splitmix64(np.arange(n, dtype=np.uint64) ^ stream) >> np.uint64(11)
+    return hashes < np.uint64(math.ceil(fraction * 2**53))
 
 
 def uneven_sizes(n: int, n_parties: int) -> list[int]:

@@ -45,7 +45,7 @@ from typing import Any
 import joblib
 import numpy as np
 
-from flwr_flynn.app.data.datasets import Dataset, held_out
+from flwr_flynn.app.data.datasets import Dataset
 from flwr_flynn.errors import ConfigError
 from simulations import baselines
 from simulations import trees_page as page
@@ -53,7 +53,15 @@ from simulations.boosted import Recipe, boosted, by_flower, classes_of, sample_w
 from simulations.data import paths
 from simulations.noniid import WIDE, is_pooled
 from simulations.results import Array, Row, markdown_table
-from simulations.splits import TEST_FRACTION, Parts, deal_out, defaults, read, source
+from simulations.splits import (
+    TEST_FRACTION,
+    Parts,
+    deal_out,
+    defaults,
+    held_out,
+    read,
+    source,
+)
 from simulations.study import (
     FEDERATED,
     FINISHED,

@@ -22,7 +22,6 @@ from flwr_flynn._types import Array, Floats, Integers, Mask
 from flwr_flynn._validation import listed
 from flwr_flynn.app import console
 from flwr_flynn.app.data.own_file import (
-    check_apart,
     coded_labels,
     columns_of,
     counter_of_file,
@@ -76,6 +75,16 @@ def _node(options: Namespace, **given: object) -> NodeConfig:
     return NodeConfig.parse(
         {"data-path": options.file, **node_settings(options), **given}
     )
+
+
+def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
+    """Refuse results that would replace a file that is read, by whatever name."""
+    read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
+    replaced = [path.name for path in results if os.path.realpath(path) in read]
+    if replaced:
+        raise ConfigError(
+            "--out", "another place than that of a file that is read", replaced[0]
+        )
 
 
 def draft(options: Namespace) -> int:
@@ -169,11 +178,14 @@ def check(options: Namespace) -> int:
     file = opened(path, replace(reading, schema=rest))
     if not schema.is_named and len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
-    tables = (_counts_of(read_columns(rest, table)) for table, *_ in file.tables())
+    tables = (_counts_of(read_columns(rest, rows.table)) for rows in file.batches())
     counts = sum(tables, np.zeros((len(present), 4), np.int64))
+    own_names = rest.names
+    if file.is_named:
+        own_names = file.names
     texts = {
         name: report.texts
-        for name, report in zip(file.names or rest.names, file.reports, strict=True)
+        for name, report in zip(own_names, file.reports, strict=True)
         if not report.has_beside
     }
     n_texts = np.array([texts.get(name, 0) for name in rest.names])
@@ -413,11 +425,12 @@ def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any, 
     """
     schema = schema_of_model(model)
     for batch in file.batches(labelled=False):
-        if len(batch.columns[0]):
-            X: Table | Floats = file.table(batch.columns)
+        if len(batch.table):
+            X: Table | Floats = batch.table
+            are_empty = np.all([*map(missing, batch.table.columns)], axis=0)
             if model.schema is None:
                 X = schema.encode(X)
-            yield X, batch.labels, np.all([*map(missing, batch.columns)], axis=0)
+            yield X, batch.labels, are_empty
 
 
 def score(options: Namespace) -> int:

@@ -47,7 +47,7 @@ from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema, read_schema
-from flwr_flynn.tables.table import needs_table
+from flwr_flynn.tables.table import Table
 
 NO_LIMIT = 10**9  # seconds: 30 years
 _MANY_SAMPLES = 2**40  # where their number is not known: of the largest Gram matrix
@@ -393,10 +393,9 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     schema = own_schema(config)
     # A partitioner that cannot deal is refused before the parties start.
     shares = datasets.simulated_shares(config, parties)
-    test = datasets.held_out(len(dataset.y), config.test_fraction, config.split_seed)
     numbers = config.party_numbers()
     sizes = sorted(
-        int((~test[rows]).sum())
+        int((~dataset.test[rows]).sum())
         for party, rows in enumerate(shares)
         if numbers is None or party in numbers
     )
@@ -408,7 +407,7 @@ def _simulated(config: RunConfig, parties: int) -> Data:
     # same in every federation.
     learns = config.schema == "learn"
     if schema is None and not learns:
-        learns = bool(config.ignore or config.keep) or needs_table(dataset.X)
+        learns = bool(config.ignore or config.keep) or isinstance(dataset.X, Table)
     if learns and not _learns(config):
         expected = (
             "a schema.toml for categories, dates and gaps, where nothing is "

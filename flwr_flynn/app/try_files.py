@@ -31,22 +31,21 @@ from flwr.serverapp import Grid
 from flwr_flynn._files import writing
 from flwr_flynn._validation import listed
 from flwr_flynn.app import client_app, server_app
-from flwr_flynn.app.cli_verbs import MOST_CLASSES
+from flwr_flynn.app.cli_verbs import MOST_CLASSES, check_apart
 from flwr_flynn.app.console import note, print_table, say
-from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec, opened_csv
+from flwr_flynn.app.data.csv_file import SEPARATOR_NAMES, codec
 from flwr_flynn.app.data.own_file import (
-    check_apart,
     coded_labels,
     columns_of,
     counter_of_file,
     existing,
+    opened,
     opened_own,
     reading_of,
 )
 from flwr_flynn.app.data.source import (
     Reading,
     ending,
-    objects,
     reading_once,
     stem,
 )
@@ -60,6 +59,7 @@ from flwr_flynn.federated.labels import codebook, form, meaning
 from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import records
+from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (
     MOST,
@@ -279,7 +279,7 @@ def _split(
         raise ConfigError("--by", "one CSV file", got)
     own = NodeConfig.parse({"data-path": paths[0], **node})
     # The column is read as labels are.
-    file = opened_csv(path, Reading(by, dialect=own.dialect()))
+    file = opened(path, Reading(by, dialect=own.dialect()))
     n_without = file.n_unlabelled
     file.check(needs_labels=False)
     (at,) = file.indices([by], f"a column {by!r}")
@@ -295,7 +295,7 @@ def _split(
         name = re.sub(r"[^\w .+-]", "_", text)[:60]
         part = folder / str(index) / f"{name}.csv"
         part.parent.mkdir()
-        lines = ([*row[:at], *row[at + 1 :]] for row in (file.columns, *rows))
+        lines = ([*row[:at], *row[at + 1 :]] for row in (file.source.columns, *rows))
         with part.open("w", encoding=codec(dialect.encoding), newline="") as stream:
             csv.writer(stream, delimiter=dialect.separator).writerows(lines)
         paths_of_parts.append(part)
@@ -310,7 +310,7 @@ def _split(
 def _rows_by_text(file: TableFile, at: int) -> dict[str, list[Sequence[str]]]:
     """The rows of a file by the text of a column, without those where it is missing."""
     rows_of: dict[str, list[Sequence[str]]] = {}
-    for row in file.source.cells(range(len(file.columns))):
+    for row in file.source.cells(range(len(file.source.columns))):
         rows_of.setdefault(row[at].strip(), []).append(row)
     gaps = file.reading.dialect.gaps()
     return {text: rows for text, rows in rows_of.items() if not gaps.has(text)}
@@ -324,7 +324,7 @@ def _renames(
     They are names that no other file has.
     """
     names = wanted.names if isinstance(wanted, Schema) else (wanted or ())
-    own = site.file.all_names if site.file is not None else ()
+    own = site.file.names if site.file is not None else ()
     indices = by_name(own, names)
     missing = [
         name

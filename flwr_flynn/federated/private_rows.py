@@ -29,9 +29,9 @@ from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.tables.row_wise import PLAIN, CellSettings, encode_rows, raw_columns
+from flwr_flynn.tables.row_wise import PLAIN, CellSettings, encode_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, is_frame, names_of, places
+from flwr_flynn.tables.table import RawColumns, is_frame, names_of, places
 
 VALUE_BYTES = 64
 """Memory of a value of a row while it is read and hashed: its text, its number, and
@@ -112,7 +112,7 @@ class GivenRows(RowReader):
         self.width = X.shape[1]
         if is_frame(X):
             self.names = names_of(X)
-        elif isinstance(X, Table) and X.is_named:
+        elif isinstance(X, RawColumns) and X.is_named:
             self.names = X.names
         else:
             self.names = None
@@ -174,7 +174,7 @@ def check_columns(rows: RowReader, features: Features, n_features: int) -> None:
     X: Any = np.empty((0, rows.width), object)
     try:
         if rows.names is not None:
-            X = Table(rows.names, [*X.T])
+            X = RawColumns(rows.names, [*X.T])
         numbers, _ = as_numbers(X, features)
         check_width(numbers.shape[1], n_features)
     except FlyNNError as error:
@@ -302,15 +302,17 @@ def as_numbers(
     X: Any, features: Features, settings: CellSettings = PLAIN
 ) -> tuple[Array, Mask]:
     """Some rows as numbers, each by itself, and a mask of samples of these features."""
+    if isinstance(X, np.ndarray) and X.dtype.kind == "m":
+        # Numbers that stand beside one duration.
+        X = np.where(np.isnat(X), np.nan, X.astype(np.int64))
+    columns = RawColumns.of(X)
     if isinstance(features, Schema):
-        return encode_rows(features, X, settings)
-    known, columns = raw_columns(X)
-    indices: Sequence[int] = range(len(columns))
-    if known is not None and features:
-        indices = places("columns", known, features, "the features of the run")
-    names = known or [*map(str, range(len(columns)))]
+        return encode_rows(features, columns, settings)
+    indices: Sequence[int] = range(len(columns.names))
+    if columns.is_named and features:
+        indices = places("columns", columns.names, features, "the features of the run")
     numbers = np.empty((X.shape[0], len(indices)))
     for place, index in enumerate(indices):
-        reader = settings.reader("number", names[index])
-        numbers[:, place], _ = reader.column(columns[index])
+        reader = settings.reader("number", columns.names[index])
+        numbers[:, place], _ = reader.column(columns.columns[index])
     return numbers, np.asarray(np.isfinite(numbers).all(axis=1))

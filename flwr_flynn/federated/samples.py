@@ -162,11 +162,10 @@ def prepared(
 
 def _as_numbers(X: object, features: Features) -> Array:
     """The rows of a table as numbers; the log has the remarks of a schema."""
-    table = Table.of(X)
     if not isinstance(features, Schema):
-        return as_plain(table, features)
-    numbers = features.encode(table)
-    for remark in features.remarks(table, numbers):
+        return as_plain(Table.of(X), features)
+    numbers, remarks = features.encoded(X)
+    for remark in remarks:
         log.warning("FlyNN: %s", remark)
     return numbers
 
@@ -193,7 +192,7 @@ def as_plain(table: Table, names: Sequence[str]) -> Floats:
     # Columns without names are known by their position.
     for index, name in zip(indices, names or table.names, strict=False):
         column = table.columns[index]
-        if column.dtype.kind != "f":
+        if table.kinds[index] != "number":
             raise DataError(
                 f"column {name[:60]!r}",
                 "numbers in a run without a schema",
@@ -205,7 +204,7 @@ def as_plain(table: Table, names: Sequence[str]) -> Floats:
                 f"column {name[:60]!r}", "no gaps in a run without a schema", "some"
             )
             raise with_rows(error, f"{n_gaps} of {len(table)} rows")
-        columns.append(column)
+        columns.append(column.astype(np.float64))
     if columns:
         return np.column_stack(columns)
     return np.empty((len(table), 0))

@@ -193,7 +193,7 @@ class View:
             _log_remarks(X)
             return X.floored(least)
         counter = TableCounter(least, self.options.keep)
-        counter.add(Table.of(X, is_learned=True), samples.ids, samples.y)
+        counter.add(Table.of(X), samples.ids, samples.y)
         # A site that was deployed loads its own file.
         if callable(self.loader.source):
             _log_remarks(counter.everything)

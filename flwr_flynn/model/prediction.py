@@ -34,7 +34,6 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
 from flwr_flynn.model.prior import checked_weight, counted_prior, own_prior
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
 
 BATCH = 2**14  # samples whose active bits are held at a time
 
@@ -231,9 +230,8 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Errors name the columns concerned.
         """
         if schema is not None:
-            table = Table.of(X)
-            numbers = schema.encode(table)
-            for remark in schema.remarks(table, numbers):
+            numbers, remarks = schema.encoded(X)
+            for remark in remarks:
                 warnings.warn(remark, UserWarning, stacklevel=4)
             if not len(numbers):
                 raise DataError("X", "at least 1 sample", 0)

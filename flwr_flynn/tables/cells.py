@@ -39,6 +39,12 @@ from flwr_flynn.tables.texts import (
 
 T = TypeVar("T")
 
+Cells = Sequence[Any] | Array
+"""Values as a file has them: of a column, of a row, or of each column."""
+
+KIND_OF_DTYPE = {**dict.fromkeys("biuf", "number"), "O": "category", "M": "date"}
+"""Kind of a column by the kind of its dtype."""
+
 
 @dataclass(frozen=True)
 class Gaps:
@@ -197,10 +203,10 @@ class CellReader:
         if self.kind == "number":
             values = self.at_once(cells)
         rest = np.flatnonzero(missing(values)).tolist()
-        pairs = each_once(self, [cells[index] for index in rest])
-        for index, (value, is_good) in zip(rest, pairs, strict=True):
-            values[index] = value
-            good[index] = is_good
+        if rest:
+            pairs = each_once(self, [cells[index] for index in rest])
+            values[rest] = [value for value, _ in pairs]
+            good[rest] = [is_good for _, is_good in pairs]
         return values, good
 
     def at_once(self, cells: Sequence[Any]) -> Array:
@@ -267,15 +273,25 @@ def plain_values(cells: Sequence[Any] | Array) -> Sequence[Any]:
     return values
 
 
+def objects(values: Cells) -> Array:
+    """Python's values in an array.
+
+    In a text type of NumPy each value would be as wide as the longest.
+    """
+    array = np.empty(len(values), object)
+    array[:] = plain_values(values)
+    return array
+
+
 def is_gap(value: object) -> bool:
     """True for None, NaN, NaT and pandas' NA."""
-    if value is None:
+    # The NA of pandas is neither equal nor unequal to anything.
+    if value is None or type(value).__name__ == "NAType":
         return True
     try:
         return bool(value != value)
     except (TypeError, ValueError, InvalidOperation):
-        # The NA of pandas is neither equal nor unequal to anything.
-        return type(value).__name__ == "NAType"
+        return False
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
@@ -136,6 +138,8 @@ def summary_of(
     if n_gaps == n:
         return ColumnSummary(n, {}, n)
     known = values[~is_gap]
+    if kind == "number":
+        known = known.astype(np.float64, copy=False)
     if labels is not None:
         labels = labels[~is_gap]
     if kind == "number" and not is_kept and are_ids(known, labels):

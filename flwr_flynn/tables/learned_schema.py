@@ -12,7 +12,7 @@ from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.column_summary import ColumnSummary, _by_rows, most_frequent
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.schema import LEARNED_LEVELS, MOST_NUMBERS, Schema
-from flwr_flynn.tables.table import Table, form_of, is_frame, names_of, needs_table
+from flwr_flynn.tables.table import RawColumns, form_of
 from flwr_flynn.tables.table_summary import TableSummary
 from flwr_flynn.tables.texts import BESIDE, as_name, forms_of_level, is_beside
 
@@ -93,28 +93,28 @@ def _by_form(tables: TableSummary) -> dict[str, ColumnSummary]:
 def learned(
     X: Any, min_examples: int, ignore: Sequence[str] = (), keep: Sequence[str] = ()
 ) -> tuple[Any, Any]:
-    """X as it is and None, if it is of plain numbers; else as a table, with its schema.
+    """X as it is and None, if it is of plain numbers; else as raw columns, with their schema.
 
     A warning names the columns that are left out, a `SchemaError` is raised where all
     are.
     """
-    is_plain = not needs_table(X)
-    if is_plain and not (is_frame(X) and names_of(X)):
+    columns = RawColumns.of(X)
+    is_plain = columns is not X and columns.is_plain
+    if is_plain and not columns.is_named:
         if ignore or keep:
             raise SchemaError(
                 "ignore, keep", "none for samples whose columns have no names", "names"
             )
         return X, None
-    table = Table.of(X)
     schema, left_out = schema_of(
-        TableSummary.of(X, min_examples, keep=keep), ignore, keep
+        TableSummary.of(columns, min_examples, keep=keep), ignore, keep
     )
     chosen = {name: reason for name, reason in left_out.items() if reason != "ignored"}
     if chosen:
         warnings.warn(f"columns are left out: {_reasons(chosen)}", stacklevel=4)
     if is_plain and not left_out:
         return X, None
-    return table, schema
+    return columns, schema
 
 
 def _check_known(columns: Iterable[str], names: Iterable[str]) -> None:

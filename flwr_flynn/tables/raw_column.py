@@ -19,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps, level_of, missing
+from flwr_flynn.tables.cells import (
+    KIND_OF_DTYPE,
+    ByLevel,
+    CellReader,
+    Gaps,
+    level_of,
+    missing,
+)
 from flwr_flynn.tables.texts import (
     DATE_FORMATS,
     Numerals,
@@ -52,8 +59,8 @@ class RawColumn:
     Parameters
     ----------
     typed : str, optional
-        Its kind by the types of the file, "" for one that is not read; None in a file
-        of texts alone.
+        Its kind by the types of the file, "levels" where it tells these, "" for one
+        that is not read; None in a file of texts alone.
     wanted : str, optional
         Its kind in a schema, which decides how texts are read.
     decimal, date_format : str
@@ -75,10 +82,12 @@ class RawColumn:
     month_first: bool = False  # where day and month may be either
     has_beside: bool = False  # a column beside it has its texts
     is_strict: bool = False  # texts among numbers are faults
+    reads_each: bool = False  # no text decides about the form of other dates
     n: int = 0
     n_empty: int = 0
     gap_values: set[Any] = field(default_factory=set)  # of cells that are not empty
     n_infinite: int = 0
+    n_foreign: int = 0  # numbers in a column of dates, and dates in one of numbers
     types: set[Any] = field(default_factory=set)
     # Numbers of texts that are dates of each form.
     fits: Counter[str] = field(default_factory=Counter)
@@ -116,7 +125,7 @@ class RawColumn:
     @property
     def form(self) -> str:
         """The form of its dates, "" for no dates."""
-        if self.kind != "date":
+        if self.kind != "date" or self.reads_each:
             return ""
         # A schema may say that it is of dates: values that are none are counted.
         forms = self.forms
@@ -138,10 +147,14 @@ class RawColumn:
     @property
     def kind(self) -> str:
         """Its kind, "" for values that are neither numbers, texts nor dates."""
-        if self.typed == "" or not (self.typed in (None, "category") or self.words):
-            return self.typed or ""
+        if self.typed == "":
+            return ""
         if self.wanted is not None:
             return self.wanted
+        if self.typed == "levels" or self.words:
+            return "category"
+        if self.typed not in (None, "category"):
+            return self.typed
         are_numbers = self.numerals.are_numbers and not (
             self.typed and self.numerals.are_codes
         )
@@ -178,8 +191,11 @@ class RawColumn:
         """Values of a column of numbers or dates that are none of these, and count as
         gaps.
         """
-        if self.kind == "date" and self.typed != "date":
-            return self.n - self.n_empty - max(self.fits.values(), default=0)
+        if self.n_foreign or (self.kind == "date" and self.typed != "date"):
+            n_dates = max(self.fits.values(), default=0)
+            if self.reads_each:
+                n_dates = sum(self.fits[form] for form in DATE_FORMATS[:3])
+            return self.n - self.n_empty - n_dates
         if self.kind == "number":
             return self.numerals.n_others
         return 0
@@ -202,37 +218,43 @@ class RawColumn:
         if isinstance(values, np.ndarray):
             cells = values
             values = self.gap_cells.blanked(cells, self.decimal)
-            self.n_empty += int(missing(values).sum())
+            are_gaps = missing(values)
+            self.n_empty += int(are_gaps.sum())
             if values is not cells:
-                self.gap_values.update(cells[missing(values)].tolist())
+                self.gap_values.update(cells[are_gaps].tolist())
             if values.dtype.kind == "f":
                 self.n_infinite += int(np.isinf(values).sum())
+            if self.kind != "category" and not self._has_kind(values):
+                self.n_foreign += int((~are_gaps).sum())
             self.types.add(values.dtype)
         elif self.wanted is None or self.kind != "category":
-            self._add_texts(values)
+            self._add_texts(Counter(values))
         else:
             self.gap_values.update(filter(self._is_gap, {*values}))
 
-    def _add_texts(self, texts: list[Any]) -> None:
+    def _has_kind(self, values: Array) -> bool:
+        return KIND_OF_DTYPE[values.dtype.kind] == self.kind
+
+    def _add_texts(self, n_rows: Counter[Any]) -> None:
+        """Look at texts that so many rows have."""
+        texts = [*n_rows]
         numbers = self._reader("number", self.decimal).at_once(texts)
-        are_plain = ~np.isnan(numbers)
-        plain = [*compress(texts, are_plain.tolist())]
+        plain = [*compress(texts, ~np.isnan(numbers))]
         if plain:
-            some = numbers[are_plain]
-            self.n_infinite += int(np.isinf(some).sum())
-            self.numerals.add_numbers(some, len(some))
+            rows = np.array([n_rows[text] for text in plain])
+            some = numbers[~np.isnan(numbers)]
+            self.n_infinite += int(rows[np.isinf(some)].sum())
+            self.numerals.add_numbers(some, int(rows.sum()))
             if np.float64 not in self.types:
                 integers = int64_of(plain)
                 if integers is None:
                     integers = int64_of(pointed(text, self.decimal) for text in plain)
                 self.types.add(np.float64 if integers is None else np.int64)
         if not self.decimal:
-            for text in {*texts} - {None}:
-                marks = [mark for mark in ",." if proves(text.strip(), mark)]
-                self.proofs.update(marks)
-        others = Counter(compress(texts, (~are_plain).tolist()))
-        for text, n_rows in others.items():
-            self._add_text(text, n_rows)
+            for text in filter(None, texts):
+                self.proofs.update(mark for mark in ",." if proves(text.strip(), mark))
+        for text in compress(texts, np.isnan(numbers)):
+            self._add_text(text, n_rows[text])
 
     def _is_gap(self, cell: Any) -> bool:
         return self.gap_cells.has(cell, self.decimal)
@@ -268,7 +290,8 @@ class RawColumn:
         """The values of some rows: numbers of `dtype`, texts or None, or
         datetime64[us].
         """
-        if isinstance(raw, np.ndarray) and not (self.factors or self.words):
+        is_as_read = not (self.factors or self.words)
+        if isinstance(raw, np.ndarray) and is_as_read and self._has_kind(raw):
             return self.gap_cells.blanked(raw, self.decimal)
         dtype = self.dtype
         if dtype == np.int64 and isinstance(raw, list) and self.words is None:

@@ -10,23 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps, plain_values
+from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import (
-    Table,
-    by_name,
-    is_frame,
-    names_of,
-    places,
-    series_values,
-)
+from flwr_flynn.tables.table import RawColumns, Table, by_name, places
 from flwr_flynn.tables.texts import BESIDE, is_beside, unit_form
 
 T = TypeVar("T")
@@ -128,78 +121,45 @@ def read_columns(
     """Each column of a schema with its values in rows, and a mask of those that are of
     its kind, or gaps.
 
-    X is a data frame, a `Table`, or an array of the schema's columns. A `DataError`
-    refuses one without a column of the schema, which no row decides. `settings` are
-    the party's own.
+    X is what `RawColumns.of` takes. A `DataError` refuses one without a column of the
+    schema, which no row decides. `settings` are the party's own.
     """
-    columns = _schema_columns(schema, X, settings)
-    for column, cells in zip(schema.columns, columns, strict=True):
+
+    def read(column: Column, cells: Array) -> tuple[Array, Mask]:
         own = (column.kind, column.name, column.gap_texts, column.unit)
-        yield column, *settings.reader(*own).column(cells)
+        return settings.reader(*own).column(cells)
+
+    cells = _cells_of(schema, RawColumns.of(X))
+    columns = {column.name: column for column in schema.columns}
+    for name, column in columns.items():
+        if name in cells:
+            values, good = read(column, cells[name])
+            if f"{name}{BESIDE}" in columns.keys() - cells.keys():
+                good[:] = True  # the others stand in the column beside it
+        else:
+            own = name.removesuffix(BESIDE)
+            values, good = read(column, cells[own])
+            _, are_numbers = read(columns[own], cells[own])
+            values[are_numbers] = None
+        yield column, values, good
 
 
-def raw_columns(X: Any) -> tuple[Sequence[str] | None, list[Array]]:
-    """Names of the columns of a data frame, a `Table` or an array, None without any,
-    and their values as they are.
-    """
-    if isinstance(X, Table):
-        names = None
-        if X.is_named:
-            names = X.names
-        return names, [*X.columns]
-    if is_frame(X):
-        return names_of(X), [series_values(X[name]) for name in X.columns]
-    array = np.asarray(X)
-    if array.dtype.kind == "m":  # numbers that stand beside one duration
-        array = np.where(np.isnat(array), np.nan, array.astype(np.int64))
-    if array.ndim != 2:
-        return None, []
-    return None, [*array.T]
-
-
-def _schema_columns(schema: Schema, X: object, settings: CellSettings) -> list[Any]:
-    names, columns = raw_columns(X)
-    if schema.is_named and names is None:
-        raise DataError(
-            "X", "a table with the names of its columns", f"{len(columns)} columns"
-        )
-    if not schema.is_named and (
-        names is not None or len(columns) != len(schema.columns)
-    ):
-        got = f"{len(columns)} columns"
-        if names:
-            got += " with names"
-        raise DataError("X", f"{len(schema.columns)} columns", got)
-    if names is None:
-        return columns
-    there = {*names}
-    known = {*schema.names}
-    wanted = [
-        name for name in schema.names if name in there or not is_beside(name, known)
-    ]
-    indices = places("columns", names, wanted, "those of the schema")
-    values: dict[str, Any] = {
-        name: columns[index] for name, index in zip(wanted, indices, strict=True)
+def _cells_of(schema: Schema, columns: RawColumns) -> dict[str, Array]:
+    """Cells by the names of a schema, but of texts beside numbers that have none."""
+    names: Sequence[str] = schema.names
+    n_columns = f"{len(columns.names)} columns"
+    if not schema.is_named:
+        if columns.is_named:
+            n_columns += " with names"
+        if columns.is_named or len(columns.names) != len(names):
+            raise DataError("X", f"{len(names)} columns", n_columns)
+        return dict(zip(names, columns.columns, strict=True))
+    if not columns.is_named:
+        raise DataError("X", "a table with the names of its columns", n_columns)
+    there = {*columns.names}
+    known = {*names}
+    names = [name for name in names if name in there or not is_beside(name, known)]
+    indices = places("columns", columns.names, names, "those of the schema")
+    return {
+        name: columns.columns[index] for name, index in zip(names, indices, strict=True)
     }
-    lacking = known - {*wanted}
-    for column in schema.columns:
-        beside = f"{column.name}{BESIDE}"
-        if beside in lacking:
-            # The column has the texts that stand beside the numbers of another one.
-            cells = plain_values(values[column.name])
-            reader = settings.reader("number", column.name, unit=column.unit)
-            values[column.name], values[beside] = _apart(cells, reader)
-    return [values[name] for name in schema.names]
-
-
-def _apart(
-    values: Sequence[object], reader: CellReader
-) -> tuple[list[object], list[object]]:
-    """Numbers and gaps, and all else, with None in the place of the others."""
-    numbers = [*values]
-    texts: list[object] = [None] * len(values)
-    _, are_numbers = reader.column(values)
-    for index in np.flatnonzero(~are_numbers).tolist():
-        numbers[index] = None
-        texts[index] = values[index]
-    return numbers, texts

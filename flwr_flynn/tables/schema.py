@@ -25,11 +25,18 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import boolean, listed
 from flwr_flynn.errors import DataError, FlyNNError, SchemaError, with_names, with_rows
-from flwr_flynn.tables.cells import CellReader, Gaps, missing, of_gaps
+from flwr_flynn.tables.cells import Gaps, missing, of_gaps
 from flwr_flynn.tables.column_encoding import Column, is_nameable, shown, unusual
 from flwr_flynn.tables.raw_column import RawColumn
-from flwr_flynn.tables.table import Table, by_name, form_of
-from flwr_flynn.tables.texts import BESIDE, is_beside
+from flwr_flynn.tables.table import (
+    ColumnReader,
+    RawColumns,
+    Table,
+    by_name,
+    form_of,
+    kind_of,
+)
+from flwr_flynn.tables.texts import is_beside
 
 MOST_COLUMNS = 2**14
 MOST_NUMBERS = 2**16
@@ -172,12 +179,19 @@ class Schema:
         return low, high
 
     def encode(self, X: object) -> Array:
-        """The numbers of rows, (n, width) float64 with NaN for gaps.
+        """The numbers of rows, (n, width) float64 with NaN for gaps, see `encoded`."""
+        return self.encoded(X)[0]
 
-        X is a table or what `Table.of` takes. A `DataError` names a column that is
-        missing or of another kind, or that has values which are refused, and how many.
+    def encoded(self, X: object) -> tuple[Array, list[str]]:
+        """The numbers of rows, and warnings about columns that are not there, and
+        categories in which nothing is known.
+
+        X is what `RawColumns.of` takes. A `DataError` names a column that is missing
+        or of another kind, or that has values which are refused, and how many.
         """
-        table = self.checked(X)
+        columns = RawColumns.of(X)
+        indices = self._indices_in(columns)
+        table = self._table(columns, indices)
         for column, values in zip(self.columns, table.columns, strict=True):
             n_refused = int(column.refused(values).sum())
             if n_refused:
@@ -188,7 +202,21 @@ class Schema:
                     expected = f"numbers in {low} to {high}"
                 error = DataError(f"column {column.name!r}", expected, "others")
                 raise with_rows(error, f"{n_refused} of {len(values)} rows")
-        return self.numbers(table)
+        numbers = self.numbers(table)
+        remarks = []
+        first = 0
+        for column, at, values in zip(
+            self.columns, indices, table.columns, strict=True
+        ):
+            levels = numbers[:, first : first + len(column.levels)]
+            if at is None and not is_beside(column.name, {*self.names}):
+                remarks.append(
+                    f"column {column.name!r} is not there: all of its values are gaps"
+                )
+            elif column.levels and not (levels.any() or missing(values).all()):
+                remarks.append(f"column {column.name!r}: no value is one of its levels")
+            first += column.width
+        return numbers, remarks
 
     def numbers(self, table: Table) -> Array:
         """The numbers of a checked table."""
@@ -220,35 +248,48 @@ class Schema:
             )
         return np.asarray(~is_gap.any(axis=1))
 
-    def checked(self, X: object) -> Table:
-        """The columns of this schema, by name, each of its kind.
-
-        A column that is not there is one of gaps.
-        """
-        table = Table.of(X)
-        if self.is_named and not table.is_named:
+    def _indices_in(self, columns: RawColumns) -> Sequence[int | None]:
+        """Index of each column of this schema, None for one that is not there."""
+        if not self.is_named:
+            if len(columns.names) != len(self.columns):
+                raise DataError("X", f"{len(self.columns)} columns", len(columns.names))
+            return range(len(self.columns))
+        if not columns.is_named:
             raise DataError(
                 "X", "a table with the names of its columns", "an array without"
             )
-        if not self.is_named and table.shape[1] != len(self.columns):
-            raise DataError("X", f"{len(self.columns)} columns", table.shape[1])
-        if self.is_named:
-            indices: Sequence[int | None] = self.found(table.names)
-        else:
-            indices = range(len(self.columns))
-        columns = [of_gaps(column.kind, len(table)) for column in self.columns]
-        kinds = table.kinds
-        places = {name: index for index, name in enumerate(self.names)}
-        for index, (column, at) in enumerate(zip(self.columns, indices, strict=True)):
-            if at is None:
-                continue
-            beside = places.get(f"{column.name}{BESIDE}")
-            columns[index], words = _as_kind(
-                column, table.columns[at], kinds[at], beside is not None
+        return self.found(columns.names)
+
+    def _table(self, columns: RawColumns, indices: Sequence[int | None]) -> Table:
+        """The columns of this schema, each of its kind.
+
+        A column that is not there is one of gaps, or of the texts beside numbers.
+        """
+        present = {
+            column: columns.raw(at)
+            for column, at in zip(self.columns, indices, strict=True)
+            if at is not None
+        }
+        raws = [*present.values()]
+        reports = [
+            RawColumn(
+                kind_of(raw),
+                column.kind,
+                gap_cells=Gaps.of(column.gap_texts),
+                reads_each=True,
             )
-            if words is not None and beside is not None:
-                columns[beside] = words
-        return Table(self.names, columns)
+            for column, raw in present.items()
+        ]
+        reader = ColumnReader(
+            [column.name for column in present], reports, columns.is_named
+        )
+        table = reader.read(raws, self.names)
+        values = dict(zip(table.names, table.columns, strict=True))
+        every = [
+            values.get(column.name, of_gaps(column.kind, len(columns)))
+            for column in self.columns
+        ]
+        return Table(self.names, every)
 
     def found(self, names: Sequence[str]) -> list[int | None]:
         """Index of each column among the names of a table, None for one that is not
@@ -291,32 +332,6 @@ class Schema:
             raise with_names(error, own or names, most=20)
         return indices
 
-    def remarks(self, table: Table, numbers: Array) -> list[str]:
-        """Warnings about a table and its numbers: columns that are not there,
-        categories in which nothing is known.
-        """
-        remarks = []
-        first = 0
-        known = {*self.names}
-        if self.is_named:
-            indices: Sequence[int | None] = self.found(table.names)
-        else:
-            indices = range(len(self.columns))
-        for column, index in zip(self.columns, indices, strict=True):
-            end = first + len(column.levels)
-            if index is None and not is_beside(column.name, known):
-                remarks.append(
-                    f"column {column.name!r} is not there: all of its values are gaps"
-                )
-            elif index is not None and column.levels:
-                is_empty = missing(table.columns[index]).all()
-                if not is_empty and not numbers[:, first:end].any():
-                    remarks.append(
-                        f"column {column.name!r}: no value is one of its levels"
-                    )
-            first += column.width
-        return remarks
-
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values that JSON can hold."""
         return {
@@ -357,37 +372,6 @@ def _end_of_range(end: float | None) -> str:
     if end is None:
         return "any"
     return f"{end:g}"
-
-
-def _as_kind(
-    column: Column, values: Array, kind: str, has_beside: bool
-) -> tuple[Array, Array | None]:
-    """The values in the dtype of a column's kind, refused if they are of another, and
-    the texts beside numbers.
-    """
-    if kind == "category":
-        values = CellReader(kind, Gaps.of(column.gap_texts)).column(values)[0]
-    if kind == column.kind:
-        return values, None
-    if missing(values).all():
-        return of_gaps(column.kind, len(values)), None
-    # Levels such as 1 and 2 look like numbers in a file.
-    if column.kind == "category" and kind == "number":
-        return CellReader("category").column(values)[0], None
-    # No row decides about the form of others.
-    if kind == "category" and column.kind == "date":
-        moments = CellReader("date").column(values)[0]
-        if not np.isnat(moments).all():
-            return moments, None
-    elif kind == "category":
-        raw = RawColumn(wanted="number")
-        texts = values.tolist()
-        raw.add(texts)
-        if has_beside or not raw.unfit:
-            return raw.values(texts).astype(np.float64), raw.beside(texts)
-    raise DataError(
-        f"column {column.name!r}", f"values of kind {column.kind}", f"kind {kind}"
-    )
 
 
 def _check_keys(what: str, values: object, known: set[str], required: set[str]) -> None:

@@ -1,50 +1,129 @@
-"""A table of raw columns: numbers, texts and dates, each with gaps.
+"""Raw columns and tables: numbers, texts and dates, each with gaps.
 
-A data frame, an array or a file has columns of three kinds: "number" (float64, NaN for
-a gap), "category" (texts, None for a gap) and "date" (datetime64[us], NaT for a gap).
-Booleans and durations are numbers (of days), and texts lose blanks around them, so that
-an empty one is a gap.
+A data frame, an array or a file has raw columns: cells of any type. A reader of columns
+looks at all of them, and gives a table, whose columns are of three kinds: "number" (NaN
+for a gap), "category" (texts, None for a gap) and "date" (datetime64[us], NaT for a
+gap). Booleans and durations are numbers (of days), and texts lose blanks around them,
+so that an empty one is a gap.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date
 from decimal import Decimal
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import DataError, with_names
-from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
-from flwr_flynn.tables.raw_column import RawColumn
-from flwr_flynn.tables.texts import BESIDE, DATE_FORMATS, as_name
+from flwr_flynn.tables.cells import (
+    KIND_OF_DTYPE,
+    CellReader,
+    Cells,
+    is_gap,
+    missing,
+    objects,
+    plain_values,
+    text_of,
+)
+from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
+from flwr_flynn.tables.texts import BESIDE, as_name
 
 KINDS = ("number", "category", "date")
 
-_KIND_OF_DTYPE = {"f": "number", "O": "category", "M": "date"}
 _DAY = 86_400_000_000  # microseconds
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
-    """Columns of the same length.
+class RawColumns:
+    """Columns of the same length with cells as they stand.
 
     Parameters
     ----------
     names : sequence of str
         All different.
     columns : sequence of (n,) arrays
-        float64, object (str or None) or datetime64[us]; see the kinds above.
+        Of any type.
     is_named : bool, default=True
         False if the names stand for the columns of an array, which are found by their
         positions.
+    typed : mapping of str to str
+        By name: "levels" for a column whose values are these, whatever they spell.
+    """
+
+    names: Sequence[str]
+    columns: Sequence[Array]
+    is_named: bool = True
+    typed: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        _check_different(self.names)
+
+    @staticmethod
+    def of(X: object) -> RawColumns:
+        """The columns of a data frame (pandas, polars), an array, or a table.
+
+        There are none of what has not two dimensions.
+        """
+        if isinstance(X, RawColumns):
+            return X
+        if is_frame(X):
+            names = names_of(X)
+            known = names or _numbers(len(X.columns))
+            series = dict(zip(known, (X[key] for key in X.columns), strict=True))
+            typed = {name: "levels" for name in known if _has_levels(series[name])}
+            cells = [*map(cells_of, series.values())]
+            return RawColumns(known, cells, names is not None, typed)
+        array: Any = X
+        if not isinstance(X, np.ndarray):
+            array = _array_of(X)
+        if array.ndim != 2:
+            return RawColumns((), (), False)
+        return RawColumns(_numbers(array.shape[1]), [*array.T], False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns."""
+        n_rows = 0
+        if self.columns:
+            n_rows = len(self.columns[0])
+        return n_rows, len(self.columns)
+
+    @property
+    def is_plain(self) -> bool:
+        """True for plain numbers without gaps, of types that an array of them has."""
+        kinds = {*map(_plain_kind, self.columns)}
+        return "" not in kinds and ("b" not in kinds or len(kinds) == 1)
+
+    def raw(self, index: int) -> Raw:
+        """The values of a column, as `raw_of` has them."""
+        name = self.names[index]
+        return raw_of(self.columns[index], self.typed.get(name), name)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Self:
+        """The same columns of some rows: a slice, indices or a mask."""
+        return replace(self, columns=[column[rows] for column in self.columns])
+
+
+@dataclass(frozen=True, eq=False)
+class Table(RawColumns):
+    """Columns of numbers, texts or None, or datetime64[us]; see the kinds above.
+
+    Parameters
+    ----------
     units : mapping of str to mappings of str to int
         Rows with each unit, "" for none; no unit of a column is compared without any.
 
@@ -55,76 +134,98 @@ class Table:
     (('category', 'number'), (2, 2))
     """
 
-    names: Sequence[str]
-    columns: Sequence[Array]
-    is_named: bool = True
     units: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "names", tuple(self.names))
-        object.__setattr__(self, "columns", tuple(self.columns))
-        _check_different(self.names)
-
-    @classmethod
-    def of(cls, X: object, *, is_learned: bool = False) -> Table:
+    @staticmethod
+    def of(X: object) -> Table:
         """The table of a data frame (pandas, polars), an array, or a table.
 
-        Where a schema `is_learned` of it, a column of texts that are numbers mostly is
-        one of numbers, and one of texts beside it; else a schema knows. A `DataError`
-        names the columns with values that are no numbers, texts or dates.
+        A `DataError` names the columns with values that are no numbers, texts or dates.
         """
-        if isinstance(X, cls):
+        if isinstance(X, Table):
             return X
-        if is_frame(X):
-            return cls._of_frame(X, is_learned)
-        if isinstance(X, np.ndarray):
-            array = X
-        else:
-            array = _array_of(X)
-        if array.ndim != 2:
-            raise DataError(
-                "X", "shape (samples, features)", f"{array.ndim} dimension(s)"
-            )
-        names = [str(index) for index in range(array.shape[1])]
-        return cls(
-            names,
-            [_of_values(array[:, j], f"column {j}") for j in range(array.shape[1])],
-            is_named=False,
-        )
-
-    @classmethod
-    def _of_frame(cls, frame: Any, is_learned: bool) -> Table:
-        names = names_of(frame)
-        known = names or [str(index) for index in range(len(frame.columns))]
-        columns: dict[str, Array] = {}
-        for name, key in zip(known, frame.columns, strict=True):
-            series = frame[key]
-            values = _of_series(series, name)
-            columns[name] = values
-            is_text = values.dtype.kind == "O" and not _is_category(series)
-            if is_learned and names and is_text and f"{name}{BESIDE}" not in names:
-                columns |= _split(name, values)
-        return cls([*columns], [*columns.values()], names is not None)
+        columns = RawColumns.of(X)
+        if not columns.columns:
+            raise DataError("X", "shape (samples, features)", "no columns")
+        raws = [*map(columns.raw, range(len(columns.names)))]
+        kinds = [
+            columns.typed.get(name) or kind_of(raw)
+            for name, raw in zip(columns.names, raws, strict=True)
+        ]
+        reports = [*map(RawColumn, kinds)]
+        return ColumnReader(columns.names, reports, columns.is_named).read(raws)
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kind of each column."""
-        return tuple(_KIND_OF_DTYPE[column.dtype.kind] for column in self.columns)
+        return tuple(KIND_OF_DTYPE[column.dtype.kind] for column in self.columns)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Numbers of rows and of columns."""
-        n_rows = 0
-        if self.columns:
-            n_rows = len(self.columns[0])
-        return n_rows, len(self.columns)
 
-    def __len__(self) -> int:
-        return self.shape[0]
+class ColumnReader:
+    """Raw columns as a table, by facts of a first pass over all rows.
 
-    def __getitem__(self, rows: Any) -> Table:
-        """The table of some rows: a slice, indices or a mask."""
-        return replace(self, columns=[column[rows] for column in self.columns])
+    Parameters
+    ----------
+    names : sequence of str
+    reports : sequence of RawColumn
+    is_named : bool, default=True
+    """
+
+    def __init__(
+        self, names: Sequence[str], reports: Sequence[RawColumn], is_named: bool = True
+    ) -> None:
+        self.names = tuple(names)
+        self.reports = [*reports]
+        self.is_named = is_named
+        self._beside: list[int] = []  # numbers whose texts make a column of their own
+
+    def look(self, raws: Sequence[Raw]) -> None:
+        """Look at some rows."""
+        for report, raw in zip(self.reports, raws, strict=True):
+            report.add(raw)
+
+    def settle(self, wanted: Collection[str] | None = None) -> None:
+        """Decide about the columns, when all rows were looked at.
+
+        Texts that stand among numbers make a column beside them, where it has a name
+        and, if only some are `wanted`, is one of these.
+        """
+        month_first = months_come_first(self.reports)
+        there = {*self.names}
+        for index, (name, report) in enumerate(self.items()):
+            report.month_first = month_first
+            report.is_strict = not self.is_named
+            beside = f"{name}{BESIDE}"
+            if not (report.texts and report.kind == "number" and self.is_named):
+                continue
+            if beside not in there and (wanted is None or beside in wanted):
+                report.has_beside = True
+                self._beside.append(index)
+                self.reports.append(RawColumn("category"))
+                self.names += (beside,)
+
+    def read(self, raws: Sequence[Raw], wanted: Collection[str] | None = None) -> Table:
+        """All rows as a table, where the values are those of their columns."""
+        self.look(raws)
+        self.settle(wanted)
+        for (name, report), raw in zip(self.items(), raws, strict=False):
+            if report.unfit:
+                expected = f"values of kind {report.kind}"
+                raise DataError(f"column {name!r}", expected, f"kind {kind_of(raw)}")
+        return self.table(raws)
+
+    def items(self) -> list[tuple[str, RawColumn]]:
+        """The columns by their names."""
+        return [*zip(self.names, self.reports, strict=True)]
+
+    def table(
+        self, raws: Sequence[Raw], units: Mapping[str, Mapping[str, int]] | None = None
+    ) -> Table:
+        """Some rows as a table."""
+        pairs = zip(self.reports, raws, strict=False)
+        columns = [report.values(raw) for report, raw in pairs]
+        columns += [self.reports[index].beside(raws[index]) for index in self._beside]
+        return Table(self.names, columns, self.is_named, units=units or {})
 
 
 def is_frame(X: object) -> TypeGuard[Any]:
@@ -153,17 +254,12 @@ def by_name(columns: Sequence[str], wanted: Sequence[str]) -> list[int | None]:
     """
     exact = {name: index for index, name in enumerate(columns)}
     open_forms = Counter(form_of(name) for name in wanted if name not in exact)
-    forms = Counter(form_of(name) for name in columns)
-    alike = {
-        form_of(name): index
-        for index, name in enumerate(columns)
-        if forms[form_of(name)] == 1
-    }
+    forms = Counter(map(form_of, columns))
     known = {*wanted}
     alike = {
-        form: index
-        for form, index in alike.items()
-        if open_forms[form] == 1 and columns[index] not in known
+        form_of(name): index
+        for name, index in exact.items()
+        if name not in known and forms[form_of(name)] == open_forms[form_of(name)] == 1
     }
     return [exact.get(name, alike.get(form_of(name))) for name in wanted]
 
@@ -215,35 +311,8 @@ def _check_different(names: Sequence[str]) -> None:
         )
 
 
-def needs_table(X: object) -> bool:
-    """True unless X is an array or a frame of plain numbers without gaps, which is
-    hashed as it stands.
-    """
-    if isinstance(X, Table):
-        return True
-    if is_frame(X):
-        names_of(X)
-        dtypes = {X[name].dtype for name in X.columns}
-        # Booleans beside numbers, and pandas' own types beside others, become objects
-        # in an array.
-        mixes = len(dtypes) > 1 and not all(
-            isinstance(dtype, np.dtype) and dtype.kind != "b" for dtype in dtypes
-        )
-        return mixes or any(_needs_table(X[name]) for name in X.columns)
-    if isinstance(X, np.ndarray):
-        array = X
-    else:
-        array = _array_of(X)
-    if array.ndim != 2:
-        return False
-    if array.dtype.kind == "f":
-        return bool(np.isnan(np.sum(array)) and np.isnan(array).any())
-    if array.dtype.kind == "O":
-        return any(
-            is_gap(value) or isinstance(value, str | date)
-            for value in array.ravel().tolist()
-        )
-    return array.dtype.kind in "UTM"
+def _numbers(n: int) -> list[str]:
+    return [str(index) for index in range(n)]
 
 
 def _array_of(X: object) -> Array:
@@ -259,104 +328,90 @@ def _array_of(X: object) -> Array:
         return np.empty(0, object)
 
 
-def _needs_table(series: Any) -> bool:
-    values = series.to_numpy()
-    if _is_category(series) or values.dtype.kind not in "biufc":
-        return True
-    return values.dtype.kind == "f" and bool(np.isnan(values).any())
-
-
-def series_values(series: Any) -> Array:
-    """The values of a column of a data frame, in a form that its type decides and no
-    value: slices are read alike.
-    """
-    if isinstance(series.dtype, np.dtype):
+def cells_of(series: Any) -> Array:
+    """The values of a column of a data frame, which are read alike in each slice."""
+    name = str(series.dtype).lower()
+    if isinstance(series.dtype, np.dtype) or name.startswith(_FAST):
         values: Array = series.to_numpy()
-        return values
-    # Nullable, categorical and Arrow columns become floats or objects where a slice of
-    # them has a gap.
-    objects = series.to_list()
-    out = np.empty(len(objects), object)
-    out[:] = objects
-    return out
+        # Integers become floats where there is a gap.
+        is_exact = values.dtype.kind != "f" or not (np.abs(values) >= 2**53).any()
+        if isinstance(series.dtype, np.dtype) or (values.dtype != object and is_exact):
+            return values
+    return objects(series.to_list())
 
 
-def _is_category(series: Any) -> bool:
-    return str(series.dtype).split("(")[0].lower() in (
-        "category",
-        "categorical",
-        "enum",
-    )
+_FAST = ("int", "uint", "float", "bool", "date")
+"""Types whose values an array has."""
 
 
-def _of_series(series: Any, name: str) -> Array:
-    """The values of a column of a data frame."""
-    values = series.to_numpy()
-    if _is_category(series):
-        return CellReader("category", Gaps(frozenset())).column(values)[0]
-    return _of_values(values, name)
+def _has_levels(series: Any) -> bool:
+    name = str(series.dtype).lower()
+    return name.startswith(("category", "categorical", "enum"))
 
 
-def _split(name: str, values: Array) -> dict[str, Array]:
-    """A column of texts as numbers, with what is none in a column beside it.
+def _plain_kind(cells: Array) -> str:
+    """The kind of the type of plain numbers without gaps, "" for other cells."""
+    if cells.dtype.kind == "O":
+        values = cells.tolist()
+        if any(is_gap(value) or isinstance(value, str | date) for value in values):
+            return ""
+        return "f"
+    if cells.dtype.kind not in "biufc":
+        return ""
+    if cells.dtype.kind == "f" and np.isnan(np.sum(cells)) and missing(cells).any():
+        return ""
+    return cells.dtype.kind
 
-    It is {} where most texts are none, or codes.
+
+def raw_of(cells: Cells, kind: str | None = None, name: str = "") -> Raw:
+    """The values of a column of a kind, or of the one that all of them have.
+
+    They are an array of numbers, durations in days or dates, or a list of texts, with
+    None for a gap. Numbers beside texts are texts.
     """
-    raw = RawColumn("category")
-    texts = values.tolist()
-    raw.add(texts)
-    # Of other forms no single text tells which it is.
-    if raw.form in DATE_FORMATS[:3]:
-        return {name: raw.values(texts)}
-    if raw.kind != "number":
-        return {}
-    if raw.texts:
-        beside = {f"{name}{BESIDE}": raw.beside(texts)}
+    dtype = getattr(cells, "dtype", np.dtype(object))
+    if dtype.kind in "biuf":
+        return np.asarray(cells)
+    if dtype.kind == "M":
+        return np.asarray(cells, "datetime64[us]")
+    if dtype.kind == "m":
+        return _days(np.asarray(cells))
+    if dtype.kind not in "OUT":
+        expected = "numbers, texts or dates"
+        raise DataError(name, expected, f"values of type {dtype}")
+    values = plain_values(cells)
+    types = {*map(type, values)}
+    if types <= _TEXTS and str in types:
+        return [*values]
+    if types <= _NUMBERS and kind in (None, "number"):
+        with suppress(OverflowError):
+            return np.array(values, np.float64)
+    values = [None if is_gap(value) else value for value in values]
+    are_texts = kind in ("category", "levels")
+    if are_texts or any(isinstance(value, str) for value in values):
+        if all(are_texts or isinstance(value, _LEVELS) for value in values):
+            return [
+                value if type(value) in _TEXTS else text_of(value) for value in values
+            ]
     else:
-        beside = {}
-    return {name: raw.values(texts).astype(np.float64), **beside}
-
-
-def _of_values(values: Array, name: str) -> Array:
-    """The values of a column, (n,) of any dtype."""
-    kind = values.dtype.kind
-    if kind in "biuf":
-        return values.astype(np.float64)
-    if kind == "M":
-        return values.astype("datetime64[us]")
-    if kind == "m":
-        return _days(values)
-    if kind in "UT":
-        return CellReader("category").column(values)[0]
-    if kind == "O":
-        return _of_objects(values, name)
-    raise DataError(name, "numbers, texts or dates", f"values of type {values.dtype}")
-
-
-_TYPES_OF_KIND = {
-    "number": (Real, Decimal, np.bool_),
-    "date": (date, np.datetime64),
-    "category": (str, Real, Decimal, np.bool_),
-}
-
-
-def _of_objects(values: Array, name: str) -> Array:
-    """The values of a column of Python objects: the kind that all of them have.
-
-    Numbers beside texts are texts.
-    """
-    objects = [None if is_gap(value) else value for value in values.tolist()]
-    known = {type(value) for value in objects} - {type(None)}
-    if all(issubclass(kind, timedelta | np.timedelta64) for kind in known) and known:
-        return _days(np.array(objects, "timedelta64[us]"))
-    for kind, types in _TYPES_OF_KIND.items():
-        if all(issubclass(own_type, types) for own_type in known):
-            read, good = CellReader(kind).column(objects)
-            if not good.all():
-                raise DataError(name, "numbers that float64 holds, or dates", "others")
-            return read
-    kinds = listed(sorted(own_type.__name__ for own_type in known))
+        for own in ("number", "date"):
+            read, good = CellReader(own).column(values)
+            if good.all():
+                return read
+    kinds = listed(sorted(own_type.__name__ for own_type in types))
     raise DataError(name, "numbers, texts or dates", f"values of types {kinds}")
+
+
+_TEXTS = {str, type(None)}
+_NUMBERS = {int, float, bool, type(None)}
+_LEVELS = (str, Real, Decimal, np.bool_, type(None))
+
+
+def kind_of(raw: Raw) -> str:
+    """The kind of the values of a column by their type."""
+    if isinstance(raw, np.ndarray):
+        return KIND_OF_DTYPE[raw.dtype.kind]
+    return "category"
 
 
 def _days(values: Array) -> Array:

@@ -65,7 +65,7 @@ class TableSummary:
         `ids` are those of the rows, see `TableCounter`, `y` their labels.
         """
         counter = TableCounter(min_examples, keep)
-        counter.add(Table.of(X, is_learned=True), ids, y)
+        counter.add(Table.of(X), ids, y)
         return counter.summary()
 
     def floored(self, min_examples: int, most: int = MOST_LEVELS) -> TableSummary:

@@ -103,7 +103,7 @@ def test_simulated_parties_hold_shares_of_one_data_set():
         for i in range(3)
     ]
     assert [reply[2][PARTY] for reply in replies] == ["party-0", "party-1", "party-2"]
-    assert sum(reply[1] for reply in replies) == 1444
+    assert sum(reply[1] for reply in replies) == 1447
 
 
 def test_requests_of_both_apis_get_the_same_counts(monkeypatch):

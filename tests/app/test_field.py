@@ -648,7 +648,7 @@ def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
         tmp_path / "a.csv", "dose;label\n" + "1,5;x\n2,25;x\n" * 20 + f"{cell};x\n" * 3
     )
     file = opened(path, Reading(dialect=Dialect(gap_texts=(cell.strip().lower(),))))
-    values = next(iter(file.tables()))[0].columns[0]
+    values = next(iter(file.batches())).table.columns[0]
     assert file.reports[0].kind == "number"
     assert np.isnan(values).sum() == 3
     assert np.nanmax(values) == 2.25
@@ -666,13 +666,13 @@ def test_texts_of_gaps_are_gaps_whatever_they_look_like(cell, tmp_path):
 def test_one_column_has_one_decimal_mark(ending, tmp_path):
     frame = pd.DataFrame({"dose": ["1,234", "12,34", "0,567", "2,5"] * 9, "label": "x"})
     if ending == "frame":
-        table = Table.of(frame[["dose"]].assign(more=range(36)), is_learned=True)
+        table = Table.of(frame[["dose"]].assign(more=range(36)))
     else:
         options = {}
         if ending == "csv":
             options["sep"] = ";"
         path = written(tmp_path / f"a.{ending}", frame, **options)
-        table = next(iter(opened(path).tables()))[0]
+        table = next(iter(opened(path).batches())).table
     # Few different integers would be codes; these are numbers.
     assert table.kinds[0] == "number"
     assert table.columns[0].tolist() == [1.234, 12.34, 0.567, 2.5] * 9

@@ -381,6 +381,6 @@ def test_numbers_without_a_unit_are_no_numbers_beside_a_converted_one(folder):
         node = NodeConfig.parse({"data-path": "mixed.csv", "convert": convert})
         file = opened_own(node)
         file.check()
-        (values, *_) = file.in_one().columns
+        (values, *_) = file.in_one().table.columns
         read[convert] = {round(value, 3) for value in values if not np.isnan(value)}
     assert [*read.values()] == [{13.9}, {13.9, 13.2}]

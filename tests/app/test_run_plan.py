@@ -228,5 +228,5 @@ def test_sizes_of_a_private_simulation_follow_from_its_training_samples():
     pytest.importorskip("dp_accounting")
     config = RunConfig.parse({"epsilon": 1, "delta": 1e-5})
     plan, more = (training_plan(config, n_parties)[0] for n_parties in (3, 10))
-    assert (plan.n_examples, plan.needs_columns) == (1444, False)
+    assert (plan.n_examples, plan.needs_columns) == (1447, False)
     assert more.hash_nnz >= plan.hash_nnz

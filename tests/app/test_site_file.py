@@ -217,7 +217,7 @@ def test_a_number_is_multiplied_by_the_factor_of_its_unit(cell, factors, value):
     written(Path("own.csv"), f"crp,label\n{filler}{cell},x\n")
     dialect = Dialect(convert={"crp": factors})
     file = opened(Path("own.csv"), Reading(dialect=dialect))
-    read = next(iter(file.tables()))[0].columns[0][-1]
+    read = next(iter(file.batches())).table.columns[0][-1]
     if value is not None:
         assert read == pytest.approx(value)
     elif factors:
@@ -247,7 +247,7 @@ def test_a_gap_text_is_compared_as_a_number_and_said_where_it_stands_nowhere(
         return
     written(Path(f"own.{ending}"), rows)
     file = opened_own(site(data_path=f"own.{ending}", gap_texts="-99,-7"))
-    assert np.isnan(next(iter(file.tables()))[0].columns[0]).sum() == 6
+    assert np.isnan(next(iter(file.batches())).table.columns[0]).sum() == 6
     assert "gap-texts that stand nowhere: -7" in file.described()
 
 
@@ -603,7 +603,7 @@ def test_inf_beside_words_is_a_word_and_what_is_ignored_comes_first():
     file.check()
     kinds = dict(zip(file.names, (report.kind for report in file.reports), strict=True))
     assert kinds["route"] == "category"
-    table = next(iter(file.tables()))[0]
+    table = next(iter(file.batches())).table
     assert {*table.columns[table.names.index("route")]} == {"inf", "po"}
 
 

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.app.data.datasets import held_out
+from flwr_flynn.app.data.datasets import simulated_dataset
+from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.privacy import mechanism_from_dict
 from flwr_flynn.privacy.ledger import Budget, Policy
 
@@ -45,7 +46,7 @@ def test_a_private_simulation_keeps_and_prints_its_guarantee(flower, tmp_path):
         == mechanism_from_dict(privacy["mechanism"]).guarantee()
     )
     assert len(model.counts_.noise) == 3
-    test = held_out(1797, 0.2, 0)
+    test = simulated_dataset(RunConfig()).test
     assert (
         np.mean(
             model.predict(pd.DataFrame(DIGITS.X[test], columns=DIGITS.feature_names))

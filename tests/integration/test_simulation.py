@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from flwr_flynn import ClassCounts, FlyNNClassifier
-from flwr_flynn.app.data.datasets import held_out
+from flwr_flynn.app.data.datasets import simulated_dataset
+from flwr_flynn.app.run_config import RunConfig
 from tests.docs.pages import blocks
 
 from .conftest import DIGITS
@@ -69,7 +70,7 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
 
     selection = report["selection"]
     members = model.model_.members
-    test = held_out(1797, 0.2, 0)
+    test = simulated_dataset(RunConfig()).test
     assert len(report["specs"]) == len(selection["accuracies"]) == 6
     assert (
         selection["examples"]

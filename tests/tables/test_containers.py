@@ -25,18 +25,17 @@ from flwr_flynn.app.data.source import (
     Reading,
     label_gaps,
     mapped,
-    objects,
     unlabelled,
 )
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated.labels import codebook, codes_in
 from flwr_flynn.federated.private_rows import GivenRows
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.tables.cells import CellReader, Gaps, is_gap
+from flwr_flynn.tables.cells import CellReader, Gaps, is_gap, objects
 from flwr_flynn.tables.column_encoding import Column
-from flwr_flynn.tables.row_wise import CellSettings, encode_rows, raw_columns
+from flwr_flynn.tables.row_wise import CellSettings, encode_rows
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import RawColumns
 
 GAP_TEXTS = ("-9", "1", "2020-01-03", "1.5")
 SETTINGS = CellSettings(GAP_TEXTS)
@@ -87,14 +86,14 @@ def _objects(values: list[Any]) -> Any:
 
 
 def _series(values: Any) -> Any:
-    return raw_columns(pd.DataFrame({"a": pd.Series(values)}))[1][0]
+    return RawColumns.of(pd.DataFrame({"a": pd.Series(values)})).columns[0]
 
 
 def _joined(values: list[Any]) -> Any:
     """The column of a frame to which the last row was added."""
     rows = pd.DataFrame({"a": pd.Series(values[:-1])})
     more = pd.DataFrame({"a": pd.Series(values[-1:])})
-    return raw_columns(pd.concat([rows, more]))[1][0]
+    return RawColumns.of(pd.concat([rows, more])).columns[0]
 
 
 def _appended(values: list[Any]) -> Any:
@@ -129,7 +128,7 @@ def figures(values: Any) -> list[list[Any]]:
         made += [_exact(read), good.tolist()]
     made += [row_keys([values]), id_keys(values)]
     made += [codes_in(book, values).tolist() for book in BOOKS]
-    numbers, fits = encode_rows(BESIDE, Table(["a"], [values]), SETTINGS)
+    numbers, fits = encode_rows(BESIDE, RawColumns(["a"], [values]), SETTINGS)
     made += [_exact(numbers), fits.tolist()]
     labels = mapped(objects(values), LABEL_MAP)
     named = codebook(["yes", "no", "none", "first", "b", "2.5"])

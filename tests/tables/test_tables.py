@@ -22,7 +22,7 @@ from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.row_wise import encode_rows
 from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema
-from flwr_flynn.tables.table import Table, needs_table
+from flwr_flynn.tables.table import RawColumns, Table
 from flwr_flynn.tables.table_summary import TableSummary
 from tests.raising import raises
 
@@ -130,12 +130,12 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", MIXED)
 def test_gaps_and_texts_need_a_table(name):
-    assert needs_table(MIXED[name]) is True
+    assert RawColumns.of(MIXED[name]).is_plain is False
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_numbers_need_no_table(name):
-    assert needs_table(PLAIN[name]) is False
+    assert RawColumns.of(PLAIN[name]).is_plain is True
 
 
 # ---- schemas
@@ -264,7 +264,7 @@ def test_columns_of_one_name_are_refused():
     with raises(DataError, field="columns", got=got):
         Table(["a", "a"], [np.zeros(1)] * 2)
     with raises(DataError, field="columns", got=got):
-        needs_table(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"]))
+        RawColumns.of(pd.DataFrame(np.zeros((1, 2)), columns=["a", " a"]))
 
 
 @pytest.mark.parametrize(
@@ -492,6 +492,9 @@ def test_dates_of_one_row_are_those_of_a_table():
     assert not fits.any()
 
 
+_DAYS = ["2024-01-02", "2024-01-03"]
+
+
 @pytest.mark.parametrize(
     ("levels", "forms"),
     [
@@ -505,6 +508,7 @@ def test_dates_of_one_row_are_those_of_a_table():
         pytest.param(["1", "0"], ["true", "False"], id="truths in words"),
         pytest.param(["heart", "lung"], ["Heart", " LUNG "], id="capitals"),
         pytest.param(["e\u0301", "o"], ["\u00e9", "O"], id="forms of Unicode"),
+        pytest.param(_DAYS, pd.to_datetime(_DAYS), id="days"),
     ],
 )
 def test_a_level_is_known_in_every_form_that_it_may_have(levels, forms):
@@ -514,6 +518,13 @@ def test_a_level_is_known_in_every_form_that_it_may_have(levels, forms):
     assert_array_equal(schema.encode(frame)[:, :2], np.eye(2))
     assert_array_equal(encode_rows(schema, frame)[0][:, :2], np.eye(2))
     assert "e\u0301" not in schema.columns[0].levels
+
+
+def test_a_gap_of_numbers_is_no_text_beside_them():
+    numbers = Column("a", "number", gap_texts=["n.d."])
+    schema = Schema([numbers, Column("a text", "category", ["x", "n.d."])])
+    frame = pd.DataFrame({"a": ["1", "x", "n.d."]})
+    assert_array_equal(encode_rows(schema, frame)[0], schema.encode(frame))
 
 
 def test_columns_of_an_array_keep_their_positions():

@@ -24,23 +24,22 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import islice, pairwise, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
     LARGE,
     SEPARATORS,
     Dialect,
     Part,
-    Reading,
     Source,
     decoding,
     read_once,
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
+from flwr_flynn.tables.cells import Cells
 from flwr_flynn.tables.texts import GROUPS, proves
 
 log = logging.getLogger("flwr")  # Flower's own
@@ -146,7 +145,7 @@ class CsvText(_CsvSource):
     ) -> Iterator[Part]:
         """The rows with as many fields as the header, without blank lines."""
         if self._stored:
-            yield from self._stored[0].parts(wanted)
+            yield from self._stored[0].parts()
             return
         stored = StoredColumns()
         for part in self._read(n_rows):
@@ -183,29 +182,20 @@ class StoredColumns:
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(LARGE)  # noqa: SIM115 - see below
         weakref.finalize(self, self._file.close)
-        self._parts: list[tuple[int, int, list[int]]] = []
+        self._parts: list[tuple[int, int, int, int]] = []
 
     def add(self, part: Part) -> None:
         """Store some rows."""
-        ends = [self._file.tell()]
-        for texts in part.cells(slice(None)):
-            self._file.write(json.dumps(texts).encode())
-            ends.append(self._file.tell())
-        self._parts.append((part.n, part.n_broken, ends))
+        start = self._file.tell()
+        self._file.write(json.dumps(part.cells(slice(None))).encode())
+        self._parts.append((part.n, part.n_broken, start, self._file.tell()))
 
-    def parts(self, wanted: Collection[int] | None) -> Iterator[Part]:
-        """The rows as they were added; columns that are not wanted have no values."""
-        for n, n_broken, ends in self._parts:
-            columns = [
-                self._column(start, end) if wanted is None or index in wanted else []
-                for index, (start, end) in enumerate(pairwise(ends))
-            ]
+    def parts(self) -> Iterator[Part]:
+        """The rows as they were added."""
+        for n, n_broken, start, end in self._parts:
+            self._file.seek(start)
+            columns = json.loads(self._file.read(end - start))
             yield Part(n, partial(_slices, columns), n_broken)
-
-    def _column(self, start: int, end: int) -> list[str]:
-        self._file.seek(start)
-        texts: list[str] = json.loads(self._file.read(end - start))
-        return texts
 
 
 def _slices(columns: list[list[str]], part: slice) -> list[Cells]:
@@ -217,28 +207,14 @@ def _transposed(rows: Sequence[Cells], width: int) -> list[Cells]:
     return [*map(list, zip(*rows, strict=True))] or [[] for _ in range(width)]
 
 
-def opened_csv(path: Path, reading: Reading) -> TableFile:
-    """A CSV file. With a schema its columns are read in the kinds of the schema."""
-    text = csv_text(path, reading.dialect)
-    with decoding(path, text.dialect.encoding):
-        file = TableFile(text, replace(reading, dialect=text.dialect))
-    _check_quotes(file)
-    return file
-
-
 def csv_text(path: Path, given: Dialect) -> CsvText:
     """A CSV file in the dialect that is given, and else detected."""
     text = copy(
         read_once(path, _text, path, given.separator, given.decimal, given.encoding)
     )
     own = text.dialect
-    text.dialect = replace(
-        given,
-        separator=own.separator,
-        decimal=own.decimal,
-        encoding=own.encoding,
-        above=own.above,
-    )
+    names = ("separator", "decimal", "encoding", "above")
+    text.dialect = replace(given, **{name: getattr(own, name) for name in names})
     return text
 
 
@@ -250,7 +226,7 @@ def _text(path: Path, separator: str, decimal: str, encoding: str) -> CsvText:
         return CsvText(path, dialect)
 
 
-def _check_quotes(file: TableFile) -> None:
+def check_quotes(file: TableFile) -> None:
     """Refuse a file with quotes that opened by mistake.
 
     Such quotes have whole rows between them.
@@ -265,7 +241,7 @@ def _check_quotes(file: TableFile) -> None:
     are_different = len({*file.first}) == len(file.first)
     if len(mixed) > 1 and all(mixed) and file.n_rows > 2 and are_different:
         raise DataError(file.name, "one header", "a second one in the first row")
-    width = len(file.columns) - 1
+    width = len(file.source.columns) - 1
     if not width:
         return
     separator = file.reading.dialect.separator

@@ -1,17 +1,16 @@
 """The data set of a simulation, and the share of each party.
 
-The index of a sample and the split seed decide if it is held out (`held_out`), and not
-the party. A share is a list of indices into one data set, by the partitioners of
+A sample and the split seed decide if it is held out, as at a party (see `held_out`), and
+not the party. A share is a list of indices into one data set, by the partitioners of
 flwr-datasets (`deal`). So the federated model can equal the pooled one.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from inspect import signature
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Integers, Mask
+from flwr_flynn.app.data.held_out import KNOWN, HeldOut, row_keys
 from flwr_flynn.app.data.own_file import coded_labels, existing, labels_of, opened
 from flwr_flynn.app.data.source import ENDINGS, Reading, ending
 from flwr_flynn.app.run_config import NATURAL, RunConfig
@@ -30,7 +30,7 @@ from flwr_flynn.federated.samples import Samples
 from flwr_flynn.model.portable import INCREMENT, mix
 from flwr_flynn.tables.table import Table
 
-_STREAM_TEST = 1
+_NONE = HeldOut(0.0, KNOWN)
 _STREAM_ORDER = 2
 _STREAM_PARTITIONER = 3
 
@@ -54,16 +54,6 @@ def _sample_hash(n: int, seed: int, stream: int) -> npt.NDArray[np.uint64]:
         np.arange(n, dtype=np.uint64)
         ^ splitmix64(splitmix64([seed]) ^ np.uint64(stream))
     )
-
-
-def held_out(n: int, fraction: float, split_seed: int) -> Mask:
-    """(n,) mask of the held-out samples.
-
-    They are those whose hash is in the first `fraction` of 64-bit numbers.
-    """
-    # 53 bits are exact in a float64, so the comparison rounds nothing.
-    hashes = _sample_hash(n, split_seed, _STREAM_TEST) >> np.uint64(11)
-    return hashes < np.uint64(math.ceil(fraction * 2**53))
 
 
 def deal(
@@ -165,6 +155,7 @@ class Dataset:
     name: str
     feature_names: tuple[str, ...] | None = None
     groups: Array | None = None
+    test: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # held out
 
     def share(self, indices: Integers, test: Mask) -> Samples:
         """The samples at `indices`, with those of the (n,) mask `test` held out."""
@@ -176,8 +167,14 @@ class Dataset:
         return Samples(self.X[train], labels[train], self.X[held], labels[held])
 
 
-def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
-    """Load a data set by name, or from a file."""
+def load_dataset(
+    source: str,
+    *,
+    label: str = "",
+    group: str = "",
+    rule: HeldOut = _NONE,
+) -> Dataset:
+    """Load a data set by name, or from a file, with the samples that a rule holds out."""
     if label and source == "digits":
         raise ConfigError("label", "none with digits", label[:80])
     if source == "digits":
@@ -186,30 +183,37 @@ def load_dataset(source: str, *, label: str = "", group: str = "") -> Dataset:
         bunch = load_digits()
         # Grey values 0..16; as bytes they are hashed in exact integer arithmetic.
         X = bunch.data.astype(np.uint8)
-        return Dataset(
-            X,
-            bunch.target.astype(np.int64),
-            list(range(10)),
-            "digits",
-            tuple(bunch.feature_names),
-        )
+        y = bunch.target.astype(np.int64)
+        names = tuple(bunch.feature_names)
+        # The rows are those of a file with these columns.
+        test = rule.mask(row_keys([*X.T, y], None, [*names, "label"]))
+        return Dataset(X, y, [*range(10)], "digits", names, None, test)
     if ending(Path(source)) not in ENDINGS:
         expected = f"digits, or the path of a file that ends in {', '.join(ENDINGS)}"
         raise ConfigError("dataset", expected, repr(Path(source).name[:80]))
     file = opened(
         existing(source, "dataset", os.path.abspath(source)[:500]),
-        Reading(label, group),
+        Reading(label, group, held_out=rule),
     )
-    X, y, groups, _ = file.whole()  # a faulty row refuses the file
+    X, y, groups, test = file.whole()  # a faulty row refuses the file
     classes, codes = coded_labels(y, file.name)
-    return Dataset(X, codes, classes, file.name, file.names or None, groups)
+    own_names = None
+    if file.is_named:
+        own_names = file.names
+    return Dataset(X, codes, classes, file.name, own_names, groups, test)
 
 
 @lru_cache(maxsize=2)
 def simulated_dataset(config: RunConfig) -> Dataset:
     """The data set of a simulation, loaded once in a process."""
+    secret = KNOWN
+    if config.split_seed:
+        secret += str(config.split_seed).encode()
     dataset = load_dataset(
-        config.dataset, label=config.label, group=config.partition_column
+        config.dataset,
+        label=config.label,
+        group=config.partition_column,
+        rule=HeldOut(config.test_fraction, secret, has_ids=False),
     )
     if not len(dataset.y):
         raise DataError(dataset.name, "at least one sample", "none")
@@ -230,15 +234,12 @@ def simulated_shares(config: RunConfig, n_parties: int) -> tuple[Integers, ...]:
 def simulated_share(config: RunConfig, party: int, n_parties: int) -> Samples:
     """The share of the party with index `party` in the run's data set."""
     dataset = simulated_dataset(config)
-    test = held_out(len(dataset.y), config.test_fraction, config.split_seed)
-    return dataset.share(simulated_shares(config, n_parties)[party], test)
+    return dataset.share(simulated_shares(config, n_parties)[party], dataset.test)
 
 
 def n_training(config: RunConfig) -> int:
     """Number of samples of a simulation's data set that are not held out."""
-    n = len(simulated_dataset(config).y)
-    test = held_out(n, config.test_fraction, config.split_seed)
-    return int((~test).sum())
+    return int((~simulated_dataset(config).test).sum())
 
 
 def pooled_training(
@@ -249,7 +250,7 @@ def pooled_training(
     The parties are all, or those `among` them.
     """
     dataset = simulated_dataset(config)
-    is_train = ~held_out(len(dataset.y), config.test_fraction, config.split_seed)
+    is_train = ~dataset.test
     shares = enumerate(simulated_shares(config, n_parties))
     chosen = [
         share[is_train[share]]

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Mask
+from flwr_flynn._types import Mask
 from flwr_flynn.federated.labels import meaning
-from flwr_flynn.tables.cells import CellReader, each_once, plain_values, text_of
+from flwr_flynn.tables.cells import CellReader, Cells, each_once, plain_values, text_of
 
-Cells = Sequence[Any] | Array
-"""Values as a file has them: of a column, of a row, or of each column."""
-
+KNOWN = b"flwr-flynn"
+"""In the place of a secret, at a party without a budget."""
 
 _GAP = struct.pack("<d", np.nan)
 _READER = CellReader("number")
@@ -30,7 +29,7 @@ _READER = CellReader("number")
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The rule of a party.
+    """The rule of a party, or of a simulation.
 
     Parameters
     ----------
@@ -38,10 +37,13 @@ class HeldOut:
         Expected share of the rows that are held out.
     secret : bytes
         At most 64; who knows it and a row knows if the row is held out.
+    has_ids : bool, default=True
+        False where ids say to which party rows belong: the rows decide, without them.
     """
 
     fraction: float
     secret: bytes
+    has_ids: bool = True
 
     def mask(self, keys: Iterable[bytes]) -> Mask:
         """(n,) mask of the rows that are held out, by the key of each."""

@@ -5,11 +5,9 @@ Samples are in memory, or in files without a name.
 
 from __future__ import annotations
 
-import io
 import logging
-import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Integers, Mask
-from flwr_flynn.app.data.csv_file import CsvLines, csv_text, opened_csv
-from flwr_flynn.app.data.held_out import HeldOut, id_keys
+from flwr_flynn._types import Array, Integers
+from flwr_flynn.app.data.csv_file import CsvLines, check_quotes, csv_text
+from flwr_flynn.app.data.held_out import KNOWN, HeldOut, id_keys
 from flwr_flynn.app.data.source import (
     ALL,
     ENDINGS,
@@ -31,28 +29,24 @@ from flwr_flynn.app.data.source import (
     Wanted,
     decoding,
     ending,
-    keys_of,
-    mapped,
-    objects,
     read_once,
     stem,
 )
 from flwr_flynn.app.data.table_file import TableFile
-from flwr_flynn.app.data.typed_files import ParquetColumns, read_npz
+from flwr_flynn.app.data.typed_files import ArrayColumns, ParquetColumns
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches
+from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
+from flwr_flynn.tables.table import RawColumns
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
 from flwr_flynn.tables.texts import as_name
 
 log = logging.getLogger("flwr")  # Flower's own
-
-_KNOWN = b"flwr-flynn"  # in the place of a secret, at a party without a budget
 
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:
@@ -65,9 +59,12 @@ def opened(path: Path, reading: Reading = ALL) -> TableFile:
     if schema is not None and schema.is_named and not features:
         features = schema
     reading = replace(reading, label=label_of(path, reading.label), features=features)
+    source = source_of(path, reading)
+    with decoding(path):
+        file = TableFile(source, reading)
     if ending(path) == ".csv":
-        return opened_csv(path, reading)
-    return TableFile(_typed_source(path, reading), reading)
+        check_quotes(file)
+    return file
 
 
 def label_of(path: Path, label: str | None) -> str | None:
@@ -79,11 +76,19 @@ def label_of(path: Path, label: str | None) -> str | None:
     return "label"
 
 
-def _typed_source(path: Path, reading: Reading) -> Source:
-    """A file whose columns have types."""
-    if ending(path) == ".npz":
-        return read_npz(path, reading.label, reading.group)
-    return ParquetColumns(path)
+def source_of(path: Path, reading: Reading, *, is_private: bool = False) -> Source:
+    """A file with the names of columns that others use."""
+    with decoding(path):
+        if ending(path) == ".csv" and is_private:
+            source: Source = CsvLines(path, reading.dialect)
+        elif ending(path) == ".csv":
+            source = csv_text(path, reading.dialect)
+        elif ending(path) == ".npz":
+            source = ArrayColumns(path, reading.label, reading.group)
+        else:
+            source = ParquetColumns(path)
+        source.rename(reading.renames(source.columns))
+    return source
 
 
 _OFFICE = "Excel and LibreOffice save a sheet as CSV UTF-8"
@@ -122,26 +127,10 @@ def existing(source: str | Path, field: str = "", place: str = "") -> Path:
     return path
 
 
-def check_apart(results: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Refuse results that would replace a file that is read, by whatever name."""
-    read = {os.path.realpath(os.path.expanduser(path)) for path in inputs}
-    replaced = [path.name for path in results if os.path.realpath(path) in read]
-    if replaced:
-        raise ConfigError(
-            "--out", "another place than that of a file that is read", replaced[0]
-        )
-
-
 def columns_of(path: Path, reading: Reading = ALL) -> list[str] | None:
     """The names of all columns of a file, None without names."""
-    if ending(path) == ".csv":
-        source: Source = csv_text(path, reading.dialect)
-    else:
-        source = _typed_source(path, Reading(label=None))
-    if ending(path) == ".npz" and not source.columns:
-        return None
-    source.rename(reading.renames(source.columns))
-    return [*map(as_name, source.columns)]
+    source = source_of(path, replace(reading, label=None, group=""))
+    return [*map(as_name, source.columns)] or None
 
 
 # ---- samples of a party
@@ -165,7 +154,7 @@ def opened_own(
     """The file of an open party, as `opened`; the log describes it."""
     rule = None
     if node.test_fraction:
-        rule = HeldOut(node.test_fraction, _KNOWN)
+        rule = HeldOut(node.test_fraction, KNOWN)
     path = existing(node.data_path, "node-config data-path")
     asked = replace(reading_of(node), features=features, schema=schema, held_out=rule)
     file = opened(path, asked)
@@ -203,7 +192,7 @@ def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     X, y, groups, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
     names = None
-    if file.is_named and file.names and not features:
+    if file.is_named and not features:
         names = file.names
     ids = None
     if groups is not None:
@@ -232,11 +221,7 @@ def private_file(path: Path, reading: Reading = ALL) -> PrivateFile:
     """
     reading = replace(reading, label=label_of(path, reading.label))
     with decoding(path):
-        if ending(path) == ".csv":
-            source: CsvLines | Source = CsvLines(path, reading.dialect)
-        else:
-            source = _typed_source(path, reading)
-        return PrivateFile(source, reading)
+        return PrivateFile(source_of(path, reading, is_private=True), reading)
 
 
 class PrivateFile(RowReader):
@@ -249,45 +234,33 @@ class PrivateFile(RowReader):
     """
 
     def __init__(self, source: Source, reading: Reading) -> None:
+        layout = source.use(reading)
         self._source = source
-        self._held_out = reading.held_out
-        self._label_map = reading.dialect.label_map
         self.settings = reading.dialect
-        source.rename(reading.renames(source.columns))
-        layout = source.layout(reading)
-        self._layout = layout
         self.names = layout.names or None
         self.width = len(layout.order)
         self.n_rows = sum(part.n for part in source.parts(MOST_ROWS))
 
     def blocks(self, n_rows: int, held_out: bool = False) -> Iterator[Block]:
         """The training rows, or those that are held out, at most so many at a time."""
-        if held_out and self._held_out is None:
+        if held_out and self._source.reading.held_out is None:
             return
         for part in self._source.parts(n_rows):
             yield Block(part.n, partial(self._one_side, part.cells, held_out))
 
     def _one_side(
         self, read: Callable[[slice], Any], held_out: bool, part: slice
-    ) -> tuple[Array | Table, Array]:
+    ) -> tuple[RawColumns, Array]:
         """Samples and labels of some training rows, or of those that are held out."""
         cells = read(part)
-        layout = self._layout
-        columns = [cells[index] for index in layout.order]
         columns = [
             column if isinstance(column, np.ndarray) else objects(column)
-            for column in columns
+            for column in (cells[index] for index in self._source.used.order)
         ]
-        if self.names:
-            X: Array | Table = Table(self.names, columns)
-        else:
-            X = np.stack(columns, axis=1)
-        labels = self._source.labels(cells[layout.label])
-        y = mapped(objects(labels), self._label_map)
-        if self._held_out is None:
-            return X, y
-        is_test = self._held_out.mask(keys_of(self._source, cells, layout.group))
-        side = np.flatnonzero(is_test == held_out)
+        names = self.names or [*map(str, range(self.width))]
+        X = RawColumns(names, columns, self.names is not None)
+        y = objects(self._source.labels_in(cells))
+        side = self._source.held_out(cells, len(y)) == held_out
         return X[side], y[side]
 
 
@@ -344,15 +317,26 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
     file = opened_own(node, (), schema)
     file.check()
     most = min(LARGE, int(node.memory_limit * 2**30 / 4))
-    make: Callable[[], Any] = tempfile.TemporaryFile
-    if 8 * file.n_rows * schema.width <= most:
-        make = io.BytesIO
     step = max(1, most // (64 * schema.width))
+    most //= 2  # on each side
+    labels = [(np.zeros(0, object), np.zeros(0, np.bool_))]
+    remarks: list[set[str]] = []
     with ExitStack() as stack:
         try:
-            sides = [stack.enter_context(make()) for _ in range(2)]
-            labels, test = _write_numbers(file, schema, step, sides)
-            X, X_test = (_mapped(side, schema.width) for side in sides)
+            sides = [
+                stack.enter_context(tempfile.SpooledTemporaryFile(most))
+                for _ in range(2)
+            ]
+            for batch in file.batches():
+                for part in batches(len(batch.table), step):
+                    rows = batch.of(part)
+                    numbers, own_remarks = schema.encoded(rows.table)
+                    remarks.append({*own_remarks})
+                    for side, mask in zip(sides, (~rows.test, rows.test), strict=True):
+                        side.write(numbers[mask].data)
+                if batch.labels is not None:
+                    labels.append((batch.labels, batch.test))
+            X, X_test = (_mapped(side, most, schema.width) for side in sides)
         except OSError as error:
             expected = (
                 f"room for {file.n_rows * schema.width * 8 / 2**30:.3g} GiB in "
@@ -361,52 +345,23 @@ def encoded_share(node: NodeConfig, schema: Schema) -> Samples:
             raise DataError(
                 file.name, expected, error.strerror or type(error).__name__
             ) from None
-    classes, codes = coded_labels(labels, file.name)
-    names = labels_of(classes, codes)
+    for remark in sorted(set[str].intersection(*(remarks or [set()]))):
+        log.warning("FlyNN: %s", remark)
+    y, test = map(np.concatenate, zip(*(labels[1:] or labels), strict=True))
+    names = labels_of(*coded_labels(y, file.name))
     return Samples(X, names[~test], X_test, names[test])
 
 
-def _write_numbers(
-    file: TableFile, schema: Schema, step: int, sides: Sequence[Any]
-) -> tuple[Array, Mask]:
-    """Write the rows as numbers to two files, of training and of held-out rows.
-
-    Return the labels of all rows, and the mask of those held out. Remarks that hold for
-    all rows are in the log.
-    """
-    labels = [np.zeros(0, object)]
-    tests = [np.zeros(0, np.bool_)]
-    remarks: set[str] | None = None
-    for table, y, is_test in file.tables():
-        if is_test is None:
-            is_test = np.zeros(len(table), np.bool_)
-        for rows in batches(len(table), step):
-            numbers = schema.encode(table[rows])
-            own_remarks = {*schema.remarks(table[rows], numbers)}
-            if remarks is None:
-                remarks = own_remarks
-            remarks &= own_remarks
-            for side, mask in zip(sides, (~is_test, is_test), strict=True):
-                side.write(numbers[mask[rows]].data)
-        if y is not None:
-            labels.append(y)
-        tests.append(is_test)
-    for remark in sorted(remarks or ()):
-        log.warning("FlyNN: %s", remark)
-    return np.concatenate(labels[1:] or labels), np.concatenate(tests)
-
-
-def _mapped(file: Any, width: int) -> Array:
-    """Rows of a file.
+def _mapped(file: Any, most: int, width: int) -> Array:
+    """Rows of a file, from so many bytes on as a map of it.
 
     A map keeps its file open; writing to it would change memory alone.
     """
-    if isinstance(file, io.BytesIO):
-        return np.frombuffer(bytearray(file.getbuffer())).reshape(-1, width)
     file.flush()
-    if file.tell():
+    if file.tell() > most:
         return np.memmap(file, np.float64, "c").reshape(-1, width)
-    return np.empty((0, width))
+    file.seek(0)
+    return np.frombuffer(bytearray(file.read())).reshape(-1, width)
 
 
 def is_large(file: TableFile) -> bool:
@@ -427,11 +382,10 @@ def counter_of_file(file: TableFile, least: int = 1) -> TableCounter:
     """
     counter = TableCounter(least, file.reading.keep)
     in_batches = file.batches() if is_large(file) else [file.in_one()]
-    for batch in in_batches:
-        if batch.test is not None:
-            batch = batch.rows(~batch.test)
+    for rows in in_batches:
+        training = rows.of(~rows.test)
         ids = None
-        if batch.groups is not None:
-            ids = id_keys(batch.groups)
-        counter.add(file.table(batch.columns), ids, batch.labels)
+        if training.ids is not None:
+            ids = id_keys(training.ids)
+        counter.add(training.table, ids, training.labels)
     return counter

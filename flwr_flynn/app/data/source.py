@@ -11,19 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from flwr_flynn._types import Array, Mask
-from flwr_flynn.app.data.held_out import Cells, HeldOut, row_keys
+from flwr_flynn.app.data.held_out import HeldOut, row_keys
 from flwr_flynn.errors import DataError, FlyNNError, with_names
 from flwr_flynn.tables.cells import (
+    Cells,
     Gaps,
     each_once,
     level_of,
+    objects,
     plain,
     plain_values,
 )
@@ -31,7 +33,7 @@ from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.raw_column import Raw, RawColumn
 from flwr_flynn.tables.row_wise import CellSettings
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import by_name, form_of, places
+from flwr_flynn.tables.table import by_name, form_of, places, raw_of
 from flwr_flynn.tables.texts import as_name
 
 T = TypeVar("T")
@@ -118,16 +120,6 @@ def decoding(path: Path, encoding: str = "") -> Iterator[None]:
         raise refusal from None
 
 
-def objects(values: Cells) -> Array:
-    """Python's values in an array.
-
-    In a text type of NumPy each value would be as wide as the longest.
-    """
-    array = np.empty(len(values), object)
-    array[:] = plain_values(values)
-    return array
-
-
 @dataclass(frozen=True)
 class Dialect(CellSettings):
     """Form of a file: its names, texts, and labels as the site writes them.
@@ -206,6 +198,8 @@ class Source(ABC):
     keys: Sequence[int]
     key_names: Sequence[str] | None
     dialect: Dialect | None = None  # of a CSV file
+    reading: Reading
+    used: FileColumns
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Give columns the names that others use."""
@@ -242,12 +236,46 @@ class Source(ABC):
 
     def raw(self, index: int, values: Any) -> Raw:
         """The values of a column, for a feature of an open file."""
-        raw: Raw = values
-        return raw
+        return raw_of(values, self.kinds[index], self.name)
 
     def labels(self, values: Any) -> Array:
-        """The values of a column of labels or ids."""
-        return objects([text and text.strip() for text in values])
+        """The values of a column of labels or ids, texts without blanks around them."""
+        if isinstance(values, np.ndarray):
+            return values
+        return objects([text.strip() if type(text) is str else text for text in values])
+
+    def use(self, reading: Reading) -> FileColumns:
+        """Find the use of each column in a reading."""
+        if self.dialect:
+            reading = replace(reading, dialect=self.dialect)
+        self.reading = reading
+        self.used = self.layout(reading)
+        return self.used
+
+    def labels_in(self, cells: Cells) -> Array:
+        """Labels of rows, as the others write them."""
+        labels = self.labels(cells[self.used.label or 0])
+        return mapped(labels, self.reading.dialect.label_map)
+
+    def held_out(self, cells: Cells, n: int) -> Mask:
+        """Mask of the rows that are held out, of so many.
+
+        Their ids decide, and without them all of their cells.
+        """
+        rule = self.reading.held_out
+        if rule is None:
+            return np.zeros(n, np.bool_)
+        group = self.used.group
+        ids = None
+        keys = self.keys
+        if group is not None and rule.has_ids:
+            ids = cells[group]
+        elif group is not None:
+            keys = [index for index in keys if index != group]
+        names = self.key_names
+        if names is not None:
+            names = [names[index] for index in keys]
+        return rule.mask(row_keys([cells[index] for index in keys], ids, names))
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, as they stand."""
@@ -344,39 +372,40 @@ class Reading:
         The features are those asked for, or every column but label, group and ignored
         ones. A column without a name is none.
         """
-        at = _indices_by_name(name, columns)
-        named = [*at]
+        columns = _checked_names(name, columns)
 
         def indices_of(names: Sequence[str], expected: str) -> list[int]:
-            return [at[named[index]] for index in places(name, named, names, expected)]
+            return places(name, columns, self._present(columns, names), expected)
 
         def index_of(column: str | None) -> int | None:
             if not column:
                 return None
-            return indices_of([column], f"a column {column!r}")[0]
+            return places(name, columns, [column], f"a column {column!r}")[0]
 
         label = index_of(self.label)
         group = index_of(self.group)
         # A column to ignore that is not there may be misspelt, and would be used under
         # its own name.
-        ignored = indices_of(
-            self._present(columns, self.ignore), "the columns to ignore"
-        )
+        ignored = indices_of(self.ignore, "the columns to ignore")
         for key in ("convert", "synonyms"):
-            own = self._present(columns, [*getattr(self.dialect, key)])
+            own = [*getattr(self.dialect, key)]
             indices_of(own, f"the columns of the setting {key}")
         unused = {label, group, *ignored}
-        rest = [column for column, index in at.items() if index not in unused]
+        rest = [
+            index
+            for index, column in enumerate(columns)
+            if column and index not in unused
+        ]
         if not rest:
             raise DataError(name, "at least one feature", "none")
-        names, indices = self._features_in(name, rest)
+        names, indices = self._features_in(name, [columns[index] for index in rest])
         features = {
             rest[index]: feature
             for index, feature in zip(indices, names, strict=True)
             if index is not None
         }
-        order = [at[column] for column in features]
-        left_out = tuple(column for column in rest if column not in features)
+        left_out = tuple(columns[index] for index in rest if index not in features)
+        order = [*features]
         return FileColumns(label, group, order, tuple(features.values()), left_out)
 
     def _features_in(
@@ -417,10 +446,6 @@ class Reading:
         unit = ""
         gap_texts: Sequence[str] = ()
         wanted = None
-        if kind == "levels" or words:
-            wanted = "category"
-        if kind == "levels":
-            kind = "category"
         if column is not None:
             gap_texts = column.gap_texts
             unit = column.unit
@@ -439,29 +464,17 @@ class Reading:
         )
 
 
-def _indices_by_name(name: str, columns: Sequence[str]) -> dict[str, int]:
-    """Index of each column of a file by its name; equal names are refused."""
+def _checked_names(name: str, columns: Sequence[str]) -> list[str]:
+    """Names of the columns of a file; equal ones are refused, and a file without any."""
     columns = [*map(as_name, columns)]
-    indices = {column: index for index, column in enumerate(columns) if column}
-    if not indices:
-        raise DataError(name, "a first line with the names of the columns", "none")
     numbers = Counter(filter(None, columns))
+    if not numbers:
+        raise DataError(name, "a first line with the names of the columns", "none")
     again = [column for column, n in numbers.items() if n > 1]
     if again:
         got = f"{len(again)} names that stand more than once"
         raise with_names(DataError(name, "columns of different names", got), again)
-    return indices
-
-
-def keys_of(source: Source, cells: Cells, group: int | None) -> list[bytes]:
-    """Keys of rows, by which they are held out.
-
-    They follow from the column of ids, and without one from all cells.
-    """
-    ids = None
-    if group is not None:
-        ids = cells[group]
-    return row_keys([cells[index] for index in source.keys], ids, source.key_names)
+    return columns
 
 
 ALL = Reading()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -17,59 +18,54 @@ import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn._validation import listed
-from flwr_flynn.app.data.held_out import Cells
 from flwr_flynn.app.data.source import (
     MOST_ROWS,
-    Features,
     Part,
     Reading,
     Source,
-    keys_of,
     label_gaps,
-    mapped,
     unlabelled,
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
-from flwr_flynn.tables.cells import Gaps, each_once, of_gaps, plain, text_of
+from flwr_flynn.tables.cells import Cells, Gaps, each_once, of_gaps, plain, text_of
 from flwr_flynn.tables.column_summary import CONVERTED
-from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
+from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.remarks import named
-from flwr_flynn.tables.table import Table, places
-from flwr_flynn.tables.texts import BESIDE, as_name
+from flwr_flynn.tables.table import ColumnReader, Table, places
+from flwr_flynn.tables.texts import as_name
 
 
-class RowBatch(NamedTuple):
-    """Some rows; labels, ids and mask are None where they are not asked for."""
+class Rows(NamedTuple):
+    """Some rows; labels and ids are None where they are not asked for."""
 
-    columns: list[Array]  # of each feature
+    table: Table
+    test: Mask  # of the rows that are held out
     labels: Array | None
-    groups: Array | None = None  # ids
-    test: Mask | None = None  # of the rows that are held out
+    ids: Array | None = None
 
-    def rows(self, mask: Mask) -> RowBatch:
-        """The rows of a mask."""
-        columns = [column[mask] for column in self.columns]
-        rest = (None if array is None else array[mask] for array in self[1:])
-        return RowBatch(columns, *rest)
+    def of(self, rows: Mask | slice) -> Rows:
+        """Some of the rows."""
+        rest = (None if array is None else array[rows] for array in self[2:])
+        return Rows(self.table[rows], self.test[rows], *rest)
 
 
-class TableFile:
+class TableFile(ColumnReader):
     """An open file with its features, `reports` on them, and its rows.
 
     A first pass finds kinds and faults of the columns.
     """
 
     def __init__(self, source: Source, reading: Reading) -> None:
+        layout = source.use(reading)
         self.source = source
-        self.reading = reading
+        self.reading = source.reading
         self.name = source.name
-        source.rename(reading.renames(source.columns))
-        self.columns = source.columns
-        layout = source.layout(reading)
         self._layout = layout
-        self.names = layout.names
         self.left_out = layout.left_out
-        self.is_named = bool(layout.names)
+        kinds = [source.kinds[index] for index in layout.order]
+        names = layout.names or [*map(str, range(len(kinds)))]
+        reports = self.reading.columns(names, kinds)
+        super().__init__(names, reports, bool(layout.names))
         self.announced = bool(reading.features)  # by the run
         self.first = self._look()
 
@@ -91,18 +87,12 @@ class TableFile:
             cells = part.cells(slice(None))
             labels = None
             if layout.label is not None:
-                own = source.labels(cells[layout.label])
-                labels = mapped(own, self.reading.dialect.label_map)
+                labels = source.labels_in(cells)
             features = [source.raw(index, cells[index]) for index in layout.order]
             yield part, cells, features, labels
 
     def _look(self) -> list[str]:
         """Look at all rows, and return the texts of the first, if there are any."""
-        self._beside: list[int] = []  # numbers whose texts make a column of their own
-        kinds = [self.source.kinds[index] for index in self._layout.order]
-        self.reports = self.reading.columns(
-            self.names or [*map(str, range(len(kinds)))], kinds
-        )
         self.n_rows = 0
         self.n_broken = 0
         self.labels = Counter[str]()  # rows with each, "" for none
@@ -115,21 +105,19 @@ class TableFile:
             self.n_rows += part.n
             if not first and part.n:
                 first = [values[0] for values in columns if isinstance(values, list)]
-            for report, values in zip(self.reports, columns, strict=True):
-                report.add(values)
+            self.look(columns)
             if labels is not None:
                 self.labels.update(each_once(text_of, labels.tolist()))
         self._label_gaps = label_gaps(self.reading.dialect, self.labels)
-        month_first = months_come_first(self.reports)
-        for report in self.reports:
-            report.month_first = month_first
-            report.is_strict = not self.names
-        self._split()
+        wanted = None
+        if self.reading.schema is not None:
+            wanted = self.reading.schema.names
+        self.settle(wanted)
         return first
 
     def _headers_in(self, columns: Sequence[Raw], labels: Array | None) -> list[int]:
         """Indices of the rows in which each text is the name of its column."""
-        header = self.source.key_names or self.columns
+        header = self.source.key_names or self.source.columns
         columns = [values for values in columns if isinstance(values, list)]
         if not header or len(columns) < len(self._layout.order):
             return []
@@ -145,61 +133,35 @@ class TableFile:
             if len(cells) > 1 and [*cells] == names
         ]
 
-    def _split(self) -> None:
-        """Make columns of the texts that stand in columns of numbers.
-
-        A schema may lack such columns; then they are not made.
-        """
-        there = {*self.names}
-        wanted = {f"{name}{BESIDE}" for name in there}
-        if self.reading.schema is not None:
-            wanted = {*self.reading.schema.names}
-        wanted -= there
-        numbers = zip(self.names, [*self.reports], strict=False)
-        for index, (name, report) in enumerate(numbers):
-            is_mixed = report.texts and report.kind == "number"
-            if is_mixed and f"{name}{BESIDE}" in wanted:
-                report.has_beside = True
-                self._beside.append(index)
-                self.reports.append(RawColumn("category"))
-        self.names += tuple(f"{self.names[index]}{BESIDE}" for index in self._beside)
-
-    def batches(self, labelled: bool = True) -> Iterator[RowBatch]:
+    def batches(self, labelled: bool = True) -> Iterator[Rows]:
         """The rows of the file, some at a time.
 
         Rows without a label are among them only where labels are not read, or if
         `labelled` is False.
         """
-        rule = self.reading.held_out
+        with_cells = self.reading.held_out is not None
         source = self.source
         group = self._layout.group
-        for _, cells, raws, labels in self._parts(with_cells=rule is not None):
-            columns = [
-                report.values(raw)
-                for report, raw in zip(self.reports, raws, strict=False)
-            ]
-            columns += [
-                self.reports[index].beside(raws[index]) for index in self._beside
-            ]
-            test = None
-            if rule is not None:
-                test = rule.mask(keys_of(source, cells, group))
+        for part, cells, raws, labels in self._parts(with_cells):
+            test = source.held_out(cells, part.n)
             ids = None
             if group is not None:
-                ids = cells[group]
-            if not (ids is None or isinstance(ids, np.ndarray)):
-                ids = source.labels(ids)
-            batch = RowBatch(columns, labels, ids, test)
+                ids = source.labels(cells[group])
+            rows = Rows(self.table(raws, self.units), test, labels, ids)
             if labelled and labels is not None:
                 is_missing = unlabelled(labels, self._label_gaps)
                 if is_missing.any():
-                    batch = batch.rows(~is_missing)
-            yield batch
+                    rows = rows.of(~is_missing)
+            yield rows
 
     def indices(self, names: Sequence[str], expected: str) -> list[int]:
         """Indices of columns by name; a `DataError` for one that is not there."""
         return places(
-            self.name, [*map(as_name, self.columns)], names, expected, announced=True
+            self.name,
+            [*map(as_name, self.source.columns)],
+            names,
+            expected,
+            announced=True,
         )
 
     @property
@@ -218,11 +180,6 @@ class TableFile:
         """True unless all features are numbers without gaps."""
         return any(report.kind != "number" or report.gaps for report in self.reports)
 
-    @property
-    def all_names(self) -> Features:
-        """Names of the features, or their numbers."""
-        return self.names or tuple(map(str, range(len(self.reports))))
-
     def described(self) -> str:
         """The file in one line, for the log of this machine."""
         words = {"number": "of numbers", "category": "of texts", "date": "of dates"}
@@ -237,7 +194,7 @@ class TableFile:
             sentence += f"; gaps in {n_gaps}"
         if self.n_unlabelled:
             sentence += f"; {self.n_unlabelled} rows without a label are left out"
-        for name, report in zip(self.all_names, self.reports, strict=True):
+        for name, report in self.items():
             if report.kind == "number":
                 if report.texts or report.numerals.unit:
                     sentence += f"; {name[:60]}: {report.numerals.described()}"
@@ -304,7 +261,7 @@ class TableFile:
         for expected, n_rows in faulty_rows.items():
             mend = "gap-texts=inf,-inf"
             if expected != _FINITE:
-                names = [self.all_names[index] for index in n_rows]
+                names = [self.names[index] for index in n_rows]
                 mend = f"ignore={named(*names)}"
             if n_rows:
                 yield self._error(expected, n_rows), mend
@@ -315,7 +272,7 @@ class TableFile:
         Its notes have numbers of rows and names of columns.
         """
         columns = [f"number {index + 1}" for index in n_rows]
-        if self.announced and self.names:
+        if self.announced and self.is_named:
             columns = [clean(self.names[index], 60) for index in n_rows]
         n_columns = f"{len(n_rows)} of {len(self._layout.order)}"
         got = f"others in {n_columns} features: {listed(columns)}"
@@ -323,7 +280,7 @@ class TableFile:
         error = DataError(self.name, expected, got, text=text)
         numbers = [f"{n} of {self.n_rows} samples" for n in n_rows.values()]
         error = with_rows(error, ", ".join(numbers[:20]))
-        if self.names:
+        if self.is_named:
             return with_names(error, [self.names[index] for index in n_rows])
         return error
 
@@ -333,7 +290,7 @@ class TableFile:
         accepted = {*map(as_name, self.reading.accept)}
         converted = self.reading.dialect.convert
         units: dict[str, Mapping[str, int]] = {name: {} for name in accepted}
-        for name, report in zip(self.all_names, self.reports, strict=True):
+        for name, report in self.items():
             if name in accepted:
                 continue
             if name in converted:
@@ -345,33 +302,20 @@ class TableFile:
                 }
         return units
 
-    def table(self, columns: Sequence[Array]) -> Table:
-        """Values of the features as a table."""
-        values = [
-            column.astype(np.float64, copy=False)
-            if column.dtype.kind in "biuf"
-            else column
-            for column in columns
-        ]
-        return Table(self.all_names, values, self.is_named, self.units)
-
-    def tables(self) -> Iterator[tuple[Table, Array | None, Mask | None]]:
-        """The rows as tables, some at a time, with labels and mask of those held out."""
-        for batch in self.batches():
-            yield self.table(batch.columns), batch.labels, batch.test
-
-    def in_one(self) -> RowBatch:
+    def in_one(self) -> Rows:
         """All rows in memory."""
-        batches = [*self.batches()]
-        if not batches:
-            empty = [of_gaps(report.kind, 0) for report in self.reports]
-            return RowBatch(empty, np.zeros(0, object), test=np.zeros(0, np.bool_))
-        columns = zip(*(batch.columns for batch in batches), strict=True)
+        empty = [of_gaps(report.kind, 0) for report in self.reports]
+        nothing = Table(self.names, empty, self.is_named, units=self.units)
+        none = Rows(nothing, np.zeros(0, np.bool_), np.zeros(0, object))
+        batches = [*self.batches()] or [none]
+        columns = zip(*(rows.table.columns for rows in batches), strict=True)
+        table = replace(nothing, columns=[*map(np.concatenate, columns)])
+        test = np.concatenate([rows.test for rows in batches])
         rest = (
             None if arrays[0] is None else np.concatenate(arrays)
-            for arrays in zip(*(batch[1:] for batch in batches), strict=True)
+            for arrays in zip(*(rows[2:] for rows in batches), strict=True)
         )
-        return RowBatch([*map(np.concatenate, columns)], *rest)
+        return Rows(table, test, *rest)
 
     def whole(self) -> tuple[Array | Table, Array, Array | None, Mask]:
         """All rows in memory: samples, labels, ids or None, and mask of those held out.
@@ -380,16 +324,13 @@ class TableFile:
         else is a table.
         """
         self.check()
-        columns, y, groups, test = self.in_one()
-        if self.needs_table:
-            X: Array | Table = self.table(columns)
-        else:
-            X = np.stack(columns, axis=1)
+        table, test, y, ids = self.in_one()
+        X: Array | Table = table
+        if not self.needs_table:
+            X = np.stack(table.columns, axis=1)
         if y is None:
             y = np.zeros(0, object)
-        if test is None:
-            test = np.zeros(len(columns[0]), np.bool_)
-        return X, y, groups, test
+        return X, y, ids, test
 
 
 _EXPECTED = {

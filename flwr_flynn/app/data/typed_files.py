@@ -25,55 +25,77 @@ from flwr_flynn.app.data.source import (
     Reading,
     Source,
     decoding,
-    objects,
 )
 from flwr_flynn.errors import ConfigError, DataError, with_names, with_rows
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
 from flwr_flynn.tables.texts import as_name
 
 # ---- NPZ
 
 
 class ArrayColumns(Source):
-    """Columns in memory, with labels and ids behind them."""
+    """The columns of a file's array ``X`` (n, d), with labels and ids behind them.
 
-    def __init__(
-        self,
-        name: str,
-        columns: Sequence[Array],
-        y: Array | None,
-        groups: Array | None,
-        names: Features | None,
-    ) -> None:
-        self.name = name
-        self.columns = names or ()
-        self._n = len(columns)
-        self._all: list[Any] = [*columns, y, groups]
-        kinds = {"M": "date", "U": "category", "O": "category"}
-        self.kinds = [kinds.get(column.dtype.kind, "number") for column in columns]
-        self.keys = range(self._n)
-        self.key_names = names
-        if y is not None:
-            self.keys = range(self._n + 1)
-        if y is not None and names is not None:
+    No labels are read where `label` is None. An array ``feature_names`` (d,) may have
+    their names.
+    """
+
+    def __init__(self, path: Path, label: str | None, group: str) -> None:
+        self.name = path.name
+        own = [key for key in ("X", label, group) if key]
+        with decoding(path), zipfile.ZipFile(path) as archive:
+            members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+            lacking = [key for key in own if key not in members]
+            if lacking:
+                got = f"{len(members)} others"
+                error = DataError(path.name, f"an array {lacking[0]!r}", got)
+                raise with_names(error, members)
+            X, *rest = (_array(archive, members[key], path.name) for key in own)
+            names = None
+            if "feature_names" in members:
+                names = _array(archive, members["feature_names"], path.name)
+        n_dims = [X.ndim, *(array.ndim for array in rest)]
+        if n_dims != [2, 1, 1][: len(own)]:
+            got = f"arrays of {' and '.join(map(str, n_dims))} dimension(s)"
+            expected = "a matrix of numbers with a label for each row"
+            raise DataError(path.name, expected, got)
+        for key, array in zip(own[1:], rest, strict=True):
+            if len(array) != len(X):
+                expected = f"a value of {key!r} for each row"
+                error = DataError(path.name, expected, "more or fewer")
+                raise with_rows(error, f"{len(array)} for {len(X)}")
+        width = X.shape[1]
+        if not width:
+            raise DataError(path.name, "at least one feature", "none")
+        self._n = width
+        self._all = [*X.T, *rest]
+        self.columns = ()
+        self.key_names = None
+        self.keys = range(width + bool(label))
+        kinds = {"M": "date", "U": "category"}
+        self.kinds = [kinds.get(X.dtype.kind, "number")] * width
+        if names is not None:
+            if names.dtype.kind != "U" or names.shape != (width,):
+                got = f"type {names.dtype.kind!r} of shape {names.shape}"
+                expected = f"'feature_names' to be {width} strings"
+                raise DataError(path.name, expected, got)
+            self.columns = tuple(map(as_name, names.tolist()))
             # Labels come first in the order of the names.
-            self.key_names = (*names, "\0")
+            self.key_names = (*self.columns, "\0")
 
     def layout(self, reading: Reading) -> FileColumns:
         """The columns by their use.
 
         Without names they are the features in their order, as many as asked for.
         """
-        n = self._n
-        label, group = (
-            None if self._all[index] is None else index for index in (n, n + 1)
-        )
+        behind = [*range(self._n, len(self._all)), None]
+        label = behind.pop(0) if reading.label else None
+        group = behind[0] if reading.group else None
         if self.columns:
             # Ids among X are no feature either.
-            names = {*map(as_name, self.columns)} & {as_name(reading.group)} - {""}
+            names = {*self.columns} & {as_name(reading.group)} - {""}
             ignore = (*reading.ignore, *names)
             rest = replace(reading, label=None, group="", ignore=ignore)
             layout = rest.layout(self.name, self.columns)
@@ -85,11 +107,11 @@ class ArrayColumns(Source):
         features = reading.features
         if isinstance(features, Schema):
             features = features.names
-        elif not features or len(features) == n:
+        elif not features or len(features) == self._n:
             by_position = tuple(map(as_name, features))
-            return FileColumns(label, group, [*range(n)], by_position, ())
+            return FileColumns(label, group, [*range(self._n)], by_position, ())
         expected = f"an array 'feature_names', for {len(features)} features"
-        raise DataError(self.name, expected, f"{n} without names")
+        raise DataError(self.name, expected, f"{self._n} without names")
 
     def parts(
         self, n_rows: int, wanted: Collection[int] | None = None
@@ -98,89 +120,17 @@ class ArrayColumns(Source):
         for rows in batches(len(self._all[0]), n_rows):
             yield Part(rows.stop - rows.start, partial(self._cells, rows))
 
-    def _cells(self, rows: slice, part: slice) -> list[Array | None]:
-        return [None if column is None else column[rows][part] for column in self._all]
-
-    def raw(self, index: int, values: Array) -> Raw:
-        """Numbers, dates or texts."""
-        if values.dtype.kind in "biuf":
-            return values
-        if values.dtype.kind != "O":
-            try:
-                values = Table.of(values[:, None]).columns[0]
-            except DataError:
-                got = f"an array of type {values.dtype}"
-                raise DataError(self.name, "numbers, texts or dates", got) from None
-        if values.dtype.kind == "O":
-            texts: Raw = values.tolist()
-            return texts
-        return values
-
-    def labels(self, values: Array) -> Array:
-        """Labels or ids as they are."""
-        return values
+    def _cells(self, rows: slice, part: slice) -> list[Array]:
+        return [column[rows][part] for column in self._all]
 
 
-def read_npz(path: Path, label: str | None, group: str = "") -> ArrayColumns:
-    """The arrays ``X`` (n, d), ``y`` (n,) and optionally ``feature_names`` (d,).
-
-    No labels are read where `label` is None.
-    """
-    with decoding(path), zipfile.ZipFile(path) as archive:
-        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-        keys = [key for key in ("X", label, group) if key]
-        if "feature_names" in members:
-            keys.append("feature_names")
-        arrays: dict[str | None, Array] = {}
-        for key in keys:
-            if key not in members:
-                got = f"{len(members)} others"
-                raise with_names(
-                    DataError(path.name, f"an array {key!r}", got), members
-                )
-            name = f"{path.name}: not a readable array {members[key][:80]!r}"
-            arrays[key] = _array(archive, members[key], name)
-    X = arrays["X"]
-    y = arrays.get(label)
-    groups = arrays.get(group)
-    _check_shapes(path.name, X, y)
-    if groups is not None and groups.shape != (len(X),):
-        error = DataError(
-            f"{path.name} {group}", "a value for each row", "more or fewer"
-        )
-        raise with_rows(error, f"{groups.shape} for {len(X)}")
-    names = None
-    if "feature_names" in arrays:
-        own_names = arrays["feature_names"]
-        width = X.shape[1]
-        if own_names.dtype.kind != "U" or own_names.shape != (width,):
-            got = f"type {own_names.dtype.kind!r} of shape {own_names.shape}"
-            raise DataError(path.name, f"'feature_names' to be {width} strings", got)
-        names = tuple(map(as_name, own_names.tolist()))
-    return ArrayColumns(path.name, [*X.T], y, groups, names)
-
-
-def _check_shapes(name: str, X: Array, y: Array | None) -> None:
-    """Refuse samples that are no matrix, and labels that are not one for each."""
-    arrays = [X]
-    if y is not None:
-        arrays.append(y)
-    n_dims = [array.ndim for array in arrays]
-    if n_dims not in ([2], [2, 1]):
-        got = f"arrays of {' and '.join(map(str, n_dims))} dimension(s)"
-        raise DataError(name, "a matrix of numbers with a label for each row", got)
-    if len(arrays[-1]) != len(X):
-        raise DataError(name, "a label for each row", "arrays of different lengths")
-    if X.shape[1] == 0:
-        raise DataError(name, "at least one feature", "none")
-
-
-def _array(archive: zipfile.ZipFile, member: str, what: str) -> Array:
+def _array(archive: zipfile.ZipFile, member: str, file: str) -> Array:
     """An array of an archive.
 
     32-bit values of texts that are no characters, of which Python makes no string, are
     replaced, as bytes that are none are in other files.
     """
+    what = f"{file}: not a readable array {member[:80]!r}"
     array = npz_array(archive, member, what, DataError)
     if array.dtype.kind == "U" and array.size:
         array = np.ascontiguousarray(array)
@@ -299,15 +249,14 @@ def arrow_column(column: Any) -> Raw:
     kind = type_of(column.type)
     if kind == "date":
         return moments(column)
-    if import_module("pyarrow").types.is_duration(column.type):
-        return Table.of(column.to_numpy(zero_copy_only=False)[:, None]).columns[0]
-    if kind == "plain" and not column.null_count:
+    is_duration = import_module("pyarrow").types.is_duration(column.type)
+    if is_duration or (kind == "plain" and not column.null_count):
         numbers: Array = column.to_numpy(zero_copy_only=False)
         return numbers
     return arrow_values(column)
 
 
-_MICROSECONDS = {"D": 86_400_000_000, "s": 10**6, "ms": 1000, "us": 1}
+_MICROSECONDS = {"D": 86_400_000_000, "s": 10**6, "ms": 1000}
 
 
 def moments(chunk: Any) -> Array:
@@ -315,30 +264,12 @@ def moments(chunk: Any) -> Array:
 
     Those that are missing, or beyond what that type holds, are NaT.
     """
-    arrow = import_module("pyarrow")
-    kind = chunk.type
-    integers = chunk.fill_null(0)
-    if arrow.types.is_date32(kind):
-        integers = integers.cast(arrow.int32())
-    ticks = integers.cast(arrow.int64()).to_numpy(zero_copy_only=False)
-    if arrow.types.is_timestamp(kind):
-        unit = kind.unit
-    elif arrow.types.is_date64(kind):
-        unit = "ms"
-    else:
-        unit = "D"
-    if unit == "ns":
-        unit = "us"
-        ticks = ticks // 1000
-    largest = (2**63 - 1) // _MICROSECONDS[unit]
-    is_gap = (
-        chunk.is_null().to_numpy(zero_copy_only=False)
-        | (ticks > largest)
-        | (ticks < -largest)
-    )
-    microseconds = np.where(is_gap, 0, ticks) * _MICROSECONDS[unit]
-    dates = microseconds.astype("datetime64[us]")
-    return np.where(is_gap, np.datetime64("NaT"), dates)
+    values: Array = chunk.to_numpy(zero_copy_only=False).copy()
+    unit, _ = np.datetime_data(values.dtype)
+    most = (2**63 - 1) // _MICROSECONDS.get(unit, 1)
+    ticks = values.astype(np.int64)
+    values[(ticks > most) | (ticks < -most)] = "NaT"
+    return values.astype("datetime64[us]")
 
 
 class ParquetColumns(Source):
@@ -402,22 +333,10 @@ class ParquetColumns(Source):
 
     def raw(self, index: int, values: Any) -> Raw:
         """Numbers, durations in days, dates, or texts with None for a missing one."""
-        if isinstance(values, np.ndarray):
-            is_date = values.dtype.kind == "M"
-            if is_date and np.isnat(values).sum() > self._n_gaps[index]:
-                raise DataError("dates", "times within 290,000 years of 1970", "others")
-            return values
-        if self.kinds[index] in ("category", "levels"):
-            return [None if value is None else str(value) for value in values]
-        return np.array([np.nan if value is None else float(value) for value in values])
-
-    def labels(self, values: Any) -> Array:
-        """Labels as they stand, None for those that are missing or cannot be decoded."""
-        if isinstance(values, np.ndarray) and values.dtype.kind != "M":
-            return values
-        if not isinstance(values, list):
-            values = [None] * len(values)
-        return objects(values)
+        is_date = getattr(values, "dtype", None) == np.dtype("M8[us]")
+        if is_date and np.isnat(values).sum() > self._n_gaps[index]:
+            raise DataError("dates", "times within 290,000 years of 1970", "others")
+        return super().raw(index, values)
 
     def cells(self, indices: Sequence[int]) -> Iterator[Sequence[Any]]:
         """The values of some columns, row by row, in the types of the file."""

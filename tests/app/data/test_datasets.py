@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn.app.data import datasets, own_file
-from flwr_flynn.app.data.datasets import deal, held_out, splitmix64
+from flwr_flynn.app.data.datasets import deal, splitmix64
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import PARTITIONERS, RunConfig
 from flwr_flynn.errors import (
@@ -54,37 +54,49 @@ def test_the_rule_is_golden():
         0x6E789E6AA1B965F4,
         0x06C45D188009454F,
     ]
-    assert np.flatnonzero(held_out(40, 0.2, 0)).tolist() == [3, 8, 13, 23, 28, 35, 37]
-    assert np.flatnonzero(held_out(40, 0.2, 2**63 - 1)).tolist() == [
-        0,
-        5,
-        10,
-        12,
-        15,
-        20,
-        25,
-        26,
-        33,
-        36,
-    ]
+    golden = [5, 14, 18, 19, 23, 26, 31, 35]
+    assert np.flatnonzero(held_out(0)[:40]).tolist() == golden
+    golden = [9, 10, 23, 27, 28, 31, 32, 34, 36, 38, 39]
+    assert np.flatnonzero(held_out(2**63 - 1)[:40]).tolist() == golden
 
 
-@given(st.integers(0, 2000), st.floats(0, 1), st.integers(0, 2**63 - 1))
-def test_held_out_is_a_rule_on_the_point(n, fraction, seed):
-    mask = held_out(n, fraction, seed)
-    assert mask.shape == (n,)
-    assert (held_out(n + 100, fraction, seed)[:n] == mask).all()
-    assert not held_out(n, 0.0, seed).any()
-    assert held_out(n, 1.0, seed).all()
+def held_out(seed: int, fraction: float = 0.2) -> Any:
+    """Mask of the digits that a simulation with this seed holds out."""
+    config = RunConfig(split_seed=seed, test_fraction=fraction)
+    return datasets.simulated_dataset(config).test
 
 
 def test_held_out_takes_its_share():
-    shares = [held_out(20_000, 0.2, seed).mean() for seed in range(20)]
+    shares = [held_out(seed).mean() for seed in range(20)]
     assert abs(np.mean(shares) - 0.2) < 0.005
     # Seeds are independent: two of them agree on 0.2 ** 2 of the points.
-    assert (
-        abs((held_out(20_000, 0.2, 1) & held_out(20_000, 0.2, 2)).mean() - 0.04) < 0.01
-    )
+    assert abs((held_out(1) & held_out(2)).mean() - 0.04) < 0.015
+    assert not held_out(0, 0.0).any()
+    assert held_out(0, 0.9).mean() > 0.85
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_simulation_holds_out_the_rows_that_its_parties_would(ending, tmp_path):
+    """It is as it is for their files, whatever column says to whom rows belong."""
+    wards = [*"xyyz"] * 100
+    columns = {"a": [*range(400)], "ward": wards, "label": [*"nnnj"] * 100}
+    path = str(written(tmp_path / f"all.{ending}", columns))
+
+    def held(seed: int) -> set[int]:
+        own = {**SETTINGS["natural-id"], "partitioner": "natural-id"}
+        config = RunConfig.parse({**own, "dataset": path, "split-seed": seed})
+        return {*np.flatnonzero(datasets.simulated_dataset(config).test).tolist()}
+
+    at_parties = set[int]()
+    for ward in "xyz":
+        rows = [index for index in range(400) if wards[index] == ward]
+        own = {name: [columns[name][row] for row in rows] for name in ("a", "label")}
+        part = written(tmp_path / f"{ward}.{ending}", own)
+        at_parties |= {
+            *own_file.own_share(NodeConfig(data_path=str(part))).X_test[:, 0]
+        }
+    assert held(0) == at_parties != held(1)
+    assert 40 < len(at_parties) < 120
 
 
 # -------- partitioners
@@ -182,7 +194,7 @@ def test_training_points_are_the_same_however_they_are_split(partitioner, n_part
     config = RunConfig.parse({"partitioner": partitioner})
     parties = [datasets.simulated_share(config, i, n_parties) for i in range(n_parties)]
     train = np.concatenate([np.column_stack([p.X, p.y]) for p in parties])
-    rest = ~held_out(1797, 0.2, 0)
+    rest = ~held_out(0)
     expected = np.column_stack([DIGITS.X[rest], DIGITS.y[rest]])
     assert sorted(train.tolist()) == sorted(expected.tolist())
     X, codes = datasets.pooled_training(config, n_parties)

@@ -198,7 +198,7 @@ def test_files_are_read_as_it_is_on_record(fast, path, monkeypatch):
 def test_units_are_of_one_kind_and_codes_are_no_numbers(cells, kind, path):
     columns = {"c": cells * 9, "label": ["x"] * 9 * len(cells)}
     assert opened(written(path, columns)).reports[0].kind == kind
-    assert Table.of(pd.DataFrame({"c": columns["c"]}), is_learned=True).kinds[0] == kind
+    assert Table.of(pd.DataFrame({"c": columns["c"]})).kinds[0] == kind
 
 
 NUMBERS = [
@@ -253,7 +253,7 @@ def test_neither_order_nor_number_of_the_rows_read_at_a_time_decides_about_value
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table_file, "MOST_ROWS", most_rows)
             file = opened(path, Reading(dialect=dialect))
-            tables = [table for table, *_ in file.tables()]
+            tables = [rows.table for rows in file.batches()]
         facts = [
             (report.kind, report.dtype, report.gaps, report.texts, report.infinite)
             for report in file.reports
@@ -354,16 +354,24 @@ def test_an_encoded_share_has_the_numbers_of_the_table_in_memory_or_in_a_file(
 
 def test_a_full_disk_is_told(path, monkeypatch):
     class Full:
+        closed = True
+
+        def __init__(self, **_: Any) -> None:
+            pass
+
         def __enter__(self) -> Any:
             return self
 
         def __exit__(self, *_: Any) -> None:
             pass
 
+        def close(self) -> None:
+            pass
+
         def write(self, _: Any) -> None:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(own_file, "LARGE", 0)
+    monkeypatch.setattr(own_file, "LARGE", 2)
     monkeypatch.setattr(own_file.tempfile, "TemporaryFile", Full)
     with raises(DataError, field="mine.csv", got="No space left on device"):
         encoded_share(node(written(path, SCHEMA_TEXT)), SCHEMA)
@@ -451,8 +459,12 @@ def test_arrays_with_gaps_or_texts_are_tables(tmp_path):
     np.savez(path, X=[["1", "b"], ["2", ""]], y=[0, 1])
     table = load_dataset(str(path)).X
     assert (table.kinds, table.is_named) == (("category", "category"), False)
-    (only,) = opened(path).tables()
-    assert (only[0].shape, only[1] is None, columns_of(path)) == ((2, 2), False, None)
+    (only,) = opened(path).batches()
+    assert (only.table.shape, only.labels is None, columns_of(path)) == (
+        (2, 2),
+        False,
+        None,
+    )
 
 
 # -------- hostile files
@@ -553,7 +565,7 @@ def test_texts_among_numbers_are_beside_them_in_files_of_all_kinds(ending, tmp_p
         table.columns[0], [*(i / 4 for i in range(40)), np.nan, np.nan, np.nan]
     )
     assert table.columns[2].tolist() == [None] * 40 + ["<5", "<5", "n.d."]
-    framed = Table.of(pd.DataFrame(columns)[["crp", "code"]], is_learned=True)
+    framed = Table.of(pd.DataFrame(columns)[["crp", "code"]])
     kinds = {"crp": "number", "crp text": "category", "code": "category"}
     assert dict(zip(framed.names, framed.kinds, strict=True)) == kinds
 
@@ -574,3 +586,37 @@ def test_a_label_that_is_a_gap_word_is_no_class(labels, gap_texts, classes, tmp_
     file = opened(path, Reading(dialect=Dialect(gap_texts=gap_texts)))
     assert file.classes == classes
     assert file.n_unlabelled == len(rows) - sum(classes.values())
+
+
+CELLS: dict[str, list[Any]] = {
+    "numbers": [1.5, None, 3.25, 4.0],
+    "words": ["a", None, " b", "a"],
+    "numerals": ["1,5", "2,5", "", "4"],
+    "numerals beside words": ["1.5", "2.5", "3.5", "n.d."],
+    "a unit": ["1.5 mg", "2 mg", "0.5 mg", None],
+    "codes": ["1", "2", "3", "1"],
+    "days": ["31.01.2024", "01.02.2024", None, "12.03.2024"],
+    "American days": ["01/31/2024", "02/01/2024", None, "03/12/2024"],
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("dtype", ["object", "category"])
+def test_a_frame_is_the_table_of_a_file_with_its_columns(name, dtype, tmp_path):
+    if name == "numbers":
+        dtype = "float"
+    frame = pd.DataFrame({"a": pd.Series(CELLS[name], dtype=dtype)})
+    path = written(tmp_path / "a.parquet", {"a": frame["a"], "label": [*"xyxy"]})
+    (rows,) = opened(path).batches()
+    own = Table.of(frame)
+    assert (own.names, own.kinds) == (rows.table.names, rows.table.kinds)
+    assert [*map(str, own.columns)] == [*map(str, rows.table.columns)]
+
+
+def test_texts_among_the_numbers_of_an_array_are_refused_as_in_a_file(tmp_path):
+    cells = np.array([["1.5"], ["2.5"], ["n.d."]])
+    np.savez(tmp_path / "a.npz", X=cells, y=[*"xxy"])
+    with raises(DataError, field="a.npz", expected="numbers"):
+        opened(tmp_path / "a.npz").whole()
+    with raises(DataError, field="column '0'", expected="values of kind number"):
+        Table.of(cells)
