@@ -15,14 +15,14 @@ SIZES = {
     "top level": 3_000,
     "tables": 22_500,
     "hashing": 13_870,
-    "model": 30_295,
+    "model": 31_500,
     "privacy": 8_762,
-    "federated": 40_000,
+    "federated": 41_500,
     "flower": 9_180,
     "app": 47_900,
-    "flwr_flynn": 173_000,
+    "flwr_flynn": 176_000,
     "simulations": 56_381,
-    "tests": 267_500,
+    "tests": 270_300,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""
