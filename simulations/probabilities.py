@@ -35,7 +35,7 @@ FIGURES = (
     "AUROC",
     "accuracy",
     "balanced accuracy",
-    "mean error",
+    "observed / expected",
 )
 _CODE = code_digest(
     *MODEL, "flwr_flynn.model.metrics", "simulations.probabilities", "simulations.data"
@@ -84,7 +84,7 @@ def figures(p: Array, y: Array) -> Row:
         },
         "accuracy": float((best == y).mean()),
         "balanced accuracy": float(balanced_accuracy_score(y, best)),
-        "mean error": float(p[:, -1].mean() - (y == n_classes - 1).mean()),
+        "observed / expected": float((y == n_classes - 1).sum() / p[:, -1].sum()),
     }
 
 

@@ -86,7 +86,7 @@ def test_flynn_beside_fedavg(theirs, tmp_path):
     fedavg, flynn = map(
         float,
         re.search(
-            r"FedAvg (\S+) after 3 rounds, FlyNN (\S+) after 3", run.output
+            r"FedAvg (\S+) after 3 rounds, FlyNN (\S+) after 4", run.output
         ).groups(),
     )
     assert 0.5 < fedavg < flynn
