@@ -433,6 +433,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         "counts",
         options.max_members,
         is_selected=False,
+        is_calibrated=options.is_calibrated,
     )
     return replace(
         alone,

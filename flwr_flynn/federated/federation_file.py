@@ -47,6 +47,7 @@ _FACTS = {
     "selected": "is_selected",
     "max_members": "max_members",
     "thorough": "is_thorough",
+    "calibrated": "is_calibrated",
 }
 """Entries of the roster, and the attributes that they are."""
 
@@ -76,6 +77,8 @@ class Federation:
         True if the specs are those of the model's members, and not candidates.
     is_thorough : bool, default=False
         True for a run of effort "thorough": later runs make the Gram matrix anew.
+    is_calibrated : bool, default=True
+        False for a run of effort "quick", whose model has no calibration.
     """
 
     run_spec: RunSpec
@@ -85,12 +88,14 @@ class Federation:
     max_members: int = 1
     is_selected: bool = True
     is_thorough: bool = False
+    is_calibrated: bool = True
 
     def __post_init__(self) -> None:
         integer("max_members", self.max_members, error=ModelFileError)
         for name, value in (
             ("selected", self.is_selected),
             ("thorough", self.is_thorough),
+            ("calibrated", self.is_calibrated),
         ):
             boolean(name, value, ModelFileError)
         if tuple(member.spec for member in self.shared.members) != self.run_spec.specs:
@@ -212,6 +217,7 @@ class Federation:
                     "none",
                     text="a model without a roster: nobody can join or leave",
                 )
+            roster.setdefault("calibrated", True)  # there was none in 0.8
             if (
                 set(roster) != _ROSTER
                 or type(roster["format"]) is not int

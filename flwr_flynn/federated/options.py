@@ -363,6 +363,18 @@ class RunOptions:
             return self.federation.is_thorough
         return self.plan is not None and self.plan.has_gram
 
+    @property
+    def is_calibrated(self) -> bool:
+        """True unless the effort of a plan or a saved run leaves out the calibration."""
+        if self.federation is not None:
+            return self.federation.is_calibrated
+        return self.plan is None or self.plan.is_calibrated
+
+    @property
+    def calibrates(self) -> bool:
+        """True if the parties' sums calibrate the model."""
+        return self.is_calibrated and self.selects and self.decay == "auto"
+
     def gram_rows(self, n_examples: int, n_features: int) -> int:
         """Rows of the Gram matrix of so many samples and features."""
         return self.gram or gram_rows(n_features, self.run_spec.n_classes, n_examples)

@@ -303,7 +303,14 @@ def federation_of(
         run, chosen, gram_of(state, options), calibration_of(state, options)
     )
     return Federation(
-        run, model, members, phase, most_members, is_selected, options.is_thorough
+        run,
+        model,
+        members,
+        phase,
+        most_members,
+        is_selected,
+        options.is_thorough,
+        options.is_calibrated,
     )
 
 

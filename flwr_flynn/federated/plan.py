@@ -19,8 +19,8 @@ In a secure run phases "bins 1" to "bins 5" come before the columns. All phases 
 evaluation are on Flower's train channel. A run that stopped before phase "gram" was done
 begins anew with the selection. Left out are the schema without `learn_schema`; the columns without
 a plan that derives specs from them; the selection for one candidate, where nobody
-evaluates the model, and for noisy counts; the calibration where nothing is selected, or the
-decay is given; gram without `gram` or effort "thorough"; and
+evaluates the model, and for noisy counts; the calibration where nothing is selected, the
+decay is given, or the effort is "quick"; gram without `gram` or effort "thorough"; and
 the evaluation where nobody gets the model. The option `phases` takes the place of the
 whole plan.
 """

@@ -136,7 +136,7 @@ class HashPlan:
         none can.
     seed : int, default=0
     effort : {"quick", "default", "thorough"}, default="default"
-        Bytes and time that "auto" may cost. "quick": the first candidate alone, of
+        Bytes and time that "auto" may cost. "quick": the first candidate alone, not calibrated, of
         16384 rows and 64 winners. "default": all, of 32768 rows and 128 winners; from
         4096 samples on 65536 and 64; 16384 and 64 for fewer samples of more than 8
         classes. "thorough": the same, and a Gram matrix (`gram_rows`). At most 2**24 /
@@ -204,6 +204,11 @@ class HashPlan:
     def has_gram(self) -> bool:
         """True if the model gets a Gram matrix by its effort."""
         return self.needs_columns and _EFFORTS[self.effort].has_gram
+
+    @property
+    def is_calibrated(self) -> bool:
+        """True if the model gets a calibration, see `model.calibration`."""
+        return not self.needs_columns or _EFFORTS[self.effort].has_committee
 
     def specs(self, columns: ColumnHistograms | None = None) -> tuple[HashSpec, ...]:
         """Candidate specifications, the default first.

@@ -367,7 +367,7 @@ class FlyNNClassifier(FittedEstimator):
                 gram = products.scoring
         prior = fresh._counted_prior(members, classes)
         model = Model(tuple(members), classes, names, prior=prior, gram=gram)
-        if known is None and self.decay == "auto" and self.temperature == "auto":
+        if known is None:
             calibration = fresh._calibration(model, samples, codes)
             model = replace(model, calibration=calibration)
         fresh.model_ = model
@@ -579,7 +579,14 @@ class FlyNNClassifier(FittedEstimator):
     def _calibration(
         self, model: Model, X: Matrix, codes: Integers
     ) -> Calibration | None:
-        """Calibration of a model by scores of samples that it has not seen."""
+        """Calibration of a model by scores of samples that it has not seen.
+
+        None where decay or temperature are given, and with effort "quick".
+        """
+        plan = self._plan(X, len(model.classes))
+        is_chosen = self.decay == "auto" and self.temperature == "auto"
+        if not is_chosen or (plan is not None and not plan.is_calibrated):
+            return None
         folds: Sequence[GramScoring] = ()
         if self._gram is not None:
             folds = self._gram.scorings.folds

@@ -264,6 +264,7 @@ ROSTER: dict[str, Any] = {
     "selected": True,
     "max_members": 1,
     "thorough": False,
+    "calibrated": True,
     "members": [FIRST, SECOND],
 }
 MEMBERS_THAT_CANNOT_BE = [

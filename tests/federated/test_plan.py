@@ -37,6 +37,10 @@ def names(**changes: Any) -> list[str]:
         ({"fraction_evaluate": 0, "distribute": True}, "counts evaluation"),
         ({"spec": HashPlan(4, 3)}, "counts selection calibration evaluation"),
         ({"spec": AUTO}, "columns counts selection calibration evaluation"),
+        (
+            {"spec": replace(AUTO, effort="quick")},
+            "columns counts selection evaluation",
+        ),
         ({"spec": AUTO, "fraction_evaluate": 0}, "columns counts"),
         (
             {"spec": AUTO, **SECURE},

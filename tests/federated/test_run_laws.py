@@ -52,6 +52,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "one spec and scoring": {"spec": GRID[0], "decay": 0.5},
     "two specs": {"spec": GRID},
     "committee": {"spec": PLAN},
+    "quick": {"spec": replace(PLAN, effort="quick")},
     "committee of two": {"spec": replace(PLAN, max_members=2), "rule": "novelty"},
     "nobody evaluates the model": {
         "spec": PLAN,

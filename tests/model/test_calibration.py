@@ -216,7 +216,7 @@ def test_scores_are_divided_and_moved_and_other_models_stay_as_they_are():
     shared = model.model_.shared_scores(X)
     expected = shared / made.temperature + made.intercepts + model.model_.prior
     assert_allclose(model.model_.scores(X), expected)
-    for given in ({"decay": 0.5}, {"temperature": 1.0}):
+    for given in ({"decay": 0.5}, {"temperature": 1.0}, {"effort": "quick"}):
         assert FlyNNClassifier(**given).fit(X, y).model_.calibration is None
     assert FlyNNClassifier.paper(hash_dim=64).fit(X, y).model_.calibration is None
     in_parts = FlyNNClassifier().partial_fit(X, y, classes=[0, 1])

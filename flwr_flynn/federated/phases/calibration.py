@@ -223,5 +223,5 @@ CALIBRATION = Phase(
     audience=COUNTED,
     resumes_at=("gram",),
     content=_CONTENT,
-    applies=lambda options: options.selects and options.decay == "auto",
+    applies=lambda options: options.calibrates,
 )
