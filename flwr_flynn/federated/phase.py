@@ -235,9 +235,11 @@ def calibration_of(state: RunState, options: RunOptions) -> Calibration | None:
         return None
     saved = options.federation.shared
     calibration = saved.calibration
+    if calibration is None:
+        return None
     parts = [member.scoring for member in saved.members], saved.gram
     now = [member.scoring for member in members_of(state, options)]
-    if calibration is None or parts == (now, gram_of(state, options)):
+    if parts == (now, gram_of(state, options)):
         return calibration
     # The temperature was that of other scorings; intercepts stay.
     return replace(calibration, temperature=1.0)

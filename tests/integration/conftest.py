@@ -239,7 +239,7 @@ class Flower:
         return self.finished(self.call(*command), ends)
 
     def ended(self) -> dict[str, Any]:
-        """What Flower says of the only run, as soon as it says that it ended."""
+        """Status and details of the only run, from Flower, as soon as it has ended."""
         run: dict[str, Any] = {"status": "unknown"}
         # The state follows the last log line by a moment, or, of a process that was
         # cut off, by the minute that Flower waits for its heartbeats.

@@ -14,7 +14,7 @@ calibration of the saved run, or has none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,7 +30,8 @@ from flwr_flynn.federated.phase import (
     Context,
     Phase,
     RunState,
-    model_of,
+    gram_of,
+    members_of,
     model_of_members,
     run_of_members,
 )
@@ -62,7 +63,6 @@ from flwr_flynn.model.subsample import (
     subsample_mask,
 )
 
-_MOST_SCORES = 2**20  # class scores held at a time
 _UNITS = int(1 / LOSS_UNIT)  # of a sample of weight 1
 _CONTENT = "log-losses and sums of probabilities, by leave-one-out, at 9 temperatures"
 
@@ -180,20 +180,20 @@ class CalibrationResult:
 
 def _ask(state: RunState, context: Context) -> Tally[CalibrationSums]:
     options = context.options
-    model = model_of(state, options)
+    run = run_of_members(state, options)
+    model = model_of_members(run, members_of(state, options))
     gram = state.results.get("gram")
     folds: tuple[GramScoring, ...] = ()
     if gram is not None:
         folds = gram.folds
-    members = replace(model, gram=None, calibration=None)
-    return Tally(CalibrationRequest(run_of_members(state, options), members, folds))
+    return Tally(CalibrationRequest(run, model, folds))
 
 
 def _fold(state: RunState, batch: Batch[CalibrationSums], context: Context) -> RunState:
     request: CalibrationRequest = context.request
     counts = request.model.members[0].counts
     n_examples = int(batch.total.tables[0].sum())
-    has_gram = model_of(state, context.options).gram is not None
+    has_gram = gram_of(state, context.options) is not None
     calibration = None
     if has_gram == bool(request.folds) and _is_half(batch, context, counts):
         calibration = batch.total.calibration(counts, request.run.class_weight)
