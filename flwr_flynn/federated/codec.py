@@ -362,6 +362,6 @@ def announced_calibration(config: Config, n_classes: int) -> Calibration | None:
     if "calibration" not in config:
         return None
     most = round(LARGEST_INTERCEPT / UNIT)
-    return Calibration.of_integers(
-        config.integers("calibration", 1 + n_classes, -most, most)
-    )
+    integers = config.integers("calibration", 1 + n_classes, -most, most)
+    with refusing(key("calibration")):
+        return Calibration.of_integers(integers)

@@ -86,8 +86,12 @@ class Calibration:
     def of_integers(cls, integers: Sequence[int]) -> Calibration:
         """The calibration with these integers, the inverse of `integers`."""
         index, *intercepts = integers
-        temperature = RELATIVE_TEMPERATURES[index % len(RELATIVE_TEMPERATURES)]
-        return cls(temperature, tuple(value * UNIT for value in intercepts))
+        n = len(RELATIVE_TEMPERATURES)
+        if not 0 <= index < n:
+            raise DataError("calibration temperature", f"an index below {n}", index)
+        return cls(
+            RELATIVE_TEMPERATURES[index], tuple(value * UNIT for value in intercepts)
+        )
 
     def applied(self, scores: Scores) -> Scores:
         """Calibrated scores, (n, L), of scores."""

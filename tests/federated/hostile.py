@@ -367,6 +367,15 @@ REQUESTS: dict[str, dict[str, Row]] = {
         "junk": spoiled(
             "counts", lambda arrays: [*arrays[:-1], np.arange(60, dtype=np.uint8)]
         ),
+        "a temperature that is none": Row(
+            "flynn-calibration", {"flynn-calibration": "[9, 0, 0, 0]"}
+        ),
+        "an intercept too large": Row(
+            "flynn-calibration", {"flynn-calibration": f"[4, 0, 0, {2**22 + 1}]"}
+        ),
+        "intercepts of two classes": Row(
+            "flynn-calibration", {"flynn-calibration": "[4, 0, 0]"}
+        ),
         "endless biases": Row("flynn-gram", {"flynn-gram": _ENDLESS}),
         "specs of junk": Row("flynn-gram", {"flynn-gram-specs": b"junk"}),
         "six specs of the Gram matrix": Row("flynn-gram", gram_of(*_SIX)),
