@@ -41,7 +41,7 @@ from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import PARTY, TRAIN, Reply
 from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
-from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from simulations import runner
 from simulations.results import Row, markdown_table

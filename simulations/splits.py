@@ -87,7 +87,7 @@ class Parts:
 
     def parties(self, **options: Any) -> list[Party]:
         """Parties with these samples and `PartyOptions`, which answer all requests."""
-        options["gram"] = True
+        options["products"] = True
         return [
             party_of(
                 share.X,

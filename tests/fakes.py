@@ -53,7 +53,8 @@ from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism
 

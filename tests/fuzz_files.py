@@ -25,7 +25,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import SimulatedRelease, ledger_files

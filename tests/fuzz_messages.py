@@ -190,7 +190,7 @@ SEEDS = st.sampled_from(
         for request in REQUESTS
     ]
 )
-ASKED = PartyOptions(gram=True, memory_limit=2**21)
+ASKED = PartyOptions(products=True, memory_limit=2**21)
 
 
 @st.composite
@@ -241,7 +241,7 @@ def asking(folder: Path) -> Callable[[Any], None]:
     odd_X[3, 1] = 1e300
     odd_y[5] = SECRET
     clients = {
-        "open": FlyNNClient(X, LABELS, **held_out, gram=True),
+        "open": FlyNNClient(X, LABELS, **held_out, products=True),
         "odd": FlyNNClient(odd_X, odd_y, X_test=odd_X, y_test=odd_y, **limit),
         "secure": FlyNNClient(X, LABELS, **held_out, secure=True),
         "leaving": FlyNNClient(X, LABELS, **held_out, leaves=True),

@@ -37,7 +37,8 @@ from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import CLASSES, LAPLACE, RUN, SHARE, SPEC, config_of, evaluation_of
 
@@ -115,7 +116,7 @@ VALUES: dict[str, Any] = {
     "memory-limit": 1.0,
     "min-examples": 1,
     "class-prior": False,
-    "gram": True,
+    "products": True,
     "max-epsilon": 1.0,
     "max-delta": 1e-4,
     "secure": True,

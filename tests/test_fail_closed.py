@@ -31,7 +31,7 @@ from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower.logging import result_lines
-from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import (
     GaussianCounts,

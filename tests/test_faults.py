@@ -18,7 +18,7 @@ import pytest
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.phases.counts import CountsRequest
-from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from tests.fakes import RUN, counts_of, good_reply, points, tally_of
 from tests.flower.networks import Legacy, federation
 

@@ -26,7 +26,10 @@ CAPABILITIES = {
         r"EvaluationRequest|\bEVALUATION\b|evaluates\b|is_evaluated|sums_results|fraction_evaluate",
         "federated/phases/evaluation.py",
     ),
-    "gram": (r"(?i)(?<![a-z])gram", "federated/phases/gram.py model/gram.py"),
+    "gram": (
+        r"(?i)(?<![a-z])gram",
+        "federated/phases/gram.py federated/gram_fields.py model/gram.py",
+    ),
     "group-column": (r"group[-_]column|subgroup", "federated/subgroups.py"),
     "honest-parties": (
         r"honest[-_]parties|n_honest|shared_noise",

@@ -51,7 +51,7 @@ OTHERS = (
 DEPLOYED = {
     **dict.fromkeys(("data-path", *OTHERS), OPEN),
     "previous-path": OPEN | {"update exact"},
-    "gram": OPEN | GRAM,
+    "products": OPEN | GRAM,
     # The file does not have this column: nothing of the file is told.
     **{key: {"model"} for key in ("ignore", "rename", "convert", "synonyms")},
     "secure": {"secure exact", "model"} | SUMS,
@@ -59,7 +59,7 @@ DEPLOYED = {
     "policy": PRIVATE,
     **{
         f"policy, {key}": PRIVATE
-        for key in (*OTHERS, "gram", "composition", "response-seconds")
+        for key in (*OTHERS, "products", "composition", "response-seconds")
     },
     **{
         f"policy, {key}": {"model"}

@@ -126,7 +126,7 @@ def deployed_client(context: Context) -> Client:
             previous=previous,
             **{
                 name: getattr(node, name)
-                for name in ("class_prior", "secure", "gram", "response_seconds")
+                for name in ("class_prior", "secure", "products", "response_seconds")
             },
             member=_membership(context.node_config),
             on_model=_keeper(context.node_config),
@@ -163,7 +163,7 @@ def simulated_client(context: Context) -> Client:
             evaluates=config.evaluates(simulated=True),
             leaves=is_named and config.action == "withdraw",
             secure=config.secure,
-            gram=True,
+            products=True,
             # Nodes have other ids in each run.
             member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),
             **_common(config, name),

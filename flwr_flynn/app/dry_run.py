@@ -120,9 +120,15 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
         ),
         (
             is_clear and "gram" in names,
-            "gram",
+            "products",
             True,
-            "consent to the Gram matrix in clear, above min-examples",
+            "consent to sums of products in clear, above min-examples",
+        ),
+        (
+            is_clear and options.has_linear and "gram" not in names,
+            "products",
+            None,
+            "true lets the sums of the linear part leave in clear, above min-examples",
         ),
         (
             run.is_secure and is_exact,

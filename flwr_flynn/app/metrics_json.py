@@ -23,15 +23,21 @@ from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation, roster_rows
+from flwr_flynn.federated.gram_fields import stay
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phase import model_of_members
+from flwr_flynn.federated.phase import (
+    basis_of,
+    model_of_members,
+    senders_of_linear,
+)
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
@@ -76,6 +82,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "specs": [_in_short(spec) for spec in run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
         "gram": gram(run),
+        "linear": linear(run),
         "calibration": _calibration(run, model.model_),
         "traffic": {
             name: {"parties": traffic.arrivals.parties, **traffic.per_party}
@@ -250,6 +257,24 @@ def gram(run: Run) -> dict[str, int] | None:
     }
 
 
+def linear(run: Run) -> dict[str, Any] | None:
+    """Size of the sums of the linear part, its share, and the parties without it.
+
+    None where no party was asked for these sums.
+    """
+    sums = run.totals.linear
+    if sums is None:
+        return None
+    members = run.counted.members
+    senders = [str(member) for member in senders_of_linear(members)]
+    return {
+        "terms": sums.terms.n_terms,
+        "examples": sums.n_examples,
+        "share": run.model.model_.share,
+        "without": [str(member) for member in members if str(member) not in senders],
+    }
+
+
 def _calibration(run: Run, model: Model) -> dict[str, object] | None:
     """Calibration of the model, and a line about that of the run; None without one."""
     result = run.state.results.get("calibration")
@@ -327,7 +352,10 @@ def compared(
     # Counts of some of the parties cannot be the pooled counts.
     n_asked = parties if numbers is None else len(numbers)
     is_complete = not is_training or len(strategy.parties) == n_asked
-    X, codes = datasets.pooled_training(config, parties, among)
+    everyone = range(parties) if among is None else among
+    every_row = datasets.training_rows(config, parties)
+    rows = [every_row[party] for party in everyone]
+    X, codes = datasets.pooled_training(config, rows)
     pooled = counts_sha256(_pooled_members(model, X, codes))
     is_equal = pooled == counts_sha256(model.members)
     digests = {"pooled": pooled, "equal": is_equal if is_complete else None}
@@ -335,44 +363,63 @@ def compared(
         return digests
     if not is_complete or _leaves_out_samples(strategy):
         return {**digests, "model_equal": None}
-    pool = _pooled_parties(run_plan, parties, among)
+    pool = _pooled_parties(run_plan, rows)
     again = federate(_pooled_options(run_plan), pool).model.model_
     return {**digests, "model_equal": again.sha256() == model.sha256()}
 
 
-def _pooled_parties(
-    run_plan: RunPlan, parties: int, among: Sequence[int] | None
-) -> list[Party]:
-    """The pooled samples as one party, but for those of parties that have fewer than
-    their floor, and send nothing in some phases: they are a second one.
+def _pooled_parties(run_plan: RunPlan, rows: Sequence[Integers]) -> list[Party]:
+    """The pooled samples as one party, but for those that parties keep from some phases.
+
+    Samples of parties that have fewer than their floor, which send nothing in some
+    phases, are one, and those of small classes, which are not in products, another.
     """
     config = run_plan.config
     least = config.min_examples
     strategy = run_plan.strategy
-    few = {
-        int(member.name.removeprefix("party-"))
-        for member in strategy.parties
-        if member.examples is not None and member.examples < least
-    }
-    everyone = range(parties) if among is None else among
-    rest = {*everyone} - few
+    few = []
+    apart = []
+    together = []
+    for own in rows:
+        if len(own) < least and not config.secure:
+            few.append(own)
+            continue
+        stays = np.ones(len(own), np.bool_)
+        if not config.secure:
+            X, codes = datasets.pooled_training(config, [own])
+            model = strategy.model.model_
+            stays = stay(_numbers(model, X), codes, len(model.classes), least)
+        own = np.sort(own)
+        together.append(own[stays])
+        apart.append(own[~stays])
     pool = []
-    for side, floor in ((rest, least), (few, least * (1 + len(few)))):
-        X, codes = datasets.pooled_training(config, parties, side)
-        labels = strategy.model.classes_[codes]
-        if len(labels):
-            party = party_of(X, labels, min_examples=floor, gram=True, n_jobs=-1)
-            pool.append(party)
+    sides = (
+        (together, 1, True),
+        (apart, 1, False),
+        (few, least * (1 + len(few)), True),
+    )
+    for side, floor, products in sides:
+        X, codes = datasets.pooled_training(config, side)
+        if len(codes):
+            labels = strategy.model.classes_[codes]
+            pool.append(
+                party_of(X, labels, min_examples=floor, products=products, n_jobs=-1)
+            )
     return pool
+
+
+def _numbers(model: Model, X: Array | Table) -> Any:
+    """Samples as the numbers that a model takes."""
+    if model.schema is not None:
+        return model.schema.encode(X)
+    return X
 
 
 def _pooled_members(
     model: Model, X: Array | Table, codes: Integers
 ) -> list[ModelMember]:
     """The members of a model with the counts of the pooled samples."""
-    numbers: Any = X
-    if model.schema is not None:
-        numbers = model.schema.encode(X)
+    numbers = _numbers(model, X)
     n_classes = len(model.classes)
     members = []
     for member in model.members:
@@ -386,10 +433,6 @@ def _pooled_members(
 def _leaves_out_samples(strategy: BaseStrategy) -> bool:
     """True if a phase before the evaluation has no figures of some samples."""
     run = strategy.run
-    second = gram(run)
-    # Small classes stay at home.
-    if second is not None and second["examples"] < strategy.counts.n_examples:
-        return True
     absent = absences(run).keys() - {"evaluation", "secure evaluation"}
     return any(name in run.state.results for name in absent)
 
@@ -426,6 +469,10 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring)
         for spec in plain.specs
     ]
+    basis = basis_of(run_plan.strategy.run.state, options)
+    linear_sums = None
+    if basis is not None:
+        linear_sums = LearnedGram.zeros(basis, plain.n_classes)
     begun = Federation(
         plain,
         model_of_members(plain, zeros),
@@ -434,6 +481,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         options.max_members,
         is_selected=False,
         is_calibrated=options.is_calibrated,
+        linear=linear_sums,
     )
     return replace(
         alone,

@@ -27,7 +27,7 @@ def show(options: Namespace) -> int:
 
     Of a federation's file the members are among them.
     """
-    with model_file.reading(options.model, _MOST_BYTES) as (model, extra):
+    with model_file.reading(options.model, _MOST_BYTES) as (model, extra, _):
         facts = facts_of(model)
     if isinstance(extra, dict) and "members" in extra:
         facts["parties"] = roster_rows(Federation.load(options.model))
@@ -48,15 +48,17 @@ def facts_of(model: Model) -> dict[str, Any]:
     calibration = None
     if model.calibration is not None:
         calibration = asdict(model.calibration)
-    gram_rows = None
-    if model.gram is not None:
-        gram_rows = sum(spec.hash_dim for spec in model.gram.specs)
+    n_terms = {
+        name: scoring and scoring.terms.n_terms
+        for name, scoring in (("gram", model.gram), ("linear", model.linear))
+    }
     return {
         "classes": _class_facts(model),
         "features": model.members[0].spec.n_features,
         "columns": _column_facts(model),
         "members": members,
-        "gram rows": gram_rows,
+        "gram rows": n_terms["gram"],
+        "linear terms": n_terms["linear"],
         "calibration": calibration,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),

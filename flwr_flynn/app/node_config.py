@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr_flynn.app.settings_parser import Rule, about_settings, setting
 from flwr_flynn.app.site_file import SiteSettings, site_settings
@@ -29,6 +29,10 @@ class NodeConfig(SiteSettings):
     """The settings of a deployed party."""
 
     source = "node-config"
+    gone: ClassVar[Mapping[str, str]] = {
+        "gram": "products=true, which lets sums of products of columns leave as well; "
+        "gram=true consents to nothing any more"
+    }
     # Flower's tutorials give them to every node
     foreign = frozenset({"partition-id", "num-partitions"})
 
@@ -71,10 +75,10 @@ class NodeConfig(SiteSettings):
         "the party's copy has the class prior of its own samples; not with "
         "`max-epsilon`",
     )
-    gram: bool = setting(
+    products: bool = setting(
         False,
-        "the Gram matrix, which shows far more than counts, may leave the party in "
-        "clear",
+        "sums of products of columns, and of rows of the hash, which show far more than "
+        "counts, may leave the party in clear",
     )
     max_epsilon: float = setting(
         0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0

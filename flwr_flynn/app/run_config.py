@@ -28,6 +28,7 @@ from flwr_flynn.app.settings_parser import (
 )
 from flwr_flynn.federated.labels import checked_classes
 from flwr_flynn.federated.options import conflicts
+from flwr_flynn.model.basis import MOST_TERMS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.gram import MOST_ROWS
 from flwr_flynn.model.scoring import RULES
@@ -174,6 +175,12 @@ class ScoringSettings(Settings):
         "auto",
         "rows of a Gram matrix, 16 to 4096, without `epsilon`; 0: none; `auto`: by "
         "`effort`",
+    )
+    linear: int = _scored(
+        MOST_TERMS,
+        "terms of the linear part, at most; 0: none",
+        low=0,
+        high=MOST_TERMS,
     )
 
 
@@ -361,7 +368,7 @@ class RunConfig(
     """The settings of one `flwr run`, with rules and values that follow from them."""
 
     source = "run-config"
-    gone = frozenset(
+    gone = dict.fromkeys(
         [
             "align",
             "hash-nnz",
@@ -372,7 +379,8 @@ class RunConfig(
             "relearn",
             "rounds",
             "row-nnz",
-        ]
+        ],
+        "no such setting any more, see CHANGELOG.md",
     )
 
     def __post_init__(self) -> None:

@@ -154,6 +154,7 @@ def _strategy(
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
         gram=config.gram_value(),
+        linear=config.linear,
         fraction_evaluate=float(is_evaluated),
         group_column=config.group_column,
         distribute=parties is None,  # simulated parties keep no model
@@ -462,6 +463,15 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
         if run.is_secure:
             server[what] += entry * n_rows**2
             party[what] += ENTRY_BYTES * n_rows**2
+    if options.has_linear:
+        n_terms = min(options.linear, 3 * run.spec.n_features)
+        what = f"the linear part of up to {n_terms} terms (linear sets their number)"
+        needed = memory_of_gram(n_terms, n_classes)
+        server[what] = needed
+        party[what] = needed
+        if run.is_secure:
+            server[what] += entry * n_terms**2
+            party[what] += ENTRY_BYTES * n_terms**2
     if run.is_secure:
         n_entries = n_classes * sum(spec.hash_dim for spec in specs)
         n_own_entries = n_classes * sum(spec.hash_dim for spec in counted)

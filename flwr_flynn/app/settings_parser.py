@@ -64,7 +64,8 @@ class Settings:
     source: ClassVar[str]  # the mapping's name in messages
     foreign: ClassVar[frozenset[str] | None] = None
     """Further keys that may be in the mapping; None for any."""
-    gone: ClassVar[frozenset[str]] = frozenset()  # keys of earlier versions
+    gone: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, and what to write in their place."""
 
     @classmethod
     def parse(cls, raw: Mapping[str, object]) -> Self:
@@ -86,10 +87,9 @@ class Settings:
             text = f"{field}: unknown; expected {expected}"
             first = f"{cls.source} {unknown[0][:80]}"
             errors.append(ConfigError(first, expected, "unknown", text=text))
-        gone = "no such setting any more, see CHANGELOG.md"
         errors += [
-            ConfigError(f"{cls.source} {key}", gone, "one")
-            for key in sorted(cls.gone & raw.keys())
+            ConfigError(f"{cls.source} {key}", cls.gone[key], "one")
+            for key in sorted(cls.gone.keys() & raw.keys())
         ]
         for row in rows:
             field = f"{cls.source} {row.key}"

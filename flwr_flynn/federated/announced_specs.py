@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Sequence
 
 from flwr_flynn.errors import ConfigError, PayloadError
-from flwr_flynn.federated.protocol import Config, Entry, from_json, key
+from flwr_flynn.federated.protocol import Config, Entry, from_json, key, refusing
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.basis import Basis
 
 MAX_SPECS = 16
 """Specs of one run, at most: each costs every party a hash of all its samples."""
@@ -49,7 +50,7 @@ def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) ->
     """
     every = [*known, *specs]
     values = [
-        _referring(every[index], every[:index])
+        _referring(every[index].to_dict(), every[index], every[:index])
         for index in range(len(known), len(every))
     ]
     return zlib.compress(json.dumps(values).encode(), 9)
@@ -72,6 +73,19 @@ def announced_specs(
     for values in announced:
         specs.append(HashSpec.from_dict(_referred(values, specs)))
     return tuple(specs[len(known) :])
+
+
+def deflated_basis(basis: Basis, known: Sequence[HashSpec]) -> bytes:
+    """A basis as a config entry, with references as those of specs."""
+    values = _referring(basis.to_dict(), basis, known)
+    return zlib.compress(json.dumps(values).encode(), 9)
+
+
+def announced_basis(config: Config, known: Sequence[HashSpec]) -> Basis:
+    """The basis of a config entry, which may come from anybody."""
+    values = _referred(_inflated(config, "basis"), known)
+    with refusing(key("basis")):
+        return Basis.from_dict(values, known[0].n_features)
 
 
 def _inflated(config: Config, name: str) -> object:
@@ -98,11 +112,14 @@ _VECTORS = ("center", "scale", "edges", "row_weights")
 """Fields that specs of a run often share."""
 
 
-def _referring(spec: HashSpec, earlier: Sequence[HashSpec]) -> dict[str, object]:
-    """The values of a spec, with {"as": i} for a vector that an earlier spec i has, too."""
-    values = spec.to_dict()
+def _referring(
+    values: dict[str, object], owner: HashSpec | Basis, earlier: Sequence[HashSpec]
+) -> dict[str, object]:
+    """The values of a spec or a basis, with {"as": i} for a vector that an earlier spec
+    i has, too.
+    """
     for name in _VECTORS:
-        vector = getattr(spec, name)
+        vector = getattr(owner, name, None)
         vectors = [getattr(other, name) for other in earlier]
         if vector and vector in vectors:
             values[name] = {"as": vectors.index(vector)}

@@ -21,16 +21,19 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.announced_specs import (
     MAX_CHARS,
     MAX_SPECS,
+    announced_basis,
     announced_specs,
     check_fingerprints,
+    deflated_basis,
     deflated_specs,
 )
-from flwr_flynn.federated.compression import check_packed, unpack_signed
+from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
+from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.calibration import LARGEST_INTERCEPT, UNIT, Calibration
 from flwr_flynn.model.counts import ClassCounts, memory_needed
 from flwr_flynn.model.gram import (
@@ -38,7 +41,8 @@ from flwr_flynn.model.gram import (
     LARGEST_WEIGHT,
     MOST_SPECS,
     GramScoring,
-    checked_gram_specs,
+    Responses,
+    Terms,
 )
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule
@@ -248,6 +252,8 @@ MODEL_ENTRIES = {
     "gram": Entry(str, MAX_CHARS, is_needed=False),
     "gram_specs": Entry(bytes, MAX_CHARS, is_needed=False),
     "gram_fingerprints": Entry(str, 65 * MOST_SPECS, is_needed=False),
+    "linear": Entry(str, MAX_CHARS, is_needed=False),
+    "basis": Entry(bytes, MAX_CHARS, is_needed=False),
 }
 """Entries of the parts of a model that are no counts."""
 
@@ -293,53 +299,93 @@ def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
 def gram_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
     """Config entries of scores from one Gram matrix, without their weights.
 
-    There are none without scores; several, of folds, have the same hashes.
+    There are none without scores; several, of folds, have the same terms.
     """
     if not scorings:
         return {}
-    specs = scorings[0].specs
-    prints = " ".join(flynn_hash(spec).fingerprint for spec in specs)
-    biases = np.concatenate([scoring.bias for scoring in scorings])
+    terms = scorings[0].terms
+    biases = json.dumps(np.concatenate([own.bias for own in scorings]).tolist())
+    if isinstance(terms, Basis):
+        return {key("linear"): biases, key("basis"): deflated_basis(terms, run.specs)}
     return {
-        key("gram"): json.dumps(biases.tolist()),
-        key("gram_specs"): deflated_specs(specs, run.specs),
-        key("gram_fingerprints"): prints,
+        key("gram"): biases,
+        key("gram_specs"): deflated_specs(terms.specs, run.specs),
+        key("gram_fingerprints"): " ".join(terms.fingerprints),
     }
 
 
-def announced_gram(
+def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
+    """Arrays of the weights of scores from a Gram matrix."""
+    return [pack_signed(scoring.weights) for scoring in scorings]
+
+
+def announced_scores(
     config: Config,
     run: RunSpec,
     arrays: Sequence[Array],
     options: PartyOptions,
     n_scorings: int = 1,
+) -> tuple[tuple[GramScoring, ...], tuple[GramScoring, ...], Sequence[Array]]:
+    """Scores from the Gram matrix and of a linear part in a message that may come from
+    anybody, and the arrays before theirs.
+    """
+    n_kinds = ("gram" in config) + ("linear" in config)
+    first = max(len(arrays) - n_kinds * n_scorings, 0)
+    rest = arrays[first:]
+    gram = _announced_gram(config, run, rest[:n_scorings], options, n_scorings)
+    linear: tuple[GramScoring, ...] = ()
+    if "linear" in config:
+        basis = announced_basis(config, run.specs)
+        own = rest[len(gram) :]
+        linear = _announced(config, "linear", basis, run, own, n_scorings)
+    return gram, linear, arrays[:first]
+
+
+def _announced_gram(
+    config: Config,
+    run: RunSpec,
+    arrays: Sequence[Array],
+    options: PartyOptions,
+    n_scorings: int,
 ) -> tuple[GramScoring, ...]:
-    """Scores from the Gram matrix in a message that may come from anybody.
+    """Scores from the Gram matrix; () without such scores.
 
     Their weights are an array of each.
     """
-    n_biases = n_scorings * run.n_classes
-    biases = config.integers("gram", n_biases, -LARGEST_BIAS, LARGEST_BIAS)
+    if "gram" not in config:
+        return ()
     with refusing(key("gram")):
-        specs = checked_gram_specs(
-            announced_specs(config, "gram_specs", MOST_SPECS, run.specs)
-        )
-        n_rows = sum(spec.hash_dim for spec in specs)
-        needed = 64 * n_rows * n_biases
+        specs = announced_specs(config, "gram_specs", MOST_SPECS, run.specs)
+        terms = Responses(specs)
+        needed = 64 * terms.n_terms * n_scorings * run.n_classes
         needed += sum(memory_needed(spec, run.n_classes) for spec in specs)
-        options.check_memory(needed, f"scores from the Gram matrix of {n_rows} rows")
-        check_fingerprints(
-            config, "gram_fingerprints", [flynn_hash(spec) for spec in specs]
-        )
+        what = f"scores from the Gram matrix of {terms.n_terms} rows"
+        options.check_memory(needed, what)
+        hashers = [flynn_hash(spec) for spec in specs]
+        check_fingerprints(config, "gram_fingerprints", hashers)
+    return _announced(config, "gram", terms, run, arrays, n_scorings)
+
+
+def _announced(
+    config: Config,
+    name: str,
+    terms: Terms,
+    run: RunSpec,
+    arrays: Sequence[Array],
+    n_scorings: int,
+) -> tuple[GramScoring, ...]:
+    n_biases = n_scorings * run.n_classes
+    biases = config.integers(name, n_biases, -LARGEST_BIAS, LARGEST_BIAS)
+    with refusing(key(name)):
         if len(arrays) != n_scorings:
             raise PayloadError("weights", f"{n_scorings} arrays", len(arrays))
         for array in arrays:
             check_packed([array], "weights")
-        shape = (n_rows, run.n_classes)
+        shape = (terms.n_terms, run.n_classes)
         blocks = np.array(biases, np.int64).reshape(n_scorings, run.n_classes)
         return tuple(
             GramScoring(
-                specs,
+                terms,
                 unpack_signed(array, shape, LARGEST_WEIGHT).astype(np.int32),
                 bias,
             )

@@ -26,13 +26,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from flwr_flynn._types import Array
 from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
+from flwr_flynn.model.gram import GramMatrix, LearnedGram
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.privacy import mechanism_from_dict
@@ -51,7 +55,7 @@ _FACTS = {
 }
 """Entries of the roster, and the attributes that they are."""
 
-_ROSTER = {"format", "mode", "bound", "mechanism", "members", *_FACTS}
+_ROSTER = {"format", "mode", "bound", "mechanism", "members", "basis", *_FACTS}
 # of a member; the size and time of a reply are not
 _KEPT = ("name", "node", "key", "proof", "sizes", "sha256", "run")
 
@@ -79,6 +83,8 @@ class Federation:
         True for a run of effort "thorough": later runs make the Gram matrix anew.
     is_calibrated : bool, default=True
         False for a run of effort "quick", whose model has no calibration.
+    linear : LearnedGram, optional
+        Sums of the linear part, of the members that let theirs leave.
     """
 
     run_spec: RunSpec
@@ -89,6 +95,7 @@ class Federation:
     is_selected: bool = True
     is_thorough: bool = False
     is_calibrated: bool = True
+    linear: LearnedGram | None = None
 
     def __post_init__(self) -> None:
         integer("max_members", self.max_members, error=ModelFileError)
@@ -132,7 +139,7 @@ class Federation:
         if run.is_secure:
             expected = 0
         else:
-            expected = len(run.specs)
+            expected = len(run.specs) + (self.linear is not None)
         for member in self.members:
             if len(member.sha256) != expected:
                 raise ModelFileError(
@@ -170,8 +177,16 @@ class Federation:
 
     @cached_property
     def totals(self) -> CountsOfSpecs:
-        """The sum for each spec."""
-        return CountsOfSpecs(tuple(member.counts for member in self.shared.members))
+        """The sum for each spec, and those of the linear part."""
+        parts = tuple(member.counts for member in self.shared.members)
+        return CountsOfSpecs(parts, self.linear)
+
+    @property
+    def basis(self) -> Basis | None:
+        """Basis of the linear part; None where no party was asked for its sums."""
+        if self.linear is None or not isinstance(self.linear.terms, Basis):
+            return None
+        return self.linear.terms
 
     @property
     def counts(self) -> ClassCounts:
@@ -193,6 +208,11 @@ class Federation:
         """
         run = self.run_spec
         mechanism = self.run_spec.mechanism
+        basis = None
+        sums: Sequence[Array] = ()
+        if self.linear is not None and self.basis is not None:
+            basis = self.basis.to_dict()
+            sums = self.linear.sums.tables
         roster = {
             "format": _FORMAT,
             "mode": run.mode,
@@ -203,13 +223,14 @@ class Federation:
                 {name: getattr(member, name) for name in _KEPT}
                 for member in self.members
             ],
+            "basis": basis,
         }
-        model_file.write(path, self.shared, extra=roster)
+        model_file.write(path, self.shared, extra=roster, sums=sums)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
         """A federation from a file that `save` wrote."""
-        with model_file.reading(path, max_bytes) as (model, roster):
+        with model_file.reading(path, max_bytes) as (model, roster, sums):
             if not isinstance(roster, dict):
                 raise ModelFileError(
                     "roster",
@@ -217,7 +238,8 @@ class Federation:
                     "none",
                     text="a model without a roster: nobody can join or leave",
                 )
-            roster.setdefault("calibrated", True)  # there was none in 0.8
+            for name, value in (("calibrated", True), ("basis", None)):
+                roster.setdefault(name, value)  # there was none in 0.8
             if (
                 set(roster) != _ROSTER
                 or type(roster["format"]) is not int
@@ -255,7 +277,23 @@ class Federation:
             # neither from a file.
             prior = counted_prior(model.members[0].counts, weight)
             model = replace(model, prior=prior, guarantee=run.guarantee)
-            return cls(run, model, members, **facts)
+            linear = _linear(roster["basis"], sums, run)
+            return cls(run, model, members, **facts, linear=linear)
+
+
+def _linear(values: object, sums: Sequence[Array], run: RunSpec) -> LearnedGram | None:
+    """Sums of a linear part, with a basis in the roster."""
+    if values is None:
+        return None
+    basis = Basis.from_dict(values, run.spec.n_features)
+    zeros = LearnedGram.zeros(basis, run.n_classes)
+    shapes = [table.shape for table in zeros.sums.tables]
+    if [table.shape for table in sums] != shapes:
+        raise ModelFileError(
+            "linear", f"arrays of shapes {shapes}", f"{len(sums)} others"
+        )
+    tables = tuple(table.astype(np.int64) for table in sums)
+    return replace(zeros, sums=GramMatrix(tables))
 
 
 def _member(values: Any, n_classes: int) -> Member:

@@ -17,6 +17,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.basis import MOST_TERMS
 from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
 from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS
 from flwr_flynn.model.metrics import N_LEVELS
@@ -154,6 +155,8 @@ class RunOptions:
     group_column : str, default=""
         Category among the columns of the run's schema, by whose levels the evaluation
         reports as well.
+    linear : int, default=512
+        Terms of the linear part of the model, at most, see `model.basis`; 0: none.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more
         accurate model by one more exchange, of about 1.5 bytes for every pair of rows.
@@ -189,6 +192,7 @@ class RunOptions:
     distribute: bool = False
     group_column: str = ""
     gram: int | None = None
+    linear: int = MOST_TERMS
     class_weight: str | None = None
     phases: Sequence[Any] | None = None
     on_phase: Callable[[Any], object] | None = None
@@ -231,6 +235,7 @@ class RunOptions:
                 "1 or 0, all parties or none",
                 self.fraction_evaluate,
             )
+        integer("linear", self.linear, least=0, most=MOST_TERMS)
         for name in ("distribute", "learn_schema"):
             boolean(name, getattr(self, name))
         if self.gram is not None:
@@ -374,6 +379,13 @@ class RunOptions:
     def calibrates(self) -> bool:
         """True if the parties' sums calibrate the model."""
         return self.is_calibrated and self.selects and self.decay == "auto"
+
+    @property
+    def has_linear(self) -> bool:
+        """True if parties may send sums for a linear part of the model."""
+        if self.federation is not None:
+            return self.federation.basis is not None
+        return bool(self.linear) and self.calibrates and self.plan is not None
 
     def gram_rows(self, n_examples: int, n_features: int) -> int:
         """Rows of the Gram matrix of so many samples and features."""

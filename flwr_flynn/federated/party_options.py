@@ -60,10 +60,11 @@ class PartyOptions:
         from them.
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
-    gram : bool, default=False
-        Let the Gram matrix leave in clear, see `model.gram`: it tells far more than
-        counts. Classes of which one of its two folds has fewer than `min_examples`
-        samples stay out of it. In a secure sum it needs no consent.
+    products : bool, default=False
+        Let sums of products of columns, and of rows of the hash, leave in clear, see
+        `model.gram`: they tell far more than counts. Classes of which one of their two
+        folds has fewer than `min_examples` samples stay out of them. In a secure sum
+        they need no consent.
     class_prior : bool, default=True
         Give the party's copy of the model its own class frequencies, see `own_prior`.
         Not with a budget.
@@ -91,7 +92,7 @@ class PartyOptions:
     budget: Budget | None = None
     evaluates: bool = False
     secure: bool = False
-    gram: bool = False
+    products: bool = False
     class_prior: bool = True
     leaves: bool = False
     previous: Samples | Callable[[Features], Samples] | None = None
@@ -114,7 +115,7 @@ class PartyOptions:
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in ("evaluates", "secure", "gram", "class_prior", "leaves"):
+        for name in ("evaluates", "secure", "products", "class_prior", "leaves"):
             boolean(name, getattr(self, name))
         number("response_seconds", self.response_seconds, least=0)
 

@@ -21,9 +21,10 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.tally import Tally
+from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.gram import GramScoring
+from flwr_flynn.model.gram import NO_SAMPLES, GramScoring, LearnedGram
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
@@ -40,6 +41,8 @@ class RunState:
     results: Mapping[str, Any] = field(default_factory=dict)
     missing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Reasons, by the names of the parties."""
+    members: Sequence[Member] | None = None
+    """Parties whose counts this run added up; None before."""
 
     def absent(self, *phases: str) -> dict[str, str]:
         """Reasons of parties without an answer in some phases, by name."""
@@ -223,6 +226,72 @@ def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
     return None
 
 
+def basis_of(state: RunState, options: RunOptions) -> Basis | None:
+    """Basis of the linear part, if parties may send sums for one.
+
+    It follows from the columns of this run, or is that of the saved one.
+    """
+    columns = state.results.get("columns")
+    if columns is not None:
+        return cast("Basis | None", columns.basis)
+    if options.federation is not None:
+        return options.federation.basis
+    return None
+
+
+def senders_of_linear(members: Sequence[Member]) -> list[Member]:
+    """Members whose products are in the sums of the linear part, as far as is known."""
+    return [
+        member
+        for member in members
+        if not member.sha256 or member.sha256[-1] != NO_SAMPLES
+    ]
+
+
+def linear_sums(state: RunState, options: RunOptions) -> LearnedGram | None:
+    """Sums of the linear part, if scores follow from them and enough parties sent some.
+
+    These are `min_parties`, with half of the counted samples, and some of each class.
+    """
+    counts = state.results["counts"]
+    linear: LearnedGram | None = counts.linear
+    if linear is None:
+        return None
+    n_per_class = counts.parts[0].n_per_class
+    is_left_out = linear.sums.n_per_class.sum(axis=0) == 0
+    if (
+        n_per_class[is_left_out].any()
+        or 2 * linear.n_examples < n_per_class.sum()
+        or _n_senders(state, options) < options.min_parties
+        or linear.scoring is None
+    ):
+        return None
+    return linear
+
+
+def _n_senders(state: RunState, options: RunOptions) -> int:
+    """Parties whose products are in the sums of the linear part."""
+    members = state.members
+    if members is None and options.federation is not None:
+        members = options.federation.members
+    return len(senders_of_linear(members or ()))
+
+
+def linear_of(state: RunState, options: RunOptions) -> GramScoring | None:
+    """Scores of the linear part, where the calibration gives it a share."""
+    calibration = calibration_of(state, options)
+    if calibration is None or not calibration.share:
+        return None
+    saved = options.federation
+    is_saved = saved is not None and state.results["counts"] is saved.totals
+    if saved is not None and is_saved and calibration is saved.shared.calibration:
+        return saved.shared.linear
+    linear = linear_sums(state, options)
+    if linear is None:
+        return None
+    return linear.scoring
+
+
 def calibration_of(state: RunState, options: RunOptions) -> Calibration | None:
     """Calibration of the model, if there is one.
 
@@ -237,6 +306,9 @@ def calibration_of(state: RunState, options: RunOptions) -> Calibration | None:
     calibration = saved.calibration
     if calibration is None:
         return None
+    is_changed = state.results["counts"] is not options.federation.totals
+    if is_changed and calibration.share and linear_sums(state, options) is None:
+        calibration = replace(calibration, share=0.0)
     parts = [member.scoring for member in saved.members], saved.gram
     now = [member.scoring for member in members_of(state, options)]
     if parts == (now, gram_of(state, options)):
@@ -254,8 +326,16 @@ def model_of(state: RunState, options: RunOptions) -> Model:
     """The model that the results so far make."""
     run = run_of_members(state, options)
     members = members_of(state, options)
-    gram = gram_of(state, options)
-    return model_of_members(run, members, gram, calibration_of(state, options))
+    return model_of_members(run, members, **_parts_of(state, options))
+
+
+def _parts_of(state: RunState, options: RunOptions) -> dict[str, Any]:
+    """Parts of the model beside its members."""
+    return {
+        "gram": gram_of(state, options),
+        "calibration": calibration_of(state, options),
+        "linear": linear_of(state, options),
+    }
 
 
 def model_of_members(
@@ -263,6 +343,7 @@ def model_of_members(
     members: Sequence[ModelMember],
     gram: GramScoring | None = None,
     calibration: Calibration | None = None,
+    linear: GramScoring | None = None,
 ) -> Model:
     """The model of some members, with the facts of a run.
 
@@ -276,6 +357,7 @@ def model_of_members(
         counted_prior(members[0].counts, run.class_weight),
         gram,
         calibration,
+        linear,
     )
 
 
@@ -291,8 +373,9 @@ def federation_of(
     most_members = 1
     if is_selected:
         indices = member_indices(state, options)
+        n_specs = len(run.specs)
         run = run.only(indices)
-        members = [_only(member, indices) for member in members]
+        members = [_only(member, n_specs, indices) for member in members]
     else:
         most_members = options.max_members
         totals = state.results["counts"]
@@ -301,9 +384,7 @@ def federation_of(
             ModelMember(spec, counts, scoring)
             for spec, counts in zip(run.specs, totals.parts, strict=True)
         )
-    model = model_of_members(
-        run, chosen, gram_of(state, options), calibration_of(state, options)
-    )
+    model = model_of_members(run, chosen, **_parts_of(state, options))
     return Federation(
         run,
         model,
@@ -313,11 +394,15 @@ def federation_of(
         is_selected,
         options.is_thorough,
         options.is_calibrated,
+        state.results["counts"].linear,
     )
 
 
-def _only(member: Member, indices: Sequence[int]) -> Member:
-    """A member with the SHA-256 of the counts for some of the specs."""
+def _only(member: Member, n_specs: int, indices: Sequence[int]) -> Member:
+    """A member with the SHA-256 of the counts for some of the specs, and of the sums of
+    a linear part.
+    """
     if not member.sha256:
         return member
-    return replace(member, sha256=tuple(member.sha256[index] for index in indices))
+    digests = [member.sha256[index] for index in indices]
+    return replace(member, sha256=(*digests, *member.sha256[n_specs:]))

@@ -56,7 +56,8 @@ from flwr_flynn.federated.roster import (
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES, check_room
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.traffic import Traffic
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier

@@ -67,7 +67,7 @@ class FlyNNClient(NumPyClient):
         one.
     **options
         Fields of `federated.party.PartyOptions`: `name`, `member`, `memory_limit`,
-        `min_examples`, `keep`, `n_jobs`, `budget`, `evaluates`, `secure`, `gram`,
+        `min_examples`, `keep`, `n_jobs`, `budget`, `evaluates`, `secure`, `products`,
         `class_prior`, `leaves`, `previous`, `response_seconds`, `on_model` and
         `on_answer`.
 

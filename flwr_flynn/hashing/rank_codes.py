@@ -79,6 +79,19 @@ def edges_of_ranges(
     return lows[:, None] + (highs - lows)[:, None] * shares
 
 
+def ranks_of(values: Floats, edges: Floats) -> Integers:
+    """Rank from 0 to 2 K of each value, (n, d), among the edges of its column, (d, K).
+
+    The rank of a gap is 0.
+    """
+    d, n_edges = edges.shape
+    ranks = np.arange(2 * n_edges + 1, dtype=np.int16)
+    out = np.empty((*values.shape, 1), np.int16)
+    codes = np.broadcast_to(ranks[:, None], (d, len(ranks), 1))
+    _encode(keys_of(values), keys_of(edges), codes, out)
+    return out[:, :, 0].astype(np.int64)
+
+
 class RankCodes:
     """Codes of a specification.
 

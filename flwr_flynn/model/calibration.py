@@ -1,14 +1,16 @@
-"""Calibration of a model: one temperature, and an intercept for each class.
+"""Calibration of a model: the share of its linear part, one temperature, and an
+intercept for each class.
 
 The parts of a model are chosen one by one, each by its own leave-one-out. Their mean is
-too flat or too sharp, and gives a rare class a mean probability below its frequency.
-Both are mended by sums over samples that the model has not seen: leave-one-out scores
-of the members, and scores of a Gram matrix by the other fold. For each of
-`RELATIVE_TEMPERATURES` the sums are log-losses, probabilities of each class and, of few
+too flat or too sharp, and gives a rare class a mean probability below its frequency; and
+a linear part helps where an outcome is nearly linear, and harms where it is not. All is
+mended by sums over samples that the model has not seen: leave-one-out scores of the
+members, and scores of a Gram matrix by the other fold. For each share and temperature
+of `SETTINGS` the sums are log-losses, probabilities of each class and, of few
 classes, products of probabilities: integers that add, so that a federation has those of
 the pooled samples.
 
-Of the temperatures the one with the lowest log-loss is taken. The intercepts bring the
+Of these the ones with the lowest log-loss are taken. The intercepts bring the
 mean probability of each class to its frequency, by one step of Newton's method on the
 logarithms of the mean probabilities. Above `MOST_CLASSES` classes products are not
 summed, and the step is shorter than that.
@@ -16,8 +18,10 @@ summed, and the step is shorter than that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numba import njit
@@ -32,9 +36,23 @@ from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
 from flwr_flynn.model.subsample import class_terms
 
 RELATIVE_TEMPERATURES = (0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.4, 1.7, 2.0)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of a linear part in the scores."""
+
+_NEAR = RELATIVE_TEMPERATURES[2:-2]  # tried with a linear part: further ones never won
+SETTINGS = (
+    *((0.0, temperature) for temperature in RELATIVE_TEMPERATURES),
+    *((share, temperature) for share in SHARES[1:] for temperature in _NEAR),
+)
+"""Pairs of share and temperature that are tried; without a linear part the first 9."""
+
 LARGEST_INTERCEPT = 4.0
 MOST_CLASSES = 10  # of which products of probabilities are summed
-_UNCHANGED = RELATIVE_TEMPERATURES.index(1.0)
+_UNCHANGED = SETTINGS.index((0.0, 1.0))
+# Gains of log-loss in all, of a temperature and of a share: less may be chance. Scores
+# of a linear part know a little of the samples, see `GramScorings`.
+_LEAST_GAIN = 1.0
+_LEAST_SHARE_GAIN = 3.0
 UNIT = 2.0**-20  # unit of the intercepts: rounded, they are the same on most machines
 
 
@@ -45,9 +63,11 @@ class Calibration:
     Parameters
     ----------
     temperature : float
-        One of `RELATIVE_TEMPERATURES`.
+        One of `RELATIVE_TEMPERATURES`, with the share one of `SETTINGS`.
     intercepts : (L,) sequence of float
         From -4 to 4. Kept as a tuple.
+    share : float, default=0.0
+        Share of the linear part in the scores, one of `SHARES`.
 
     Raises
     ------
@@ -57,14 +77,12 @@ class Calibration:
 
     temperature: float
     intercepts: tuple[float, ...]
+    share: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.temperature not in RELATIVE_TEMPERATURES:
-            raise DataError(
-                "calibration temperature",
-                f"one of {RELATIVE_TEMPERATURES}",
-                str(self.temperature)[:20],
-            )
+        pair = (self.share, self.temperature)
+        if pair not in SETTINGS:
+            raise DataError("calibration", "a pair of `SETTINGS`", str(pair)[:40])
         shape = np.shape(self.intercepts)
         expected = f"finite numbers within {LARGEST_INTERCEPT}"
         if len(shape) != 1:
@@ -78,20 +96,18 @@ class Calibration:
 
     @property
     def integers(self) -> list[int]:
-        """Index of the temperature, and the intercepts in units of `UNIT`."""
-        index = RELATIVE_TEMPERATURES.index(self.temperature)
+        """Index of share and temperature, and the intercepts in units of `UNIT`."""
+        index = SETTINGS.index((self.share, self.temperature))
         return [index, *(round(value / UNIT) for value in self.intercepts)]
 
     @classmethod
     def of_integers(cls, integers: Sequence[int]) -> Calibration:
         """The calibration with these integers, the inverse of `integers`."""
         index, *intercepts = integers
-        n = len(RELATIVE_TEMPERATURES)
-        if not 0 <= index < n:
-            raise DataError("calibration temperature", f"an index below {n}", index)
-        return cls(
-            RELATIVE_TEMPERATURES[index], tuple(value * UNIT for value in intercepts)
-        )
+        if not 0 <= index < len(SETTINGS):
+            raise DataError("calibration", f"an index below {len(SETTINGS)}", index)
+        share, temperature = SETTINGS[index]
+        return cls(temperature, tuple(value * UNIT for value in intercepts), share)
 
     def applied(self, scores: Scores) -> Scores:
         """Calibrated scores, (n, L), of scores."""
@@ -106,8 +122,23 @@ def n_products(n_classes: int) -> int:
     return n_classes * (n_classes - 1) // 2
 
 
+def mixed(scores: Scores, linear: Scores | None, share: float) -> Scores:
+    """Scores, (n, L), with those of a linear part, if there is one, at its share."""
+    if linear is None or not share:
+        return scores
+    mean: Scores = (1 - share) * scores + share * linear
+    return mean
+
+
+def n_settings(has_linear: bool) -> int:
+    """Number of shares and temperatures that are tried, T."""
+    if has_linear:
+        return len(SETTINGS)
+    return len(RELATIVE_TEMPERATURES)
+
+
 class CalibrationSums(Tables):
-    """Sums over samples for each of T temperatures, in units of `LOSS_UNIT`.
+    """Sums over samples for each of T `SETTINGS`, in units of `LOSS_UNIT`.
 
     `tables` are the samples of each class, (1, L), and, with weights of the classes,
     log-losses, (T, 1), probabilities, (T, L), and products of the probabilities of
@@ -115,31 +146,36 @@ class CalibrationSums(Tables):
     """
 
     @classmethod
-    def zeros(cls, n_classes: int) -> CalibrationSums:
+    def zeros(cls, n_classes: int, has_linear: bool = False) -> CalibrationSums:
         """Sums of no samples."""
         widths = (1, n_classes, n_products(n_classes))
-        n = len(RELATIVE_TEMPERATURES)
+        n = n_settings(has_linear)
         sums = [np.zeros((n, width), np.int64) for width in widths]
         return cls((np.zeros((1, n_classes), np.int64), *sums))
 
     @classmethod
     def of_scores(
         cls,
-        batches: Iterable[tuple[Scores, Integers]],
+        batches: Iterable[tuple[Scores, Scores | None, Integers]],
         counts: ClassCounts,
         class_weight: ClassWeight = None,
+        has_linear: bool = False,
     ) -> CalibrationSums:
         """Sums of batches of scores, (n, L), with all classes taken for equally
-        frequent, and class indices, (n,).
+        frequent, those of a linear part, and class indices, (n,).
 
         The counts, of all parties, tell the prior of the posterior that is calibrated.
         """
-        total = cls.zeros(counts.n_classes)
+        total = cls.zeros(counts.n_classes, has_linear)
+        samples, *sums = total.tables
         prior, weights = class_terms(counts, class_weight)
-        for scores, true in batches:
-            total.tables[0][0] += np.bincount(true, minlength=counts.n_classes)
-            temperatures = np.array(RELATIVE_TEMPERATURES)
-            _add(scores, true, temperatures, prior, weights, *total.tables[1:])
+        for scores, linear, true in batches:
+            samples[0] += np.bincount(true, minlength=counts.n_classes)
+            for share, rows in _by_share(len(sums[0])):
+                at_share = mixed(scores, linear, share)
+                temperatures = np.array([pair[1] for pair in SETTINGS[rows]])
+                own = [table[rows] for table in sums]
+                _add(at_share, true, temperatures, prior, weights, *own)
         return total
 
     def calibration(
@@ -149,10 +185,8 @@ class CalibrationSums(Tables):
         n_left_out, losses, probabilities, _ = self.tables
         if not losses.any():
             return None
-        best = int(np.argmin(losses))
-        # A gain of one unit of log-loss in all may be chance.
-        if losses[_UNCHANGED] - losses[best] < 1 / LOSS_UNIT:
-            best = _UNCHANGED
+        best = self._best()
+        share, temperature = SETTINGS[best]
         _, weights = class_terms(counts, class_weight)
         expected = n_left_out[0] * weights
         sums = probabilities[best] * LOSS_UNIT
@@ -162,24 +196,49 @@ class CalibrationSums(Tables):
         intercepts = np.zeros(len(expected))
         intercepts[has_samples] = np.rint(steps / UNIT) * UNIT
         return Calibration(
-            RELATIVE_TEMPERATURES[best],
+            temperature,
             tuple(np.clip(intercepts, -LARGEST_INTERCEPT, LARGEST_INTERCEPT).tolist()),
+            share,
         )
 
-    def slopes(self, temperature: int) -> Scores:
+    def _best(self) -> int:
+        """Index of the share and temperature with the least log-loss; without a gain,
+        of share 0 and of temperature 1.
+        """
+        losses = self.tables[1][:, 0] * LOSS_UNIT
+        best = _UNCHANGED
+        for share, rows in _by_share(len(losses)):
+            own = rows.start + int(np.argmin(losses[rows]))
+            unchanged = SETTINGS.index((share, 1.0))
+            if losses[unchanged] - losses[own] < _LEAST_GAIN:
+                own = unchanged
+            if share == 0 or losses[best] - losses[own] >= _LEAST_SHARE_GAIN:
+                best = own
+        return best
+
+    def slopes(self, setting: int) -> Scores:
         """Slopes of the summed probabilities by the intercepts, (L, L), at one of the
-        temperatures.
+        shares and temperatures.
 
         Of many classes the products are not known, and are taken as 0.
         """
         _, _, probabilities, products = self.tables
         n_classes = probabilities.shape[1]
         if not products.shape[1]:
-            return np.diag(probabilities[temperature] * LOSS_UNIT)
+            return np.diag(probabilities[setting] * LOSS_UNIT)
         square = np.zeros((n_classes, n_classes))
-        square[np.triu_indices(n_classes, 1)] = products[temperature] * LOSS_UNIT
+        square[np.triu_indices(n_classes, 1)] = products[setting] * LOSS_UNIT
         square += square.T
         return np.diag(square.sum(axis=1)) - square
+
+
+def _by_share(n: int) -> Iterator[tuple[float, slice]]:
+    """Each share among the first n of `SETTINGS`, with the places of its pairs."""
+    start = 0
+    for share, pairs in groupby(SETTINGS[:n], key=itemgetter(0)):
+        end = start + len(list(pairs))
+        yield share, slice(start, end)
+        start = end
 
 
 def _steps(expected: Scores, sums: Scores, slopes: Scores) -> Scores:

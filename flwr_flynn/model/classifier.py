@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -24,7 +26,8 @@ from flwr_flynn.errors import DataError, SpecError, with_rows
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.calibration import Calibration, CalibrationSums
+from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.calibration import CalibrationSums
 from flwr_flynn.model.candidates import (
     EFFORTS,
     CenterAndScale,
@@ -40,7 +43,8 @@ from flwr_flynn.model.gram import (
     GramMatrix,
     GramScoring,
     LearnedGram,
-    gram_specs,
+    Responses,
+    responses_of,
 )
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
@@ -166,7 +170,9 @@ class FlyNNClassifier(FittedEstimator):
         **{name: [tuple, list] for name in ("ignore", "keep")},
     }
 
-    _gram: LearnedGram | None = None  # of `fit`, with sums that later samples change
+    # Of `fit`, with sums that later samples change:
+    _gram: LearnedGram | None = None
+    _linear: LearnedGram | None = None
 
     def __init__(
         self,
@@ -284,7 +290,7 @@ class FlyNNClassifier(FittedEstimator):
         The file may come from anybody: a `ModelFileError` refuses damage and models
         beyond `max_bytes` of memory.
         """
-        with model_file.reading(path, max_bytes) as (model, _):
+        with model_file.reading(path, max_bytes) as (model, *_):
             return cls.from_model(model)
 
     # -------- learning
@@ -346,7 +352,7 @@ class FlyNNClassifier(FittedEstimator):
         else:
             classes = known
         codes = class_codes(classes, y)
-        chosen, specs = fresh._select(samples, codes, classes)
+        chosen, rows, basis = fresh._select(samples, codes, classes)
         # Members stay those of the first batch; scorings follow the counts of all.
         members = []
         for member in chosen:
@@ -358,18 +364,20 @@ class FlyNNClassifier(FittedEstimator):
         names: Any = schema
         if schema is None and hasattr(fresh, "feature_names_in_"):
             names = fresh.feature_names_in_.tolist()
-        fresh._gram = None
-        gram = None
-        if specs and known is None:
-            products = LearnedGram.of(specs, samples, codes, len(classes), self.n_jobs)
-            fresh._gram = products
-            if products is not None:
-                gram = products.scoring
         prior = fresh._counted_prior(members, classes)
-        model = Model(tuple(members), classes, names, prior=prior, gram=gram)
+        model = Model(tuple(members), classes, names, prior=prior)
+        fresh._gram = None
+        fresh._linear = None
         if known is None:
-            calibration = fresh._calibration(model, samples, codes)
-            model = replace(model, calibration=calibration)
+            learn = partial(LearnedGram.of, X=samples, y=codes, n_classes=len(classes))
+            if rows is not None:
+                fresh._gram = learn(rows, n_jobs=self.n_jobs)
+            if basis is not None:
+                fresh._linear = learn(basis, n_jobs=self.n_jobs)
+            model = replace(model, gram=_scoring_of(fresh._gram))
+            model = fresh._calibrated(model, samples, codes)
+            if model.linear is None:
+                fresh._linear = None
         fresh.model_ = model
         self.__dict__ = fresh.__dict__
         return self
@@ -379,8 +387,9 @@ class FlyNNClassifier(FittedEstimator):
         samples of both.
 
         Decay and temperature, where "auto", are chosen again from the counts, unless
-        there is nothing to add. A `SpecError` names fields in which the hashes differ;
-        a `DataError` reports different classes or names.
+        there is nothing to add. A linear part goes, with a `UserWarning`. A `SpecError`
+        names fields in which the hashes differ; a `DataError` reports different classes
+        or names.
         """
         check_is_fitted(self)
         check_is_fitted(other)
@@ -439,19 +448,22 @@ class FlyNNClassifier(FittedEstimator):
         samples, labels = self._labelled(X, y)
         _check_labels(labels)
         codes = class_codes(self.classes_, labels)
-        gram = self._gram
         counts = []
         for member in self.model_.members:
             more = ClassCounts.from_data(
                 member.hash, samples, codes, len(self.classes_), self.n_jobs
             )
             counts.append(combine(member.counts, more))
-        if gram is not None:
+        changed: list[LearnedGram | None] = []
+        for part in (self._gram, self._linear):
+            if part is None:
+                changed.append(None)
+                continue
             sums = GramMatrix.from_data(
-                gram.scoring.specs, gram.weights, samples, codes, self.n_jobs
+                part.terms, part.weights, samples, codes, self.n_jobs
             )
-            gram = gram.changed(combine(gram.sums, sums))
-        self._set_counts(counts, gram)
+            changed.append(replace(part, sums=combine(part.sums, sums)))
+        self._set_counts(counts, *changed)
         return self
 
     def _scoring(
@@ -477,7 +489,10 @@ class FlyNNClassifier(FittedEstimator):
         return ScoringRule(self.rule, decay, temperature)
 
     def _set_counts(
-        self, counts: Sequence[ClassCounts], gram: LearnedGram | None = None
+        self,
+        counts: Sequence[ClassCounts],
+        gram: LearnedGram | None = None,
+        linear: LearnedGram | None = None,
     ) -> None:
         """Replace the counts of the members and choose "auto" values again.
 
@@ -492,21 +507,27 @@ class FlyNNClassifier(FittedEstimator):
                 replace(member, counts=new, scoring=self._scoring(new))
                 for member, new in pairs
             )
-            scoring = None
-            if gram is not None:
-                scoring = gram.scoring
+            if linear is not None and linear.scoring is None:
+                linear = None
             # Intercepts stay; the temperature was that of other scorings.
             calibration = self.model_.calibration
             if calibration is not None:
                 calibration = replace(calibration, temperature=1.0)
+                if linear is None:
+                    calibration = replace(calibration, share=0.0)
+            if linear is None and self.model_.linear is not None:
+                text = "the model has no linear part any more: fit makes one"
+                warnings.warn(text, stacklevel=4)
             self.model_ = replace(
                 self.model_,
                 guarantee=None,
                 members=members,
-                gram=scoring,
+                gram=_scoring_of(gram),
+                linear=_scoring_of(linear),
                 calibration=calibration,
             )
             self._gram = gram
+            self._linear = linear
         self.model_ = replace(
             self.model_, prior=self._counted_prior(self.model_.members, self.classes_)
         )
@@ -541,21 +562,22 @@ class FlyNNClassifier(FittedEstimator):
 
     def _select(
         self, X: Matrix, codes: Integers, classes: Array
-    ) -> tuple[tuple[ModelMember, ...], tuple[HashSpec, ...]]:
-        """Members for the samples, with their own scorings, and the hashes of a Gram
-        matrix.
-
-        It is () without one.
+    ) -> tuple[tuple[ModelMember, ...], Responses | None, Basis | None]:
+        """Members for the samples, with their own scorings, and the terms of a Gram
+        matrix and of a linear part, None without them.
         """
         n_classes = len(classes)
         plan = self._plan(X, n_classes)
         n_rows = int(self.gram or 0)
         specs: Any = (self.spec,)
+        basis = None
         if plan is not None:
             columns = None
             if plan.needs_columns:
                 columns = ColumnHistograms.from_data(X, codes, n_classes)
             specs = plan.specs(columns)
+            if columns is not None and self._is_calibrated(plan):
+                basis = Basis.of_columns(columns)
             if self.gram is None and plan.has_gram:
                 n_rows = gram_rows(X.shape[1], n_classes, X.shape[0])
         max_members = 1
@@ -572,32 +594,40 @@ class FlyNNClassifier(FittedEstimator):
             max_members,
             checked_weight(self.class_weight, self.rule, classes),
         )
-        if not n_rows:
-            return members, ()
-        return members, gram_specs(specs, n_rows)
+        rows = None
+        if n_rows:
+            rows = responses_of(specs, n_rows)
+        return members, rows, basis
 
-    def _calibration(
-        self, model: Model, X: Matrix, codes: Integers
-    ) -> Calibration | None:
-        """Calibration of a model by scores of samples that it has not seen.
-
-        None where decay or temperature are given, and with effort "quick".
-        """
-        plan = self._plan(X, len(model.classes))
+    def _is_calibrated(self, plan: HashPlan | None) -> bool:
+        """False where decay or temperature are given, and with effort "quick"."""
         is_chosen = self.decay == "auto" and self.temperature == "auto"
-        if not is_chosen or (plan is not None and not plan.is_calibrated):
-            return None
+        return is_chosen and (plan is None or plan.is_calibrated)
+
+    def _calibrated(self, model: Model, X: Matrix, codes: Integers) -> Model:
+        """A model with the calibration, and the linear part, that follow from scores of
+        samples that it has not seen.
+        """
+        if not self._is_calibrated(self._plan(X, len(model.classes))):
+            return model
         folds: Sequence[GramScoring] = ()
-        if self._gram is not None:
-            folds = self._gram.scorings.folds
+        if model.gram is not None and self._gram is not None:
+            folds = self._gram.folds
             if not folds:
-                return None
+                return model
+        linear: Sequence[GramScoring] = ()
+        if self._linear is not None:
+            linear = self._linear.folds
         counts = model.members[0].counts
         rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
-        scores = unseen_scores(model, folds, X[rows], codes[rows], self.n_jobs)
+        scores = unseen_scores(model, folds, linear, X[rows], codes[rows], self.n_jobs)
         weight = checked_weight(self.class_weight, self.rule, model.classes)
-        sums = CalibrationSums.of_scores(scores, counts, weight)
-        return sums.calibration(counts, weight)
+        sums = CalibrationSums.of_scores(scores, counts, weight, bool(linear))
+        calibration = sums.calibration(counts, weight)
+        part = None
+        if calibration is not None and calibration.share:
+            part = _scoring_of(self._linear)
+        return replace(model, calibration=calibration, linear=part)
 
     def _learned_scaling(self, X: Matrix) -> str | CenterAndScale | None:
         """Scaling of the parameters for the samples: none is learned of many columns."""
@@ -643,6 +673,13 @@ class FlyNNClassifier(FittedEstimator):
         return HashPlan(
             n_features, n_classes, n_samples, self._learned_scaling(X), signed, **given
         )
+
+
+def _scoring_of(learned: LearnedGram | None) -> GramScoring | None:
+    """The scores of the whole that follow from sums, if any do."""
+    if learned is None:
+        return None
+    return learned.scoring
 
 
 def _check_labels(labels: Array) -> None:

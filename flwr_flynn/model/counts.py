@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import operator
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -504,28 +503,6 @@ def memory_needed(spec: HashSpec, n_classes: int) -> int:
         + waves
         + codes
     )
-
-
-@dataclass(frozen=True)
-class CountsOfSpecs(Additive):
-    """Counts of the same samples, one part for each spec, in the run's order."""
-
-    parts: tuple[ClassCounts, ...]
-
-    @property
-    def sha256(self) -> tuple[str, ...]:
-        """SHA-256 of each part, in hexadecimal."""
-        return tuple(part.sha256() for part in self.parts)
-
-    def _combined(self, other: Self, sign: int) -> Self:
-        if len(self.parts) != len(other.parts):
-            raise CountsError(
-                "counts", f"{len(self.parts)} specs on both sides", len(other.parts)
-            )
-        combine = operator.add
-        if sign < 0:
-            combine = operator.sub
-        return replace(self, parts=tuple(map(combine, self.parts, other.parts)))
 
 
 @dataclass(frozen=True, eq=False)

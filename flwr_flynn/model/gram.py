@@ -1,15 +1,15 @@
-"""Gram matrix of graded responses: second-order statistics that add, and the classifier
-that follows from them.
+"""Gram matrix: second-order statistics that add, and the classifier that follows from
+them.
 
 Counts look at one bit at a time. A Gram matrix has the sums, over samples, of the
-products of the graded responses of every two rows (`hashing.graded`), with the sums of
-the responses by class: integers that add exactly, so they are those of the pooled
-samples however these are split. Of neural features this is known as analytic federated
-learning (He et al. 2025).
+products of every two terms of a sample, with the sums of the terms by class: integers
+that add exactly, so they are those of the pooled samples however these are split. Of
+neural features this is known as analytic federated learning (He et al. 2025).
 
-The rows are those of up to five candidates side by side, in equal parts. The products
-of a sample are multiplied by the weight of its class, see `class_weights`: else a rare
-class would have no say.
+Terms are those of a `Basis`, the columns themselves, which make the linear part of a
+model. Or they are `Responses`, the graded responses (`hashing.graded`) of up to five
+candidates side by side, in equal parts. The products of a sample are then multiplied by
+the weight of its class, see `class_weights`: else a rare class would have no say.
 
 The samples are in two folds, by a hash of their content, and each fold has sums of its
 own. Ridge regression of the classes on the responses follows from the sums of one fold,
@@ -25,28 +25,31 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
-from flwr_flynn._types import Integers, Mask, Matrix
-from flwr_flynn.errors import DataError
+from flwr_flynn._types import Array, Integers, Mask, Matrix
+from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing import graded
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import Tables
+from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.counts import Additive, Tables
 from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.scoring import Scores, bounded
 
 LEAST_ROWS = 16
-MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together: bounds
+MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together
 UNIT = 2.0**-18  # weight of the integer 1
 # Largest magnitude of a weight. Sums of such weights times responses are exact in
 # float64.
@@ -54,11 +57,10 @@ LARGEST_WEIGHT = 2**24
 LARGEST_BIAS = 2**44  # largest magnitude of a bias
 MOST_SPECS = 5  # hashes of a Gram matrix, at most
 LEVELS = graded.LEVELS // 2  # largest response: half of the grade, for fewer bytes
-BATCH = 2**12  # samples whose responses are held at a time, at most
+BATCH = 2**12  # samples whose terms are held at a time, at most
 N_FOLDS = 2
 LARGEST_CLASS_WEIGHT = 64  # largest weight of a sample of a class
-# Largest product of two responses of a sample, times its weight.
-LARGEST_PRODUCT = LEVELS**2 * LARGEST_CLASS_WEIGHT
+_FLOAT32_EXACT = 2**24
 _MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
 # Strengths of the regression, times the trace of the centred products of a fold.
 _STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))
@@ -72,6 +74,59 @@ _ROUNDING = 1e-9  # share of the variance of scores that is rounding
 _NEVER = -(2**40)  # bias of a class without samples
 
 
+@dataclass(frozen=True)
+class Responses:
+    """Halves of the grades of samples by some hashes, rounded down, side by side.
+
+    Parameters
+    ----------
+    specs : sequence of HashSpec
+        One to five, of the same number of features. Kept as a tuple.
+
+    Raises
+    ------
+    DataError
+        A field is not as described.
+    """
+
+    specs: Sequence[HashSpec]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", _checked_specs(self.specs))
+
+    @property
+    def n_features(self) -> int:
+        """Number of features of a sample."""
+        return self.specs[0].n_features
+
+    @property
+    def n_terms(self) -> int:
+        """Number of rows of all hashes together."""
+        return sum(spec.hash_dim for spec in self.specs)
+
+    @property
+    def largest(self) -> int:
+        """Largest response."""
+        return LEVELS
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Fingerprints of the hashes."""
+        return [flynn_hash(spec).fingerprint for spec in self.specs]
+
+    def integers(self, X: Matrix, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
+        """Responses of samples, (n, m)."""
+        grades = np.concatenate(
+            [flynn_hash(spec).graded(X, n_jobs) for spec in self.specs], axis=1
+        )
+        grades >>= 1
+        return grades
+
+
+Terms = Basis | Responses
+"""What of a sample is multiplied."""
+
+
 @dataclass(frozen=True, eq=False)
 class GramScoring:
     """Scores of a model from a Gram matrix, with all classes taken for equally
@@ -79,10 +134,9 @@ class GramScoring:
 
     Parameters
     ----------
-    specs : sequence of HashSpec
-        One to five, of the same number of features.
+    terms : Basis or Responses
     weights : (m, L) int32 array
-        Of the rows of all hashes, in units of `UNIT`. Kept read-only.
+        Of the terms, in units of `UNIT`. Kept read-only.
     bias : (L,) int64 array
         Likewise.
 
@@ -92,13 +146,12 @@ class GramScoring:
         A field is not as described.
     """
 
-    specs: Sequence[HashSpec]
+    terms: Terms
     weights: npt.NDArray[np.int32]
     bias: Integers
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", checked_gram_specs(self.specs))
-        shape = sum(spec.hash_dim for spec in self.specs), len(self.bias)
+        shape = self.terms.n_terms, len(self.bias)
         object.__setattr__(
             self,
             "weights",
@@ -115,19 +168,23 @@ class GramScoring:
         out = np.empty((X.shape[0], len(self.bias)))
         for rows in batches(len(out), BATCH // 4):
             # Scores are integers of units, and so exact.
-            z = responses(self.specs, X[rows], n_jobs).astype(np.float64)
+            z = self.terms.integers(X[rows], n_jobs).astype(np.float64)
             out[rows] = (z @ self.weights + self.bias) * UNIT
         return out
 
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
-        facts = [[spec.to_dict() for spec in self.specs], self.bias.tolist()]
+        if isinstance(self.terms, Basis):
+            terms: object = self.terms.to_dict()
+        else:
+            terms = [spec.to_dict() for spec in self.terms.specs]
+        facts = [terms, self.bias.tolist()]
         sha256 = hashlib.sha256(b"flynn gram 3 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
         return sha256.hexdigest()
 
 
-def checked_gram_specs(specs: Iterable[object]) -> tuple[HashSpec, ...]:
+def _checked_specs(specs: Iterable[object]) -> tuple[HashSpec, ...]:
     """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
     several = tuple(specs)
     hashes = tuple(spec for spec in several if isinstance(spec, HashSpec))
@@ -146,22 +203,8 @@ def checked_gram_specs(specs: Iterable[object]) -> tuple[HashSpec, ...]:
     return hashes
 
 
-def responses(
-    specs: Sequence[HashSpec], X: Matrix, n_jobs: int | None = None
-) -> npt.NDArray[np.uint8]:
-    """Halves of the grades of samples by all the hashes, (n, m) uint8, rounded down,
-    side by side.
-    """
-    grades = np.concatenate(
-        [flynn_hash(spec).graded(X, n_jobs) for spec in specs], axis=1
-    )
-    grades >>= 1
-    return grades
-
-
-def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
-    """The hashes of a Gram matrix of so many rows, one to five, from the candidates of
-    a model.
+def responses_of(specs: Sequence[HashSpec], n_rows: int) -> Responses:
+    """Responses of so many rows, by one to five hashes, from the candidates of a model.
 
     They are those that look at the classes or have no rank codes. Rows with rank codes
     are drawn by the relevance of the features itself, where candidates have its root.
@@ -175,9 +218,11 @@ def gram_specs(specs: Sequence[HashSpec], n_rows: int) -> tuple[HashSpec, ...]:
     if n_rows < _MANY_ROWS:
         eighths = 3
     sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
-    return tuple(
-        replace(base, hash_dim=size, hash_nnz=max(size * eighths // 8, 1))
-        for base, size in zip(bases, sizes, strict=True)
+    return Responses(
+        tuple(
+            replace(base, hash_dim=size, hash_nnz=max(size * eighths // 8, 1))
+            for base, size in zip(bases, sizes, strict=True)
+        )
     )
 
 
@@ -206,8 +251,8 @@ def class_weights(n_per_class: Integers) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class GramMatrix(Tables):
-    """Sums of two folds of samples: weighted products of every two responses, responses
-    by class, and samples.
+    """Sums of two folds of samples: weighted products of every two terms, terms by
+    class, and samples.
 
     The products of a fold are the upper triangle of an (m, m) matrix, row by row.
     """
@@ -225,7 +270,7 @@ class GramMatrix(Tables):
     @classmethod
     def from_data(
         cls,
-        specs: Sequence[HashSpec],
+        terms: Terms,
         weights: Sequence[int],
         X: Matrix,
         y: Integers,
@@ -235,34 +280,36 @@ class GramMatrix(Tables):
         """Sums of samples, (n, d), with class indices, (n,), and the weights of the
         classes, (L,).
         """
-        n_rows = sum(spec.hash_dim for spec in specs)
         n_classes = len(weights)
-        total = cls.zeros(n_rows, n_classes)
-        factors = np.array(weights, np.float32)
-        # Integers below 2**24, whatever the order in which BLAS adds them: float32
-        # holds each exactly.
+        total = cls.zeros(terms.n_terms, n_classes)
+        # Sums of integers that the type holds exactly, whatever the order in which BLAS
+        # adds them.
+        dtype: type[np.floating[Any]] = np.float64
+        if BATCH * max(weights) * terms.largest**2 < _FLOAT32_EXACT:
+            dtype = np.float32
+        factors = np.array(weights, dtype)
         for rows in batches(len(y), BATCH):
-            every = responses(specs, X[rows], n_jobs)
-            folds = _folds(X[rows])
+            every = terms.integers(X[rows], n_jobs)
+            folds = folds_of(X[rows])
             for fold in range(N_FOLDS):
-                z = every[folds == fold].astype(np.float32)
+                z = every[folds == fold].astype(dtype)
                 labels = y[rows][folds == fold]
-                products = z.T @ (z * factors[labels, None])
-                for row, at in _upper(n_rows):
-                    np.add(
-                        total.products[fold, at],
-                        products[row, row:],
-                        total.products[fold, at],
-                        casting="unsafe",
-                    )
-                is_of_class = (labels == np.arange(n_classes)[:, None]).astype(
-                    np.float32
-                )
-                total.sums[fold] += (is_of_class @ z).astype(np.int64)
-                total.n_per_class[fold] += np.bincount(labels, minlength=n_classes)
+                total._add(fold, z, labels, factors)
             if progress is not None:
                 progress(len(every))
         return total
+
+    def _add(self, fold: int, z: Array, labels: Integers, factors: Array) -> None:
+        """Add the terms of samples, (n, m), to the sums of a fold."""
+        n_rows = z.shape[1]
+        n_classes = len(factors)
+        products = z.T @ (z * factors[labels, None])
+        for row, at in _upper(n_rows):
+            own = self.products[fold, at]
+            np.add(own, products[row, row:], own, casting="unsafe")
+        is_of_class = (labels == np.arange(n_classes)[:, None]).astype(z.dtype)
+        self.sums[fold] += (is_of_class @ z).astype(np.int64)
+        self.n_per_class[fold] += np.bincount(labels, minlength=n_classes)
 
     @property
     def products(self) -> Integers:
@@ -271,7 +318,7 @@ class GramMatrix(Tables):
 
     @property
     def sums(self) -> Integers:
-        """Sums of the responses by class, (2, L, m)."""
+        """Sums of the terms by class, (2, L, m)."""
         return self.tables[1]
 
     @property
@@ -279,9 +326,7 @@ class GramMatrix(Tables):
         """Samples of each class, (2, L)."""
         return self.tables[2]
 
-    def scorings(
-        self, specs: Sequence[HashSpec], weights: Sequence[int]
-    ) -> GramScorings | None:
+    def scorings(self, terms: Terms, weights: Sequence[int]) -> GramScorings | None:
         """The part of a model that follows from the sums, and those of the folds.
 
         It is None unless two classes have samples that differ.
@@ -293,7 +338,7 @@ class GramMatrix(Tables):
             solutions = _discriminants(folds)
         if solutions is None:
             return None
-        whole, *of_folds = (_rounded(specs, *own, is_filled) for own in solutions)
+        whole, *of_folds = (_rounded(terms, *own, is_filled) for own in solutions)
         if whole is None:
             return None
         usable = [scoring for scoring in of_folds if scoring is not None]
@@ -320,22 +365,22 @@ def fold_sizes(X: Matrix, y: Integers, n_classes: int) -> Integers:
     """
     sizes = np.zeros((N_FOLDS, n_classes), np.int64)
     for rows in batches(len(y), BATCH):
-        np.add.at(sizes, (_folds(X[rows]), y[rows]), 1)
+        np.add.at(sizes, (folds_of(X[rows]), y[rows]), 1)
     return sizes
 
 
-def _folds(X: Matrix) -> Integers:
+def folds_of(X: Matrix) -> Integers:
     """Fold of each sample, (n,), by its content."""
     return (content_shares(X) < 0.5).astype(np.int64)
 
 
 class _Sums(NamedTuple):
-    """Weighted sums of samples: products, (m, m), responses by class, (L, m), and sizes
-    of the classes, (L,).
+    """Weighted sums of samples: products, (m, m), terms by class, (L, m), and sizes of
+    the classes, (L,).
     """
 
     products: Scores
-    responses: Scores
+    terms: Scores
     sizes: Scores
 
     def plus(self, other: _Sums) -> _Sums:
@@ -347,8 +392,8 @@ class _Sums(NamedTuple):
         a share of the trace.
         """
         total = self.sizes.sum()
-        mean = self.responses.sum(axis=0) / total
-        moments = (self.responses - self.sizes[:, None] * mean).T
+        mean = self.terms.sum(axis=0) / total
+        moments = (self.terms - self.sizes[:, None] * mean).T
         centred = np.multiply.outer(mean, -total * mean)
         centred += self.products
         centred.flat[:: len(mean) + 1] += max(
@@ -361,8 +406,8 @@ class _Sums(NamedTuple):
 
     def of_scores(self, weights: Scores, intercepts: Scores) -> _Sums:
         """The same sums of the scores of the samples by a regression."""
-        sums = self.responses @ weights + self.sizes[:, None] * intercepts
-        total = (self.responses.sum(axis=0) @ weights)[:, None] * intercepts
+        sums = self.terms @ weights + self.sizes[:, None] * intercepts
+        total = (self.terms.sum(axis=0) @ weights)[:, None] * intercepts
         square = np.multiply.outer(intercepts, intercepts) * self.sizes.sum()
         return _Sums(
             weights.T @ self.products @ weights + total + total.T + square,
@@ -383,8 +428,8 @@ class _Sums(NamedTuple):
         """Class means, (L, L), pooled covariance within the classes, and covariance of
         the means, each class alike.
         """
-        means = self.responses / self.sizes[:, None]
-        within = (self.products - self.responses.T @ means) / self.sizes.sum()
+        means = self.terms / self.sizes[:, None]
+        within = (self.products - self.terms.T @ means) / self.sizes.sum()
         between: Scores = np.cov(means.T, bias=True)
         within.flat[:: len(within) + 1] += _ROUNDING * (
             within.trace() + between.trace()
@@ -398,8 +443,8 @@ sample."""
 
 
 def _discriminants(folds: Sequence[_Sums]) -> list[Solution] | None:
-    """Solution for new samples, and one for the samples of each fold, which follows
-    from the other one alone.
+    """Solution for new samples, and one for the samples of each fold, of the regression
+    of the other one.
 
     It is None where no regression can be solved.
     """
@@ -432,8 +477,8 @@ def _discriminants(folds: Sequence[_Sums]) -> list[Solution] | None:
     except LinAlgError:  # of such products: the strength is less than that of the folds
         return None
     if min(fold.sizes.min() for fold in folds) > 0:
-        # Of a fold both the regression and what is known of its held-out scores are of
-        # the other fold.
+        # Of a fold both the regression and the samples of the held-out scores are those
+        # of the other fold.
         with suppress(LinAlgError):
             solutions += [
                 held_out[1].discriminant(*regressions[1]),
@@ -443,7 +488,7 @@ def _discriminants(folds: Sequence[_Sums]) -> list[Solution] | None:
 
 
 def _rounded(
-    specs: Sequence[HashSpec], directions: Scores, intercepts: Scores, is_filled: Mask
+    terms: Terms, directions: Scores, intercepts: Scores, is_filled: Mask
 ) -> GramScoring | None:
     """A solution as integers; None where it is not finite, or 0."""
     if not (np.isfinite(directions).all() and np.isfinite(intercepts).all()):
@@ -456,15 +501,17 @@ def _rounded(
         return None
     bias = np.full(len(is_filled), _NEVER, np.int64)
     bias[is_filled] = np.rint(intercepts / unit)
-    return GramScoring(tuple(specs), rounded, np.clip(bias, _NEVER, -_NEVER))
+    return GramScoring(terms, rounded, np.clip(bias, _NEVER, -_NEVER))
 
 
 @dataclass(frozen=True, eq=False)
 class GramScorings:
     """The part of a model from a Gram matrix, and that for the samples of each fold.
 
-    The latter follows from the other fold alone: its scores are of samples that it has
-    not seen. It is () where these cannot be solved.
+    The regression of the latter is that of the other fold, and its means and covariance
+    are of samples of the other fold. These few numbers, as the ridge strength, still know
+    a little of the fold: they are of scores by the fold's own regression, so that a
+    difference that is chance in both looks real. It is () where these cannot be solved.
     """
 
     whole: GramScoring
@@ -476,59 +523,91 @@ def fold_scores(
 ) -> Scores:
     """Scores of training samples, (n, L), by the scoring for the fold of each."""
     scores = np.empty((X.shape[0], len(folds[0].bias)))
-    own_folds = _folds(X)
+    own_folds = folds_of(X)
     for fold, scoring in enumerate(folds):
         rows = own_folds == fold
         scores[rows] = scoring.log_odds(X[rows], n_jobs)
     return scores
 
 
-@dataclass(frozen=True, eq=False)
-class LearnedGram:
-    """Sums of a Gram matrix with the weights of the classes, and the scores that follow
-    from them.
+NO_SAMPLES = hashlib.sha256(b"flynn gram of no samples").hexdigest()
+"""Digest of the sums of a party that sends none."""
+
+
+@dataclass(frozen=True)
+class LearnedGram(Additive):
+    """Sums of a Gram matrix with its terms and the weights of the classes.
+
+    They add, and scores follow from them.
     """
 
-    sums: GramMatrix
+    terms: Terms
     weights: tuple[int, ...]
-    scorings: GramScorings
+    sums: GramMatrix
 
     @classmethod
     def of(
         cls,
-        specs: Sequence[HashSpec],
+        terms: Terms,
         X: Matrix,
         y: Integers,
         n_classes: int,
         n_jobs: int | None = None,
-    ) -> LearnedGram | None:
+    ) -> LearnedGram:
         """Learn from samples in one place, (n, d), with class indices, (n,): equal to
         what parties with these learn.
-
-        None where no scores follow.
         """
-        weights = class_weights(np.bincount(y, minlength=n_classes))
-        return cls._of_sums(
-            specs, weights, GramMatrix.from_data(specs, weights, X, y, n_jobs)
-        )
+        weights = (1,) * n_classes
+        if isinstance(terms, Responses):
+            weights = class_weights(np.bincount(y, minlength=n_classes))
+        return cls(terms, weights, GramMatrix.from_data(terms, weights, X, y, n_jobs))
 
     @classmethod
-    def _of_sums(
-        cls, specs: Sequence[HashSpec], weights: tuple[int, ...], sums: GramMatrix
-    ) -> LearnedGram | None:
-        scorings = sums.scorings(specs, weights)
-        if scorings is None:
-            return None
-        return cls(sums, weights, scorings)
+    def zeros(cls, basis: Basis, n_classes: int) -> LearnedGram:
+        """Sums of no samples, for a linear part."""
+        return cls(basis, (1,) * n_classes, GramMatrix.zeros(basis.n_terms, n_classes))
+
+    @cached_property
+    def scorings(self) -> GramScorings | None:
+        """The scores that follow from the sums; None where none do."""
+        return self.sums.scorings(self.terms, self.weights)
 
     @property
-    def scoring(self) -> GramScoring:
-        """The scores that follow from the sums."""
+    def scoring(self) -> GramScoring | None:
+        """The scores of the whole, if there are some."""
+        if self.scorings is None:
+            return None
         return self.scorings.whole
 
-    def changed(self, sums: GramMatrix) -> LearnedGram | None:
-        """The scores that follow from other sums; None where none do."""
-        return self._of_sums(self.scoring.specs, self.weights, sums)
+    @property
+    def folds(self) -> tuple[GramScoring, ...]:
+        """The scores for the samples of each fold, or ()."""
+        if self.scorings is None:
+            return ()
+        return self.scorings.folds
+
+    @property
+    def n_examples(self) -> int:
+        """Number of samples."""
+        return sum(self.sums.n_per_class.ravel().tolist())
+
+    def sha256(self) -> str:
+        """SHA-256 of the sums, the same for equal ones everywhere."""
+        if not self.n_examples:
+            return NO_SAMPLES
+        sha256 = hashlib.sha256(b"flynn gram 4 ")
+        for table in self.sums.tables:
+            sha256.update(f"{table.shape} ".encode())
+            sha256.update(np.ascontiguousarray(table, "<i8").data)
+        return sha256.hexdigest()
+
+    def _combined(self, other: LearnedGram, sign: int) -> LearnedGram:
+        if (self.terms, self.weights) != (other.terms, other.weights):
+            raise CountsError("gram", "equal terms and weights", "others")
+        combine = operator.add
+        if sign < 0:
+            combine = operator.sub
+        return replace(self, sums=combine(self.sums, other.sums))
 
 
 def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:

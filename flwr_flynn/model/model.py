@@ -25,7 +25,7 @@ from flwr_flynn._validation import finite_floats, number
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.calibration import Calibration
+from flwr_flynn.model.calibration import Calibration, mixed
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.prior import _LARGEST_LOG
@@ -38,6 +38,7 @@ from flwr_flynn.model.scoring import (
     class_scores,
     empty_below,
     log_odds,
+    log_probabilities,
 )
 from flwr_flynn.tables.schema import Schema
 
@@ -157,6 +158,9 @@ class Model:
         Scores from the Gram matrix, see `model.gram`, beside those of the members.
     calibration : Calibration, optional
         Temperature and intercepts of the whole, see `model.calibration`.
+    linear : GramScoring, optional
+        Scores of the linear part, with the share that the calibration tells; of a
+        `Basis`.
 
     Raises
     ------
@@ -179,6 +183,7 @@ class Model:
     prior: Scores | None = None
     gram: GramScoring | None = None
     calibration: Calibration | None = None
+    linear: GramScoring | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -227,14 +232,21 @@ class Model:
             raise DataError("guarantee", expected, f"{len(text)} characters")
         if self.prior is not None:
             checked["prior"] = _checked_prior(self.prior, n_classes)
-        if self.gram is not None:
-            shape = self.gram.specs[0].n_features, len(self.gram.bias)
+        for name in ("gram", "linear"):
+            scoring = getattr(self, name)
+            if scoring is None:
+                continue
+            shape = scoring.terms.n_features, len(scoring.bias)
             if shape != (n_features, n_classes):
                 raise DataError(
-                    "gram",
+                    name,
                     f"some of {n_features} features and {n_classes} classes",
                     shape,
                 )
+        if self.share and self.linear is None:
+            raise DataError("linear", "a linear part, as it has a share", "none")
+        if self.linear is not None and not self.share:
+            raise DataError("share", "one above 0 of the linear part", self.share)
         if self.calibration is not None:
             n_intercepts = len(self.calibration.intercepts)
             if n_intercepts != n_classes:
@@ -260,6 +272,13 @@ class Model:
                 "members", "1 (see model_.members)", len(self.members)
             )
         return self.members[0]
+
+    @property
+    def share(self) -> float:
+        """Share of the linear part in the scores."""
+        if self.calibration is None:
+            return 0.0
+        return self.calibration.share
 
     @property
     def empty_classes(self) -> Mask:
@@ -292,13 +311,17 @@ class Model:
         gram = None
         if self.gram is not None:
             gram = self.gram.log_odds(X, n_jobs)
-        return self.combined(X.shape[0], odds, gram)
+        scores = self.combined(X.shape[0], odds, gram)
+        if self.linear is not None:
+            linear = log_probabilities(self.linear.log_odds(X, n_jobs))
+            scores = mixed(scores, linear, self.share)
+        return empty_below(scores, self.empty_classes)
 
     def combined(
         self, n_samples: int, odds: Iterable[Scores], gram: Scores | None = None
     ) -> Scores:
-        """Shared scores, (n, L), of log odds of the members, (n, L) each, times their
-        temperatures, and of those of the Gram matrix.
+        """Scores without the linear part, (n, L), of log odds of the members, (n, L)
+        each, times their temperatures, and of those of the Gram matrix.
         """
         scale = math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
         share = 1.0
@@ -312,7 +335,7 @@ class Model:
             add_log_probabilities(own, member.temperature, weight, total)
         if gram is not None:
             add_log_probabilities(gram, 1.0, _GRAM_SHARE * scale, total)
-        return empty_below(total, self.empty_classes)
+        return total
 
     def posterior(self, scores: Scores) -> Scores:
         """Scores with calibration and prior, (n, L), from those without."""
@@ -362,8 +385,10 @@ class Model:
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
             "feature_names": names,
         }
-        if self.gram is not None:
-            facts["gram"] = self.gram.sha256()
+        for name in ("gram", "linear"):
+            scoring = getattr(self, name)
+            if scoring is not None:
+                facts[name] = scoring.sha256()
         if self.prior is not None:
             facts["prior"] = self.prior.tolist()
         if self.calibration is not None:

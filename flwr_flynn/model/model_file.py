@@ -27,9 +27,10 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import FlyNNError, ModelFileError
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
-from flwr_flynn.model.gram import GramScoring, checked_gram_specs
+from flwr_flynn.model.gram import N_FOLDS, GramScoring, Responses, Terms
 from flwr_flynn.model.model import MOST_MEMBERS, Model, ModelMember, ScoringRule
 from flwr_flynn.tables.schema import Schema
 
@@ -42,7 +43,12 @@ _HEADER = {
     "members",
     "gram",
     "calibration",
+    "linear",
 }
+_SINCE_0_9 = ("calibration", "linear")  # entries that files of 0.8 lack
+_SUMS = ("linear_products", "linear_sums", "linear_sizes")
+"""Arrays of a `GramMatrix` of a linear part, beside the writer's record."""
+
 _GONE = {
     "aligned": "false: alignment is gone, train on columns standardised at the parties",
     "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` "
@@ -50,25 +56,33 @@ _GONE = {
 }
 """Entries of files of 0.8, and what they must be."""
 
+_BIASES = {"gram": "bias", "linear": "linear_bias"}
+"""Arrays of the weights of parts of a model, and those of their biases."""
+
 
 def write(
     path: str | os.PathLike[str],
     model: Model,
     extra: Mapping[str, object] | None = None,
     mode: int | None = None,
+    sums: Sequence[Array] = (),
 ) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
     An existing file keeps its permissions without a `mode`; a symbolic link is
-    followed. `extra` is a record of the writer, for JSON.
+    followed. `extra` is a record of the writer, for JSON, and `sums` are the tables of
+    its `GramMatrix`, if there is one.
     """
     with _files.writing(path, mode) as stream:
-        stream.write(to_bytes(model, extra))
+        stream.write(to_bytes(model, extra, sums))
 
 
-def to_bytes(model: Model, extra: Mapping[str, object] | None = None) -> bytes:
+def to_bytes(
+    model: Model,
+    extra: Mapping[str, object] | None = None,
+    sums: Sequence[Array] = (),
+) -> bytes:
     """The content of a model's file."""
-    gram = model.gram
     names: object = model.feature_names
     if model.schema is not None:
         names = model.schema.to_dict()
@@ -80,15 +94,16 @@ def to_bytes(model: Model, extra: Mapping[str, object] | None = None) -> bytes:
         "members": [_member_header(member) for member in model.members],
         "gram": None,
         "calibration": None,
+        "linear": None,
     }
     if model.calibration is not None:
         header["calibration"] = asdict(model.calibration)
-    if gram is not None:
-        prints = [flynn_hash(spec).fingerprint for spec in gram.specs]
-        header["gram"] = {
-            "specs": [spec.to_dict() for spec in gram.specs],
-            "fingerprints": prints,
-        }
+    weights: dict[str, Array] = {}
+    for name, scoring in (("gram", model.gram), ("linear", model.linear)):
+        if scoring is not None:
+            header[name] = _terms_header(scoring.terms)
+            weights[name] = _narrow_weights(scoring.weights)
+            weights[_BIASES[name]] = scoring.bias.astype("<i8")
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
@@ -98,11 +113,9 @@ def to_bytes(model: Model, extra: Mapping[str, object] | None = None) -> bytes:
         if member.counts.noise:
             extreme = _least(counts)
         arrays[f"counts_{index}"] = _little(counts, extreme)
-    if gram is not None:
-        arrays |= {
-            "gram": _narrow_weights(gram.weights),
-            "bias": gram.bias.astype("<i8"),
-        }
+    arrays |= weights
+    for name, table in zip(_SUMS, sums, strict=False):
+        arrays[name] = table.astype("<i8")
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
@@ -115,8 +128,9 @@ def to_bytes(model: Model, extra: Mapping[str, object] | None = None) -> bytes:
 @contextmanager
 def reading(
     path: str | os.PathLike[str], max_bytes: int
-) -> Iterator[tuple[Model, Any]]:
-    """Read a model and the writer's record, not checked or None, for use in the block.
+) -> Iterator[tuple[Model, Any, tuple[Array, ...]]]:
+    """Read a model, the writer's record, not checked or None, and the tables of its
+    `GramMatrix`, for use in the block.
 
     An error of the block about the contents becomes a `ModelFileError`, as do a damaged
     file and a model that takes more than `max_bytes`. An `OSError` is raised where the
@@ -155,7 +169,8 @@ def _read_header(
     for name, expected in _GONE.items():
         if header.pop(name, False) is not False:
             raise ModelFileError(name, expected, "true")
-    header.setdefault("calibration", None)  # there was none in 0.8
+    for name in _SINCE_0_9:
+        header.setdefault(name, None)
     if set(header) != _HEADER:
         raise ModelFileError(
             "header",
@@ -175,8 +190,11 @@ def _array_names(header: Mapping[str, Any], present: list[str]) -> list[str]:
     these are present.
     """
     names = [f"counts_{index}" for index in range(len(header["members"]))]
-    if header["gram"] is not None:
-        names += ["gram", "bias"]
+    for name, bias in _BIASES.items():
+        if header[name] is not None:
+            names += [name, bias]
+    if "extra" in present and _SUMS[0] in present:
+        names += _SUMS
     if "prior" in present:
         names += ["prior"]
     expected = ["header", "digest", *names]
@@ -191,23 +209,28 @@ def _array_names(header: Mapping[str, Any], present: list[str]) -> list[str]:
     return names
 
 
-def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
+def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, ...]]:
     with zipfile.ZipFile(stream) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         text, header = _read_header(archive, present, max_bytes)
         names = _array_names(header, present)
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in header["members"]]
-        gram_specs = _gram_specs(header["gram"])
+        responses = _responses(header["gram"])
+        basis = _basis(header["linear"], specs)
+        terms: dict[str, Terms | None] = {"gram": responses, "linear": basis}
         n_classes = len(classes)
-        needed = sum(memory_needed(spec, n_classes) for spec in (*specs, *gram_specs))
+        every = specs
+        if responses is not None:
+            every = [*specs, *responses.specs]
+        needed = sum(memory_needed(spec, n_classes) for spec in every)
         if needed > max_bytes:
             raise ModelFileError(
                 "memory",
                 f"at most {max_bytes / 2**20:.2g} MiB",
                 f"about {needed / 2**20:.2g} MiB",
             )
-        limits = _limits(header, specs, gram_specs, n_classes, max_bytes)
+        limits = _limits(header, specs, terms, n_classes, max_bytes)
         arrays = {name: _read_npy(archive, name, *limits[name]) for name in names}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
     contents = digest_of(text, *arrays.values())
@@ -218,9 +241,14 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
             f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...",
             got,
         )
-    gram = None
-    if header["gram"] is not None:
-        gram = _gram(gram_specs, header["gram"]["fingerprints"], arrays)
+    _check_rows(responses, header["gram"])
+    scorings = {
+        name: GramScoring(
+            own, arrays[name].astype(np.int32), arrays[_BIASES[name]].astype(np.int64)
+        )
+        for name, own in terms.items()
+        if own is not None
+    }
     calibration = None
     if header["calibration"] is not None:
         calibration = Calibration(**header["calibration"])
@@ -239,31 +267,37 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any]:
         feature_names=features,
         guarantee=header["guarantee"],
         prior=arrays.get("prior"),
-        gram=gram,
         calibration=calibration,
+        **scorings,
     )
     extra = None
     if "extra" in arrays:
         extra = json.loads(arrays["extra"].tobytes())
-    return model, extra
+    return model, extra, tuple(arrays[name] for name in _SUMS if name in arrays)
 
 
 def _limits(
     header: Mapping[str, Any],
     specs: Sequence[HashSpec],
-    gram_specs: Sequence[HashSpec],
+    terms: Mapping[str, Terms | None],
     n_classes: int,
     max_bytes: int,
 ) -> dict[str, tuple[str, int]]:
     """Types of each array of a file, as a pattern, and the most bytes of it."""
-    n_rows = sum(spec.hash_dim for spec in gram_specs)
+    most_products = MOST_TERMS * (MOST_TERMS + 1) // 2
+    most_integers = (most_products, MOST_TERMS * n_classes, n_classes)
     limits = {
         # JSON takes up to some thirty times its length as Python objects.
         "extra": (r"\|u1", max_bytes // 32),
-        "gram": ("[<|]i[124]", 4 * n_classes * n_rows),
-        "bias": ("<i8", 8 * n_classes),
         "prior": ("<f8", 8 * n_classes),
     }
+    for name, most in zip(_SUMS, most_integers, strict=True):
+        limits[name] = ("<i8", 8 * N_FOLDS * most)
+    for name, bias in _BIASES.items():
+        own = terms[name]
+        if own is not None:
+            limits[name] = ("[<|]i[124]", 4 * n_classes * own.n_terms)
+            limits[bias] = ("<i8", 8 * n_classes)
     for index, (member, spec) in enumerate(zip(header["members"], specs, strict=True)):
         types = "[<|]u[1248]"
         if member["noise"]:
@@ -272,29 +306,44 @@ def _limits(
     return limits
 
 
-def _gram(
-    specs: tuple[HashSpec, ...], fingerprints: object, arrays: Mapping[str, Array]
-) -> GramScoring:
-    """The part of the model from the Gram matrix, if these are its hashes."""
-    if fingerprints != [flynn_hash(spec).fingerprint for spec in specs]:
-        raise ModelFileError(
-            "fingerprints", "the rows that this version draws", str(fingerprints)[:24]
-        )
-    return GramScoring(
-        specs, arrays["gram"].astype(np.int32), arrays["bias"].astype(np.int64)
-    )
+def _terms_header(terms: Terms) -> dict[str, object]:
+    """The terms of a Gram matrix in the header of a file."""
+    if isinstance(terms, Basis):
+        return terms.to_dict()
+    return {
+        "specs": [spec.to_dict() for spec in terms.specs],
+        "fingerprints": terms.fingerprints,
+    }
 
 
-def _gram_specs(values: object) -> tuple[HashSpec, ...]:
+def _responses(values: object) -> Responses | None:
+    """Responses in the header of a file."""
     if values is None:
-        return ()
+        return None
     if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
         raise ModelFileError(
             "gram",
             "specs and fingerprints, with no figures as in 0.8",
             type(values).__name__,
         )
-    return checked_gram_specs([HashSpec.from_dict(spec) for spec in values["specs"]])
+    return Responses([HashSpec.from_dict(spec) for spec in values["specs"]])
+
+
+def _check_rows(terms: Terms | None, values: Any) -> None:
+    """Raise a `ModelFileError` unless this version draws the rows of a file."""
+    if isinstance(terms, Responses) and values["fingerprints"] != terms.fingerprints:
+        raise ModelFileError(
+            "fingerprints",
+            "the rows that this version draws",
+            str(values["fingerprints"])[:24],
+        )
+
+
+def _basis(values: object, specs: Sequence[HashSpec]) -> Basis | None:
+    """Basis of a linear part in the header of a file."""
+    if values is None:
+        return None
+    return Basis.from_dict(values, specs[0].n_features)
 
 
 def _member(

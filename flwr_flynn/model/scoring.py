@@ -194,6 +194,13 @@ def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-
             )
 
 
+def log_probabilities(odds: Scores) -> Scores:
+    """Log probabilities, (n, L), of log odds, none below -1e9."""
+    total = np.zeros(odds.shape)
+    add_log_probabilities(odds, 1.0, 1.0, total)
+    return total
+
+
 def falling_weight(behind: float) -> float:
     """Weight of a model whose balanced accuracy is so far behind the best: about
     exp(-30 behind).

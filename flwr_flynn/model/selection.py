@@ -45,12 +45,14 @@ from flwr_flynn.model.scoring import (
     blocks,
     falling_weight,
     log_odds,
+    log_probabilities,
     mean_size,
 )
 from flwr_flynn.model.subsample import N_LEFT_OUT, class_terms, subsample_mask
 
 HELD = 2**22  # active bits hashed at a time
 _SCORES = 2**20  # class scores held at a time
+_NEVER = -1e12  # score of a class without samples
 
 
 class LeaveOneOutTables(NamedTuple):
@@ -150,15 +152,16 @@ def left_out_scores(
 def unseen_scores(
     model: Model,
     folds: Sequence[GramScoring],
+    linear: Sequence[GramScoring],
     X: Matrix,
     y: Integers,
     n_jobs: int | None = None,
-) -> Iterator[tuple[Scores, Integers]]:
-    """Scores of training samples by what has not seen them, (b, L), some at a time, and
-    class indices.
+) -> Iterator[tuple[Scores, Scores | None, Integers]]:
+    """Scores of training samples by what has not seen them, (b, L), some at a time,
+    those of a linear part, and class indices.
 
     It is the model without the sample and, of a Gram matrix, the scoring for its fold,
-    see `GramScorings`; a class without samples has -inf.
+    see `GramScorings`; () stands for none. A class without samples is far below all.
     """
     step = max(1, _SCORES // max(len(model.classes), 256))
     for rows in batches(len(y), step):
@@ -169,8 +172,12 @@ def unseen_scores(
             _left_out_odds(member, X[rows], y[rows], n_jobs) for member in model.members
         )
         scores = model.combined(len(y[rows]), odds, gram)
-        scores[:, model.empty_classes] = -np.inf
-        yield scores, y[rows]
+        scores[:, model.empty_classes] = _NEVER
+        of_linear = None
+        if linear:
+            of_linear = log_probabilities(fold_scores(linear, X[rows], n_jobs))
+            of_linear[:, model.empty_classes] = _NEVER
+        yield scores, of_linear, y[rows]
 
 
 def _left_out_odds(

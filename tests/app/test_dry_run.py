@@ -70,7 +70,7 @@ RUNS = [
 
 @pytest.mark.parametrize("settings", RUNS, ids=str)
 def test_a_run_does_what_its_dry_run_told(settings, run, capsys):
-    run.party = {"gram": True, "min_examples": 1}
+    run.party = {"products": True, "min_examples": 1}
     plan = planned(run, **settings)
     shown = capsys.readouterr().out
     report = run(**settings)
@@ -84,7 +84,9 @@ def test_a_run_does_what_its_dry_run_told(settings, run, capsys):
     assert plan["memory"]["server"]
     keys = [setting["key"] for setting in plan["sites"]]
     assert set(keys) <= {row.key for row in NodeConfig.rows()}
-    assert ("gram" in keys) == ("effort" in settings)
+    assert ("products" in keys) == (
+        settings.keys() <= {"n_examples", "hash_dim", "effort"}
+    )
     assert all(f"    {key}" in shown for key in keys)
 
 

@@ -71,7 +71,7 @@ def run_of(
             X[owner == i],
             y[owner == i],
             min_examples=least,
-            gram=True,
+            products=True,
             name=f"party-{i}",
         )
         for i in range(3)
@@ -81,16 +81,20 @@ def run_of(
         strategy.num_rounds, timeout=None
     )
 
-    def pool(_: RunConfig, parties: int, among: Any = None) -> tuple[Any, Any]:
-        rows = np.isin(owner, [*(range(parties) if among is None else among)])
-        return pooled(X.copy())[rows], codes[rows]
+    def rows_of(_: RunConfig, parties: int) -> list[Any]:
+        return [np.flatnonzero(owner == party) for party in range(parties)]
 
+    def pool(_: RunConfig, rows: Any) -> tuple[Any, Any]:
+        every = np.sort(np.concatenate([np.zeros(0, int), *rows]))
+        return pooled(X.copy())[every], codes[every]
+
+    monkeypatch.setattr(datasets, "training_rows", rows_of)
     monkeypatch.setattr(datasets, "pooled_training", pool)
     comparison = reports.compared(
         RunPlan(config, 3, plan, strategy), 3, strategy.federation("1")
     )
     if config.gram_value():
-        n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.specs)
+        n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.terms.specs)
         assert reports.gram(strategy.run) == {
             "rows": n_rows,
             "examples": 180,

@@ -368,7 +368,10 @@ REQUESTS: dict[str, dict[str, Row]] = {
             "counts", lambda arrays: [*arrays[:-1], np.arange(60, dtype=np.uint8)]
         ),
         "a temperature that is none": Row(
-            "flynn-calibration", {"flynn-calibration": "[9, 0, 0, 0]"}
+            "flynn-calibration", {"flynn-calibration": "[29, 0, 0, 0]"}
+        ),
+        "a share of no linear part": Row(
+            "config: linear", {"flynn-calibration": "[9, 0, 0, 0]"}
         ),
         "an intercept too large": Row(
             "flynn-calibration", {"flynn-calibration": f"[4, 0, 0, {2**22 + 1}]"}

@@ -32,8 +32,9 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
+from flwr_flynn.model.gram import LearnedGram, Responses
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of, tally_of
 from tests.federated.hostile import ANY, REPLIES, REQUESTS, TWO, Row, Spoil
@@ -102,7 +103,7 @@ class Case:
         samples = (X[places], LABELS[places])
         if isinstance(self.request, UpdateRequest):
             options["previous"] = Samples(*samples)
-        options = {"min_examples": 1, "gram": True, "class_prior": False, **options}
+        options = {"min_examples": 1, "products": True, "class_prior": False, **options}
         options.setdefault("leaves", self.request.is_withdrawal)
         if self.is_evaluation:
             return party_of(*nothing, *samples, **options)
@@ -136,7 +137,7 @@ class Case:
         return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
 
 
-SCORINGS = LearnedGram.of(TWO, X, Y, 3).scorings
+SCORINGS = LearnedGram.of(Responses(TWO), X, Y, 3).scorings
 LEARNED = SCORINGS.whole
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}

@@ -70,7 +70,7 @@ def in_process(
     options: dict[str, Any], parts: Sequence[dict[str, Any]], **settings: Any
 ) -> Run:
     """A run by `federate`."""
-    settings = {"min_examples": 1, "gram": True, **settings}
+    settings = {"min_examples": 1, "products": True, **settings}
     parties = [
         party_of(**part, name=f"party-{i}", member=f"secret of {i}", **settings)
         for i, part in enumerate(parts)
@@ -79,7 +79,7 @@ def in_process(
 
 
 def clients(parts: Sequence[dict[str, Any]], **settings: Any) -> list[FlyNNClient]:
-    settings = {"min_examples": 1, "gram": True, **settings}
+    settings = {"min_examples": 1, "products": True, **settings}
     return [
         FlyNNClient(**part, name=f"party-{i}", **settings)
         for i, part in enumerate(parts)
@@ -238,7 +238,7 @@ def exchange(
 
     `floor` is the `min_examples` of each.
     """
-    options = {"min_examples": floor, "gram": True}
+    options = {"min_examples": floor, "products": True}
     parties = {
         str(i): party_of(**part, name=f"party-{i}", **options)
         for i, part in enumerate(shares(how, n))

@@ -19,7 +19,7 @@ from flwr_flynn.federated.compression import pack
 from flwr_flynn.federated.phases.counts import CountsRequest, CountsTally, no_counts
 from flwr_flynn.federated.protocol import Reply
 from flwr_flynn.federated.roster import Roster
-from flwr_flynn.model.counts import CountsOfSpecs
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from tests.fakes import HASHER, RUN, SPEC, counts_of, good_reply, points
 
 

@@ -23,8 +23,9 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
+from flwr_flynn.model.gram import LearnedGram, Responses
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
@@ -106,7 +107,7 @@ def of_two(
 
 
 PAIRS = LearnedGram.of(
-    [replace(SPEC, hash_dim=16)], points(60)[0], RUN.codes(points(60)[1]), 3
+    Responses([replace(SPEC, hash_dim=16)]), points(60)[0], RUN.codes(points(60)[1]), 3
 ).scoring
 PAIRED = replace(FEDERATION, shared=replace(FEDERATION.shared, gram=PAIRS))
 BEFORE = of_two((READOUT,) * 2, (), "selection", 3)
@@ -149,10 +150,9 @@ def test_members_and_sums_are_those_of_the_specs():
 
 def rewritten(path: Path, roster: Any = (), **model: Any) -> None:
     """Write the file again with other entries of its roster and of its model."""
-    with model_file.reading(path, 2**24) as (read, entries):
-        model_file.write(
-            path, replace(read, **model), extra={**entries, **dict(roster)}
-        )
+    with model_file.reading(path, 2**24) as (read, entries, sums):
+        extra = {**entries, **dict(roster)}
+        model_file.write(path, replace(read, **model), extra=extra, sums=sums)
 
 
 @pytest.mark.parametrize("phase", ["counts", "selection", "evaluation", "one's own"])

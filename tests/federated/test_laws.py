@@ -28,7 +28,8 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.column_histograms import ColumnHistograms
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
+from flwr_flynn.model.counts import ClassCounts, Tables
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from tests.fakes import config_of, summed, tally_of
 from tests.federated.registry import (
     BOUND,
@@ -456,7 +457,7 @@ def test_samples_that_do_not_fit_are_refused_without_showing_them(name, data, la
     request = CASES[name].request
     samples = Samples(data, labels, data, labels)
     options = PartyOptions(
-        min_examples=1, gram=True, leaves=request.is_withdrawal, previous=samples
+        min_examples=1, products=True, leaves=request.is_withdrawal, previous=samples
     )
     answer = Party(samples, options).answer(config_of(request), request.arrays())
     if data is None and name in EVALUATIONS:

@@ -109,7 +109,11 @@ def steps_of(plan: str, folder: Path, phases: Any, **changes: Any) -> Exchange:
     options = options_for(**{**PLANS[plan], "phases": phases, **changes})
     parties = {}
     for number, share in enumerate(shares()):
-        settings: dict[str, Any] = {"min_examples": 1, "gram": True, "evaluates": True}
+        settings: dict[str, Any] = {
+            "min_examples": 1,
+            "products": True,
+            "evaluates": True,
+        }
         if plan == "secure":
             settings["secure"] = True
         if plan == "noisy":

@@ -46,7 +46,8 @@ from flwr_flynn.federated.views import View, no_mask
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.classifier import FlyNNClassifier
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, Tables
+from flwr_flynn.model.counts import ClassCounts, Tables
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy

@@ -23,6 +23,7 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs, suggest_decay
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import counts_sha256
 from flwr_flynn.model.selection import fit_members
 from tests.federated.runs import (
@@ -553,7 +554,7 @@ def go(
             member=f"secret of {cid}",
             leaves=cid == leaver,
             min_examples=1,
-            gram=True,
+            products=True,
         )
     given = {
         "spec": before.run_spec.specs,
@@ -569,10 +570,15 @@ def nobody(federation: Federation) -> Federation:
     empty = Run(RunOptions(**options_for(federation.run_spec.specs))).totals
     pairs = zip(federation.shared.members, empty.parts, strict=True)
     members = tuple(replace(member, counts=counts) for member, counts in pairs)
+    parts = {"gram": None, "linear": None, "calibration": None}
+    linear = None
+    if federation.basis is not None:
+        linear = LearnedGram.zeros(federation.basis, federation.run_spec.n_classes)
     return replace(
         federation,
-        shared=replace(federation.shared, members=members, gram=None),
+        shared=replace(federation.shared, members=members, **parts),
         members=(),
+        linear=linear,
     )
 
 

@@ -190,7 +190,7 @@ def test_a_whole_run_is_that_in_clear_bit_for_bit():
         "gram": 32,
     }
     parts = [points(20, seed=i) for i in range(3)]
-    parties = [party_of(*part, min_examples=1, gram=True) for part in parts]
+    parties = [party_of(*part, min_examples=1, products=True) for part in parts]
     clear = federate(RunOptions(**options, min_parties=3), parties)
     clients = [
         FlyNNClient(*part, min_examples=1, secure=True).to_client() for part in parts

@@ -55,7 +55,9 @@ SIZES = [(60, 40), (190, 10), (30, 50, 20), (5, 20, 75, 40), (9,) * 12]
 def test_sums_are_those_of_posteriors(sizes, class_weight):
     y = labels(sizes)
     scores = scores_of(y, len(sizes))
-    sums = CalibrationSums.of_scores([(scores, y)], counts_of(sizes), class_weight)
+    sums = CalibrationSums.of_scores(
+        [(scores, None, y)], counts_of(sizes), class_weight
+    )
     prior = np.log(np.array(sizes) / sum(sizes))
     weights = np.ones(len(sizes))
     if class_weight:
@@ -105,7 +107,7 @@ def test_mean_probabilities_are_frequencies_within_five_percent(
     # As of a model whose probabilities of the last class are too low.
     scores[:, -1] -= 0.6
     counts = counts_of(sizes)
-    sums = CalibrationSums.of_scores([(scores, y)], counts, class_weight)
+    sums = CalibrationSums.of_scores([(scores, None, y)], counts, class_weight)
     made = sums.calibration(counts, class_weight)
     best = np.argmin(sums.tables[1])
     assert made.temperature == RELATIVE_TEMPERATURES[best]
@@ -131,7 +133,7 @@ def test_classes_without_samples_change_nothing(n_empty):
     more = replace(
         known, members=(member,), classes=np.arange(2 + n_empty), calibration=None
     )
-    scores = unseen_scores(more, (), X, y)
+    scores = unseen_scores(more, (), (), X, y)
     sums = CalibrationSums.of_scores(scores, member.counts, "balanced")
     made = sums.calibration(member.counts, "balanced")
     assert made.temperature == known.calibration.temperature
@@ -142,7 +144,7 @@ def test_classes_without_samples_change_nothing(n_empty):
 def test_a_gain_that_may_be_chance_leaves_the_temperature():
     y = labels((6, 5))
     counts = counts_of((6, 5))
-    sums = CalibrationSums.of_scores([(scores_of(y, 2), y)], counts)
+    sums = CalibrationSums.of_scores([(scores_of(y, 2), None, y)], counts)
     losses = sums.tables[1]
     losses[:] = 2**21
     losses[0] -= 2**19
@@ -162,21 +164,23 @@ def test_there_is_none_without_samples_and_a_class_without_any_has_no_intercept(
     y = labels((60, 0, 40))
     scores = scores_of(y, 3)
     scores[:, 1] = -np.inf
-    made = CalibrationSums.of_scores([(scores, y)], counts).calibration(counts)
+    made = CalibrationSums.of_scores([(scores, None, y)], counts).calibration(counts)
     assert made.intercepts[1] == 0.0
     assert np.isfinite(made.intercepts).all()
     alone = np.full((1, 3), -np.inf)
     alone[0, 1] = 0.0
-    rare = CalibrationSums.of_scores([(scores, y), (alone, np.array([0]))], counts)
+    rare = CalibrationSums.of_scores(
+        [(scores, None, y), (alone, None, np.array([0]))], counts
+    )
     assert np.abs(rare.calibration(counts).intercepts).max() <= 4.0
 
 
 @pytest.mark.parametrize(
     ("temperature", "intercepts", "field"),
     [
-        (0.4, (0.0, 0.0), "calibration temperature"),
-        (2.5, (0.0, 0.0), "calibration temperature"),
-        ("1", (0.0, 0.0), "calibration temperature"),
+        (0.4, (0.0, 0.0), "calibration"),
+        (2.5, (0.0, 0.0), "calibration"),
+        ("1", (0.0, 0.0), "calibration"),
         (1.0, (0.0, 4.5), "intercepts"),
         (1.0, (0.0, float("nan")), "intercepts"),
         (1.0, ((0.0,), (0.0,)), "intercepts"),
@@ -237,8 +241,8 @@ def test_of_many_samples_those_left_out_stand_for_all(monkeypatch):
     y = labels((900, 100))
     scores = scores_of(y, 2)
     counts = counts_of((900, 100))
-    whole = CalibrationSums.of_scores([(scores, y)], counts).calibration(counts)
+    whole = CalibrationSums.of_scores([(scores, None, y)], counts).calibration(counts)
     monkeypatch.setattr(subsample, "N_LEFT_OUT", 200)
     some = np.sort(np.append(RNG.choice(900, 100, replace=False), np.arange(900, 1000)))
-    part = CalibrationSums.of_scores([(scores[some], y[some])], counts)
+    part = CalibrationSums.of_scores([(scores[some], None, y[some])], counts)
     assert_allclose(part.calibration(counts).intercepts, whole.intercepts, atol=0.4)

@@ -21,10 +21,9 @@ from flwr_flynn.model.gram import (
     GramMatrix,
     GramScoring,
     LearnedGram,
-    checked_gram_specs,
+    Responses,
     class_weights,
-    gram_specs,
-    responses,
+    responses_of,
 )
 from flwr_flynn.model.portable import content_shares
 from tests import oracle
@@ -48,13 +47,14 @@ SPECS = (
         edges=((-1.0, 0.0, 1.0),) * 6,
     ),
 )
+TERMS = Responses(SPECS)
 CLASSES = (4, 7, 5)
-GRAM = GramMatrix.from_data(SPECS, CLASSES, X, Y)
+GRAM = GramMatrix.from_data(TERMS, CLASSES, X, Y)
 
 
-def scoring_of(sums, specs=SPECS, weights=CLASSES):
+def scoring_of(sums, terms=TERMS, weights=CLASSES):
     """The scores for new samples that follow from sums; None where none do."""
-    return getattr(sums.scorings(specs, weights), "whole", None)
+    return getattr(sums.scorings(terms, weights), "whole", None)
 
 
 SCORING = scoring_of(GRAM)
@@ -63,7 +63,7 @@ SCORING = scoring_of(GRAM)
 def learned(
     points: np.ndarray, labels: np.ndarray, n_classes: int = 3
 ) -> GramScoring | None:
-    return getattr(LearnedGram.of(SPECS, points, labels, n_classes), "scoring", None)
+    return LearnedGram.of(TERMS, points, labels, n_classes).scoring
 
 
 # ---- hashes
@@ -78,17 +78,19 @@ def test_the_hashes_are_those_of_five_kinds_of_candidates_side_by_side():
     scaled = SPECS[0]
     bumps = replace(alike, row_weights=(255, 128, 1, 16, 200, 3))
     steps = replace(bumps, coding="steps")
-    assert gram_specs([alike], 64) == (replace(alike, hash_dim=64, hash_nnz=24),)
+    assert responses_of([alike], 64).specs == (
+        replace(alike, hash_dim=64, hash_nnz=24),
+    )
     by_relevance = (255, 64, 1, 1, 157, 1)  # the squares
     sizes = {"hash_dim": 13, "hash_nnz": 4}
-    assert gram_specs([bumps, steps, alike, waves, scaled, plain], 64) == (
+    assert responses_of([bumps, steps, alike, waves, scaled, plain], 64).specs == (
         replace(bumps, row_weights=by_relevance, hash_dim=12, hash_nnz=4),
         replace(steps, row_weights=by_relevance, **sizes),
         replace(waves, **sizes),
         replace(scaled, **sizes),
         replace(plain, **sizes),
     )
-    assert gram_specs([scaled], 2048)[0].hash_nnz == 512
+    assert responses_of([scaled], 2048).specs[0].hash_nnz == 512
 
 
 # ---- sums
@@ -112,7 +114,7 @@ def test_weights_of_classes_are_about_the_root_of_the_inverse_sizes(
 
 def test_sums_are_those_of_the_samples_one_by_one():
     assert GRAM != "sums"
-    z = responses(SPECS, X).astype(np.int64)
+    z = TERMS.integers(X).astype(np.int64)
     assert_array_equal(
         z, np.hstack([flynn_hash(spec).graded(X) for spec in SPECS]) // 2
     )
@@ -139,10 +141,10 @@ def test_sums_are_those_of_the_samples_one_by_one():
 def test_batches_and_weights_make_no_rounding(monkeypatch, largest):
     done: list[int] = []
     whole = GramMatrix.from_data(
-        SPECS, (1, largest, 1), np.tile(X, (20, 1)), np.tile(Y, 20)
+        TERMS, (1, largest, 1), np.tile(X, (20, 1)), np.tile(Y, 20)
     )
     monkeypatch.setattr("flwr_flynn.model.gram.BATCH", 28)
-    one = GramMatrix.from_data(SPECS, (1, largest, 1), X, Y, progress=done.append)
+    one = GramMatrix.from_data(TERMS, (1, largest, 1), X, Y, progress=done.append)
     assert sum(done) == 300
     assert whole == GramMatrix(tuple(20 * table for table in one.tables))
 
@@ -156,10 +158,10 @@ def test_scores_are_those_of_a_discriminant_analysis_of_held_out_scores(
 ):
     some = n_classes > Y
     weights = CLASSES[:n_classes]
-    sums = GramMatrix.from_data(SPECS, weights, X[some], Y[some])
-    scoring = scoring_of(sums, SPECS, weights)
+    sums = GramMatrix.from_data(TERMS, weights, X[some], Y[some])
+    scoring = scoring_of(sums, TERMS, weights)
     assert scoring is not None
-    z = responses(SPECS, X[some]).astype(float)
+    z = TERMS.integers(X[some]).astype(float)
     fold = content_shares(X[some]) < 0.5
     expected = oracle.gram_log_odds(z, Y[some], np.array(weights), fold, z)
     assert_allclose(scoring.log_odds(X[some]), expected, atol=2e-3)
@@ -226,10 +228,9 @@ def test_samples_that_go_and_come_leave_the_sums_and_scores_of_those_that_are_th
     ):
         there = np.concatenate([np.setdiff1d(there, gone), come])
         model.forget(X[gone], Y[gone]).partial_fit(X[come], Y[come])
-        specs = first.scoring.specs
-        sums = GramMatrix.from_data(specs, first.weights, X[there], Y[there])
+        sums = GramMatrix.from_data(first.terms, first.weights, X[there], Y[there])
         scoring = model.model_.gram
-        expected = scoring_of(sums, specs, first.weights)
+        expected = scoring_of(sums, first.terms, first.weights)
         assert scoring.sha256() == expected.sha256()
         assert model._gram.scoring is scoring
     with pytest.raises(CountsError):
@@ -250,7 +251,7 @@ def test_sums_of_other_classes_and_specs_that_are_none_are_refused():
     with raises(CountsError, field="tables"):
         _ = GRAM + GramMatrix.zeros(48, 4)
     with raises(DataError, field="gram"):
-        checked_gram_specs((SPECS[0], "b"))
+        Responses((SPECS[0], "b"))
 
 
 def test_a_model_has_no_gram_matrix_of_other_features():
@@ -258,7 +259,9 @@ def test_a_model_has_no_gram_matrix_of_other_features():
     assert without.model_.gram is None
     model = FlyNNClassifier(hash_dim=32).fit(X, Y).model_
     with raises(DataError, field="gram"):
-        replace(model, gram=replace(SCORING, specs=[HashSpec(5, 48, 2, 6, 1)]))
+        replace(
+            model, gram=replace(SCORING, terms=Responses([HashSpec(5, 48, 2, 6, 1)]))
+        )
 
 
 def test_equal_scorings_have_equal_digests():

@@ -19,7 +19,7 @@ from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.gram import LearnedGram, Responses
 from flwr_flynn.model.model import MOST_MEMBERS, Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -41,7 +41,7 @@ CODED = HashSpec(
     edges=((-1.0, 0.5),) * 5,
 )
 OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
-PAIRS = LearnedGram.of(OWN, X, CODES, 3).scoring
+PAIRS = LearnedGram.of(Responses(OWN), X, CODES, 3).scoring
 assert PAIRS is not None
 
 
@@ -208,7 +208,7 @@ def test_a_guarantee_is_that_of_the_noisy_counts_alone(noisy_path):
 
 def test_records_of_the_writer_come_back(tmp_path):
     model_file.write(tmp_path / "both.npz", two_members(), extra={"parties": ["Ulm"]})
-    with model_file.reading(tmp_path / "both.npz", 2**24) as (model, extra):
+    with model_file.reading(tmp_path / "both.npz", 2**24) as (model, extra, _):
         assert (model.sha256(), extra) == (two_members().sha256(), {"parties": ["Ulm"]})
     loaded = FlyNNClassifier.load(tmp_path / "both.npz")
     assert (loaded.spec, hasattr(loaded, "spec_")) == (None, False)
@@ -312,7 +312,7 @@ HEADERS = {
 @pytest.mark.parametrize("change", HEADERS)
 def test_members_whose_npy_header_is_none_are_refused(path, change, member):
     """The checksums of the zip file fit: the reader of the array finds the fault."""
-    with model_file.reading(path, 2**20) as (model, _):
+    with model_file.reading(path, 2**20) as (model, *_):
         model_file.write(path, model, extra={})
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -340,7 +340,7 @@ def test_what_the_block_refuses_the_file_is_refused_for(path):
         ):
             raise error
         assert str(caught.value).startswith(f"{path}: ")
-    with model_file.reading(path, 2**20) as (model, extra):
+    with model_file.reading(path, 2**20) as (model, extra, _):
         assert extra is None
         model_file.write(path, model)
     assert path.read_bytes() == content
@@ -543,7 +543,9 @@ def test_small_files_do_not_take_much_memory(path, large):
 
 def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
     wide = replace(OWN[0], hash_dim=4000)
-    pairs = replace(PAIRS, specs=(wide,), weights=np.zeros((4000, 3), np.int32))
+    pairs = replace(
+        PAIRS, terms=Responses((wide,)), weights=np.zeros((4000, 3), np.int32)
+    )
     model = replace(two_members(), gram=pairs)
     path = tmp_path / "m"
     model_file.write(path, model)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -242,20 +242,16 @@ def n_training(config: RunConfig) -> int:
     return int((~simulated_dataset(config).test).sum())
 
 
-def pooled_training(
-    config: RunConfig, n_parties: int, among: Collection[int] | None = None
-) -> tuple[Array | Table, Integers]:
-    """The training samples of several parties as if one had them, and their codes.
+def training_rows(config: RunConfig, n_parties: int) -> list[Integers]:
+    """Rows of the data set that each party trains with."""
+    is_train = ~simulated_dataset(config).test
+    return [share[is_train[share]] for share in simulated_shares(config, n_parties)]
 
-    The parties are all, or those `among` them.
-    """
+
+def pooled_training(
+    config: RunConfig, rows: Sequence[Integers]
+) -> tuple[Array | Table, Integers]:
+    """The training samples in some rows as if one party had them, and their codes."""
     dataset = simulated_dataset(config)
-    is_train = ~dataset.test
-    shares = enumerate(simulated_shares(config, n_parties))
-    chosen = [
-        share[is_train[share]]
-        for party, share in shares
-        if among is None or party in among
-    ]
-    train = np.sort(np.concatenate([np.zeros(0, np.int64), *chosen]))
+    train = np.sort(np.concatenate([np.zeros(0, np.int64), *rows]))
     return dataset.X[train], dataset.y[train]

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.report.markup import (
     NONE,
@@ -243,9 +244,24 @@ def model(report: Report) -> Section:
             size = f"{gram['rows']} rows, {gram['examples']} samples"
             text = f"{size}, half of the weight"
         facts.append(("Gram matrix", text))
+    linear = report["linear"]
+    if linear:
+        facts.append(("linear part", _linear(linear)))
     if report["calibration"]:
         facts.append(("calibration", report["calibration"]["text"]))
     return Section("Model", facts)
+
+
+def _linear(linear: Report) -> str:
+    """The linear part, and the parties that sent no sums for it."""
+    text = f"{linear['terms']} terms, {linear['examples']} samples"
+    if linear["share"]:
+        text += f", share {linear['share']}"
+    else:
+        text += ", not used"
+    if linear["without"]:
+        text += f"; no sums (node setting products) from {listed(linear['without'], 8)}"
+    return text
 
 
 def _schema(schema: Report) -> Facts:
@@ -430,9 +446,10 @@ def privacy(report: Report) -> Section:
             "Histograms of the columns disclose every k-th value of each column, by "
             "class; k is min-examples."
         )
-    if report["gram"]:
+    linear = report["linear"]
+    if report["gram"] or (linear and linear["examples"]):
         sentences.append(
-            "The Gram matrix of few samples discloses as much as the samples "
+            "Sums of products of few samples disclose as much as the samples "
             "themselves."
         )
     sentences.append("The setting epsilon adds noise, with a guarantee.")

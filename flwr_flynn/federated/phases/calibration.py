@@ -23,7 +23,6 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -31,6 +30,7 @@ from flwr_flynn.federated.phase import (
     Phase,
     RunState,
     gram_of,
+    linear_sums,
     members_of,
     model_of_members,
     run_of_members,
@@ -47,10 +47,10 @@ from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.calibration import (
-    RELATIVE_TEMPERATURES,
     Calibration,
     CalibrationSums,
     n_products,
+    n_settings,
 )
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import N_FOLDS, GramScoring
@@ -64,7 +64,10 @@ from flwr_flynn.model.subsample import (
 )
 
 _UNITS = int(1 / LOSS_UNIT)  # of a sample of weight 1
-_CONTENT = "log-losses and sums of probabilities, by leave-one-out, at 9 temperatures"
+_CONTENT = (
+    "log-losses and sums of probabilities, by leave-one-out, at 9 temperatures and 5 "
+    "shares of a linear part"
+)
 
 
 @register
@@ -76,6 +79,8 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
     model: Model  # of the members alone
     folds: tuple[GramScoring, ...] = ()
     """Scores of a Gram matrix for the samples of each fold; () without one."""
+    linear: tuple[GramScoring, ...] = ()
+    """Likewise, of a linear part."""
 
     phase = "calibration"
     sentence = (
@@ -84,34 +89,32 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
     )
 
     entries = RUN_ENTRIES | codec.MODEL_ENTRIES
-    n_arrays = 2 * MAX_SPECS + N_FOLDS
+    n_arrays = 2 * MAX_SPECS + 2 * N_FOLDS
 
     def to_config(self) -> dict[str, Scalar]:
         return {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
             **codec.gram_entries(self.run, self.folds),
+            **codec.gram_entries(self.run, self.linear),
         }
 
     def arrays(self) -> list[Array]:
         arrays = codec.encode(*(member.counts for member in self.model.members))
-        return arrays + [pack_signed(scoring.weights) for scoring in self.folds]
+        return arrays + codec.weights_of([*self.folds, *self.linear])
 
     @classmethod
     def from_config(
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> CalibrationRequest:
         run = announced_run(config, options)
-        folds: tuple[GramScoring, ...] = ()
-        if "gram" in config:
-            folds = codec.announced_gram(
-                config, run, arrays[-N_FOLDS:], options, N_FOLDS
-            )
-            arrays = arrays[:-N_FOLDS]
+        folds, linear, arrays = codec.announced_scores(
+            config, run, arrays, options, N_FOLDS
+        )
         counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         with refusing():
             members = codec.announced_members(config, run, counts)
-            return cls(run, model_of_members(run, members), folds)
+            return cls(run, model_of_members(run, members), folds, linear)
 
     def measured(self, view: View) -> Measured[CalibrationSums]:
         X, codes = view.samples_of(self.run)
@@ -119,15 +122,24 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
         n_examples = len(codes)
         rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
         if self.bound is None and rows.sum() < view.options.min_examples:
-            return Measured(CalibrationSums.zeros(self.run.n_classes), n_examples)
-        n_jobs = view.options.n_jobs
-        scores = unseen_scores(self.model, self.folds, X[rows], codes[rows], n_jobs)
-        sums = CalibrationSums.of_scores(scores, counts, self.run.class_weight)
+            zeros = CalibrationSums.zeros(self.run.n_classes, bool(self.linear))
+            return Measured(zeros, n_examples)
+        scores = unseen_scores(
+            self.model,
+            self.folds,
+            self.linear,
+            X[rows],
+            codes[rows],
+            view.options.n_jobs,
+        )
+        sums = CalibrationSums.of_scores(
+            scores, counts, self.run.class_weight, bool(self.linear)
+        )
         return Measured(sums, n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
-        n = len(RELATIVE_TEMPERATURES)
+        n = n_settings(bool(self.linear))
         most = _UNITS * sizes.total
         return [
             Field("left out", (1, n_classes), sizes.per_class, NUMBERS),
@@ -172,8 +184,11 @@ class CalibrationResult:
             return "not chosen: too few samples, or parties, replied"
         lowest = min(self.calibration.intercepts)
         highest = max(self.calibration.intercepts)
+        share = ""
+        if self.calibration.share:
+            share = f"share of the linear part {self.calibration.share}, "
         return (
-            f"temperature {self.calibration.temperature}, intercepts from "
+            f"{share}temperature {self.calibration.temperature}, intercepts from "
             f"{lowest:.2f} to {highest:.2f}, by {self.n_examples} samples left out"
         )
 
@@ -186,7 +201,11 @@ def _ask(state: RunState, context: Context) -> Tally[CalibrationSums]:
     folds: tuple[GramScoring, ...] = ()
     if gram is not None:
         folds = gram.folds
-    return Tally(CalibrationRequest(run, model, folds))
+    sums = linear_sums(state, options)
+    linear: tuple[GramScoring, ...] = ()
+    if sums is not None:
+        linear = sums.folds
+    return Tally(CalibrationRequest(run, model, folds, linear))
 
 
 def _fold(state: RunState, batch: Batch[CalibrationSums], context: Context) -> RunState:
@@ -208,11 +227,10 @@ def _is_half(
     """True if the parties that replied have half of the counted samples, or, of secure
     sums, are half of the parties.
     """
-    sizes = [member.examples for member in batch.members.values()]
-    known = [size for size in sizes if size is not None]
-    if len(known) < len(sizes):
-        return 2 * len(sizes) >= len(context.counted.members)
-    return 2 * sum(known) >= counts.n_examples
+    if context.request.bound is not None:
+        return 2 * len(batch.passed) >= len(context.counted.members)
+    n_examples = sum(reply.announced for reply in batch.passed.values())
+    return 2 * n_examples >= counts.n_examples
 
 
 CALIBRATION = Phase(

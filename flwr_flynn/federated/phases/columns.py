@@ -54,6 +54,7 @@ from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
 from flwr_flynn.federated.views import View
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
+from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.candidates import HashPlan, derive_specs
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.tables.schema import Schema
@@ -220,6 +221,8 @@ class Columns:
 
     histograms: ColumnHistograms
     fallback_reason: str  # the reason why the columns are not scaled, or ""
+    basis: Basis | None = None
+    """That of the linear part; None without one."""
 
 
 def plan_of(state: RunState, context: Context) -> HashPlan:
@@ -252,7 +255,10 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     specs, trouble = derive_specs(plan_of(state, context), batch.total)
     counted = context.options.counted_specs(specs)
     state = replace(state, run_spec=replace(state.run_spec, specs=counted))
-    return state.with_result(COLUMNS.name, Columns(batch.total, trouble))
+    basis = None
+    if context.options.has_linear and not trouble:
+        basis = Basis.of_columns(batch.total, context.options.linear)
+    return state.with_result(COLUMNS.name, Columns(batch.total, trouble, basis))
 
 
 COLUMNS = Phase("columns", TRAIN, _tally, fold, derives_specs=True, content=_CONTENT)

@@ -19,17 +19,40 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
+from flwr_flynn.federated.announced_specs import (
+    MAX_CHARS,
+    announced_basis,
+    deflated_basis,
+)
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.gram_fields import (
+    capacity,
+    check_sizes,
+    gram_fields,
+    gram_of_parts,
+    gram_parts,
+    without_few,
+)
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.phase import ALL, NEW, Context, Phase, RunState
+from flwr_flynn.federated.phase import (
+    ALL,
+    NEW,
+    Context,
+    Phase,
+    RunState,
+    basis_of,
+)
 from flwr_flynn.federated.protocol import (
     NOISY,
     NOISY_EXAMPLES,
     TRAIN,
     Config,
     Entries,
+    Entry,
     Reply,
+    Scalar,
+    key,
 )
 from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import (
@@ -39,18 +62,25 @@ from flwr_flynn.federated.request import (
     register,
 )
 from flwr_flynn.federated.roster import Member, Roster, Sender
-from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, check_announced
 from flwr_flynn.federated.views import View, progress
-from flwr_flynn.model.counts import Additive, ClassCounts, CountsOfSpecs
+from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.counts import Additive, ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
+from flwr_flynn.model.gram import LearnedGram, memory_of_gram
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 
-def no_counts(run: RunSpec) -> CountsOfSpecs:
+def no_counts(run: RunSpec, basis: Basis | None = None) -> CountsOfSpecs:
     """The sum of no parties."""
+    linear = None
+    if basis is not None:
+        linear = LearnedGram.zeros(basis, run.n_classes)
     return CountsOfSpecs(
-        tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers)
+        tuple(ClassCounts.zeros(hasher, run.n_classes) for hasher in run.hashers),
+        linear,
     )
 
 
@@ -66,11 +96,11 @@ class CountsChange(Additive):
     """None for a party that leaves."""
 
     @property
-    def parts(self) -> tuple[ClassCounts, ...]:
-        """All counts, those before the change in front."""
+    def every(self) -> tuple[CountsOfSpecs, ...]:
+        """Counts before the change, and those of now."""
         if self.now is None:
-            return self.before.parts
-        return self.before.parts + self.now.parts
+            return (self.before,)
+        return (self.before, self.now)
 
     def _combined(self, other: Self, sign: int) -> Self:
         before = self.before._combined(other.before, sign)
@@ -118,14 +148,26 @@ def _announced(counts: CountsOfSpecs) -> int:
 class _OfCounts(RunRequest[Statistic]):
     """A request for class counts by each of a run's specs.
 
-    They have noise in a run that has a mechanism.
+    They have noise in a run that has a mechanism. With a basis, sums for the linear part
+    go with them: of a party that does not let them leave, they are those of no samples.
     """
+
+    run: RunSpec
+    basis: Basis | None = None
 
     sentence = (
         "Sums by class: who is alone in a class is singled out. A known row "
-        "shows in the model, unless epsilon."
+        "shows in the model, unless epsilon. With products=true, sums of products of "
+        "columns: they tell pairs of levels, rare ones too."
     )
     proves = True
+    entries = RUN_ENTRIES | {"basis": Entry(bytes, MAX_CHARS, is_needed=False)}
+
+    def to_config(self) -> dict[str, Scalar]:
+        config = super().to_config()
+        if self.basis is not None:
+            config[key("basis")] = deflated_basis(self.basis, self.run.specs)
+        return config
 
     @classmethod
     def from_config(
@@ -135,7 +177,14 @@ class _OfCounts(RunRequest[Statistic]):
         if cls.is_update and not run.is_plain:
             expected = "exact counts in clear, which alone can be updated"
             raise PayloadError("mode", expected, run.mode)
-        return cls(run)
+        if "basis" not in config:
+            return cls(run)
+        if run.mechanism is not None:
+            raise PayloadError(key("basis"), "none beside noisy counts", "one")
+        basis = announced_basis(config, run.specs)
+        needed = memory_of_gram(basis.n_terms, run.n_classes)
+        options.check_memory(needed, f"products of {basis.n_terms} terms of columns")
+        return cls(run, basis)
 
     @property
     def discloses(self) -> str:
@@ -146,7 +195,10 @@ class _OfCounts(RunRequest[Statistic]):
     def fields(self, sizes: Sizes) -> list[Field]:
         run = self.run
         if run.mechanism is None:
-            return codec.counts_fields(run.hashers, run.n_classes, sizes.total)
+            fields = codec.counts_fields(run.hashers, run.n_classes, sizes.total)
+            if self.basis is not None:
+                fields += gram_fields(self.basis, (1,) * run.n_classes, sizes)
+            return fields
         field = codec.release_field(run.hasher, run.mechanism, sizes.total)
         if run.bound is None:
             return [field]
@@ -155,22 +207,46 @@ class _OfCounts(RunRequest[Statistic]):
         return [replace(field, most=sizes.total)]
 
     def parts(self, statistic: Statistic) -> list[Array]:
-        parts = [counts.array for counts in statistic.parts]
+        every: tuple[CountsOfSpecs, ...]
+        if isinstance(statistic, CountsChange):
+            every = statistic.every
+        else:
+            every = (statistic,)
+        parts: list[Array] = []
+        for counts in every:
+            parts += [part.array for part in counts.parts]
+            if counts.linear is not None:
+                parts += gram_parts(counts.linear.sums)
         if self.run.mechanism is None or self.bound is None:
             return parts
         return [np.clip(part, -self.bound, self.bound) for part in parts]
 
 
-def _of_parts(run: RunSpec, parts: list[Array], n_parties: int) -> CountsOfSpecs:
+def _of_parts(
+    run: RunSpec, basis: Basis | None, parts: list[Array], n_parties: int
+) -> CountsOfSpecs:
     """Counts with these integers, of so many parties."""
-    if run.mechanism is None:
-        return CountsOfSpecs(codec.counts_of(parts, run.hashers))
-    counts = codec.released(parts[0], run.hasher, run.mechanism, n_parties)
-    return CountsOfSpecs((counts,))
+    if run.mechanism is not None:
+        counts = codec.released(parts[0], run.hasher, run.mechanism, n_parties)
+        return CountsOfSpecs((counts,))
+    n = len(run.specs)
+    exact = codec.counts_of(parts[:n], run.hashers)
+    if basis is None:
+        return CountsOfSpecs(exact)
+    weights = (1,) * run.n_classes
+    sums = gram_of_parts(parts[n:], basis, weights)
+    if (sums.n_per_class.sum(axis=0) > exact[0].n_per_class).any():
+        raise PayloadError("class sizes", "at most the samples counted", "more")
+    return CountsOfSpecs(exact, LearnedGram(basis, weights, sums))
 
 
 def _counts_of(
-    run: RunSpec, view: View, *, before: bool = False, recall: bool = False
+    run: RunSpec,
+    basis: Basis | None,
+    view: View,
+    *,
+    before: bool = False,
+    recall: bool = False,
 ) -> CountsOfSpecs:
     """Counts of the party's samples, or of those `before` their change.
 
@@ -180,10 +256,18 @@ def _counts_of(
         return CountsOfSpecs((view.release(run, recall),))
     X, codes = view.samples_of(run, before)
     hashed = progress(len(codes) * len(run.specs))
-    count = partial(ClassCounts.from_data, n_jobs=view.options.n_jobs, progress=hashed)
-    return CountsOfSpecs(
-        tuple(count(hasher, X, codes, run.n_classes) for hasher in run.hashers)
-    )
+    n_jobs = view.options.n_jobs
+    count = partial(ClassCounts.from_data, n_jobs=n_jobs, progress=hashed)
+    counts = tuple(count(hasher, X, codes, run.n_classes) for hasher in run.hashers)
+    if basis is None:
+        return CountsOfSpecs(counts)
+    if run.bound is None and not view.options.products:
+        log.info("FlyNN: no sums for the linear part leave, see node setting products")
+        return CountsOfSpecs(counts, LearnedGram.zeros(basis, run.n_classes))
+    if run.bound is None:
+        X, codes = without_few(X, codes, run.n_classes, view.options.min_examples)
+    linear = LearnedGram.of(basis, X, codes, run.n_classes, n_jobs)
+    return CountsOfSpecs(counts, linear)
 
 
 @register
@@ -194,10 +278,10 @@ class CountsRequest(_OfCounts[CountsOfSpecs]):
     phase = "counts"
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CountsOfSpecs:
-        return _of_parts(self.run, parts, n_parties)
+        return _of_parts(self.run, self.basis, parts, n_parties)
 
     def measured(self, view: View) -> Measured[CountsOfSpecs]:
-        counts = _counts_of(self.run, view)
+        counts = _counts_of(self.run, self.basis, view)
         return Measured(counts, _announced(counts))
 
 
@@ -213,10 +297,10 @@ class WithdrawRequest(_OfCounts[CountsChange]):
     is_withdrawal = True
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CountsChange:
-        return CountsChange(_of_parts(self.run, parts, n_parties))
+        return CountsChange(_of_parts(self.run, self.basis, parts, n_parties))
 
     def measured(self, view: View) -> Measured[CountsChange]:
-        change = CountsChange(_counts_of(self.run, view, recall=True))
+        change = CountsChange(_counts_of(self.run, self.basis, view, recall=True))
         return Measured(change, _announced(change.before), change.described)
 
 
@@ -235,18 +319,21 @@ class UpdateRequest(_OfCounts[CountsChange]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         most = capacity_of(self.run) // 1024
-        before = super().fields(Sizes(0, most))
+        before = super().fields(Sizes(most, most))
         named = [replace(field, name="counts before") for field in before]
         return named + super().fields(sizes)
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CountsChange:
-        n = len(self.run.specs)
-        before = _of_parts(self.run, parts[:n], n_parties)
-        return CountsChange(before, _of_parts(self.run, parts[n:], n_parties))
+        n = len(parts) // 2
+        before, now = (
+            _of_parts(self.run, self.basis, own, n_parties)
+            for own in (parts[:n], parts[n:])
+        )
+        return CountsChange(before, now)
 
     def measured(self, view: View) -> Measured[CountsChange]:
-        before = _counts_of(self.run, view, before=True)
-        now = _counts_of(self.run, view)
+        before = _counts_of(self.run, self.basis, view, before=True)
+        now = _counts_of(self.run, self.basis, view)
         _warn_of_few(before.parts[0], now.parts[0], view.options.min_examples)
         change = CountsChange(before, now)
         return Measured(change, _announced(now), change.described)
@@ -294,12 +381,15 @@ class CountsTally(AnnouncedTally[AnyCounts]):
     @property
     def start(self) -> CountsOfSpecs:
         if self.totals is None:
-            return no_counts(self.request.run)
+            return no_counts(self.request.run, self.request.basis)
         return self.totals
 
     @property
     def capacity(self) -> int:
-        return capacity_of(self.request.run)
+        most = capacity_of(self.request.run)
+        if self.request.basis is not None:
+            most = min(most, capacity(self.request.basis))
+        return most
 
     @property
     def largest(self) -> int:
@@ -317,8 +407,11 @@ class CountsTally(AnnouncedTally[AnyCounts]):
 
     def check(self, statistic: AnyCounts, sizes: Sizes) -> None:
         if self.request.run.mechanism is None:
-            n_examples = _sent(statistic).parts[0].n_examples
-            check_announced(self.what, n_examples, sizes)
+            counts = _sent(statistic)
+            check_announced(self.what, counts.parts[0].n_examples, sizes)
+            if counts.linear is not None:
+                per_class = counts.parts[0].n_per_class
+                check_sizes(counts.linear.sums, Sizes(per_class, sizes.total))
 
     def facts(self, statistic: AnyCounts, n_before: int) -> Facts:
         counts = _sent(statistic)
@@ -391,6 +484,9 @@ def _counted_by(
         if members[index].sha256 == before.sha256:
             return index
     got = "counts of another SHA-256; have its data or settings changed?"
+    n = len(before.parts)
+    if any(members[index].sha256[:n] == before.sha256[:n] for index in indices):
+        got = "other sums of products; was the node setting products another one?"
     raise PayloadError(
         "counts", f"those that {members[indices[0]]} was counted by", got
     )
@@ -408,11 +504,13 @@ def _tally(state: RunState, context: Context) -> CountsTally:
     totals = None
     if options.federation is not None:
         totals = options.federation.totals
-    request = _KINDS.get(options.purpose, CountsRequest)(state.run_spec)
+    kind = _KINDS.get(options.purpose, CountsRequest)
+    request = kind(state.run_spec, basis_of(state, options))
     return CountsTally(request, most, totals, context.counted)
 
 
 def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> RunState:
+    state = replace(state, members=context.counted.members)
     return state.with_result("counts", batch.total)
 
 

@@ -28,7 +28,6 @@ from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -70,6 +69,7 @@ from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model import metrics as figures
 from flwr_flynn.model.counts import Tables
+from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.metrics import (
     LARGEST_SUM,
     MOST_CLASSES,
@@ -244,6 +244,13 @@ def _by_level(scores: Sequence[Array], run: RunSpec, column: str) -> Figures | N
     return {"column": column, "levels": levels}
 
 
+def _given(scoring: GramScoring | None) -> list[GramScoring]:
+    """The scores of a part of the model, if it has this part."""
+    if scoring is None:
+        return []
+    return [scoring]
+
+
 @register
 @dataclass(frozen=True)
 class EvaluationRequest(RunRequest[Tables]):
@@ -269,16 +276,14 @@ class EvaluationRequest(RunRequest[Tables]):
             "group": Entry(str, 200, is_needed=False),
         }
     )
-    n_arrays = 2 * MAX_SPECS + 1
+    n_arrays = 2 * MAX_SPECS + 2
 
     def to_config(self) -> dict[str, Scalar]:
-        grams = []
-        if self.model.gram is not None:
-            grams.append(self.model.gram)
         config = {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.gram_entries(self.run, grams),
+            **codec.gram_entries(self.run, _given(self.model.gram)),
+            **codec.gram_entries(self.run, _given(self.model.linear)),
             **codec.calibration_entries(self.model.calibration),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
@@ -290,9 +295,8 @@ class EvaluationRequest(RunRequest[Tables]):
     def arrays(self) -> list[Array]:
         counts = [member.counts for member in self.model.members]
         arrays = codec.encode(*counts)
-        if self.model.gram is not None:
-            arrays.append(pack_signed(self.model.gram.weights))
-        return arrays
+        parts = [*_given(self.model.gram), *_given(self.model.linear)]
+        return arrays + codec.weights_of(parts)
 
     @classmethod
     def from_config(
@@ -300,10 +304,8 @@ class EvaluationRequest(RunRequest[Tables]):
     ) -> EvaluationRequest:
         run = announced_run(config, options)
         n_releases = config["n_releases"]
-        gram = None
-        if "gram" in config:
-            (gram,) = codec.announced_gram(config, run, arrays[-1:], options)
-            arrays = arrays[:-1]
+        *scores, arrays = codec.announced_scores(config, run, arrays, options)
+        gram, linear = (next(iter(part), None) for part in scores)
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
@@ -312,7 +314,7 @@ class EvaluationRequest(RunRequest[Tables]):
         with refusing():
             members = codec.announced_members(config, run, counts)
             calibration = codec.announced_calibration(config, run.n_classes)
-            model = model_of_members(run, members, gram, calibration)
+            model = model_of_members(run, members, gram, calibration, linear)
         return cls(run, model, n_releases, config["tries"], config.get("group", ""))
 
     @property

@@ -37,7 +37,8 @@ from flwr_flynn.federated.run_spec import RUN_ENTRIES
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import candidate_scorings
-from flwr_flynn.model.counts import CountsOfSpecs, Tables
+from flwr_flynn.model.counts import Tables
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, TEMPERATURES, ScoringRule

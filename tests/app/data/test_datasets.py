@@ -197,11 +197,12 @@ def test_training_points_are_the_same_however_they_are_split(partitioner, n_part
     rest = ~held_out(0)
     expected = np.column_stack([DIGITS.X[rest], DIGITS.y[rest]])
     assert sorted(train.tolist()) == sorted(expected.tolist())
-    X, codes = datasets.pooled_training(config, n_parties)
+    rows = datasets.training_rows(config, n_parties)
+    X, codes = datasets.pooled_training(config, rows)
     assert (DIGITS.X[rest] == X).all()
     assert (codes == DIGITS.y[rest]).all()
     assert len(codes) == datasets.n_training(config)
-    assert len(datasets.pooled_training(config, n_parties, [0])[0]) == len(parties[0].y)
+    assert len(datasets.pooled_training(config, rows[:1])[0]) == len(parties[0].y)
     assert sum(len(p.y) + len(p.y_test) for p in parties) == 1797
 
 

@@ -23,7 +23,8 @@ from flwr_flynn.federated.protocol import TRAIN, Config
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs, memory_needed
+from flwr_flynn.model.counts import ClassCounts, memory_needed
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from tests.fakes import tally_of
 from tests.federated.runs import (

@@ -27,10 +27,11 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.gram import (
     GramMatrix,
+    Responses,
     class_weights,
     fold_sizes,
-    gram_specs,
     memory_of_gram,
+    responses_of,
 )
 from flwr_flynn.model.metrics import N_LEVELS, N_SUMS
 from flwr_flynn.model.portable import content_shares
@@ -60,7 +61,7 @@ from tests.raising import raises
 ROWS = 16
 SPEC = GRID[0]
 PLAN = HashPlan(4, 3, 120, "auto", hash_dim=64)
-OWN = gram_specs([SPEC], ROWS)
+OWN = responses_of([SPEC], ROWS)
 SUMS = GramRequest(RunSpec(TWO, NAMES), (1, 2, 1))
 MODEL = CASES["evaluation with a Gram matrix"].request
 PLAIN = in_process(options_for(SPEC, decay=0.5), shares()).model.model_.sha256()
@@ -118,7 +119,7 @@ def test_a_spec_of_one_s_own_has_the_gram_matrix_alike(rows, changes):
         .model_.gram
     )
     assert own.sha256() == pooled.sha256()
-    assert [spec.hash_dim for spec in own.specs] == [rows]
+    assert [spec.hash_dim for spec in own.terms.specs] == [rows]
 
 
 @pytest.fixture
@@ -148,7 +149,13 @@ def test_the_rows_of_a_thorough_run_follow_from_the_samples_of_all_parties(
     )
     assert set(asked) == {(4, 3, 120)}
     assert digest(run) == pooled.model_.sha256()
-    assert [spec.hash_dim for spec in run.model.model_.gram.specs] == [9, 9, 10, 10, 10]
+    assert [spec.hash_dim for spec in run.model.model_.gram.terms.specs] == [
+        9,
+        9,
+        10,
+        10,
+        10,
+    ]
 
 
 # ---- sums that some parties are not in
@@ -202,7 +209,7 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_):
     else:
         needed = memory_of_gram(64, 3)
     enough, little = (
-        party_of(X, LABELS, X, LABELS, gram=True, memory_limit=needed - less)
+        party_of(X, LABELS, X, LABELS, products=True, memory_limit=needed - less)
         for less in (0, 1)
     )
     assert REFUSED not in replied(request_, enough).metrics
@@ -210,8 +217,8 @@ def test_what_is_beyond_the_memory_of_a_party_is_refused(request_):
 
 
 def test_a_party_takes_no_more_memory_than_it_was_asked_for():
-    request = GramRequest(RunSpec(gram_specs([SPEC], 256), NAMES), (1, 1, 1))
-    party = party_of(X, LABELS, gram=True)
+    request = GramRequest(RunSpec(responses_of([SPEC], 256).specs, NAMES), (1, 1, 1))
+    party = party_of(X, LABELS, products=True)
     config = config_of(request)
     # The first time rows are drawn and code is compiled.
     assert REFUSED not in party.answer(config).metrics
@@ -253,10 +260,10 @@ def test_the_gram_matrix_leaves_in_clear_only_where_the_party_allows_it():
     steps.step(DUE)
     missing = steps.run.state.absent("gram")
     assert list(missing) == ["party-3"]
-    assert "node-config gram" in missing["party-3"]
+    assert "node-config products" in missing["party-3"]
     masked = party_of(X, LABELS, secure=True, evaluates=True)
     masked = replace(masked, mask=lambda *_: None)
-    secure = GramRequest(RunSpec(OWN, NAMES, bound=1024), (1, 1, 1))
+    secure = GramRequest(RunSpec(OWN.specs, NAMES, bound=1024), (1, 1, 1))
     assert REFUSED not in masked.answer(config_of(secure), (), TRAIN).metrics
 
 
@@ -264,7 +271,7 @@ def test_a_thorough_run_in_process_says_which_parties_do_not_consent_and_how_the
     parties = [party_of(**part, min_examples=1) for part in shares()]
     with pytest.warns(
         UserWarning,
-        match=r"phase gram: no answer of node 0 .*gram: expected true .*gram=True",
+        match=r"phase gram: no answer of node 0 .*products: expected true .*products=True",
     ):
         run = federate(
             RunOptions(**options(replace(PLAN, effort="thorough"), gram=None)), parties
@@ -280,7 +287,7 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
             few = np.append(few, np.flatnonzero((label == Y) & (fold == in_second))[:n])
     rest = few[Y[few] != 0]
     known, everything = (
-        GramMatrix.from_data(TWO, SUMS.weights, X[rows], Y[rows])
+        GramMatrix.from_data(Responses(TWO), SUMS.weights, X[rows], Y[rows])
         for rows in (rest, few)
     )
     assert sorted(map(sorted, known.n_per_class.T.tolist())) == [
@@ -295,7 +302,7 @@ def test_a_class_of_few_samples_stays_at_home_in_clear_and_not_in_a_secure_sum()
         (secure, 5, everything),
         (SUMS, 1, everything),
     ):
-        party = party_of(X[few], LABELS[few], min_examples=least, gram=True)
+        party = party_of(X[few], LABELS[few], min_examples=least, products=True)
         decide(party.options, Asked(request.discloses, request.phase))
         kind = request.discloses
         view = View(party.loader, party.options, kind, (), party.mask)
@@ -308,7 +315,9 @@ def test_the_server_takes_sums_without_a_class_that_stayed_at_home():
     # Three of the first class are left.
     few = np.cumsum(parts[3]["y"] == "setosa") * (parts[3]["y"] == "setosa") < 4
     parts[3] = {**parts[3], "X": parts[3]["X"][few], "y": parts[3]["y"][few]}
-    steps.parties["3"] = party_of(**parts[3], name="party-3", min_examples=4, gram=True)
+    steps.parties["3"] = party_of(
+        **parts[3], name="party-3", min_examples=4, products=True
+    )
     steps.run = Run(RunOptions(**options()))
     run = steps.rounds()
     assert not run.state.absent("gram")

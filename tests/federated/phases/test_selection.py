@@ -25,7 +25,8 @@ from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
-from flwr_flynn.model.counts import ClassCounts, CountsOfSpecs
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.selection import fit_members
 from tests.fakes import summed
 from tests.federated.runs import (

@@ -117,7 +117,7 @@ def test_any_split_gives_the_pooled_model(driver, how):
 
 def test_the_gram_matrix_too():
     options = LEARNED | {"spec": replace(PLAN, effort="thorough")}
-    run = DRIVERS["in process"](options, split("iid"), min_examples=1, gram=True)
+    run = DRIVERS["in process"](options, split("iid"), min_examples=1, products=True)
     assert run.model.model_.gram is not None
     assert run.model.model_.sha256() == pooled(effort="thorough").sha256()
 
