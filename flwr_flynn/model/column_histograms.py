@@ -49,6 +49,10 @@ _LARGEST_GRID = 2 ** (62 - KEY_BITS)
 # Edges of a column that are borders: seven between eight ranges of as many samples.
 _BORDERS = slice(3, 28, 4)
 _LOW = (1 << KEY_BITS) - 1
+LARGEST_GROUP = 2**20  # whose square is told
+# Variance that the groups of a party add to the samples of a class in a range, beside
+# that of samples one by one, in squares of the size of a group.
+_GROUP_NOISE = 3.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,6 +70,9 @@ class ColumnHistograms(Additive):
         Filled cells, ascending: (class * n_features + column) * 2**KEY_BITS + key.
     counts : (k,) int64
         Samples in each, at least 1.
+    group_squares : (L,) int64
+        Of values that are told by groups: the square of the size of a party's groups,
+        summed over parties; 0 of exact histograms.
 
     Raises
     ------
@@ -83,6 +90,7 @@ class ColumnHistograms(Additive):
     n_per_class: Integers
     cells: Integers
     counts: Integers
+    group_squares: Integers
 
     def __post_init__(self) -> None:
         sizes = self.n_per_class
@@ -126,7 +134,10 @@ class ColumnHistograms(Additive):
                 "as many values in each column as samples of the class",
                 "other numbers",
             )
-        for array in (sizes, cells, counts):
+        squares = self.group_squares
+        if squares.shape != sizes.shape or squares.min() < 0:
+            raise DataError("histograms", f"{len(sizes)} squares", str(squares.shape))
+        for array in (sizes, cells, counts, squares):
             array.flags.writeable = False
 
     @classmethod
@@ -137,6 +148,7 @@ class ColumnHistograms(Additive):
             np.zeros(n_classes, np.int64),
             np.zeros(0, np.int64),
             np.zeros(0, np.int64),
+            np.zeros(n_classes, np.int64),
         )
 
     @classmethod
@@ -161,7 +173,9 @@ class ColumnHistograms(Additive):
         if least > 1:
             n_per_class = np.bincount(y, minlength=n_classes)
             n_per_class[n_per_class < least] = 0
-            return cls(d, n_per_class, *floored_cells(X, y, n_per_class, least))
+            squares = np.where(n_per_class > 0, min(least, LARGEST_GROUP) ** 2, 0)
+            told = floored_cells(X, y, n_per_class, least)
+            return cls(d, n_per_class, *told, squares)
         sums = [cls.zeros(d, n_classes)]  # of batches, each of more cells than the next
         for rows, labels in dense_batches(X, y):
             sums.append(
@@ -169,6 +183,7 @@ class ColumnHistograms(Additive):
                     d,
                     np.bincount(labels, minlength=n_classes),
                     *cells_of(rows, labels, n_classes),
+                    np.zeros(n_classes, np.int64),
                 )
             )
             # Sums of about as many cells are added, so that a cell goes through log2 of
@@ -206,7 +221,11 @@ class ColumnHistograms(Additive):
 
     @classmethod
     def of_table(
-        cls, n_features: int, cuts: Integers, table: Integers
+        cls,
+        n_features: int,
+        cuts: Integers,
+        table: Integers,
+        group_squares: Integers,
     ) -> ColumnHistograms:
         """Histograms with samples in the bins of `table`, as if all of a bin had its
         lowest key.
@@ -220,7 +239,8 @@ class ColumnHistograms(Additive):
         labels, bins = np.nonzero(table)
         cells = (labels * n_features << KEY_BITS) + keys[bins]
         sizes = table[:, cuts >> KEY_BITS == 0].sum(axis=1)
-        return cls(n_features, sizes, cells, table[labels, bins])
+        counts = table[labels, bins]
+        return cls(n_features, sizes, cells, counts, group_squares)
 
     def finer(self, cuts: Integers, n_parts: int) -> Integers:
         """Cuts that split each bin in which the lowest, the highest or an edge of a
@@ -273,7 +293,7 @@ class ColumnHistograms(Additive):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ColumnHistograms):
             return NotImplemented
-        names = ("n_per_class", "cells", "counts")
+        names = ("n_per_class", "cells", "counts", "group_squares")
         same = all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in names
         )
@@ -294,7 +314,10 @@ class ColumnHistograms(Additive):
         cells, counts = summed(both, np.concatenate([self.counts, sign * other.counts]))
         filled = counts != 0
         sizes = self.n_per_class + sign * other.n_per_class
-        return ColumnHistograms(self.n_features, sizes, cells[filled], counts[filled])
+        squares = self.group_squares + sign * other.group_squares
+        return ColumnHistograms(
+            self.n_features, sizes, cells[filled], counts[filled], squares
+        )
 
     def edges(self) -> Floats:
         """Quantiles of the numbers of every column over all classes at (k + 1/2) / 32,
@@ -340,9 +363,11 @@ class ColumnHistograms(Additive):
         From the table of classes and of eight ranges of about as many samples: chi
         squared over n (the classes taken as equally frequent), less its value by
         chance; 0 below what the best of so many uninformative columns reaches. If no
-        column exceeds that, all are 1.
+        column exceeds that, all are 1. Groups of values move at random over the borders
+        of the ranges: as if there were fewer samples.
         """
         sizes = self.n_per_class.astype(np.float64)
+        sizes /= 1 + _GROUP_NOISE * self.group_squares / np.maximum(sizes, 1.0)
         filled = np.flatnonzero(sizes > 0)
         k = len(filled) - 1
         shares = _shares(self._table(self._at_ranks[0][:, 1:-1][:, _BORDERS])[filled])

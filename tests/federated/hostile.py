@@ -180,7 +180,7 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
         "a cell beyond": ("refused: histograms: ", plus(1, (-1, 1 << KEY_BITS))),
         "more cells than values": (
             "refused: numbers: ",
-            integers(lambda parts: [parts[0], *[np.zeros(999, int)] * 2]),
+            integers(lambda parts: [parts[0], *[np.zeros(999, int)] * 2, parts[3]]),
         ),
         "too many samples": ("refused: histograms: ", histograms_of(90)),
     },

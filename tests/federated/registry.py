@@ -207,5 +207,7 @@ SECURE["evaluation"] = SecureEvaluationRequest(
 SECURE_CASES = {name: Case(request) for name, request in SECURE.items()}
 _BINS = ColumnHistograms.from_data(X[SOME], Y[SOME], 3).table(_CUTS, True)
 SECURE_TOTALS = {name: CASES[name].of(SOME) for name in SECURE if name in CASES}
-SECURE_TOTALS["bins"] = ColumnHistograms.of_table(4, _CUTS, _BINS)
+SECURE_TOTALS["bins"] = ColumnHistograms.of_table(
+    4, _CUTS, _BINS, np.zeros(len(_BINS), np.int64)
+)
 """The statistic of all samples, from answers in clear or by hand."""

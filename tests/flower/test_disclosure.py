@@ -42,7 +42,7 @@ Seen = tuple[
 ]
 GRAM = options_for(AUTO, gram=64)
 FIELDS = {
-    "columns": ["class sizes", "gaps", "cells"],
+    "columns": ["class sizes", "gaps", "cells", "group squares"],
     "counts": [*["fingerprint", "counts"] * 6, "class sizes", "products", "sums"],
     "selection": ["left out", *["correct", "log-losses"] * 6],
     "gram": ["class sizes", "products", "sums"],

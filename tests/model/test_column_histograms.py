@@ -352,13 +352,13 @@ def test_quantiles_are_found_by_splitting_bins(case, least, splits, has_gaps):
         cuts = np.union1d(cuts, (np.arange(d) << KEY_BITS) + FIRST_GAP)
     for parts in (*splits[1:], 1):
         assert set(np.arange(d) << KEY_BITS) <= set(cuts)
-        cuts = ColumnHistograms.of_table(
-            d, cuts, full.table(cuts, by_class=False)
-        ).finer(cuts, parts)
+        table = full.table(cuts, by_class=False)
+        squares = full.group_squares[:1]
+        cuts = ColumnHistograms.of_table(d, cuts, table, squares).finer(cuts, parts)
         assert len(cuts) <= MOST_BINS * d
     assert len(cuts) <= 70 * d
     table = full.table(cuts, by_class=True)
-    histograms = ColumnHistograms.of_table(d, cuts, table)
+    histograms = ColumnHistograms.of_table(d, cuts, table, full.group_squares)
     assert_array_equal(histograms.table(cuts, by_class=True), table)
     assert_array_equal(histograms.quantiles, full.quantiles)
     assert histograms.center_and_deviation() == full.center_and_deviation()
@@ -434,7 +434,7 @@ GOOD = ColumnHistograms.from_data(
 )
 FIELDS = {
     name: getattr(GOOD, name)
-    for name in ("n_features", "n_per_class", "cells", "counts")
+    for name in ("n_features", "n_per_class", "cells", "counts", "group_squares")
 }
 CUTS = np.arange(8) << KEY_BITS - 2
 ENDLESS = [np.append(np.arange(19.0), wrong)[:, None] for wrong in (np.inf, -np.inf)]
@@ -447,7 +447,7 @@ def with_fields(**change):
 def table_with(entry):
     table = np.ones((2, 8), np.int64)
     table[1, 6] = entry
-    return lambda: ColumnHistograms.of_table(2, CUTS, table)
+    return lambda: ColumnHistograms.of_table(2, CUTS, table, np.zeros(2, np.int64))
 
 
 def of(points, labels, least=1):
@@ -504,3 +504,20 @@ def test_histograms_are_values():
     assert table_with(1)().n_features == 2
     assert GOOD + GOOD - GOOD == GOOD != 1
     assert repr(GOOD) == "<ColumnHistograms of 2 samples, 2 classes, 2 columns>"
+
+
+@pytest.mark.parametrize("n_parties", [5, 10])
+def test_groups_of_values_make_no_column_relevant(n_parties):
+    """Else a column of noise would be taken for one that tells of the class."""
+    rng = np.random.default_rng(n_parties)
+    X = rng.normal(size=(600, 40))
+    y = rng.integers(2, size=600)
+    X[:, 0] += y
+    parts = [slice(party, None, n_parties) for party in range(n_parties)]
+    total = ColumnHistograms.zeros(40, 2)
+    for rows in parts:
+        total += ColumnHistograms.from_data(X[rows], y[rows], 2, min_examples=5)
+    first, *others = total.relevance()
+    assert total.group_squares.tolist() == [25 * n_parties] * 2
+    assert first == 1.0
+    assert sum(others) < 1.0

@@ -1,11 +1,12 @@
 """Phase "columns": exact histograms of the columns, from which specs follow.
 
 They tell five digits of every value. With `min_examples` above 1 a party tells some
-order statistics of each class alone, whatever a request says, see
-`ColumnHistograms.from_data`. The key of a value has 32 bits: sign, exponent and the
-first 20 bits of a float64, turned so that keys rise with the values. A gap has the key
-of NaN, above all numbers. For each filled cell, in order of class, column and key, a
-party sends the number of cells since the one before, and its count less 1.
+order statistics of each class alone, in groups of a size that it tells, whatever a
+request says, see `ColumnHistograms.from_data`. The key of a value has 32 bits: sign,
+exponent and the first 20 bits of a float64, turned so that keys rise with the values. A
+gap has the key of NaN, above all numbers. For each filled cell, in order of class,
+column and key, a party sends the number of cells since the one before, and its count
+less 1.
 
 In a secure run "bins 1" to "bins 5", and then the samples of each class, take its
 place. Vectors of a secure sum have a length that everybody knows. So of the histograms,
@@ -56,7 +57,7 @@ from flwr_flynn.federated.views import View
 from flwr_flynn.hashing.rank_codes import FIRST_GAP, KEY_BITS, MANTISSA_BITS
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.candidates import HashPlan, derive_specs
-from flwr_flynn.model.column_histograms import ColumnHistograms
+from flwr_flynn.model.column_histograms import LARGEST_GROUP, ColumnHistograms
 from flwr_flynn.tables.schema import Schema
 
 _BINS_CONTENT = "samples in bins of the columns"
@@ -151,6 +152,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
                 is_open=True,
             ),
             Field("cells", (n_cells,), max(sizes.total - 1, 0), NUMBERS, is_open=True),
+            Field("group squares", (n_classes,), LARGEST_GROUP**2, PLAIN),
         ]
 
     def parts(self, statistic: ColumnHistograms) -> list[Array]:
@@ -158,10 +160,11 @@ class ColumnsRequest(Request[ColumnHistograms]):
             statistic.n_per_class,
             np.diff(statistic.cells, prepend=-1) - 1,
             statistic.counts - 1,
+            statistic.group_squares,
         ]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
-        sizes, gaps, counts = parts
+        sizes, gaps, counts, squares = parts
         if len(gaps) != len(counts):
             raise PayloadError(
                 "histograms", f"{len(gaps)} counts, one for each gap", len(counts)
@@ -169,9 +172,8 @@ class ColumnsRequest(Request[ColumnHistograms]):
         # Gaps are bounded, but not their sum, which may wrap around: then cells do not
         # ascend, and are refused.
         try:
-            return ColumnHistograms(
-                self.n_features, sizes, np.cumsum(gaps + 1) - 1, counts + 1
-            )
+            cells = np.cumsum(gaps + 1) - 1
+            return ColumnHistograms(self.n_features, sizes, cells, counts + 1, squares)
         except DataError as error:
             raise PayloadError("histograms", error.expected, error.got) from None
 
@@ -337,13 +339,19 @@ class BinsRequest(ColumnsRequest):
         n_classes = 1
         if self.by_class:
             n_classes = len(self.classes)
-        return [Field("bins", (n_classes, len(self.cuts)), sizes.total)]
+        return [
+            Field("bins", (n_classes, len(self.cuts)), sizes.total),
+            Field("group squares", (n_classes,), LARGEST_GROUP**2, PLAIN),
+        ]
 
     def parts(self, statistic: ColumnHistograms) -> list[Array]:
-        return [statistic.table(self.cuts, self.by_class)]
+        squares = statistic.group_squares
+        if not self.by_class:
+            squares = squares[:1]
+        return [statistic.table(self.cuts, self.by_class), squares]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ColumnHistograms:
-        return ColumnHistograms.of_table(self.n_features, self.cuts, parts[0])
+        return ColumnHistograms.of_table(self.n_features, self.cuts, *parts)
 
 
 def _first_keys(n_features: int) -> Integers:

@@ -90,9 +90,11 @@ def test_the_floor_is_the_party_s_own(floor):
     party = party_of(SWEPT[MET, None], np.full(97, "a"))
     entries = {"flynn-min-examples": floor}
     assert refusal(request, party, entries).startswith("flynn-min-examples: ")
-    sizes, *packed = party.answer(config_of(request)).arrays
+    sizes, *packed, squares = party.answer(config_of(request)).arrays
     gaps, counts = (unpack_numbers(table, 10**6, 2**63 - 1) for table in packed)
-    assert ColumnHistograms(1, sizes, np.cumsum(gaps + 1) - 1, counts + 1) == of_told()
+    cells = np.cumsum(gaps + 1) - 1
+    sent = ColumnHistograms(1, sizes, cells, counts + 1, squares)
+    assert sent == replace(of_told(), group_squares=np.array([25]))
 
 
 def test_bins_and_classes_of_few_samples_stay_at_home():
@@ -149,6 +151,7 @@ def test_gaps_that_wrap_around_and_too_large_histograms_are_refused(
         np.array([n, 0, 0]),
         pack_numbers(np.array(gaps)),
         pack_numbers(np.full(len(gaps), n - 1)),
+        np.zeros(3, np.int64),
     ]
     with raises(PayloadError, field="histograms"):
         tally.read(arrays, Reply("1", (), n, {}), None)
