@@ -15,14 +15,14 @@ SIZES = {
     "top level": 3_000,
     "tables": 22_500,
     "hashing": 13_870,
-    "model": 34_600,
+    "model": 34_950,
     "privacy": 8_762,
-    "federated": 43_900,
+    "federated": 44_200,
     "flower": 9_180,
     "app": 47_900,
-    "flwr_flynn": 182_000,
+    "flwr_flynn": 182_800,
     "simulations": 56_381,
-    "tests": 275_600,
+    "tests": 276_300,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""

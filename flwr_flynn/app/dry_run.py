@@ -122,13 +122,16 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
             is_clear and "gram" in names,
             "products",
             True,
-            "consent to sums of products in clear, above min-examples",
+            "consent to sums of products in clear",
         ),
         (
-            is_clear and options.has_linear and "gram" not in names,
+            is_clear
+            and options.has_linear
+            and "counts" in names
+            and "gram" not in names,
             "products",
             None,
-            "true lets the sums of the linear part leave in clear, above min-examples",
+            "true lets the sums of the linear part leave in clear",
         ),
         (
             run.is_secure and is_exact,

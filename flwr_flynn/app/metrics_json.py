@@ -28,8 +28,10 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.phase import (
     basis_of,
+    linear_sums,
     model_of_members,
     senders_of_linear,
+    why_no_linear,
 )
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
@@ -271,8 +273,15 @@ def linear(run: Run) -> dict[str, Any] | None:
         "terms": sums.terms.n_terms,
         "examples": sums.n_examples,
         "share": run.model.model_.share,
+        "lack": why_no_linear(run.state, run.options),
         "without": [str(member) for member in members if str(member) not in senders],
     }
+
+
+def _has_linear(run: Run) -> bool:
+    """True if parties sent enough for a linear part, though its share may be 0."""
+    is_asked = run.totals.linear is not None
+    return is_asked and linear_sums(run.state, run.options) is not None
 
 
 def _calibration(run: Run, model: Model) -> dict[str, object] | None:
@@ -385,7 +394,8 @@ def _pooled_parties(run_plan: RunPlan, rows: Sequence[Integers]) -> list[Party]:
             few.append(own)
             continue
         stays = np.ones(len(own), np.bool_)
-        if not config.secure:
+        has_products = gram(strategy.run) or linear(strategy.run)
+        if has_products and not config.secure:
             X, codes = datasets.pooled_training(config, [own])
             model = strategy.model.model_
             stays = stay(_numbers(model, X), codes, len(model.classes), least)
@@ -454,6 +464,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     alone = replace(
         options,
         gram=n_rows,
+        linear=options.linear if _has_linear(run_plan.strategy.run) else 0,
         min_parties=1,
         secure_bound=None,
         max_examples_per_party=None,
@@ -470,9 +481,9 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         for spec in plain.specs
     ]
     basis = basis_of(run_plan.strategy.run.state, options)
-    linear_sums = None
-    if basis is not None:
-        linear_sums = LearnedGram.zeros(basis, plain.n_classes)
+    sums = None
+    if basis is not None and _has_linear(run_plan.strategy.run):
+        sums = LearnedGram.zeros(basis, plain.n_classes)
     begun = Federation(
         plain,
         model_of_members(plain, zeros),
@@ -481,7 +492,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         options.max_members,
         is_selected=False,
         is_calibrated=options.is_calibrated,
-        linear=linear_sums,
+        linear=sums,
     )
     return replace(
         alone,

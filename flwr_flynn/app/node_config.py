@@ -30,8 +30,8 @@ class NodeConfig(SiteSettings):
 
     source = "node-config"
     gone: ClassVar[Mapping[str, str]] = {
-        "gram": "products=true, which lets sums of products of columns leave as well; "
-        "gram=true consents to nothing any more"
+        "gram": "none: gram=true consents to nothing any more; products=true lets sums "
+        "of products of columns leave as well"
     }
     # Flower's tutorials give them to every node
     foreign = frozenset({"partition-id", "num-partitions"})
@@ -77,8 +77,8 @@ class NodeConfig(SiteSettings):
     )
     products: bool = setting(
         False,
-        "sums of products of columns, and of rows of the hash, which show far more than "
-        "counts, may leave the party in clear",
+        "sums of products of columns, and of rows of the hash, may leave the party in "
+        "clear: who alone has a level or a gap is told whole, whatever `min-examples`",
     )
     max_epsilon: float = setting(
         0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0

@@ -176,7 +176,7 @@ class ScoringSettings(Settings):
         "rows of a Gram matrix, 16 to 4096, without `epsilon`; 0: none; `auto`: by "
         "`effort`",
     )
-    linear: int = _scored(
+    linear: int = _fixed(
         MOST_TERMS,
         "terms of the linear part, at most; 0: none",
         low=0,

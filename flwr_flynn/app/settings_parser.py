@@ -79,7 +79,7 @@ class Settings:
         keys = [row.key for row in rows]
         unknown = list[str]()
         if cls.foreign is not None:
-            unknown = sorted({*raw} - {*keys} - cls.foreign)
+            unknown = sorted({*raw} - {*keys} - cls.foreign - cls.gone.keys())
         if unknown:
             field = f"{cls.source} {', '.join(key[:80] for key in unknown[:10])}"
             expected = f"one of {', '.join(keys)}"

@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 from flwr_flynn._types import Array
 from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, ModelFileError
+from flwr_flynn.federated.gram_fields import gram_of_parts
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -36,7 +37,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import GramMatrix, LearnedGram
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.privacy import mechanism_from_dict
@@ -52,6 +53,7 @@ _FACTS = {
     "max_members": "max_members",
     "thorough": "is_thorough",
     "calibrated": "is_calibrated",
+    "min_parties": "min_parties",
 }
 """Entries of the roster, and the attributes that they are."""
 
@@ -85,6 +87,8 @@ class Federation:
         False for a run of effort "quick", whose model has no calibration.
     linear : LearnedGram, optional
         Sums of the linear part, of the members that let theirs leave.
+    min_parties : int, default=1
+        Members whose sums a linear part needs, at least.
     """
 
     run_spec: RunSpec
@@ -96,9 +100,11 @@ class Federation:
     is_thorough: bool = False
     is_calibrated: bool = True
     linear: LearnedGram | None = None
+    min_parties: int = 1
 
     def __post_init__(self) -> None:
-        integer("max_members", self.max_members, error=ModelFileError)
+        for name in ("max_members", "min_parties"):
+            integer(name, getattr(self, name), error=ModelFileError)
         for name, value in (
             ("selected", self.is_selected),
             ("thorough", self.is_thorough),
@@ -238,8 +244,9 @@ class Federation:
                     "none",
                     text="a model without a roster: nobody can join or leave",
                 )
-            for name, value in (("calibrated", True), ("basis", None)):
-                roster.setdefault(name, value)  # there was none in 0.8
+            lacking = {"calibrated": True, "basis": None, "min_parties": 1}  # in 0.8
+            for name, value in lacking.items():
+                roster.setdefault(name, value)
             if (
                 set(roster) != _ROSTER
                 or type(roster["format"]) is not int
@@ -277,14 +284,18 @@ class Federation:
             # neither from a file.
             prior = counted_prior(model.members[0].counts, weight)
             model = replace(model, prior=prior, guarantee=run.guarantee)
-            linear = _linear(roster["basis"], sums, run)
+            linear = _linear(roster["basis"], sums, run, model.members[0].counts)
             return cls(run, model, members, **facts, linear=linear)
 
 
-def _linear(values: object, sums: Sequence[Array], run: RunSpec) -> LearnedGram | None:
+def _linear(
+    values: object, sums: Sequence[Array], run: RunSpec, counts: ClassCounts
+) -> LearnedGram | None:
     """Sums of a linear part, with a basis in the roster."""
-    if values is None:
+    if values is None and not sums:
         return None
+    if run.mechanism is not None:
+        raise ModelFileError("basis", "none beside noisy counts", "one")
     basis = Basis.from_dict(values, run.spec.n_features)
     zeros = LearnedGram.zeros(basis, run.n_classes)
     shapes = [table.shape for table in zeros.sums.tables]
@@ -292,8 +303,12 @@ def _linear(values: object, sums: Sequence[Array], run: RunSpec) -> LearnedGram 
         raise ModelFileError(
             "linear", f"arrays of shapes {shapes}", f"{len(sums)} others"
         )
-    tables = tuple(table.astype(np.int64) for table in sums)
-    return replace(zeros, sums=GramMatrix(tables))
+    products, by_class, sizes = (table.astype(np.int64) for table in sums)
+    parts = [sizes, products, by_class]
+    matrix = gram_of_parts(parts, basis, zeros.weights)
+    if (matrix.n_per_class.sum(axis=0) > counts.n_per_class).any():
+        raise ModelFileError("linear", "at most the samples counted", "more")
+    return replace(zeros, sums=matrix)
 
 
 def _member(values: Any, n_classes: int) -> Member:

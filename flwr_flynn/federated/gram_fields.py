@@ -91,7 +91,7 @@ def _is_possible(
     terms: Terms, weights: Array, products: Array, sums: Array, sizes: Array
 ) -> bool:
     """True if samples can have the sums of a fold, as far as single products tell: none
-    is larger than its squares allow.
+    is larger than its squares allow. Of a basis no square of a sum is negative, either.
     """
     if (np.abs(sums) > terms.largest * sizes[:, None]).any():
         return False
@@ -111,7 +111,12 @@ def _is_possible(
         start += len(row)
         if (row**2 > square * diagonal[index:] * _ROUNDED).any():
             return False
-    return True
+    if not isinstance(terms, Basis):
+        return True
+    square = np.zeros((n_terms, n_terms))
+    square[np.triu_indices(n_terms)] = products
+    least = np.linalg.eigvalsh(square, "U").min(initial=0.0)
+    return bool(least >= -1e-9 * diagonal.sum())
 
 
 def stay(X: Array, codes: Codes, n_classes: int, least: int) -> Mask:

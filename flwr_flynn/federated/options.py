@@ -156,7 +156,8 @@ class RunOptions:
         Category among the columns of the run's schema, by whose levels the evaluation
         reports as well.
     linear : int, default=512
-        Terms of the linear part of the model, at most, see `model.basis`; 0: none.
+        Terms of the linear part of the model, at most, see `model.basis`; 0: none. A
+        saved run has those of its file.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more
         accurate model by one more exchange, of about 1.5 bytes for every pair of rows.

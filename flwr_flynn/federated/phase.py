@@ -240,33 +240,48 @@ def basis_of(state: RunState, options: RunOptions) -> Basis | None:
 
 
 def senders_of_linear(members: Sequence[Member]) -> list[Member]:
-    """Members whose products are in the sums of the linear part, as far as is known."""
+    """Members whose products are in the sums of the linear part, as far as is known.
+
+    Those without samples have none to send.
+    """
     return [
         member
         for member in members
-        if not member.sha256 or member.sha256[-1] != NO_SAMPLES
+        if not member.sha256 or member.sha256[-1] != NO_SAMPLES or member.examples == 0
     ]
 
 
 def linear_sums(state: RunState, options: RunOptions) -> LearnedGram | None:
     """Sums of the linear part, if scores follow from them and enough parties sent some.
 
-    These are `min_parties`, with half of the counted samples, and some of each class.
+    These are `min_parties`, of this run and of the saved one, with half of the counted
+    samples.
     """
     counts = state.results["counts"]
     linear: LearnedGram | None = counts.linear
-    if linear is None:
-        return None
-    n_per_class = counts.parts[0].n_per_class
-    is_left_out = linear.sums.n_per_class.sum(axis=0) == 0
-    if (
-        n_per_class[is_left_out].any()
-        or 2 * linear.n_examples < n_per_class.sum()
-        or _n_senders(state, options) < options.min_parties
-        or linear.scoring is None
-    ):
+    if linear is None or why_no_linear(state, options):
         return None
     return linear
+
+
+def why_no_linear(state: RunState, options: RunOptions) -> str:
+    """A reason why there are no scores of a linear part, or ""."""
+    counts = state.results["counts"]
+    n_parties = _n_senders(state, options)
+    if n_parties < min_senders(options):
+        return f"sums of {n_parties} of at least {min_senders(options)} parties"
+    if 2 * counts.linear.n_examples < counts.parts[0].n_per_class.sum():
+        return "sums of fewer than half of the samples"
+    if counts.linear.scoring is None:
+        return "no scores follow from the sums"
+    return ""
+
+
+def min_senders(options: RunOptions) -> int:
+    """Parties whose sums a linear part needs."""
+    if options.federation is None:
+        return options.min_parties
+    return max(options.min_parties, options.federation.min_parties)
 
 
 def _n_senders(state: RunState, options: RunOptions) -> int:
@@ -395,6 +410,7 @@ def federation_of(
         options.is_thorough,
         options.is_calibrated,
         state.results["counts"].linear,
+        min_senders(options),
     )
 
 

@@ -69,7 +69,7 @@ class Basis:
     Raises
     ------
     DataError
-        A field is not as described, or there are no terms, or more than 512.
+        A field is not as described, a column has no term, or all have more than 512.
 
     Examples
     --------
@@ -90,6 +90,9 @@ class Basis:
         integer("n_features", self.n_features, error=DataError)
         columns = _checked_columns(self.columns, self.n_features)
         k = len(columns)
+        for name in ("center", "deviation", "edges", "has_gaps"):
+            if len(getattr(self, name)) != k:
+                raise DataError(name, f"{k} values", len(getattr(self, name)))
         checked: dict[str, tuple[Any, ...]] = {"columns": columns}
         for name in ("center", "deviation"):
             expected = f"{k} finite numbers"
@@ -108,8 +111,9 @@ class Basis:
         checked["has_gaps"] = tuple(gaps)
         for name, values in checked.items():
             object.__setattr__(self, name, values)
-        if not 1 <= self.n_terms <= MOST_TERMS:
-            raise DataError("basis", f"1 to {MOST_TERMS} terms", self.n_terms)
+        if not self._terms.any(axis=0).all() or self.n_terms > MOST_TERMS:
+            expected = f"a term of each column, {MOST_TERMS} at most"
+            raise DataError("basis", expected, f"{self.n_terms} of {k} columns")
 
     @classmethod
     def of_columns(
@@ -221,7 +225,8 @@ def _checked_columns(columns: Iterable[Any], n_features: int) -> tuple[int, ...]
     """Indices of columns as a tuple, if they ascend within the features."""
     expected = f"ascending indices of {n_features} columns, at least one"
     indices = [*columns]
-    if not indices or not all(type(index) is int for index in indices):
+    is_many = not 1 <= len(indices) <= MOST_TERMS
+    if is_many or not all(type(index) is int for index in indices):
         raise DataError("columns", expected, f"{len(indices)} values")
     is_outside = indices[0] < 0 or indices[-1] >= n_features
     if is_outside or any(low >= high for low, high in pairwise(indices)):

@@ -26,7 +26,7 @@ from flwr_flynn.errors import DataError, SpecError, with_rows
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
-from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import CalibrationSums
 from flwr_flynn.model.candidates import (
     EFFORTS,
@@ -110,6 +110,10 @@ class FlyNNClassifier(FittedEstimator):
         stay, 8 bytes for each pair of rows: `partial_fit` and `forget` change them and
         solve again, with the weights of the classes that `fit` chose. `merge` drops it,
         and so do both after `load`: files have no sums.
+    linear : int, default=512
+        Terms of the linear part that `fit` adds where it helps, at most, see
+        `model.basis`; 0 is none. Not with effort "quick", a given `spec`, `decay` or
+        `temperature`. Its sums stay and go as those of `gram`.
     min_examples : int, default=5
         Rows that a text of a category needs to become a level of the model.
     ignore, keep : sequence of str, default=()
@@ -162,6 +166,7 @@ class FlyNNClassifier(FittedEstimator):
             Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"),
             None,
         ],
+        "linear": [Interval(Integral, 0, MOST_TERMS, closed="both")],
         **{
             name: [Interval(Integral, 1, None, closed="left")]
             for name in ("max_members", "min_examples")
@@ -190,6 +195,7 @@ class FlyNNClassifier(FittedEstimator):
         effort: str = "default",
         max_members: int = 3,
         gram: int | None = None,
+        linear: int = MOST_TERMS,
         min_examples: int = 5,
         ignore: Sequence[str] = (),
         keep: Sequence[str] = (),
@@ -209,6 +215,7 @@ class FlyNNClassifier(FittedEstimator):
         self.effort = effort
         self.max_members = max_members
         self.gram = gram
+        self.linear = linear
         self.min_examples = min_examples
         self.ignore = ignore
         self.keep = keep
@@ -463,7 +470,8 @@ class FlyNNClassifier(FittedEstimator):
                 part.terms, part.weights, samples, codes, self.n_jobs
             )
             changed.append(replace(part, sums=combine(part.sums, sums)))
-        self._set_counts(counts, *changed)
+        gram, linear = changed
+        self._set_counts(counts, gram, linear, stacklevel=4)
         return self
 
     def _scoring(
@@ -493,6 +501,7 @@ class FlyNNClassifier(FittedEstimator):
         counts: Sequence[ClassCounts],
         gram: LearnedGram | None = None,
         linear: LearnedGram | None = None,
+        stacklevel: int = 3,
     ) -> None:
         """Replace the counts of the members and choose "auto" values again.
 
@@ -517,7 +526,7 @@ class FlyNNClassifier(FittedEstimator):
                     calibration = replace(calibration, share=0.0)
             if linear is None and self.model_.linear is not None:
                 text = "the model has no linear part any more: fit makes one"
-                warnings.warn(text, stacklevel=4)
+                warnings.warn(text, stacklevel=stacklevel)
             self.model_ = replace(
                 self.model_,
                 guarantee=None,
@@ -576,8 +585,8 @@ class FlyNNClassifier(FittedEstimator):
             if plan.needs_columns:
                 columns = ColumnHistograms.from_data(X, codes, n_classes)
             specs = plan.specs(columns)
-            if columns is not None and self._is_calibrated(plan):
-                basis = Basis.of_columns(columns)
+            if columns is not None and self.linear and self._is_calibrated(plan):
+                basis = Basis.of_columns(columns, int(self.linear))
             if self.gram is None and plan.has_gram:
                 n_rows = gram_rows(X.shape[1], n_classes, X.shape[0])
         max_members = 1

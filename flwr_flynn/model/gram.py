@@ -46,7 +46,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import Additive, Tables
 from flwr_flynn.model.portable import content_shares
-from flwr_flynn.model.scoring import Scores, bounded
+from flwr_flynn.model.scoring import Scores, bounded, log_probabilities
 
 LEAST_ROWS = 16
 MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together
@@ -114,6 +114,11 @@ class Responses:
         """Fingerprints of the hashes."""
         return [flynn_hash(spec).fingerprint for spec in self.specs]
 
+    def to_dict(self) -> dict[str, object]:
+        """The responses as JSON can hold them."""
+        specs = [spec.to_dict() for spec in self.specs]
+        return {"specs": specs, "fingerprints": self.fingerprints}
+
     def integers(self, X: Matrix, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
         """Responses of samples, (n, m)."""
         grades = np.concatenate(
@@ -172,13 +177,22 @@ class GramScoring:
             out[rows] = (z @ self.weights + self.bias) * UNIT
         return out
 
+    def log_probabilities(
+        self, scores: Scores, X: Matrix, n_jobs: int | None = None
+    ) -> Scores:
+        """Log probabilities of the classes, (n, L), for samples, (n, d).
+
+        Those of classes that the sums do not have are those of other scores, (n, L).
+        """
+        logs = log_probabilities(self.log_odds(X, n_jobs))
+        is_unknown = self.bias == _NEVER
+        if is_unknown.any():
+            logs[:, is_unknown] = log_probabilities(scores)[:, is_unknown]
+        return logs
+
     def sha256(self) -> str:
         """SHA-256 over all of it; the same for equal ones everywhere."""
-        if isinstance(self.terms, Basis):
-            terms: object = self.terms.to_dict()
-        else:
-            terms = [spec.to_dict() for spec in self.terms.specs]
-        facts = [terms, self.bias.tolist()]
+        facts = [self.terms.to_dict(), self.bias.tolist()]
         sha256 = hashlib.sha256(b"flynn gram 3 " + json.dumps(facts).encode())
         sha256.update(np.ascontiguousarray(self.weights, "<i4").data)
         return sha256.hexdigest()
@@ -332,19 +346,28 @@ class GramMatrix(Tables):
         It is None unless two classes have samples that differ.
         """
         is_filled = self.n_per_class.sum(axis=0) > 0
-        folds = [self._fold(fold, weights, is_filled) for fold in range(N_FOLDS)]
-        # With several threads the solution would depend on the number of cores.
-        with threadpool_limits(1, "blas"):
-            solutions = _discriminants(folds)
-        if solutions is None:
-            return None
-        whole, *of_folds = (_rounded(terms, *own, is_filled) for own in solutions)
+        in_both = self.n_per_class.min(axis=0) > 0
+        whole, *of_folds = self._solved(terms, weights, is_filled)
         if whole is None:
             return None
+        if isinstance(terms, Basis) and (in_both != is_filled).any():
+            _, *of_folds = self._solved(terms, weights, in_both)
         usable = [scoring for scoring in of_folds if scoring is not None]
         if len(usable) < N_FOLDS:
             usable = []
         return GramScorings(whole, tuple(usable))
+
+    def _solved(
+        self, terms: Terms, weights: Sequence[int], is_known: Mask
+    ) -> list[GramScoring | None]:
+        """Scorings of the whole and of the folds, of the classes that are known."""
+        folds = [self._fold(fold, weights, is_known) for fold in range(N_FOLDS)]
+        # With several threads the solution would depend on the number of cores.
+        with threadpool_limits(1, "blas"):
+            solutions = _discriminants(folds)
+        if solutions is None:
+            return [None]
+        return [_rounded(terms, *own, is_known) for own in solutions]
 
     def _fold(self, fold: int, weights: Sequence[int], is_filled: Mask) -> _Sums:
         factors = np.array(weights, np.float64)[is_filled]
@@ -518,16 +541,13 @@ class GramScorings:
     folds: tuple[GramScoring, ...]
 
 
-def fold_scores(
-    folds: Sequence[GramScoring], X: Matrix, n_jobs: int | None = None
-) -> Scores:
-    """Scores of training samples, (n, L), by the scoring for the fold of each."""
-    scores = np.empty((X.shape[0], len(folds[0].bias)))
+def by_fold(
+    folds: Sequence[GramScoring], X: Matrix
+) -> Iterator[tuple[Mask, GramScoring]]:
+    """Training samples, (n,) bool, and the scoring for them, fold by fold."""
     own_folds = folds_of(X)
     for fold, scoring in enumerate(folds):
-        rows = own_folds == fold
-        scores[rows] = scoring.log_odds(X[rows], n_jobs)
-    return scores
+        yield own_folds == fold, scoring
 
 
 NO_SAMPLES = hashlib.sha256(b"flynn gram of no samples").hexdigest()

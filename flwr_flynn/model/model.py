@@ -38,7 +38,6 @@ from flwr_flynn.model.scoring import (
     class_scores,
     empty_below,
     log_odds,
-    log_probabilities,
 )
 from flwr_flynn.tables.schema import Schema
 
@@ -313,7 +312,7 @@ class Model:
             gram = self.gram.log_odds(X, n_jobs)
         scores = self.combined(X.shape[0], odds, gram)
         if self.linear is not None:
-            linear = log_probabilities(self.linear.log_odds(X, n_jobs))
+            linear = self.linear.log_probabilities(scores, X, n_jobs)
             scores = mixed(scores, linear, self.share)
         return empty_below(scores, self.empty_classes)
 

@@ -101,7 +101,7 @@ def to_bytes(
     weights: dict[str, Array] = {}
     for name, scoring in (("gram", model.gram), ("linear", model.linear)):
         if scoring is not None:
-            header[name] = _terms_header(scoring.terms)
+            header[name] = scoring.terms.to_dict()
             weights[name] = _narrow_weights(scoring.weights)
             weights[_BIASES[name]] = scoring.bias.astype("<i8")
     arrays = {"header": _json_bytes(header)}
@@ -114,8 +114,9 @@ def to_bytes(
             extreme = _least(counts)
         arrays[f"counts_{index}"] = _little(counts, extreme)
     arrays |= weights
-    for name, table in zip(_SUMS, sums, strict=False):
-        arrays[name] = table.astype("<i8")
+    if sums:
+        for name, table in zip(_SUMS, sums, strict=True):
+            arrays[name] = table.astype("<i8")
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
@@ -224,6 +225,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
         if responses is not None:
             every = [*specs, *responses.specs]
         needed = sum(memory_needed(spec, n_classes) for spec in every)
+        if basis is not None:
+            needed += 12 * n_classes * basis.n_terms
+        if _SUMS[0] in names:
+            needed += 16 * N_FOLDS * MOST_TERMS * (MOST_TERMS + n_classes)
         if needed > max_bytes:
             raise ModelFileError(
                 "memory",
@@ -304,16 +309,6 @@ def _limits(
             types = "[<|]i[1248]"
         limits[f"counts_{index}"] = (types, 8 * n_classes * spec.hash_dim)
     return limits
-
-
-def _terms_header(terms: Terms) -> dict[str, object]:
-    """The terms of a Gram matrix in the header of a file."""
-    if isinstance(terms, Basis):
-        return terms.to_dict()
-    return {
-        "specs": [spec.to_dict() for spec in terms.specs],
-        "fingerprints": terms.fingerprints,
-    }
 
 
 def _responses(values: object) -> Responses | None:

@@ -29,7 +29,7 @@ from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
-from flwr_flynn.model.gram import GramScoring, fold_scores
+from flwr_flynn.model.gram import GramScoring, by_fold
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.portable import exp, log
@@ -45,7 +45,6 @@ from flwr_flynn.model.scoring import (
     blocks,
     falling_weight,
     log_odds,
-    log_probabilities,
     mean_size,
 )
 from flwr_flynn.model.subsample import N_LEFT_OUT, class_terms, subsample_mask
@@ -167,7 +166,9 @@ def unseen_scores(
     for rows in batches(len(y), step):
         gram = None
         if folds:
-            gram = fold_scores(folds, X[rows], n_jobs)
+            gram = np.empty((len(y[rows]), len(model.classes)))
+            for own, scoring in by_fold(folds, X[rows]):
+                gram[own] = scoring.log_odds(X[rows][own], n_jobs)
         odds = (
             _left_out_odds(member, X[rows], y[rows], n_jobs) for member in model.members
         )
@@ -175,7 +176,10 @@ def unseen_scores(
         scores[:, model.empty_classes] = _NEVER
         of_linear = None
         if linear:
-            of_linear = log_probabilities(fold_scores(linear, X[rows], n_jobs))
+            of_linear = np.empty(scores.shape)
+            for own, scoring in by_fold(linear, X[rows]):
+                part = X[rows][own]
+                of_linear[own] = scoring.log_probabilities(scores[own], part, n_jobs)
             of_linear[:, model.empty_classes] = _NEVER
         yield scores, of_linear, y[rows]
 

@@ -126,6 +126,21 @@ def test_a_run_is_compared_with_a_run_over_the_pooled_samples(
     )
 
 
+@pytest.mark.parametrize(("first", "least"), [(3, 5), (20, 5), (20, 10)])
+def test_a_linear_part_is_in_the_pool_where_it_is_in_the_run(first, least, monkeypatch):
+    """The first party has small classes alone, and so no sums for one."""
+    rng = np.random.default_rng(5)
+    slopes = 1.5 * rng.normal(size=(4, 3))
+
+    def linear_points(n: int) -> Any:
+        samples = rng.normal(size=(n, 4))
+        scores = samples @ slopes + rng.gumbel(size=(n, 3))
+        return samples, np.array(CLASSES)[scores.argmax(axis=1)]
+
+    monkeypatch.setattr(f"{__name__}.points", linear_points)
+    assert run_of({"min-examples": least}, monkeypatch, first=first) == (True, True)
+
+
 def test_parties_of_fewer_samples_than_their_floor_are_apart_in_the_pool(monkeypatch):
     assert run_of({"min-examples": 12}, monkeypatch, first=10) == (True, True)
 

@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from flwr_flynn import FlyNNClassifier
+from flwr_flynn.errors import ModelFileError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.announced_specs import deflated_basis
+from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.counts import CountsRequest
@@ -19,7 +22,12 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.gram import NO_SAMPLES, LearnedGram, memory_of_gram
+from flwr_flynn.model.gram import (
+    NO_SAMPLES,
+    GramMatrix,
+    LearnedGram,
+    memory_of_gram,
+)
 from tests.federated.hostile import plus
 from tests.federated.runs import (
     DUE,
@@ -33,6 +41,7 @@ from tests.federated.runs import (
 from tests.federated.secure_runs import secretly
 from tests.federated.test_run_laws import nobody
 from tests.model.test_linear_part import X, Y
+from tests.raising import raises
 
 PLAN = HashPlan(6, 3, 300, "auto", hash_dim=64)
 OPTIONS = {"spec": PLAN, "classes": (0, 1, 2), "min_parties": 1}
@@ -113,16 +122,44 @@ def test_after_a_change_the_model_is_that_of_the_rows_that_are_there(
     assert run.model.model_.linear is not None
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [[REST, LAST[:8], LAST[8:16]], np.split(ORDER[:290], [9, 150])],
-    ids=["no products of a class", "of fewer than half"],
-)
-def test_products_that_are_too_few_by_now_make_no_linear_part(rows):
+def left_by_second(rows):
+    """The model once the second of two consenting parties has left."""
     before = go(parties_of(rows, 2)).rounds().federation("1")
     leaver = {"1": party(rows[1], leaves=True)}
-    run = go(leaver, before, purpose="withdraw").rounds()
+    return go(leaver, before, purpose="withdraw").rounds().model.model_
+
+
+def test_products_that_are_too_few_by_now_make_no_linear_part():
+    assert left_by_second(np.split(ORDER[:290], [9, 150])).linear is None
+
+
+def test_the_linear_part_says_nothing_of_a_class_that_its_sums_lack():
+    model = left_by_second([REST, LAST[:8], LAST[8:16]])
+    parts = {"linear": None, "calibration": replace(model.calibration, share=0.0)}
+    alone = replace(model, **parts)
+    whole = model.probabilities(model.scores(X[LAST]))[:, 2]
+    committee = alone.probabilities(alone.scores(X[LAST]))[:, 2]
+    assert model.linear is not None
+    assert_allclose(np.log(whole), np.log(committee), atol=2)
+
+
+def test_a_join_needs_the_parties_that_the_first_run_needed():
+    rows = np.split(ORDER[:290], [150, 200, 250])
+    before = go(parties_of(rows, 1), min_parties=4).rounds().federation("1")
+    joined = {"4": party(ORDER[290:], products=False)}
+    run = go(parties_of(rows, 1) | joined, before, purpose="join").rounds()
     assert run.model.model_.linear is None
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_sums_of_a_file_are_those_that_samples_can_have(index, tmp_path):
+    saved = go(parties_of()).rounds().federation("1")
+    tables = [table.copy() for table in saved.linear.sums.tables]
+    tables[index] += 10**9
+    forged = replace(saved.linear, sums=GramMatrix(tuple(tables)))
+    replace(saved, linear=forged).save(tmp_path / "f.npz")
+    with raises(ModelFileError):
+        Federation.load(tmp_path / "f.npz")
 
 
 @pytest.mark.parametrize("phase", ["selection", "calibration", "evaluation", ""])
@@ -154,14 +191,12 @@ def test_without_consent_no_products_leave_and_there_is_no_linear_part():
     [
         (QUARTERS, 3, 4, False),
         (QUARTERS, 3, 3, True),
+        ([ORDER[:0], *QUARTERS], 5, 5, True),
         (np.split(ORDER, [149]), 1, 1, False),
         (np.split(ORDER, [150]), 1, 1, True),
-        ([REST, LAST], 1, 1, False),
     ],
 )
-def test_it_needs_min_parties_half_of_the_rows_and_some_of_each_class(
-    rows, n_consents, least, is_there
-):
+def test_it_needs_min_parties_and_half_of_the_rows(rows, n_consents, least, is_there):
     run = go(parties_of(rows, n_consents), min_parties=least).rounds()
     assert run.totals.linear == of_rows(np.concatenate(rows[:n_consents]))
     assert (run.model.model_.linear is not None) == is_there

@@ -153,3 +153,18 @@ def test_without_its_sums_it_goes_with_a_warning(change):
     assert model._linear is model.model_.linear is None
     assert model.model_.share == 0.0
     assert model.model_.calibration.intercepts == FITTED.model_.calibration.intercepts
+
+
+def test_it_can_be_left_out():
+    without = FlyNNClassifier(hash_dim=64, linear=0).fit(X, Y)
+    assert (without.model_.linear, without.model_.share) == (None, 0.0)
+    few = FlyNNClassifier(hash_dim=64, linear=4).fit(X, Y).model_
+    assert few.linear is None or few.linear.terms.n_terms <= 4
+
+
+def test_a_class_of_one_row_does_not_cost_the_others_their_linear_part():
+    rows = np.flatnonzero(Y < 2)
+    alone = FlyNNClassifier(hash_dim=64).fit(X[rows], Y[rows]).model_
+    rows = np.append(rows, np.flatnonzero(Y == 2)[:1])
+    beside = FlyNNClassifier(hash_dim=64).fit(X[rows], Y[rows]).model_
+    assert alone.share == beside.share > 0

@@ -257,10 +257,13 @@ def _linear(linear: Report) -> str:
     text = f"{linear['terms']} terms, {linear['examples']} samples"
     if linear["share"]:
         text += f", share {linear['share']}"
+    elif linear["lack"]:
+        text += f", not used: {linear['lack']}"
     else:
-        text += ", not used"
+        text += ", not used: it makes no better probabilities"
     if linear["without"]:
-        text += f"; no sums (node setting products) from {listed(linear['without'], 8)}"
+        names = listed(linear["without"], 8)
+        text += f"; no sums (node setting products, or few rows) from {names}"
     return text
 
 

@@ -68,7 +68,7 @@ from flwr_flynn.federated.views import View, progress
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import Additive, ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import LearnedGram, memory_of_gram
+from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -183,6 +183,7 @@ class _OfCounts(RunRequest[Statistic]):
             raise PayloadError(key("basis"), "none beside noisy counts", "one")
         basis = announced_basis(config, run.specs)
         needed = memory_of_gram(basis.n_terms, run.n_classes)
+        needed += 24 * BATCH * basis.n_terms
         options.check_memory(needed, f"products of {basis.n_terms} terms of columns")
         return cls(run, basis)
 
@@ -319,6 +320,8 @@ class UpdateRequest(_OfCounts[CountsChange]):
 
     def fields(self, sizes: Sizes) -> list[Field]:
         most = capacity_of(self.run) // 1024
+        if self.basis is not None:
+            most = min(most, capacity(self.basis) // 1024)
         before = super().fields(Sizes(most, most))
         named = [replace(field, name="counts before") for field in before]
         return named + super().fields(sizes)
@@ -486,7 +489,10 @@ def _counted_by(
     got = "counts of another SHA-256; have its data or settings changed?"
     n = len(before.parts)
     if any(members[index].sha256[:n] == before.sha256[:n] for index in indices):
-        got = "other sums of products; was the node setting products another one?"
+        got = (
+            "other sums of products; set the node settings products and min-examples as "
+            "they were, withdraw, then join again"
+        )
     raise PayloadError(
         "counts", f"those that {members[indices[0]]} was counted by", got
     )
