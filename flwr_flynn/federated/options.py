@@ -155,14 +155,14 @@ class RunOptions:
     group_column : str, default=""
         Category among the columns of the run's schema, by whose levels the evaluation
         reports as well.
-    linear : int, default=512
-        Terms of the linear part of the model, at most, see `model.basis`; 0: none. A
-        saved run has those of its file.
     gram : int, optional
         Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more
         accurate model by one more exchange, of about 1.5 bytes for every pair of rows.
         Only with exact counts, where parties evaluate the model. 0: none. Default: by
         the `effort` of a `HashPlan`.
+    linear : int, default=512
+        Terms of the linear part of the model, at most, see `model.basis`; 0: none. A
+        saved run has those of its file.
     class_weight : "balanced", optional
         All classes are equally frequent for the model, as they always are with rule
         "novelty". Default: they are as frequent as among the counted samples.
