@@ -263,7 +263,6 @@ def _counts_of(
     if basis is None:
         return CountsOfSpecs(counts)
     if run.bound is None and not view.options.products:
-        log.info("FlyNN: no sums for the linear part leave, see node setting products")
         return CountsOfSpecs(counts, LearnedGram.zeros(basis, run.n_classes))
     if run.bound is None:
         X, codes = without_few(X, codes, run.n_classes, view.options.min_examples)
