@@ -280,8 +280,7 @@ def linear(run: Run) -> dict[str, Any] | None:
 
 def _has_linear(run: Run) -> bool:
     """True if parties sent enough for a linear part, though its share may be 0."""
-    is_asked = run.totals.linear is not None
-    return is_asked and linear_sums(run.state, run.options) is not None
+    return linear_sums(run.state, run.options) is not None
 
 
 def _calibration(run: Run, model: Model) -> dict[str, object] | None:
@@ -386,20 +385,19 @@ def _pooled_parties(run_plan: RunPlan, rows: Sequence[Integers]) -> list[Party]:
     config = run_plan.config
     least = config.min_examples
     strategy = run_plan.strategy
+    has_products = not config.secure and (gram(strategy.run) or linear(strategy.run))
     few = []
     apart = []
     together = []
-    for own in rows:
+    for own in map(np.sort, rows):
         if len(own) < least and not config.secure:
             few.append(own)
             continue
         stays = np.ones(len(own), np.bool_)
-        has_products = gram(strategy.run) or linear(strategy.run)
-        if has_products and not config.secure:
+        if has_products:
             X, codes = datasets.pooled_training(config, [own])
             model = strategy.model.model_
             stays = stay(_numbers(model, X), codes, len(model.classes), least)
-        own = np.sort(own)
         together.append(own[stays])
         apart.append(own[~stays])
     pool = []

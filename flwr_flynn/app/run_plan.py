@@ -454,24 +454,23 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
     if options.has_gram:
         n_examples = None if plan.hashes is None else plan.hashes.n_examples
         n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features)
-    entry = max(ENTRY_BYTES, 16 * asked)
-    if n_rows:
-        what = f"the Gram matrix of {n_rows} rows (gram sets their number)"
-        needed = memory_of_gram(n_rows, n_classes)
-        server[what] = needed
-        party[what] = needed
-        if run.is_secure:
-            server[what] += entry * n_rows**2
-            party[what] += ENTRY_BYTES * n_rows**2
+    n_terms = 0
     if options.has_linear:
         n_terms = min(options.linear, 3 * run.spec.n_features)
-        what = f"the linear part of up to {n_terms} terms (linear sets their number)"
-        needed = memory_of_gram(n_terms, n_classes)
+    entry = max(ENTRY_BYTES, 16 * asked)
+    products = {
+        f"the Gram matrix of {n_rows} rows (gram sets their number)": n_rows,
+        f"the linear part of up to {n_terms} terms (linear sets their number)": n_terms,
+    }
+    for what, n in products.items():
+        if not n:
+            continue
+        needed = memory_of_gram(n, n_classes)
         server[what] = needed
         party[what] = needed
         if run.is_secure:
-            server[what] += entry * n_terms**2
-            party[what] += ENTRY_BYTES * n_terms**2
+            server[what] += entry * n**2
+            party[what] += ENTRY_BYTES * n**2
     if run.is_secure:
         n_entries = n_classes * sum(spec.hash_dim for spec in specs)
         n_own_entries = n_classes * sum(spec.hash_dim for spec in counted)

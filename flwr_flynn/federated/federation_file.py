@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 from flwr_flynn._types import Array
 from flwr_flynn._validation import boolean, integer, is_sha256
 from flwr_flynn.errors import ConfigError, ModelFileError
-from flwr_flynn.federated.gram_fields import gram_of_parts
+from flwr_flynn.federated.gram_fields import linear_of_parts
 from flwr_flynn.federated.labels import Label
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -304,11 +304,7 @@ def _linear(
             "linear", f"arrays of shapes {shapes}", f"{len(sums)} others"
         )
     products, by_class, sizes = (table.astype(np.int64) for table in sums)
-    parts = [sizes, products, by_class]
-    matrix = gram_of_parts(parts, basis, zeros.weights)
-    if (matrix.n_per_class.sum(axis=0) > counts.n_per_class).any():
-        raise ModelFileError("linear", "at most the samples counted", "more")
-    return replace(zeros, sums=matrix)
+    return linear_of_parts([sizes, products, by_class], basis, counts)
 
 
 def _member(values: Any, n_classes: int) -> Member:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,10 +13,12 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
 from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import (
     LARGEST_CLASS_WEIGHT,
     N_FOLDS,
     GramMatrix,
+    LearnedGram,
     Terms,
     fold_sizes,
 )
@@ -85,6 +88,20 @@ def gram_of_parts(
             "Gram matrix", "products and sums that so many samples can have", "others"
         )
     return GramMatrix((products, by_class, sizes))
+
+
+def linear_of_parts(
+    parts: Sequence[Array], basis: Basis, counts: ClassCounts
+) -> LearnedGram:
+    """The sums of a linear part with these integers, beside the counts of its samples.
+
+    A `PayloadError` if no samples have them, or more than are counted.
+    """
+    zeros = LearnedGram.zeros(basis, counts.n_classes)
+    sums = gram_of_parts(parts, basis, zeros.weights)
+    if (sums.n_per_class.sum(axis=0) > counts.n_per_class).any():
+        raise PayloadError("class sizes", "at most the samples counted", "more")
+    return replace(zeros, sums=sums)
 
 
 def _is_possible(

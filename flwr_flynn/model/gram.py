@@ -129,7 +129,7 @@ class Responses:
 
 
 Terms = Basis | Responses
-"""What of a sample is multiplied."""
+"""Terms of a sample, of which every two are multiplied."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What sums of products tell of single rows: why they leave with consent alone.
+"""Single rows in sums of products: why these leave with consent alone.
 
 An attack by the server, which keeps to the protocol and has all requests and replies.
 """

@@ -29,8 +29,8 @@ from flwr_flynn.federated.gram_fields import (
     capacity,
     check_sizes,
     gram_fields,
-    gram_of_parts,
     gram_parts,
+    linear_of_parts,
     without_few,
 )
 from flwr_flynn.federated.options import RunOptions
@@ -71,6 +71,8 @@ from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
+
+_TERM_BYTES = 24  # memory of a term of a sample while products are summed, roughly
 
 
 def no_counts(run: RunSpec, basis: Basis | None = None) -> CountsOfSpecs:
@@ -183,7 +185,7 @@ class _OfCounts(RunRequest[Statistic]):
             raise PayloadError(key("basis"), "none beside noisy counts", "one")
         basis = announced_basis(config, run.specs)
         needed = memory_of_gram(basis.n_terms, run.n_classes)
-        needed += 24 * BATCH * basis.n_terms
+        needed += _TERM_BYTES * BATCH * basis.n_terms
         options.check_memory(needed, f"products of {basis.n_terms} terms of columns")
         return cls(run, basis)
 
@@ -234,11 +236,7 @@ def _of_parts(
     exact = codec.counts_of(parts[:n], run.hashers)
     if basis is None:
         return CountsOfSpecs(exact)
-    weights = (1,) * run.n_classes
-    sums = gram_of_parts(parts[n:], basis, weights)
-    if (sums.n_per_class.sum(axis=0) > exact[0].n_per_class).any():
-        raise PayloadError("class sizes", "at most the samples counted", "more")
-    return CountsOfSpecs(exact, LearnedGram(basis, weights, sums))
+    return CountsOfSpecs(exact, linear_of_parts(parts[n:], basis, exact[0]))
 
 
 def _counts_of(
