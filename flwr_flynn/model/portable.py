@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 from numba import njit
 
@@ -84,6 +85,12 @@ def log(x):  # type: ignore[no-untyped-def]
 
 def content_shares(X: Matrix) -> Floats:
     """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
+    shares: Floats = content_words(X) * 2.0**-53
+    return shares
+
+
+def content_words(X: Matrix) -> npt.NDArray[np.uint64]:
+    """Hash of each sample, (n, d) dense or CSR, to an integer from 0 to below 2**53."""
     if sp.issparse(X):
         rows = sp.csr_array(X)
         if not rows.has_canonical_format:
@@ -97,9 +104,8 @@ def content_shares(X: Matrix) -> Floats:
         sums = np.zeros(len(values), np.uint64)
         _add_dense(values, sums)
     # A sample of zeros, whose sum is 0, would always be kept.
-    words = mix(sums + np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(11)
-    shares: Floats = words * 2.0**-53
-    return shares
+    words: npt.NDArray[np.uint64] = mix(sums + INCREMENT) >> np.uint64(11)
+    return words
 
 
 INCREMENT = np.uint64(0x9E3779B97F4A7C15)
