@@ -28,6 +28,8 @@ except ImportError:  # before Flower 1.38, in which a grid names the sender
         """Place of the first value of a message in newer versions."""
 
 
+from flwr_flynn.federated.phases.gram import GramRequest, GramTally
+
 from flwr_flynn import __version__, message
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
@@ -42,7 +44,6 @@ from flwr_flynn.federated.phases.counts import (
     WithdrawRequest,
 )
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, EvaluationTally
-from flwr_flynn.federated.phases.gram import GramRequest, GramTally
 from flwr_flynn.federated.phases.table_schema import SchemaRequest, SchemaTally
 from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PHASE, VERSION, Reply, key
 from flwr_flynn.federated.reply_fields import to_arrays

@@ -18,6 +18,7 @@ from unittest import mock
 import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
+from flwr_flynn.federated.phases.gram import GramRequest
 
 from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
@@ -30,7 +31,6 @@ from flwr_flynn.federated.phases.counts import (
     WithdrawRequest,
 )
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
-from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request

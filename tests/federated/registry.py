@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from flwr_flynn.federated.phases.gram import GramRequest
 
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party, Samples
@@ -23,7 +24,6 @@ from flwr_flynn.federated.phases.evaluation import (
     EvaluationRequest,
     SecureEvaluationRequest,
 )
-from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
 from flwr_flynn.federated.request import Request, RunRequest
