@@ -18,7 +18,6 @@ from unittest import mock
 import numpy as np
 from flwr.app import Context, RecordDict
 from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
-from flwr_flynn.federated.phases.gram import GramRequest
 
 from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
@@ -69,7 +68,6 @@ FITS: dict[str, Request[Any]] = {
     "secure candidates": SelectionRequest(
         SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
     ),
-    "secure gram": GramRequest(SECURE, (1, 2, 1)),
     "secure evaluation": SecureEvaluationRequest(SECURE, _EVALUATION.model),
     "update exact": UpdateRequest(EXACT),
     "update secure exact": UpdateRequest(SECURE),
@@ -80,7 +78,6 @@ FITS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(
         EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
     ),
-    "gram": GramRequest(EXACT, (1, 2, 1)),
     "calibration": CalibrationRequest(EXACT, _EVALUATION.model),
     "secure calibration": CalibrationRequest(SECURE, _EVALUATION.model),
 }
