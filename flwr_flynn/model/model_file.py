@@ -49,12 +49,17 @@ _SUMS = ("linear_products", "linear_sums", "linear_sizes")
 """Arrays of a `GramMatrix` of a linear part, beside the writer's record."""
 
 _GONE = {
-    "aligned": "false: alignment is gone, train on columns standardised at the parties",
-    "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` "
-    "alone",
-    "gram": "null: Gram matrices of rows are gone, train anew",
+    "aligned": (
+        False,
+        "false: alignment is gone, train on columns standardised at the parties",
+    ),
+    "refined": (
+        False,
+        "false: noisy refinement is gone, train with `epsilon` and `delta` alone",
+    ),
+    "gram": (None, "null: the rows of a Gram matrix are gone, train anew"),
 }
-"""Entries of earlier files, and what they must be."""
+"""Entries of files of 0.8, what they must be, and the same in words."""
 
 
 def write(
@@ -162,9 +167,9 @@ def _read_header(
     header = json.loads(text.tobytes())
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
-    for name, expected in _GONE.items():
-        value = header.pop(name, None)
-        if value:
+    for name, (only, expected) in _GONE.items():
+        value = header.pop(name, only)
+        if value is not only:
             raise ModelFileError(name, expected, json.dumps(value)[:20])
     for name in _SINCE_0_9:
         header.setdefault(name, None)

@@ -133,7 +133,7 @@ def test_classes_without_samples_change_nothing(n_empty):
     more = replace(
         known, members=(member,), classes=np.arange(2 + n_empty), calibration=None
     )
-    scores = unseen_scores(more, (), (), X, y)
+    scores = unseen_scores(more, (), X, y)
     sums = CalibrationSums.of_scores(scores, member.counts, "balanced")
     made = sums.calibration(member.counts, "balanced")
     assert made.temperature == known.calibration.temperature

@@ -24,7 +24,7 @@ X, Y = make_classification(
 )
 X = X.round(2)
 EDGES = np.linspace(-3.0, 3.0, 32)
-TERMS = Basis(6, range(6), [0.0] * 6, [1.5] * 6, [EDGES] * 6, [False] * 6)
+TERMS = Basis(6, range(6), [0.0] * 6, [0.5] * 6, [EDGES] * 6, [False] * 6)
 GRAM = GramMatrix.from_data(TERMS, X, Y, 3)
 N = TERMS.n_terms
 

@@ -561,12 +561,12 @@ def test_small_files_do_not_take_much_memory(path, large):
     assert memory.peak < most
 
 
-def test_the_memory_limit_counts_members_and_the_linear_part(linear_path):
-    members = FlyNNClassifier.load(linear_path).model_.members
-    limit = sum(memory_needed(member.spec, 3) for member in members)
-    limit += 12 * 3 * BASIS.n_terms
-    model = FlyNNClassifier.load(linear_path, max_bytes=limit).model_
-    assert model.linear is not None
+def test_the_memory_limit_counts_members_and_the_linear_part(tmp_path):
+    wide = HashSpec(5, 4000, 2, 4, seed=9)
+    path = tmp_path / "m"
+    model_file.write(path, linear_of(FlyNNClassifier(wide).fit(X, Y).model_))
+    limit = memory_needed(wide, 3) + 12 * 3 * BASIS.n_terms
+    assert FlyNNClassifier.load(path, max_bytes=limit).model_.linear is not None
     with traced() as memory, raises(ModelFileError, field="memory"):
-        FlyNNClassifier.load(linear_path, max_bytes=limit - 1)
+        FlyNNClassifier.load(path, max_bytes=limit - 1)
     assert memory.peak < 10**6

@@ -244,6 +244,13 @@ def _by_level(scores: Sequence[Array], run: RunSpec, column: str) -> Figures | N
     return {"column": column, "levels": levels}
 
 
+def _linear_of(model: Model) -> list[GramScoring]:
+    """The scores of the linear part, if the model has one."""
+    if model.linear is None:
+        return []
+    return [model.linear]
+
+
 @register
 @dataclass(frozen=True)
 class EvaluationRequest(RunRequest[Tables]):
@@ -275,7 +282,7 @@ class EvaluationRequest(RunRequest[Tables]):
         config = {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.linear_entries(self.run, self._linear),
+            **codec.linear_entries(self.run, _linear_of(self.model)),
             **codec.calibration_entries(self.model.calibration),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
@@ -287,14 +294,7 @@ class EvaluationRequest(RunRequest[Tables]):
     def arrays(self) -> list[Array]:
         counts = [member.counts for member in self.model.members]
         arrays = codec.encode(*counts)
-        return arrays + codec.weights_of(self._linear)
-
-    @property
-    def _linear(self) -> list[GramScoring]:
-        """The scores of the linear part, if the model has one."""
-        if self.model.linear is None:
-            return []
-        return [self.model.linear]
+        return arrays + codec.weights_of(_linear_of(self.model))
 
     @classmethod
     def from_config(
