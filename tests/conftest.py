@@ -27,7 +27,6 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # start processes, which wait much, stand between others, and the longest of the quick.
 FIRST = (
     "federated/test_run_laws",
-    "federated/phases/test_gram",
     "test_fuzz",
     "integration/test_deployment",
     "privacy/test_noise_mechanisms",

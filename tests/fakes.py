@@ -42,7 +42,6 @@ from flwr_flynn.federated.phases.counts import (
     WithdrawRequest,
 )
 from flwr_flynn.federated.phases.evaluation import EvaluationRequest, EvaluationTally
-from flwr_flynn.federated.phases.gram import GramRequest, GramTally
 from flwr_flynn.federated.phases.table_schema import SchemaRequest, SchemaTally
 from flwr_flynn.federated.protocol import NOISY_EXAMPLES, PHASE, VERSION, Reply, key
 from flwr_flynn.federated.reply_fields import to_arrays
@@ -82,8 +81,9 @@ def tally_of(request: Request[Any], max_examples: int | None = None) -> Tally[An
         return ColumnsTally(request, max_examples)
     if isinstance(request, EvaluationRequest):
         return EvaluationTally(request)
-    kinds = {SchemaRequest: SchemaTally, GramRequest: GramTally}
-    return kinds.get(type(request), Tally)(request)
+    if isinstance(request, SchemaRequest):
+        return SchemaTally(request)
+    return Tally(request)
 
 
 def summed(request: Request[Any], replies: Sequence[Reply]) -> Any:
@@ -358,13 +358,13 @@ def evaluation_of(
     scorings: Any,
     weights: Any = (1.0,),
     n_releases: int = 0,
-    gram: Any = None,
+    calibration: Any = None,
+    linear: Any = None,
     **more: Any,
 ) -> EvaluationRequest:
     """A request to evaluate the model of these members; `more` may be `tries`."""
-    model = model_of_members(
-        run, tuple(map(ModelMember, run.specs, counts, scorings, weights)), gram=gram
-    )
+    members = list(map(ModelMember, run.specs, counts, scorings, weights))
+    model = model_of_members(run, members, calibration, linear)
     return EvaluationRequest(run, model, n_releases, **{"tries": True, **more})
 
 
@@ -376,7 +376,6 @@ def federation_of(
     weights: Any = (1.0,),
     phase: str = "",
     max_members: int = 1,
-    gram: Any = None,
 ) -> Federation:
     """A federation of these sums; without weights, before its selection."""
     weighed = map(
@@ -388,7 +387,7 @@ def federation_of(
     )
     return Federation(
         run,
-        model_of_members(run, list(weighed), gram=gram),
+        model_of_members(run, list(weighed)),
         members,
         phase,
         max_members,

@@ -235,24 +235,23 @@ def predict(hashes, counts, decay):
     return predicted
 
 
-def gram_log_odds(z, y, weights, fold, new):
-    """Log probabilities of new responses by regressions.
+def gram_log_odds(z, y, fold, new):
+    """Log probabilities of new terms by regressions.
 
     They are on the samples of each fold and of both, one by one.
     """
-    n_classes = len(weights)
+    n_classes = y.max() + 1
     targets = np.eye(n_classes)[y]
 
     def regression(of, share):
-        own = weights[y[of]][:, None]
-        mean = (own * z[of]).sum(0) / own.sum()
-        level = (own * targets[of]).sum(0) / own.sum()
+        mean = z[of].mean(0)
+        level = targets[of].mean(0)
         centred = z[of] - mean
-        products = centred.T @ (own * centred)
+        products = centred.T @ centred
         strength = share * np.trace(products)
         found = np.linalg.solve(
             products + strength * np.eye(z.shape[1]),
-            centred.T @ (own * (targets[of] - level)),
+            centred.T @ (targets[of] - level),
         )
         return lambda each: (each - mean) @ found + level
 
@@ -263,7 +262,7 @@ def gram_log_odds(z, y, weights, fold, new):
             scores[~of] = regression(of, 2.0**-k)(z[~of])
         means = np.array([scores[y == label].mean(0) for label in range(n_classes)])
         rest = scores - means[y]
-        within = rest.T @ (weights[y][:, None] * rest) / weights[y].sum()
+        within = rest.T @ rest / len(y)
         between = np.cov(means.T, bias=True)
         within += 1e-9 * (np.trace(within) + np.trace(between)) * np.eye(n_classes)
         trace = np.trace(np.linalg.solve(within, between))

@@ -30,7 +30,6 @@ from flwr_flynn.federated.phases.counts import (
     WithdrawRequest,
 )
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
-from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
@@ -69,7 +68,6 @@ FITS: dict[str, Request[Any]] = {
     "secure candidates": SelectionRequest(
         SECURE, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
     ),
-    "secure gram": GramRequest(SECURE, (1, 2, 1)),
     "secure evaluation": SecureEvaluationRequest(SECURE, _EVALUATION.model),
     "update exact": UpdateRequest(EXACT),
     "update secure exact": UpdateRequest(SECURE),
@@ -80,7 +78,6 @@ FITS: dict[str, Request[Any]] = {
     "candidates": SelectionRequest(
         EXACT, CountsOfSpecs((_COUNTS,)), ((ScoringRule("balanced", 0.5),),)
     ),
-    "gram": GramRequest(EXACT, (1, 2, 1)),
     "calibration": CalibrationRequest(EXACT, _EVALUATION.model),
     "secure calibration": CalibrationRequest(SECURE, _EVALUATION.model),
 }

@@ -28,7 +28,7 @@ CAPABILITIES = {
     ),
     "gram": (
         r"(?i)(?<![a-z])gram",
-        "federated/phases/gram.py federated/gram_fields.py model/gram.py",
+        "federated/gram_fields.py model/gram.py",
     ),
     "group-column": (r"group[-_]column|subgroup", "federated/subgroups.py"),
     "honest-parties": (

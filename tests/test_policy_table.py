@@ -13,12 +13,10 @@ from tests import policy_table
 pytest.importorskip("opendp")
 pytest.importorskip("dp_accounting")
 
-GRAM = {"gram"}
 SUMS = {
     f"secure {name}"
     for name in ("columns", "bins", "candidates", "calibration", "evaluation")
 }
-SUMS |= {f"secure {name}" for name in GRAM}
 OPEN = {"columns", "exact", "secure exact", "candidates", "calibration"}
 OPEN |= {"evaluation", "model"} | SUMS
 PRIVATE = {"noisy", "model"}
@@ -49,9 +47,8 @@ OTHERS = (
 """Keys that change nothing about who gets an answer."""
 
 DEPLOYED = {
-    **dict.fromkeys(("data-path", *OTHERS), OPEN),
+    **dict.fromkeys(("data-path", "products", *OTHERS), OPEN),
     "previous-path": OPEN | {"update exact"},
-    "products": OPEN | GRAM,
     # The file does not have this column: nothing of the file is told.
     **{key: {"model"} for key in ("ignore", "rename", "convert", "synonyms")},
     "secure": {"secure exact", "model"} | SUMS,
@@ -69,7 +66,7 @@ DEPLOYED = {
     "policy, leave": {"leave noisy", "model"},
     "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},
 }
-SIMULATED = {"nothing": OPEN | GRAM}
+SIMULATED = {"nothing": OPEN}
 """What is not listed answers nothing, not even to a model."""
 ALLOWED = {"deployed": DEPLOYED, "simulated": SIMULATED}
 

@@ -119,16 +119,7 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
             "classes and levels of fewer samples stay at home",
         ),
         (
-            is_clear and "gram" in names,
-            "products",
-            True,
-            "consent to sums of products in clear",
-        ),
-        (
-            is_clear
-            and options.has_linear
-            and "counts" in names
-            and "gram" not in names,
+            is_clear and options.has_linear and "counts" in names,
             "products",
             None,
             "true lets the sums of the linear part leave in clear",

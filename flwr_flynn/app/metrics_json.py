@@ -83,7 +83,6 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "columns": columns and {"examples": columns.histograms.n_examples},
         "specs": [_in_short(spec) for spec in run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
-        "gram": gram(run),
         "linear": linear(run),
         "calibration": _calibration(run, model.model_),
         "traffic": {
@@ -247,18 +246,6 @@ def absences(run: Run) -> dict[str, dict[str, str]]:
     }
 
 
-def gram(run: Run) -> dict[str, int] | None:
-    """Size of the Gram matrix, and True if its scores are used; None without it."""
-    matrix = run.state.results.get("gram")
-    if matrix is None:
-        return None
-    return {
-        "rows": matrix.n_rows,
-        "examples": matrix.n_examples,
-        "used": matrix.scoring is not None,
-    }
-
-
 def linear(run: Run) -> dict[str, Any] | None:
     """Size of the sums of the linear part, its share, and the parties without it.
 
@@ -385,7 +372,7 @@ def _pooled_parties(run_plan: RunPlan, rows: Sequence[Integers]) -> list[Party]:
     config = run_plan.config
     least = config.min_examples
     strategy = run_plan.strategy
-    has_products = not config.secure and (gram(strategy.run) or linear(strategy.run))
+    has_products = not config.secure and linear(strategy.run)
     few = []
     apart = []
     together = []
@@ -454,14 +441,9 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     """
     options = run_plan.strategy.run.options
     run_spec = run_plan.strategy.run.state.run_spec
-    n_examples = run_plan.strategy.counts.n_examples
-    # The effort is lost with the plan.
-    n_rows = 0
-    if options.has_gram:
-        n_rows = options.gram_rows(n_examples, run_spec.spec.n_features)
     alone = replace(
         options,
-        gram=n_rows,
+        trees=options.n_trees,  # the effort is lost with the plan
         linear=options.linear if _has_linear(run_plan.strategy.run) else 0,
         min_parties=1,
         secure_bound=None,

@@ -48,17 +48,12 @@ def facts_of(model: Model) -> dict[str, Any]:
     calibration = None
     if model.calibration is not None:
         calibration = asdict(model.calibration)
-    n_terms = {
-        name: scoring and scoring.terms.n_terms
-        for name, scoring in (("gram", model.gram), ("linear", model.linear))
-    }
     return {
         "classes": _class_facts(model),
         "features": model.members[0].spec.n_features,
         "columns": _column_facts(model),
         "members": members,
-        "gram rows": n_terms["gram"],
-        "linear terms": n_terms["linear"],
+        "linear terms": model.linear and model.linear.terms.n_terms,
         "calibration": calibration,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),

@@ -77,8 +77,8 @@ class NodeConfig(SiteSettings):
     )
     products: bool = setting(
         False,
-        "sums of products of columns, and of rows of the hash, may leave the party in "
-        "clear: who alone has a level or a gap is told whole, whatever `min-examples`",
+        "sums of products of columns may leave the party in clear: who alone has a level "
+        "or a gap is told whole, whatever `min-examples`",
     )
     max_epsilon: float = setting(
         0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0

@@ -29,8 +29,12 @@ from flwr_flynn.app.settings_parser import (
 from flwr_flynn.federated.labels import checked_classes
 from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.basis import MOST_TERMS
-from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
-from flwr_flynn.model.gram import MOST_ROWS
+from flwr_flynn.model.candidates import (
+    EFFORTS,
+    MOST_TREES,
+    HashPlan,
+    placeholder_specs,
+)
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
 
@@ -126,7 +130,7 @@ class HashSettings(Settings):
     )
     effort: str = _fixed(
         "default",
-        "`quick` is one hash, `thorough` has a Gram matrix as well",
+        "`quick` is one hash, `thorough` has trees as well",
         choices=EFFORTS,
     )
     min_examples: int = _simulated(
@@ -171,10 +175,9 @@ class ScoringSettings(Settings):
         "`balanced`: all classes count as equally frequent",
         choices=("", "balanced"),
     )
-    gram: str = _scored(
+    trees: str = _scored(
         "auto",
-        "rows of a Gram matrix, 16 to 4096, without `epsilon`; 0: none; `auto`: by "
-        "`effort`",
+        "trees of the model, up to 1000, without `epsilon`; 0: none; `auto`: by `effort`",
     )
     linear: int = _fixed(
         MOST_TERMS,
@@ -368,7 +371,10 @@ class RunConfig(
     """The settings of one `flwr run`, with rules and values that follow from them."""
 
     source = "run-config"
-    gone = dict.fromkeys(
+    gone = {
+        "gram": "none: the rows of a Gram matrix are gone; trees sets the trees of "
+        "effort thorough"
+    } | dict.fromkeys(
         [
             "align",
             "hash-nnz",
@@ -421,7 +427,7 @@ class RunConfig(
         )
         yield from self._federation_rules()
         yield from conflicts(
-            gram=self.gram_value(),
+            trees=self.trees_value(),
             is_thorough=self.effort == "thorough",
             is_evaluated=self.evaluate != "false",
             is_noisy=self.is_private,
@@ -525,13 +531,13 @@ class RunConfig(
             return str(self.options().get("partition_by", ""))
         return ""
 
-    def gram_value(self) -> int | None:
-        """`gram` as the strategy takes it; None for "auto"."""
-        if self.gram == "auto":
+    def trees_value(self) -> int | None:
+        """`trees` as the strategy takes it; None for "auto"."""
+        if self.trees == "auto":
             return None
-        numbers = whole_numbers([self.gram])
-        if numbers is None or not 0 <= numbers[0] <= MOST_ROWS:
-            raise self.refused("gram", f'"auto" or an integer from 0 to {MOST_ROWS}')
+        numbers = whole_numbers([self.trees])
+        if numbers is None or not 0 <= numbers[0] <= MOST_TREES:
+            raise self.refused("trees", f'"auto" or an integer from 0 to {MOST_TREES}')
         return numbers[0]
 
     def decay_value(self) -> float | str:

@@ -50,7 +50,6 @@ from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
 
 NO_LIMIT = 10**9  # seconds: 30 years
-_MANY_SAMPLES = 2**40  # where their number is not known: of the largest Gram matrix
 
 _UNKNOWN = 64  # numbers of a row, where the schema is to be learned
 
@@ -153,7 +152,7 @@ def _strategy(
         identify=_identify(grid),
         max_examples_per_party=config.max_examples or None,
         decay=config.decay_value(),
-        gram=config.gram_value(),
+        trees=config.trees_value(),
         linear=config.linear,
         fraction_evaluate=float(is_evaluated),
         group_column=config.group_column,
@@ -450,27 +449,16 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
     }
     if plan.hashes is not None and plan.hashes.needs_columns:
         server |= _memory_of_columns(plan, plan.hashes)
-    n_rows = 0
-    if options.has_gram:
-        n_examples = None if plan.hashes is None else plan.hashes.n_examples
-        n_rows = options.gram_rows(n_examples or _MANY_SAMPLES, run.spec.n_features)
-    n_terms = 0
+    entry = max(ENTRY_BYTES, 16 * asked)
     if options.has_linear:
         n_terms = min(options.linear, 3 * run.spec.n_features)
-    entry = max(ENTRY_BYTES, 16 * asked)
-    products = {
-        f"the Gram matrix of {n_rows} rows (gram sets their number)": n_rows,
-        f"the linear part of up to {n_terms} terms (linear sets their number)": n_terms,
-    }
-    for what, n in products.items():
-        if not n:
-            continue
-        needed = memory_of_gram(n, n_classes)
+        what = f"the linear part of up to {n_terms} terms (linear sets their number)"
+        needed = memory_of_gram(n_terms, n_classes)
         server[what] = needed
         party[what] = needed
         if run.is_secure:
-            server[what] += entry * n**2
-            party[what] += ENTRY_BYTES * n**2
+            server[what] += entry * n_terms**2
+            party[what] += ENTRY_BYTES * n_terms**2
     if run.is_secure:
         n_entries = n_classes * sum(spec.hash_dim for spec in specs)
         n_own_entries = n_classes * sum(spec.hash_dim for spec in counted)

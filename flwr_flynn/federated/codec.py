@@ -22,28 +22,16 @@ from flwr_flynn.federated.announced_specs import (
     MAX_CHARS,
     MAX_SPECS,
     announced_basis,
-    announced_specs,
-    check_fingerprints,
     deflated_basis,
-    deflated_specs,
 )
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
-from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
-from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
-from flwr_flynn.model.basis import Basis
+from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.calibration import LARGEST_INTERCEPT, UNIT, Calibration
-from flwr_flynn.model.counts import ClassCounts, memory_needed
-from flwr_flynn.model.gram import (
-    LARGEST_BIAS,
-    LARGEST_WEIGHT,
-    MOST_SPECS,
-    GramScoring,
-    Responses,
-    Terms,
-)
+from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.gram import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
@@ -245,13 +233,10 @@ def split(joined: object) -> list[bytes]:
     return tensors
 
 
-# -------- parts of a model: scoring rules, weights, scores from the Gram matrix
+# -------- parts of a model: scoring rules, weights, scores of a linear part
 
 MODEL_ENTRIES = {
     "scorings": Entry(str, 200 * MAX_SPECS),
-    "gram": Entry(str, MAX_CHARS, is_needed=False),
-    "gram_specs": Entry(bytes, MAX_CHARS, is_needed=False),
-    "gram_fingerprints": Entry(str, 65 * MOST_SPECS, is_needed=False),
     "linear": Entry(str, MAX_CHARS, is_needed=False),
     "basis": Entry(bytes, MAX_CHARS, is_needed=False),
 }
@@ -296,101 +281,53 @@ def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
     return {key("scorings"): json.dumps(scorings)}
 
 
-def gram_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
-    """Config entries of scores from one Gram matrix, without their weights.
+def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
+    """Config entries of scores of a linear part, without their weights.
 
     There are none without scores; several, of folds, have the same terms.
     """
     if not scorings:
         return {}
-    terms = scorings[0].terms
-    biases = json.dumps(np.concatenate([own.bias for own in scorings]).tolist())
-    if isinstance(terms, Basis):
-        return {key("linear"): biases, key("basis"): deflated_basis(terms, run.specs)}
+    biases = np.concatenate([own.bias for own in scorings])
     return {
-        key("gram"): biases,
-        key("gram_specs"): deflated_specs(terms.specs, run.specs),
-        key("gram_fingerprints"): " ".join(terms.fingerprints),
+        key("linear"): json.dumps(biases.tolist()),
+        key("basis"): deflated_basis(scorings[0].terms, run.specs),
     }
 
 
 def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
-    """Arrays of the weights of scores from a Gram matrix."""
+    """Arrays of the weights of scores of a linear part."""
     return [pack_signed(scoring.weights) for scoring in scorings]
 
 
-def announced_scores(
-    config: Config,
-    run: RunSpec,
-    arrays: Sequence[Array],
-    options: PartyOptions,
-    n_scorings: int = 1,
-) -> tuple[tuple[GramScoring, ...], tuple[GramScoring, ...], Sequence[Array]]:
-    """Scores from the Gram matrix and of a linear part in a message that may come from
-    anybody, and the arrays before theirs.
+def announced_linear(
+    config: Config, run: RunSpec, arrays: Sequence[Array], n_scorings: int = 1
+) -> tuple[tuple[GramScoring, ...], Sequence[Array]]:
+    """Scores of a linear part in a message that may come from anybody, and the arrays
+    before those of their weights; () without such scores.
     """
-    n_kinds = ("gram" in config) + ("linear" in config)
-    first = max(len(arrays) - n_kinds * n_scorings, 0)
-    rest = arrays[first:]
-    gram = _announced_gram(config, run, rest[:n_scorings], options, n_scorings)
-    linear: tuple[GramScoring, ...] = ()
-    if "linear" in config:
-        basis = announced_basis(config, run.specs)
-        own = rest[len(gram) :]
-        linear = _announced(config, "linear", basis, run, own, n_scorings)
-    return gram, linear, arrays[:first]
-
-
-def _announced_gram(
-    config: Config,
-    run: RunSpec,
-    arrays: Sequence[Array],
-    options: PartyOptions,
-    n_scorings: int,
-) -> tuple[GramScoring, ...]:
-    """Scores from the Gram matrix; () without such scores.
-
-    Their weights are an array of each.
-    """
-    if "gram" not in config:
-        return ()
-    with refusing(key("gram")):
-        specs = announced_specs(config, "gram_specs", MOST_SPECS, run.specs)
-        terms = Responses(specs)
-        needed = 64 * terms.n_terms * n_scorings * run.n_classes
-        needed += sum(memory_needed(spec, run.n_classes) for spec in specs)
-        what = f"scores from the Gram matrix of {terms.n_terms} rows"
-        options.check_memory(needed, what)
-        hashers = [flynn_hash(spec) for spec in specs]
-        check_fingerprints(config, "gram_fingerprints", hashers)
-    return _announced(config, "gram", terms, run, arrays, n_scorings)
-
-
-def _announced(
-    config: Config,
-    name: str,
-    terms: Terms,
-    run: RunSpec,
-    arrays: Sequence[Array],
-    n_scorings: int,
-) -> tuple[GramScoring, ...]:
+    if "linear" not in config:
+        return (), arrays
+    first = max(len(arrays) - n_scorings, 0)
+    terms = announced_basis(config, run.specs)
     n_biases = n_scorings * run.n_classes
-    biases = config.integers(name, n_biases, -LARGEST_BIAS, LARGEST_BIAS)
-    with refusing(key(name)):
-        if len(arrays) != n_scorings:
+    biases = config.integers("linear", n_biases, -LARGEST_BIAS, LARGEST_BIAS)
+    with refusing(key("linear")):
+        if len(arrays) < n_scorings:
             raise PayloadError("weights", f"{n_scorings} arrays", len(arrays))
-        for array in arrays:
+        for array in arrays[first:]:
             check_packed([array], "weights")
         shape = (terms.n_terms, run.n_classes)
         blocks = np.array(biases, np.int64).reshape(n_scorings, run.n_classes)
-        return tuple(
+        scorings = tuple(
             GramScoring(
                 terms,
                 unpack_signed(array, shape, LARGEST_WEIGHT).astype(np.int32),
                 bias,
             )
-            for array, bias in zip(arrays, blocks, strict=True)
+            for array, bias in zip(arrays[first:], blocks, strict=True)
         )
+    return scorings, arrays[:first]
 
 
 CALIBRATION_ENTRIES = {"calibration": Entry(str, MAX_CHARS, is_needed=False)}

@@ -71,8 +71,7 @@ class Federation:
     run_spec : RunSpec
         With a spec for each member of the model.
     shared : Model
-        Before the selection of a run all candidates are its members, and there are no
-        scores from a Gram matrix, which is made behind it.
+        Before the selection of a run all candidates are its members.
     members : sequence of Member
         Kept in the order of their names.
     phase : str, default=""
@@ -82,7 +81,7 @@ class Federation:
     is_selected : bool, default=True
         True if the specs are those of the model's members, and not candidates.
     is_thorough : bool, default=False
-        True for a run of effort "thorough": later runs make the Gram matrix anew.
+        True for a run of effort "thorough": later runs grow trees anew.
     is_calibrated : bool, default=True
         False for a run of effort "quick", whose model has no calibration.
     linear : LearnedGram, optional
@@ -126,11 +125,6 @@ class Federation:
                 "phase",
                 "a name of at most 64 characters on one line",
                 type(self.phase).__name__,
-            )
-        has_candidates = not self.is_selected and len(self.run_spec.specs) > 1
-        if self.shared.gram is not None and has_candidates:
-            raise ModelFileError(
-                "gram", "none before members are selected among the specs", "one"
             )
         members = sorted(self.members, key=lambda member: (member.name, member.node))
         object.__setattr__(self, "members", tuple(members))

@@ -1,10 +1,9 @@
-"""The integers of a Gram matrix in an answer: sizes, products and sums of two folds."""
+"""The integers of a linear part in an answer: sizes, products and sums of two folds."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -12,52 +11,38 @@ from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
-from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.basis import LARGEST, Basis
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import (
-    LARGEST_CLASS_WEIGHT,
-    N_FOLDS,
-    GramMatrix,
-    LearnedGram,
-    Terms,
-    fold_sizes,
-)
+from flwr_flynn.model.gram import N_FOLDS, GramMatrix, LearnedGram, fold_sizes
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
+
+CAPACITY = (2**63 - 1) // LARGEST**2
+"""Samples up to which all sums are within int64."""
 
 _ROUNDED = 1 + 2.0**-40  # room for the rounding of products
 
 
-def capacity(terms: Terms) -> int:
-    """Samples up to which all sums are within int64."""
-    weight = LARGEST_CLASS_WEIGHT
-    if isinstance(terms, Basis):
-        weight = 1
-    return (2**63 - 1) // (terms.largest**2 * weight)
-
-
-def gram_fields(terms: Terms, weights: Sequence[int], sizes: Sizes) -> list[Field]:
+def gram_fields(terms: Basis, n_classes: int, sizes: Sizes) -> list[Field]:
     """Layout of the sums of samples of these sizes.
 
     The products of a fold are the upper triangle row by row; its sums are those of the
     terms by class.
     """
     n_terms = terms.n_terms
-    n_classes = len(weights)
-    is_signed = isinstance(terms, Basis)
     return [
         Field("class sizes", (N_FOLDS, n_classes), sizes.per_class, PLAIN),
         Field(
             "products",
             (N_FOLDS, n_terms * (n_terms + 1) // 2),
-            terms.largest**2 * max(weights) * sizes.total,
-            is_signed=is_signed,
+            LARGEST**2 * sizes.total,
+            is_signed=True,
         ),
         Field(
             "sums",
             (N_FOLDS * n_classes, n_terms),
-            terms.largest * sizes.total,
-            is_signed=is_signed,
+            LARGEST * sizes.total,
+            is_signed=True,
         ),
     ]
 
@@ -68,59 +53,46 @@ def gram_parts(matrix: GramMatrix) -> list[Array]:
     return [matrix.n_per_class, matrix.products, matrix.sums.reshape(-1, n_terms)]
 
 
-def gram_of_parts(
-    parts: Sequence[Array], terms: Terms, weights: Sequence[int]
-) -> GramMatrix:
-    """The Gram matrix with these integers; a `PayloadError` if no samples have it.
-
-    False sums could spoil the whole matrix.
-    """
-    sizes, products, sums = parts
-    n_examples = sum(sizes.ravel().tolist())
-    most = capacity(terms)
-    if n_examples > most:
-        raise PayloadError("Gram matrix", f"that of at most {most} samples", n_examples)
-    by_class = sums.reshape(N_FOLDS, len(weights), terms.n_terms)
-    folds = zip(products, by_class, sizes, strict=True)
-    factors = np.array(weights)
-    if not all(_is_possible(terms, factors, *fold) for fold in folds):
-        raise PayloadError(
-            "Gram matrix", "products and sums that so many samples can have", "others"
-        )
-    return GramMatrix((products, by_class, sizes))
-
-
 def linear_of_parts(
     parts: Sequence[Array], basis: Basis, counts: ClassCounts
 ) -> LearnedGram:
     """The sums of a linear part with these integers, beside the counts of its samples.
 
-    A `PayloadError` if no samples have them, or more than are counted.
+    A `PayloadError` if no samples have them, or more than are counted. False sums could
+    spoil the whole.
     """
-    zeros = LearnedGram.zeros(basis, counts.n_classes)
-    sums = gram_of_parts(parts, basis, zeros.weights)
-    if (sums.n_per_class.sum(axis=0) > counts.n_per_class).any():
+    sizes, products, sums = parts
+    n_examples = sum(sizes.ravel().tolist())
+    if n_examples > CAPACITY:
+        raise PayloadError(
+            "Gram matrix", f"that of at most {CAPACITY} samples", n_examples
+        )
+    by_class = sums.reshape(N_FOLDS, counts.n_classes, basis.n_terms)
+    folds = zip(products, by_class, sizes, strict=True)
+    if not all(_is_possible(*fold) for fold in folds):
+        raise PayloadError(
+            "Gram matrix", "products and sums that so many samples can have", "others"
+        )
+    if (sizes.sum(axis=0) > counts.n_per_class).any():
         raise PayloadError("class sizes", "at most the samples counted", "more")
-    return replace(zeros, sums=sums)
+    return LearnedGram(basis, GramMatrix((products, by_class, sizes)))
 
 
-def _is_possible(
-    terms: Terms, weights: Array, products: Array, sums: Array, sizes: Array
-) -> bool:
+def _is_possible(products: Array, sums: Array, sizes: Array) -> bool:
     """True if samples can have the sums of a fold, as far as single products tell: none
-    is larger than its squares allow. Of a basis no square of a sum is negative, either.
+    is larger than its squares allow, and no square of a sum is negative.
     """
-    if (np.abs(sums) > terms.largest * sizes[:, None]).any():
+    if (np.abs(sums) > LARGEST * sizes[:, None]).any():
         return False
-    totals = (weights @ sums).astype(np.float64)
-    n_weighted = float((weights * sizes).sum())
-    n_terms = terms.n_terms
+    totals = sums.sum(axis=0).astype(np.float64)
+    n_examples = float(sizes.sum())
+    n_terms = sums.shape[1]
     steps = np.arange(n_terms, 0, -1)
     diagonal = products[np.cumsum(steps) - steps].astype(np.float64)
-    most = n_weighted * terms.largest**2
+    most = n_examples * LARGEST**2
     if (diagonal < 0).any() or (diagonal > most).any():
         return False
-    if (totals**2 > n_weighted * diagonal * _ROUNDED).any():
+    if (totals**2 > n_examples * diagonal * _ROUNDED).any():
         return False
     start = 0
     for index, square in enumerate(diagonal.tolist()):
@@ -128,8 +100,6 @@ def _is_possible(
         start += len(row)
         if (row**2 > square * diagonal[index:] * _ROUNDED).any():
             return False
-    if not isinstance(terms, Basis):
-        return True
     square = np.zeros((n_terms, n_terms))
     square[np.triu_indices(n_terms)] = products
     least = np.linalg.eigvalsh(square, "U").min(initial=0.0)
@@ -156,7 +126,7 @@ def without_few(
     if stays.all():
         return X, codes
     text = (
-        "FlyNN: %s samples are not in the products of columns or rows: a fold has fewer "
+        "FlyNN: %s samples are not in the products of columns: a fold has fewer "
         "than %s of a class, see min-examples"
     )
     log.warning(text, int((~stays).sum()), least)

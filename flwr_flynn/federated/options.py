@@ -18,8 +18,12 @@ from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import MOST_TERMS
-from flwr_flynn.model.candidates import HashPlan, gram_rows, placeholder_specs
-from flwr_flynn.model.gram import LEAST_ROWS, MOST_ROWS
+from flwr_flynn.model.candidates import (
+    MOST_TREES,
+    THOROUGH_TREES,
+    HashPlan,
+    placeholder_specs,
+)
 from flwr_flynn.model.metrics import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
@@ -35,14 +39,14 @@ _MOST_SCORES = 2**24  # integers in the histograms of all subgroups
 
 
 def conflicts(
-    *, gram: int | None, is_thorough: bool, is_evaluated: bool, is_noisy: bool, is_secure: bool,
+    *, trees: int | None, is_thorough: bool, is_evaluated: bool, is_noisy: bool, is_secure: bool,
     learns_columns: bool, learns_schema: bool,
 ) -> Iterator[tuple[str, bool, str]]:  # fmt: skip
     """Decisions that exclude each other.
 
     They are the run setting, True where it conflicts, and the value that is expected.
 
-    `gram` is a number of rows, 0 for no Gram matrix, or None where the effort decides.
+    `trees` is their number, 0 for none, or None where the effort decides.
     Without `is_evaluated` parties do not evaluate a new model.
     """
     yield (
@@ -50,17 +54,16 @@ def conflicts(
         learns_columns and is_noisy,
         "none beside noisy counts (give center and scale, or ranges)",
     )
-    yield "gram", bool(gram) and is_noisy, "0 with noisy counts"
+    yield "trees", bool(trees) and is_noisy, "0 with noisy counts"
     yield (
-        "gram",
-        bool(gram) and not is_evaluated,
+        "trees",
+        bool(trees) and not is_evaluated,
         "0 where parties do not evaluate a new model",
     )
-    yield "gram", 0 < (gram or 0) < LEAST_ROWS, f"0, or at least {LEAST_ROWS}"
-    has_gram = is_thorough and gram is None
+    has_trees = is_thorough and trees is None
     yield (
         "effort",
-        has_gram and not (learns_columns and is_evaluated),
+        has_trees and not (learns_columns and is_evaluated),
         "quick or default where no committee is tried",
     )
     is_open = learns_columns and not is_secure
@@ -155,11 +158,10 @@ class RunOptions:
     group_column : str, default=""
         Category among the columns of the run's schema, by whose levels the evaluation
         reports as well.
-    gram : int, optional
-        Rows of the hashes of a Gram matrix, from 16 to 4096, see `model.gram`: a more
-        accurate model by one more exchange, of about 1.5 bytes for every pair of rows.
-        Only with exact counts, where parties evaluate the model. 0: none. Default: by
-        the `effort` of a `HashPlan`.
+    trees : int, optional
+        Trees of the model, from 0 to 1000; 0: none. Only with exact counts, where
+        parties evaluate the model. Default: by the `effort` of a `HashPlan`, 100 of
+        effort "thorough".
     linear : int, default=512
         Terms of the linear part of the model, at most, see `model.basis`; 0: none. A
         saved run has those of its file.
@@ -192,7 +194,7 @@ class RunOptions:
     fraction_evaluate: float | None = None
     distribute: bool = False
     group_column: str = ""
-    gram: int | None = None
+    trees: int | None = None
     linear: int = MOST_TERMS
     class_weight: str | None = None
     phases: Sequence[Any] | None = None
@@ -202,8 +204,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         self._check_values()
         decisions = conflicts(
-            gram=self.gram,
-            is_thorough=self.plan is not None and self.plan.has_gram,
+            trees=self.trees,
+            is_thorough=self.plan is not None and self.plan.has_trees,
             is_evaluated=self.purpose != "evaluate" and self.is_evaluated,
             is_noisy=self.mechanism is not None,
             is_secure=self.secure_bound is not None,
@@ -239,8 +241,8 @@ class RunOptions:
         integer("linear", self.linear, least=0, most=MOST_TERMS)
         for name in ("distribute", "learn_schema"):
             boolean(name, getattr(self, name))
-        if self.gram is not None:
-            integer("gram", self.gram, least=0, most=MOST_ROWS)
+        if self.trees is not None:
+            integer("trees", self.trees, least=0, most=MOST_TREES)
         one_of("purpose", self.purpose, PURPOSES)
         given_scoring(self.rule, self.decay)
         expected = "a Federation"
@@ -353,21 +355,28 @@ class RunOptions:
         return None
 
     @property
-    def has_gram(self) -> bool:
-        """True if the model gets a Gram matrix."""
-        if self.gram:
+    def has_trees(self) -> bool:
+        """True if the model gets trees."""
+        if self.trees:
             return True
         makes_model = self.is_evaluated and self.purpose != "evaluate"
         return self.is_thorough and (self.plan is not None or makes_model)
 
     @property
+    def n_trees(self) -> int:
+        """Number of trees of the model."""
+        if not self.has_trees:
+            return 0
+        return self.trees or THOROUGH_TREES
+
+    @property
     def is_thorough(self) -> bool:
-        """True if the Gram matrix follows from the effort of a plan or a saved run."""
-        if self.gram is not None:
+        """True if the trees follow from the effort of a plan or a saved run."""
+        if self.trees is not None:
             return False
         if self.federation is not None:
             return self.federation.is_thorough
-        return self.plan is not None and self.plan.has_gram
+        return self.plan is not None and self.plan.has_trees
 
     @property
     def is_calibrated(self) -> bool:
@@ -387,10 +396,6 @@ class RunOptions:
         if self.federation is not None:
             return self.federation.basis is not None
         return bool(self.linear) and self.calibrates and self.plan is not None
-
-    def gram_rows(self, n_examples: int, n_features: int) -> int:
-        """Rows of the Gram matrix of so many samples and features."""
-        return self.gram or gram_rows(n_features, self.run_spec.n_classes, n_examples)
 
     @property
     def selects(self) -> bool:

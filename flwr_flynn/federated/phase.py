@@ -212,20 +212,6 @@ def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     )
 
 
-def gram_of(state: RunState, options: RunOptions) -> GramScoring | None:
-    """Scores from the Gram matrix, if there are any.
-
-    They are those of this run, or of the saved one whose counts it has.
-    """
-    result = state.results.get("gram")
-    saved = options.federation
-    if result is not None:
-        return cast("GramScoring | None", result.scoring)
-    if saved is not None and state.results["counts"] is saved.totals:
-        return saved.shared.gram
-    return None
-
-
 def basis_of(state: RunState, options: RunOptions) -> Basis | None:
     """Basis of the linear part, if parties may send sums for one.
 
@@ -324,9 +310,8 @@ def calibration_of(state: RunState, options: RunOptions) -> Calibration | None:
     is_changed = state.results["counts"] is not options.federation.totals
     if is_changed and calibration.share and linear_sums(state, options) is None:
         calibration = replace(calibration, share=0.0)
-    parts = [member.scoring for member in saved.members], saved.gram
-    now = [member.scoring for member in members_of(state, options)]
-    if parts == (now, gram_of(state, options)):
+    scorings = [member.scoring for member in saved.members]
+    if scorings == [member.scoring for member in members_of(state, options)]:
         return calibration
     # The temperature was that of other scorings; intercepts stay.
     return replace(calibration, temperature=1.0)
@@ -347,7 +332,6 @@ def model_of(state: RunState, options: RunOptions) -> Model:
 def _parts_of(state: RunState, options: RunOptions) -> dict[str, Any]:
     """Parts of the model beside its members."""
     return {
-        "gram": gram_of(state, options),
         "calibration": calibration_of(state, options),
         "linear": linear_of(state, options),
     }
@@ -356,7 +340,6 @@ def _parts_of(state: RunState, options: RunOptions) -> dict[str, Any]:
 def model_of_members(
     run: RunSpec,
     members: Sequence[ModelMember],
-    gram: GramScoring | None = None,
     calibration: Calibration | None = None,
     linear: GramScoring | None = None,
 ) -> Model:
@@ -370,7 +353,6 @@ def model_of_members(
         run.feature_names,
         run.guarantee,
         counted_prior(members[0].counts, run.class_weight),
-        gram,
         calibration,
         linear,
     )

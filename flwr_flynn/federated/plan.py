@@ -7,22 +7,20 @@ Importing this package makes their requests known to a party.
 ===========  ========================================================================
 purpose      phases
 ===========  ========================================================================
-train        schema, columns, counts, selection, gram, calibration, evaluation
-join         counts (added), selection, gram, calibration, evaluation
-withdraw     counts (taken out), selection, gram, calibration, evaluation
-update       counts (replaced), selection, gram, calibration, evaluation
+train        schema, columns, counts, selection, calibration, evaluation
+join         counts (added), selection, calibration, evaluation
+withdraw     counts (taken out), selection, calibration, evaluation
+update       counts (replaced), selection, calibration, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
 In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the
-evaluation are on Flower's train channel. A run that stopped before phase "gram" was done
-begins anew with the selection. Left out are the schema without `learn_schema`; the columns without
-a plan that derives specs from them; the selection for one candidate, where nobody
-evaluates the model, and for noisy counts; the calibration where nothing is selected, the
-decay is given, or the effort is "quick"; gram without `gram` or effort "thorough"; and
-the evaluation where nobody gets the model. The option `phases` takes the place of the
-whole plan.
+evaluation are on Flower's train channel. Left out are the schema without `learn_schema`;
+the columns without a plan that derives specs from them; the selection for one candidate,
+where nobody evaluates the model, and for noisy counts; the calibration where nothing is
+selected, the decay is given, or the effort is "quick"; and the evaluation where nobody
+gets the model. The option `phases` takes the place of the whole plan.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ from flwr_flynn.federated.phases import (
     columns,
     counts,
     evaluation,
-    gram,
     selection,
     table_schema,
 )
@@ -68,7 +65,6 @@ def _every(options: RunOptions) -> list[Phase]:
         *columns.phases_for(options),
         counts.phase_for(options),
         selection.SELECTION,
-        gram.GRAM,
         calibration.CALIBRATION,
         evaluation.SECURE_EVALUATION,
         evaluation.EVALUATION,

@@ -88,23 +88,6 @@ class BatchEncoder:
             self._float_winners(X[~is_integer], columns, rest)
             out[is_integer], out[~is_integer] = part, rest
 
-    def encoded(
-        self, chunk: Array | sp.csr_array, matrix: sp.csr_array
-    ) -> tuple[Array, sp.csr_array]:
-        """Centred and scaled samples, (n, k) float32, refused as by `winners`, and the
-        columns of a matrix for them.
-
-        k is `n_features`, or the columns that occur in wide sparse samples.
-        """
-        if isinstance(chunk, np.ndarray) or not self._narrows:
-            return self._float32(dense(chunk, self.center)), matrix
-        used = np.unique(chunk.indices)
-        scale = self.scale
-        if scale is not None:
-            scale = scale[used]
-        encoder = replace(self, scale=scale)
-        return encoder._float32(dense(chunk[:, used])), matrix[:, used]
-
     @property
     def _narrows(self) -> bool:
         return self.n_features > _WIDE and self.center is None

@@ -7,7 +7,7 @@ import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +19,6 @@ from flwr_flynn._types import Array, Integers, Mask
 from flwr_flynn._validation import integer, n_threads
 from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.batching import BatchEncoder, batches, chunk_size, dense
-from flwr_flynn.hashing.graded import grades, lifting_matrix
 from flwr_flynn.hashing.philox import (
     TriangleFeatures,
     draw_rows,
@@ -298,31 +297,6 @@ class FlyHash:
 
         self._over_chunks(samples.shape[0], work, n_jobs)
         return out
-
-    def graded(self, X: Samples, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
-        """Compute the graded responses of samples, (n, hash_dim) uint8 from 0 to 15,
-        see `hashing.graded`.
-
-        Parameters and errors are those of `active`. Memory is needed for all grades.
-        """
-        samples = self._checked(X)
-        out = np.empty((samples.shape[0], self.hash_dim), np.uint8)
-
-        def work(rows: slice) -> None:
-            chunk = samples[rows]
-            matrix = self._lifting_matrix
-            if self._features is None:
-                inputs, matrix = self._encoder.encoded(chunk, matrix)
-            else:
-                inputs = self._features(dense(chunk, self._gaps))
-            grades(inputs, matrix, self.hash_nnz, out[rows])
-
-        self._over_chunks(samples.shape[0], work, n_jobs)
-        return out
-
-    @cached_property
-    def _lifting_matrix(self) -> sp.csr_array:
-        return lifting_matrix(self.rows, self.signs, self._encoder.n_features)
 
     def fits(self, X: Array) -> Mask:
         """Mask of the samples that `active` can hash, (n,) bool, each by its own values

@@ -151,11 +151,6 @@ class Basis:
         """Number of terms, p."""
         return int(self._terms.sum())
 
-    @property
-    def largest(self) -> int:
-        """Largest magnitude of a term."""
-        return LARGEST
-
     @cached_property
     def _terms(self) -> Mask:
         edges = np.array(self.edges).reshape(-1, N_EDGES)
@@ -166,7 +161,7 @@ class Basis:
         """Index among `columns` of the column of each term, (p,)."""
         return np.nonzero(self._terms)[1]
 
-    def integers(self, X: Matrix, n_jobs: int | None = None) -> npt.NDArray[np.int16]:
+    def integers(self, X: Matrix) -> npt.NDArray[np.int16]:
         """Terms of samples, (n, p): numbers, then normal scores, then gaps."""
         values = self.values(X)
         has_number, has_score, has_gap = self._terms

@@ -5,7 +5,7 @@ The parts of a model are chosen one by one, each by its own leave-one-out. Their
 too flat or too sharp, and gives a rare class a mean probability below its frequency; and
 a linear part helps where an outcome is nearly linear, and harms where it is not. All is
 mended by sums over samples that the model has not seen: leave-one-out scores of the
-members, and scores of a Gram matrix by the other fold. For each share and temperature
+members, and scores of a linear part by the other fold. For each share and temperature
 of `SETTINGS` the sums are log-losses, probabilities of each class and, of few
 classes, products of probabilities: integers that add, so that a federation has those of
 the pooled samples.

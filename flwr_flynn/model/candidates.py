@@ -49,19 +49,19 @@ _MANY_CLASSES = 8
 # Counts of all classes of a member, at most: six candidates fit the memory that a party
 # allows by default.
 _MOST_COUNTS = 2**24
-# Bytes of 50 rounds of a perceptron with 256 hidden units, for each feature and class.
-_PERCEPTRON = 50 * 2 * 4 * 256
-_GRAM_SIZES = (2048, 4096)  # rows of a Gram matrix above the least of effort "thorough"
+
+MOST_TREES = 1000  # of a forest
+THOROUGH_TREES = 100  # of effort "thorough"
 
 
 class _Effort(NamedTuple):
     """Parts of a model that scaling "auto" makes.
 
-    They are a committee or its first candidate alone, and a Gram matrix.
+    They are a committee or its first candidate alone, and trees.
     """
 
     has_committee: bool
-    has_gram: bool
+    has_trees: bool
 
 
 _EFFORTS = {
@@ -139,8 +139,8 @@ class HashPlan:
         Bytes and time that "auto" may cost. "quick": the first candidate alone, not calibrated, of
         16384 rows and 64 winners. "default": all, of 32768 rows and 128 winners; from
         4096 samples on 65536 and 64; 16384 and 64 for fewer samples of more than 8
-        classes. "thorough": the same, and a Gram matrix (`gram_rows`). At most 2**24 /
-        n_classes rows. `hash_dim` and `hash_nnz` take the place of these sizes.
+        classes. "thorough": the same, and 100 trees. At most 2**24 / n_classes rows.
+        `hash_dim` and `hash_nnz` take the place of these sizes.
     max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
@@ -201,9 +201,9 @@ class HashPlan:
         return self.scaling == "auto"
 
     @property
-    def has_gram(self) -> bool:
-        """True if the model gets a Gram matrix by its effort."""
-        return self.needs_columns and _EFFORTS[self.effort].has_gram
+    def has_trees(self) -> bool:
+        """True if the model gets trees by its effort."""
+        return self.needs_columns and _EFFORTS[self.effort].has_trees
 
     @property
     def is_calibrated(self) -> bool:
@@ -405,28 +405,6 @@ def _check_ranges(ranges: object, n_features: int) -> None:
         raise SpecError(
             "ranges", expected, f"{low[bad[0]]} to {high[bad[0]]} at index {bad[0]}"
         )
-
-
-def gram_rows(n_features: int, n_classes: int, n_examples: int) -> int:
-    """Rows of the Gram matrix of effort "thorough": 1024, 2048 or 4096.
-
-    More than 1024 are no more than the samples, an eighth of the samples times the
-    classes at most, and take no more bytes than 50 rounds of a perceptron with 256
-    hidden units: about .65 times the square of the rows. docs/explanation/defaults.md
-    has the measurements.
-    """
-    most = min(n_examples, n_examples * n_classes // 8)
-    most_bytes = _PERCEPTRON * (n_features + n_classes)
-    return max(
-        [
-            1024,
-            *(
-                rows
-                for rows in _GRAM_SIZES
-                if rows <= most and 0.65 * rows**2 <= most_bytes
-            ),
-        ]
-    )
 
 
 def row_weights(relevance: Sequence[float]) -> tuple[int, ...]:

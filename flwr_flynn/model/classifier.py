@@ -11,13 +11,12 @@ import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.utils._param_validation import Interval, Options, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets, unique_labels
 from sklearn.utils.validation import check_is_fitted
 
@@ -30,22 +29,14 @@ from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import CalibrationSums
 from flwr_flynn.model.candidates import (
     EFFORTS,
+    MOST_TREES,
     CenterAndScale,
     HashPlan,
-    gram_rows,
     suggest_decay,
 )
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import (
-    LEAST_ROWS,
-    MOST_ROWS,
-    GramMatrix,
-    GramScoring,
-    LearnedGram,
-    Responses,
-    responses_of,
-)
+from flwr_flynn.model.gram import GramScoring, LearnedGram
 from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
 from flwr_flynn.model.prior import checked_weight
@@ -100,20 +91,18 @@ class FlyNNClassifier(FittedEstimator):
         As for `HashSpec` and `FlyHash.active`.
     effort : {"quick", "default", "thorough"}, default="default"
         Time and memory that scaling "auto" may cost: a single hash, a committee, or a
-        committee and a Gram matrix, see `HashPlan`.
+        committee and trees, see `HashPlan`.
     max_members : int, default=3
         Members of the model under scaling "auto", at most; 1 keeps the best candidate
         alone.
-    gram : int, optional
-        Rows of the hashes of a Gram matrix, from 16 to 4096, by which `fit` makes the
-        model more accurate, see `model.gram`; 0 is none. Default: by `effort`. Its sums
-        stay, 8 bytes for each pair of rows: `partial_fit` and `forget` change them and
-        solve again, with the weights of the classes that `fit` chose. `merge` drops it,
-        and so do both after `load`: files have no sums.
+    trees : int, optional
+        Trees of the model, from 0 to 1000; 0 is none. Default: by `effort`, 100 of
+        effort "thorough".
     linear : int, default=512
         Terms of the linear part that `fit` adds where it helps, at most, see
         `model.basis`; 0 is none. Not with effort "quick", a given `spec`, `decay` or
-        `temperature`. Its sums stay and go as those of `gram`.
+        `temperature`. Its sums stay: `partial_fit` and `forget` change them and solve
+        again. `merge` drops it, and so do both after `load`: files have no sums.
     min_examples : int, default=5
         Rows that a text of a category needs to become a level of the model.
     ignore, keep : sequence of str, default=()
@@ -161,11 +150,7 @@ class FlyNNClassifier(FittedEstimator):
         "seed": [Interval(Integral, 0, 2**64 - 1, closed="both")],
         "n_jobs": [Integral, None],
         "effort": [StrOptions(set(EFFORTS))],
-        "gram": [
-            Options(Integral, {0}),
-            Interval(Integral, LEAST_ROWS, MOST_ROWS, closed="both"),
-            None,
-        ],
+        "trees": [Interval(Integral, 0, MOST_TREES, closed="both"), None],
         "linear": [Interval(Integral, 0, MOST_TERMS, closed="both")],
         **{
             name: [Interval(Integral, 1, None, closed="left")]
@@ -176,7 +161,6 @@ class FlyNNClassifier(FittedEstimator):
     }
 
     # Of `fit`, with sums that later samples change:
-    _gram: LearnedGram | None = None
     _linear: LearnedGram | None = None
 
     def __init__(
@@ -194,7 +178,7 @@ class FlyNNClassifier(FittedEstimator):
         n_jobs: int | None = None,
         effort: str = "default",
         max_members: int = 3,
-        gram: int | None = None,
+        trees: int | None = None,
         linear: int = MOST_TERMS,
         min_examples: int = 5,
         ignore: Sequence[str] = (),
@@ -214,7 +198,7 @@ class FlyNNClassifier(FittedEstimator):
         self.n_jobs = n_jobs
         self.effort = effort
         self.max_members = max_members
-        self.gram = gram
+        self.trees = trees
         self.linear = linear
         self.min_examples = min_examples
         self.ignore = ignore
@@ -359,7 +343,7 @@ class FlyNNClassifier(FittedEstimator):
         else:
             classes = known
         codes = class_codes(classes, y)
-        chosen, rows, basis = fresh._select(samples, codes, classes)
+        chosen, basis = fresh._select(samples, codes, classes)
         # Members stay those of the first batch; scorings follow the counts of all.
         members = []
         for member in chosen:
@@ -373,15 +357,10 @@ class FlyNNClassifier(FittedEstimator):
             names = fresh.feature_names_in_.tolist()
         prior = fresh._counted_prior(members, classes)
         model = Model(tuple(members), classes, names, prior=prior)
-        fresh._gram = None
         fresh._linear = None
         if known is None:
-            learn = partial(LearnedGram.of, X=samples, y=codes, n_classes=len(classes))
-            if rows is not None:
-                fresh._gram = learn(rows, n_jobs=self.n_jobs)
             if basis is not None:
-                fresh._linear = learn(basis, n_jobs=self.n_jobs)
-            model = replace(model, gram=_scoring_of(fresh._gram))
+                fresh._linear = LearnedGram.of(basis, samples, codes, len(classes))
             model = fresh._calibrated(model, samples, codes)
             if model.linear is None:
                 fresh._linear = None
@@ -461,17 +440,11 @@ class FlyNNClassifier(FittedEstimator):
                 member.hash, samples, codes, len(self.classes_), self.n_jobs
             )
             counts.append(combine(member.counts, more))
-        changed: list[LearnedGram | None] = []
-        for part in (self._gram, self._linear):
-            if part is None:
-                changed.append(None)
-                continue
-            sums = GramMatrix.from_data(
-                part.terms, part.weights, samples, codes, self.n_jobs
-            )
-            changed.append(replace(part, sums=combine(part.sums, sums)))
-        gram, linear = changed
-        self._set_counts(counts, gram, linear, stacklevel=4)
+        linear = self._linear
+        if linear is not None:
+            own = LearnedGram.of(linear.terms, samples, codes, len(self.classes_))
+            linear = combine(linear, own)
+        self._set_counts(counts, linear, stacklevel=4)
         return self
 
     def _scoring(
@@ -499,7 +472,6 @@ class FlyNNClassifier(FittedEstimator):
     def _set_counts(
         self,
         counts: Sequence[ClassCounts],
-        gram: LearnedGram | None = None,
         linear: LearnedGram | None = None,
         stacklevel: int = 3,
     ) -> None:
@@ -531,11 +503,9 @@ class FlyNNClassifier(FittedEstimator):
                 self.model_,
                 guarantee=None,
                 members=members,
-                gram=_scoring_of(gram),
                 linear=_scoring_of(linear),
                 calibration=calibration,
             )
-            self._gram = gram
             self._linear = linear
         self.model_ = replace(
             self.model_, prior=self._counted_prior(self.model_.members, self.classes_)
@@ -571,13 +541,12 @@ class FlyNNClassifier(FittedEstimator):
 
     def _select(
         self, X: Matrix, codes: Integers, classes: Array
-    ) -> tuple[tuple[ModelMember, ...], Responses | None, Basis | None]:
-        """Members for the samples, with their own scorings, and the terms of a Gram
-        matrix and of a linear part, None without them.
+    ) -> tuple[tuple[ModelMember, ...], Basis | None]:
+        """Members for the samples, with their own scorings, and the terms of a linear
+        part, None without one.
         """
         n_classes = len(classes)
         plan = self._plan(X, n_classes)
-        n_rows = int(self.gram or 0)
         specs: Any = (self.spec,)
         basis = None
         if plan is not None:
@@ -587,8 +556,6 @@ class FlyNNClassifier(FittedEstimator):
             specs = plan.specs(columns)
             if columns is not None and self.linear and self._is_calibrated(plan):
                 basis = Basis.of_columns(columns, int(self.linear))
-            if self.gram is None and plan.has_gram:
-                n_rows = gram_rows(X.shape[1], n_classes, X.shape[0])
         max_members = 1
         if len(specs) > 1:
             max_members = int(self.max_members)
@@ -603,10 +570,7 @@ class FlyNNClassifier(FittedEstimator):
             max_members,
             checked_weight(self.class_weight, self.rule, classes),
         )
-        rows = None
-        if n_rows:
-            rows = responses_of(specs, n_rows)
-        return members, rows, basis
+        return members, basis
 
     def _is_calibrated(self, plan: HashPlan | None) -> bool:
         """False where decay or temperature are given, and with effort "quick"."""
@@ -619,17 +583,12 @@ class FlyNNClassifier(FittedEstimator):
         """
         if not self._is_calibrated(self._plan(X, len(model.classes))):
             return model
-        folds: Sequence[GramScoring] = ()
-        if model.gram is not None and self._gram is not None:
-            folds = self._gram.folds
-            if not folds:
-                return model
         linear: Sequence[GramScoring] = ()
         if self._linear is not None:
             linear = self._linear.folds
         counts = model.members[0].counts
         rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
-        scores = unseen_scores(model, folds, linear, X[rows], codes[rows], self.n_jobs)
+        scores = unseen_scores(model, linear, X[rows], codes[rows], self.n_jobs)
         weight = checked_weight(self.class_weight, self.rule, model.classes)
         sums = CalibrationSums.of_scores(scores, counts, weight, bool(linear))
         calibration = sums.calibration(counts, weight)

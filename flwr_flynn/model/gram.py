@@ -6,13 +6,11 @@ products of every two terms of a sample, with the sums of the terms by class: in
 that add exactly, so they are those of the pooled samples however these are split. Of
 neural features this is known as analytic federated learning (He et al. 2025).
 
-Terms are those of a `Basis`, the columns themselves, which make the linear part of a
-model. Or they are `Responses`, the graded responses (`hashing.graded`) of up to five
-candidates side by side, in equal parts. The products of a sample are then multiplied by
-the weight of its class, see `class_weights`: else a rare class would have no say.
+Terms are those of a `Basis`: the columns themselves, which make the linear part of a
+model.
 
 The samples are in two folds, by a hash of their content, and each fold has sums of its
-own. Ridge regression of the classes on the responses follows from the sums of one fold,
+own. Ridge regression of the classes on the terms follows from the sums of one fold,
 and so do the class means and the pooled covariance of its scores on the other fold: an
 exact 2-fold cross-validation, without another look at a sample. The ridge strength is
 the one whose held-out scores separate the classes best, by the Hotelling-Lawley trace.
@@ -24,13 +22,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,30 +35,20 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
 from flwr_flynn._types import Array, Integers, Mask, Matrix
-from flwr_flynn.errors import CountsError, DataError
-from flwr_flynn.hashing import graded
+from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.flyhash import flynn_hash
-from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import Additive, Tables
 from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.scoring import Scores, bounded, log_probabilities
 
-LEAST_ROWS = 16
-MOST_ROWS = 4096  # rows of the hashes of a Gram matrix together
 UNIT = 2.0**-18  # weight of the integer 1
-# Largest magnitude of a weight. Sums of such weights times responses are exact in
+# Largest magnitude of a weight. Sums of such weights times terms are exact in
 # float64.
 LARGEST_WEIGHT = 2**24
 LARGEST_BIAS = 2**44  # largest magnitude of a bias
-MOST_SPECS = 5  # hashes of a Gram matrix, at most
-LEVELS = graded.LEVELS // 2  # largest response: half of the grade, for fewer bytes
 BATCH = 2**12  # samples whose terms are held at a time, at most
 N_FOLDS = 2
-LARGEST_CLASS_WEIGHT = 64  # largest weight of a sample of a class
-_FLOAT32_EXACT = 2**24
-_MANY_ROWS = 2048  # from which a quarter of the rows win, and not three eighths
 # Strengths of the regression, times the trace of the centred products of a fold.
 _STRENGTHS = tuple(2.0**-k for k in range(6, 20, 2))
 # Share of the strength for both folds together: they have twice the samples, and the
@@ -74,72 +61,13 @@ _ROUNDING = 1e-9  # share of the variance of scores that is rounding
 _NEVER = -(2**40)  # bias of a class without samples
 
 
-@dataclass(frozen=True)
-class Responses:
-    """Halves of the grades of samples by some hashes, rounded down, side by side.
-
-    Parameters
-    ----------
-    specs : sequence of HashSpec
-        One to five, of the same number of features. Kept as a tuple.
-
-    Raises
-    ------
-    DataError
-        A field is not as described.
-    """
-
-    specs: Sequence[HashSpec]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", _checked_specs(self.specs))
-
-    @property
-    def n_features(self) -> int:
-        """Number of features of a sample."""
-        return self.specs[0].n_features
-
-    @property
-    def n_terms(self) -> int:
-        """Number of rows of all hashes together."""
-        return sum(spec.hash_dim for spec in self.specs)
-
-    @property
-    def largest(self) -> int:
-        """Largest response."""
-        return LEVELS
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """Fingerprints of the hashes."""
-        return [flynn_hash(spec).fingerprint for spec in self.specs]
-
-    def to_dict(self) -> dict[str, object]:
-        """The responses as JSON can hold them."""
-        specs = [spec.to_dict() for spec in self.specs]
-        return {"specs": specs, "fingerprints": self.fingerprints}
-
-    def integers(self, X: Matrix, n_jobs: int | None = None) -> npt.NDArray[np.uint8]:
-        """Responses of samples, (n, m)."""
-        grades = np.concatenate(
-            [flynn_hash(spec).graded(X, n_jobs) for spec in self.specs], axis=1
-        )
-        grades >>= 1
-        return grades
-
-
-Terms = Basis | Responses
-"""Terms of a sample, of which every two are multiplied."""
-
-
 @dataclass(frozen=True, eq=False)
 class GramScoring:
-    """Scores of a model from a Gram matrix, with all classes taken for equally
-    frequent.
+    """Scores of a linear part, with all classes taken for equally frequent.
 
     Parameters
     ----------
-    terms : Basis or Responses
+    terms : Basis
     weights : (m, L) int32 array
         Of the terms, in units of `UNIT`. Kept read-only.
     bias : (L,) int64 array
@@ -151,7 +79,7 @@ class GramScoring:
         A field is not as described.
     """
 
-    terms: Terms
+    terms: Basis
     weights: npt.NDArray[np.int32]
     bias: Integers
 
@@ -160,31 +88,25 @@ class GramScoring:
         object.__setattr__(
             self,
             "weights",
-            bounded("gram", self.weights, shape, np.int32, LARGEST_WEIGHT),
+            bounded("linear", self.weights, shape, np.int32, LARGEST_WEIGHT),
         )
         object.__setattr__(
-            self, "bias", bounded("gram", self.bias, shape[1:], np.int64, LARGEST_BIAS)
+            self,
+            "bias",
+            bounded("linear", self.bias, shape[1:], np.int64, LARGEST_BIAS),
         )
 
-    def log_odds(self, X: Matrix, n_jobs: int | None = None) -> Scores:
-        """Log probabilities of the classes up to a constant of each sample, (n, L)
-        float64, for samples, (n, d).
-        """
-        out = np.empty((X.shape[0], len(self.bias)))
-        for rows in batches(len(out), BATCH // 4):
-            # Scores are integers of units, and so exact.
-            z = self.terms.integers(X[rows], n_jobs).astype(np.float64)
-            out[rows] = (z @ self.weights + self.bias) * UNIT
-        return out
-
-    def log_probabilities(
-        self, scores: Scores, X: Matrix, n_jobs: int | None = None
-    ) -> Scores:
+    def log_probabilities(self, scores: Scores, X: Matrix) -> Scores:
         """Log probabilities of the classes, (n, L), for samples, (n, d).
 
         Those of classes that the sums do not have are those of other scores, (n, L).
         """
-        logs = log_probabilities(self.log_odds(X, n_jobs))
+        odds = np.empty(scores.shape)
+        for rows in batches(len(odds), BATCH // 4):
+            # Scores are integers of units, and so exact.
+            z = self.terms.integers(X[rows]).astype(np.float64)
+            odds[rows] = (z @ self.weights + self.bias) * UNIT
+        logs = log_probabilities(odds)
         is_unknown = self.bias == _NEVER
         if is_unknown.any():
             logs[:, is_unknown] = log_probabilities(scores)[:, is_unknown]
@@ -198,127 +120,43 @@ class GramScoring:
         return sha256.hexdigest()
 
 
-def _checked_specs(specs: Iterable[object]) -> tuple[HashSpec, ...]:
-    """Specs of a Gram matrix as a tuple, if they can be some; else a `DataError`."""
-    several = tuple(specs)
-    hashes = tuple(spec for spec in several if isinstance(spec, HashSpec))
-    if not 1 <= len(several) <= MOST_SPECS or len(hashes) < len(several):
-        kinds = [type(spec).__name__ for spec in several[: MOST_SPECS + 1]]
-        raise DataError("gram", f"1 to {MOST_SPECS} HashSpecs", kinds)
-    if len({spec.n_features for spec in hashes}) > 1:
-        raise DataError(
-            "gram",
-            "specs of the same n_features",
-            sorted({spec.n_features for spec in hashes}),
-        )
-    n_rows = sum(spec.hash_dim for spec in hashes)
-    if n_rows > MOST_ROWS:
-        raise DataError("gram", f"at most {MOST_ROWS} rows", n_rows)
-    return hashes
-
-
-def responses_of(specs: Sequence[HashSpec], n_rows: int) -> Responses:
-    """Responses of so many rows, by one to five hashes, from the candidates of a model.
-
-    They are those that look at the classes or have no rank codes. Rows with rank codes
-    are drawn by the relevance of the features itself, where candidates have its root.
-    """
-    bases = [
-        _by_relevance(spec) for spec in specs if spec.row_weights or not spec.coding
-    ]
-    if not bases:
-        bases = [specs[0]]
-    eighths = 2
-    if n_rows < _MANY_ROWS:
-        eighths = 3
-    sizes = [(n_rows + i) // len(bases) for i in range(len(bases))]
-    return Responses(
-        tuple(
-            replace(base, hash_dim=size, hash_nnz=max(size * eighths // 8, 1))
-            for base, size in zip(bases, sizes, strict=True)
-        )
-    )
-
-
-def _by_relevance(spec: HashSpec) -> HashSpec:
-    if not spec.row_weights:
-        return spec
-    weights = tuple(max(1, round(weight**2 / 255)) for weight in spec.row_weights)
-    return replace(spec, row_weights=weights)
-
-
-def class_weights(n_per_class: Integers) -> tuple[int, ...]:
-    """Weight of a sample of each class, about n ** -1/2 in quarters of that of the
-    largest class, as integers.
-    """
-    sizes = n_per_class.tolist()
-    largest = max(sizes)
-    weights = []
-    for size in sizes:
-        weight = 0
-        if size:
-            weight = min(round(4 * math.sqrt(largest / size)), LARGEST_CLASS_WEIGHT)
-        weights.append(weight)
-    divisor = math.gcd(*weights) or 1
-    return tuple(max(weight // divisor, 1) for weight in weights)
-
-
 @dataclass(frozen=True, eq=False)
 class GramMatrix(Tables):
-    """Sums of two folds of samples: weighted products of every two terms, terms by
-    class, and samples.
+    """Sums of two folds of samples: products of every two terms, terms by class, and
+    samples.
 
     The products of a fold are the upper triangle of an (m, m) matrix, row by row.
     """
 
     @classmethod
-    def zeros(cls, n_rows: int, n_classes: int) -> GramMatrix:
+    def zeros(cls, n_terms: int, n_classes: int) -> GramMatrix:
         """Sums of no samples."""
         shapes = (
-            (N_FOLDS, n_rows * (n_rows + 1) // 2),
-            (N_FOLDS, n_classes, n_rows),
+            (N_FOLDS, n_terms * (n_terms + 1) // 2),
+            (N_FOLDS, n_classes, n_terms),
             (N_FOLDS, n_classes),
         )
         return cls(tuple(np.zeros(shape, np.int64) for shape in shapes))
 
     @classmethod
     def from_data(
-        cls,
-        terms: Terms,
-        weights: Sequence[int],
-        X: Matrix,
-        y: Integers,
-        n_jobs: int | None = None,
-        progress: Callable[[int], object] | None = None,
+        cls, terms: Basis, X: Matrix, y: Integers, n_classes: int
     ) -> GramMatrix:
-        """Sums of samples, (n, d), with class indices, (n,), and the weights of the
-        classes, (L,).
-        """
-        n_classes = len(weights)
+        """Sums of samples, (n, d), with class indices, (n,)."""
         total = cls.zeros(terms.n_terms, n_classes)
-        # Sums of integers that the type holds exactly, whatever the order in which BLAS
-        # adds them.
-        dtype: type[np.floating[Any]] = np.float64
-        if BATCH * max(weights) * terms.largest**2 < _FLOAT32_EXACT:
-            dtype = np.float32
-        factors = np.array(weights, dtype)
         for rows in batches(len(y), BATCH):
-            every = terms.integers(X[rows], n_jobs)
+            # Floats hold the sums exactly, whatever the order in which BLAS adds them.
+            every = terms.integers(X[rows]).astype(np.float64)
             folds = folds_of(X[rows])
             for fold in range(N_FOLDS):
-                z = every[folds == fold].astype(dtype)
-                labels = y[rows][folds == fold]
-                total._add(fold, z, labels, factors)
-            if progress is not None:
-                progress(len(every))
+                total._add(fold, every[folds == fold], y[rows][folds == fold])
         return total
 
-    def _add(self, fold: int, z: Array, labels: Integers, factors: Array) -> None:
+    def _add(self, fold: int, z: Array, labels: Integers) -> None:
         """Add the terms of samples, (n, m), to the sums of a fold."""
-        n_rows = z.shape[1]
-        n_classes = len(factors)
-        products = z.T @ (z * factors[labels, None])
-        for row, at in _upper(n_rows):
+        n_classes = self.n_per_class.shape[1]
+        products = z.T @ z
+        for row, at in _upper(z.shape[1]):
             own = self.products[fold, at]
             np.add(own, products[row, row:], own, casting="unsafe")
         is_of_class = (labels == np.arange(n_classes)[:, None]).astype(z.dtype)
@@ -327,7 +165,7 @@ class GramMatrix(Tables):
 
     @property
     def products(self) -> Integers:
-        """Upper triangles of the weighted products, (2, m (m + 1) / 2)."""
+        """Upper triangles of the products, (2, m (m + 1) / 2)."""
         return self.tables[0]
 
     @property
@@ -340,28 +178,26 @@ class GramMatrix(Tables):
         """Samples of each class, (2, L)."""
         return self.tables[2]
 
-    def scorings(self, terms: Terms, weights: Sequence[int]) -> GramScorings | None:
+    def scorings(self, terms: Basis) -> GramScorings | None:
         """The part of a model that follows from the sums, and those of the folds.
 
         It is None unless two classes have samples that differ.
         """
         is_filled = self.n_per_class.sum(axis=0) > 0
         in_both = self.n_per_class.min(axis=0) > 0
-        whole, *of_folds = self._solved(terms, weights, is_filled)
+        whole, *of_folds = self._solved(terms, is_filled)
         if whole is None:
             return None
-        if isinstance(terms, Basis) and (in_both != is_filled).any():
-            _, *of_folds = self._solved(terms, weights, in_both)
+        if (in_both != is_filled).any():
+            _, *of_folds = self._solved(terms, in_both)
         usable = [scoring for scoring in of_folds if scoring is not None]
         if len(usable) < N_FOLDS:
             usable = []
         return GramScorings(whole, tuple(usable))
 
-    def _solved(
-        self, terms: Terms, weights: Sequence[int], is_known: Mask
-    ) -> list[GramScoring | None]:
+    def _solved(self, terms: Basis, is_known: Mask) -> list[GramScoring | None]:
         """Scorings of the whole and of the folds, of the classes that are known."""
-        folds = [self._fold(fold, weights, is_known) for fold in range(N_FOLDS)]
+        folds = [self._fold(fold, is_known) for fold in range(N_FOLDS)]
         # With several threads the solution would depend on the number of cores.
         with threadpool_limits(1, "blas"):
             solutions = _discriminants(folds)
@@ -369,17 +205,16 @@ class GramMatrix(Tables):
             return [None]
         return [_rounded(terms, *own, is_known) for own in solutions]
 
-    def _fold(self, fold: int, weights: Sequence[int], is_filled: Mask) -> _Sums:
-        factors = np.array(weights, np.float64)[is_filled]
-        n_rows = self.sums.shape[2]
-        square = np.empty((n_rows, n_rows))
-        for row, at in _upper(n_rows):
+    def _fold(self, fold: int, is_filled: Mask) -> _Sums:
+        n_terms = self.sums.shape[2]
+        square = np.empty((n_terms, n_terms))
+        for row, at in _upper(n_terms):
             products = self.products[fold, at]
             square[row, row:] = products
             square[row:, row] = products
-        sums = self.sums[fold, is_filled]
-        sizes = self.n_per_class[fold, is_filled]
-        return _Sums(square, sums * factors[:, None], sizes * factors)
+        sums = self.sums[fold, is_filled].astype(np.float64)
+        sizes = self.n_per_class[fold, is_filled].astype(np.float64)
+        return _Sums(square, sums, sizes)
 
 
 def fold_sizes(X: Matrix, y: Integers, n_classes: int) -> Integers:
@@ -398,7 +233,7 @@ def folds_of(X: Matrix) -> Integers:
 
 
 class _Sums(NamedTuple):
-    """Weighted sums of samples: products, (m, m), terms by class, (L, m), and sizes of
+    """Sums of samples: products, (m, m), terms by class, (L, m), and sizes of
     the classes, (L,).
     """
 
@@ -511,7 +346,7 @@ def _discriminants(folds: Sequence[_Sums]) -> list[Solution] | None:
 
 
 def _rounded(
-    terms: Terms, directions: Scores, intercepts: Scores, is_filled: Mask
+    terms: Basis, directions: Scores, intercepts: Scores, is_filled: Mask
 ) -> GramScoring | None:
     """A solution as integers; None where it is not finite, or 0."""
     if not (np.isfinite(directions).all() and np.isfinite(intercepts).all()):
@@ -556,41 +391,30 @@ NO_SAMPLES = hashlib.sha256(b"flynn gram of no samples").hexdigest()
 
 @dataclass(frozen=True)
 class LearnedGram(Additive):
-    """Sums of a Gram matrix with its terms and the weights of the classes.
+    """Sums of a Gram matrix with its terms.
 
     They add, and scores follow from them.
     """
 
-    terms: Terms
-    weights: tuple[int, ...]
+    terms: Basis
     sums: GramMatrix
 
     @classmethod
-    def of(
-        cls,
-        terms: Terms,
-        X: Matrix,
-        y: Integers,
-        n_classes: int,
-        n_jobs: int | None = None,
-    ) -> LearnedGram:
+    def of(cls, terms: Basis, X: Matrix, y: Integers, n_classes: int) -> LearnedGram:
         """Learn from samples in one place, (n, d), with class indices, (n,): equal to
         what parties with these learn.
         """
-        weights = (1,) * n_classes
-        if isinstance(terms, Responses):
-            weights = class_weights(np.bincount(y, minlength=n_classes))
-        return cls(terms, weights, GramMatrix.from_data(terms, weights, X, y, n_jobs))
+        return cls(terms, GramMatrix.from_data(terms, X, y, n_classes))
 
     @classmethod
-    def zeros(cls, basis: Basis, n_classes: int) -> LearnedGram:
-        """Sums of no samples, for a linear part."""
-        return cls(basis, (1,) * n_classes, GramMatrix.zeros(basis.n_terms, n_classes))
+    def zeros(cls, terms: Basis, n_classes: int) -> LearnedGram:
+        """Sums of no samples."""
+        return cls(terms, GramMatrix.zeros(terms.n_terms, n_classes))
 
     @cached_property
     def scorings(self) -> GramScorings | None:
         """The scores that follow from the sums; None where none do."""
-        return self.sums.scorings(self.terms, self.weights)
+        return self.sums.scorings(self.terms)
 
     @property
     def scoring(self) -> GramScoring | None:
@@ -622,27 +446,27 @@ class LearnedGram(Additive):
         return sha256.hexdigest()
 
     def _combined(self, other: LearnedGram, sign: int) -> LearnedGram:
-        if (self.terms, self.weights) != (other.terms, other.weights):
-            raise CountsError("gram", "equal terms and weights", "others")
+        if self.terms != other.terms:
+            raise CountsError("linear", "equal terms", "others")
         combine = operator.add
         if sign < 0:
             combine = operator.sub
         return replace(self, sums=combine(self.sums, other.sums))
 
 
-def _upper(n_rows: int) -> Iterator[tuple[int, slice]]:
+def _upper(n_terms: int) -> Iterator[tuple[int, slice]]:
     """Rows of a square matrix, each with its place in the upper triangle that is
     written row by row.
     """
     first = 0
-    for row in range(n_rows):
-        end = first + n_rows - row
+    for row in range(n_terms):
+        end = first + n_terms - row
         yield row, slice(first, end)
         first = end
 
 
-def memory_of_gram(n_rows: int, n_classes: int) -> int:
+def memory_of_gram(n_terms: int, n_classes: int) -> int:
     """Estimate the memory of a Gram matrix and what becomes of it, in bytes, samples
     not included.
     """
-    return 48 * n_rows**2 + n_rows * (8 * BATCH + 128 * n_classes)
+    return 48 * n_terms**2 + n_terms * (8 * BATCH + 128 * n_classes)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -45,9 +44,6 @@ __all__ = ["Model", "ModelMember", "ScoringRule"]
 
 MOST_MEMBERS = 256
 _LONGEST_GUARANTEE = 10000  # characters
-
-# Weight of the log probabilities by the Gram matrix beside those of the members.
-_GRAM_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -153,13 +149,10 @@ class Model:
     prior : (L,) array-like of float, optional
         Logarithms of class frequencies, from -1000 to 0, see `own_prior`. Kept
         read-only. None: all classes are equally frequent.
-    gram : GramScoring, optional
-        Scores from the Gram matrix, see `model.gram`, beside those of the members.
     calibration : Calibration, optional
         Temperature and intercepts of the whole, see `model.calibration`.
     linear : GramScoring, optional
-        Scores of the linear part, with the share that the calibration tells; of a
-        `Basis`.
+        Scores of the linear part, with the share that the calibration tells.
 
     Raises
     ------
@@ -180,7 +173,6 @@ class Model:
     feature_names: Sequence[str] | Schema | None = None
     guarantee: str | None = None
     prior: Scores | None = None
-    gram: GramScoring | None = None
     calibration: Calibration | None = None
     linear: GramScoring | None = None
 
@@ -231,17 +223,11 @@ class Model:
             raise DataError("guarantee", expected, f"{len(text)} characters")
         if self.prior is not None:
             checked["prior"] = _checked_prior(self.prior, n_classes)
-        for name in ("gram", "linear"):
-            scoring = getattr(self, name)
-            if scoring is None:
-                continue
-            shape = scoring.terms.n_features, len(scoring.bias)
+        if self.linear is not None:
+            shape = self.linear.terms.n_features, len(self.linear.bias)
             if shape != (n_features, n_classes):
-                raise DataError(
-                    name,
-                    f"some of {n_features} features and {n_classes} classes",
-                    shape,
-                )
+                expected = f"one of {n_features} features and {n_classes} classes"
+                raise DataError("linear", expected, shape)
         if self.share and self.linear is None:
             raise DataError("linear", "a linear part, as it has a share", "none")
         if self.linear is not None and not self.share:
@@ -301,39 +287,25 @@ class Model:
     def shared_scores(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """The same, (n, L), with all classes taken for equally frequent.
 
-        The mean of the log probabilities of the parts, by their weights. With a Gram
-        matrix the mean is multiplied by the root of 2 / L: of many classes,
-        discriminant scores of a sample differ most in those of its own class, of which
-        the pooled covariance has little.
+        The mean of the log probabilities of the parts, by their weights.
         """
         odds = (member.log_odds(X, n_jobs) for member in self.members)
-        gram = None
-        if self.gram is not None:
-            gram = self.gram.log_odds(X, n_jobs)
-        scores = self.combined(X.shape[0], odds, gram)
+        scores = self.combined(X.shape[0], odds)
         if self.linear is not None:
-            linear = self.linear.log_probabilities(scores, X, n_jobs)
+            linear = self.linear.log_probabilities(scores, X)
             scores = mixed(scores, linear, self.share)
         return empty_below(scores, self.empty_classes)
 
-    def combined(
-        self, n_samples: int, odds: Iterable[Scores], gram: Scores | None = None
-    ) -> Scores:
+    def combined(self, n_samples: int, odds: Iterable[Scores]) -> Scores:
         """Scores without the linear part, (n, L), of log odds of the members, (n, L)
-        each, times their temperatures, and of those of the Gram matrix.
+        each, times their temperatures.
         """
-        scale = math.sqrt(2 / max(2, int(np.count_nonzero(~self.empty_classes))))
-        share = 1.0
-        if gram is not None:
-            share = (1 - _GRAM_SHARE) * scale
         total = np.zeros((n_samples, len(self.classes)))
         for member, own in zip(self.members, odds, strict=True):
-            weight = share
+            weight = 1.0
             if len(self.members) > 1:
-                weight *= member.weight
+                weight = member.weight
             add_log_probabilities(own, member.temperature, weight, total)
-        if gram is not None:
-            add_log_probabilities(gram, 1.0, _GRAM_SHARE * scale, total)
         return total
 
     def posterior(self, scores: Scores) -> Scores:
@@ -384,10 +356,8 @@ class Model:
             "classes": [self.classes.dtype.kind, self.classes.tolist()],
             "feature_names": names,
         }
-        for name in ("gram", "linear"):
-            scoring = getattr(self, name)
-            if scoring is not None:
-                facts[name] = scoring.sha256()
+        if self.linear is not None:
+            facts["linear"] = self.linear.sha256()
         if self.prior is not None:
             facts["prior"] = self.prior.tolist()
         if self.calibration is not None:

@@ -30,7 +30,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
-from flwr_flynn.model.gram import N_FOLDS, GramScoring, Responses, Terms
+from flwr_flynn.model.gram import N_FOLDS, GramScoring
 from flwr_flynn.model.model import MOST_MEMBERS, Model, ModelMember, ScoringRule
 from flwr_flynn.tables.schema import Schema
 
@@ -41,7 +41,6 @@ _HEADER = {
     "feature_names",
     "guarantee",
     "members",
-    "gram",
     "calibration",
     "linear",
 }
@@ -50,14 +49,17 @@ _SUMS = ("linear_products", "linear_sums", "linear_sizes")
 """Arrays of a `GramMatrix` of a linear part, beside the writer's record."""
 
 _GONE = {
-    "aligned": "false: alignment is gone, train on columns standardised at the parties",
-    "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` "
-    "alone",
+    "aligned": (
+        False,
+        "false: alignment is gone, train on columns standardised at the parties",
+    ),
+    "refined": (
+        False,
+        "false: noisy refinement is gone, train with `epsilon` and `delta` alone",
+    ),
+    "gram": (None, "null: the rows of a Gram matrix are gone, train anew"),
 }
-"""Entries of files of 0.8, and what they must be."""
-
-_BIASES = {"gram": "bias", "linear": "linear_bias"}
-"""Arrays of the weights of parts of a model, and those of their biases."""
+"""Entries of files of 0.8, what they must be, and the same in words."""
 
 
 def write(
@@ -92,18 +94,16 @@ def to_bytes(
         "feature_names": names,
         "guarantee": model.guarantee,
         "members": [_member_header(member) for member in model.members],
-        "gram": None,
         "calibration": None,
         "linear": None,
     }
     if model.calibration is not None:
         header["calibration"] = asdict(model.calibration)
     weights: dict[str, Array] = {}
-    for name, scoring in (("gram", model.gram), ("linear", model.linear)):
-        if scoring is not None:
-            header[name] = scoring.terms.to_dict()
-            weights[name] = _narrow_weights(scoring.weights)
-            weights[_BIASES[name]] = scoring.bias.astype("<i8")
+    if model.linear is not None:
+        header["linear"] = model.linear.terms.to_dict()
+        weights["linear"] = _narrow_weights(model.linear.weights)
+        weights["linear_bias"] = model.linear.bias.astype("<i8")
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
@@ -167,9 +167,10 @@ def _read_header(
     header = json.loads(text.tobytes())
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
-    for name, expected in _GONE.items():
-        if header.pop(name, False) is not False:
-            raise ModelFileError(name, expected, "true")
+    for name, (only, expected) in _GONE.items():
+        value = header.pop(name, only)
+        if value is not only:
+            raise ModelFileError(name, expected, json.dumps(value)[:20])
     for name in _SINCE_0_9:
         header.setdefault(name, None)
     if set(header) != _HEADER:
@@ -191,9 +192,8 @@ def _array_names(header: Mapping[str, Any], present: list[str]) -> list[str]:
     these are present.
     """
     names = [f"counts_{index}" for index in range(len(header["members"]))]
-    for name, bias in _BIASES.items():
-        if header[name] is not None:
-            names += [name, bias]
+    if header["linear"] is not None:
+        names += ["linear", "linear_bias"]
     if "extra" in present and _SUMS[0] in present:
         names += _SUMS
     if "prior" in present:
@@ -217,14 +217,9 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
         names = _array_names(header, present)
         classes = _labels_from_json(header["classes"])
         specs = [HashSpec.from_dict(member["spec"]) for member in header["members"]]
-        responses = _responses(header["gram"])
         basis = _basis(header["linear"], specs)
-        terms: dict[str, Terms | None] = {"gram": responses, "linear": basis}
         n_classes = len(classes)
-        every = specs
-        if responses is not None:
-            every = [*specs, *responses.specs]
-        needed = sum(memory_needed(spec, n_classes) for spec in every)
+        needed = sum(memory_needed(spec, n_classes) for spec in specs)
         if basis is not None:
             needed += 12 * n_classes * basis.n_terms
         if _SUMS[0] in names:
@@ -235,7 +230,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
                 f"at most {max_bytes / 2**20:.2g} MiB",
                 f"about {needed / 2**20:.2g} MiB",
             )
-        limits = _limits(header, specs, terms, n_classes, max_bytes)
+        limits = _limits(header, specs, basis, n_classes, max_bytes)
         arrays = {name: _read_npy(archive, name, *limits[name]) for name in names}
         digest = _read_npy(archive, "digest", r"\|u1", 32)
     contents = digest_of(text, *arrays.values())
@@ -246,14 +241,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
             f"the SHA-256 of the contents, {contents.tobytes().hex()[:12]}...",
             got,
         )
-    _check_rows(responses, header["gram"])
-    scorings = {
-        name: GramScoring(
-            own, arrays[name].astype(np.int32), arrays[_BIASES[name]].astype(np.int64)
-        )
-        for name, own in terms.items()
-        if own is not None
-    }
+    linear = None
+    if basis is not None:
+        weights = arrays["linear"].astype(np.int32)
+        linear = GramScoring(basis, weights, arrays["linear_bias"].astype(np.int64))
     calibration = None
     if header["calibration"] is not None:
         calibration = Calibration(**header["calibration"])
@@ -273,7 +264,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
         guarantee=header["guarantee"],
         prior=arrays.get("prior"),
         calibration=calibration,
-        **scorings,
+        linear=linear,
     )
     extra = None
     if "extra" in arrays:
@@ -284,7 +275,7 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
 def _limits(
     header: Mapping[str, Any],
     specs: Sequence[HashSpec],
-    terms: Mapping[str, Terms | None],
+    basis: Basis | None,
     n_classes: int,
     max_bytes: int,
 ) -> dict[str, tuple[str, int]]:
@@ -298,40 +289,15 @@ def _limits(
     }
     for name, most in zip(_SUMS, most_integers, strict=True):
         limits[name] = ("<i8", 8 * N_FOLDS * most)
-    for name, bias in _BIASES.items():
-        own = terms[name]
-        if own is not None:
-            limits[name] = ("[<|]i[124]", 4 * n_classes * own.n_terms)
-            limits[bias] = ("<i8", 8 * n_classes)
+    if basis is not None:
+        limits["linear"] = ("[<|]i[124]", 4 * n_classes * basis.n_terms)
+        limits["linear_bias"] = ("<i8", 8 * n_classes)
     for index, (member, spec) in enumerate(zip(header["members"], specs, strict=True)):
         types = "[<|]u[1248]"
         if member["noise"]:
             types = "[<|]i[1248]"
         limits[f"counts_{index}"] = (types, 8 * n_classes * spec.hash_dim)
     return limits
-
-
-def _responses(values: object) -> Responses | None:
-    """Responses in the header of a file."""
-    if values is None:
-        return None
-    if not isinstance(values, dict) or set(values) != {"specs", "fingerprints"}:
-        raise ModelFileError(
-            "gram",
-            "specs and fingerprints, with no figures as in 0.8",
-            type(values).__name__,
-        )
-    return Responses([HashSpec.from_dict(spec) for spec in values["specs"]])
-
-
-def _check_rows(terms: Terms | None, values: Any) -> None:
-    """Raise a `ModelFileError` unless this version draws the rows of a file."""
-    if isinstance(terms, Responses) and values["fingerprints"] != terms.fingerprints:
-        raise ModelFileError(
-            "fingerprints",
-            "the rows that this version draws",
-            str(values["fingerprints"])[:24],
-        )
 
 
 def _basis(values: object, specs: Sequence[HashSpec]) -> Basis | None:

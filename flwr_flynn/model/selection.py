@@ -150,7 +150,6 @@ def left_out_scores(
 
 def unseen_scores(
     model: Model,
-    folds: Sequence[GramScoring],
     linear: Sequence[GramScoring],
     X: Matrix,
     y: Integers,
@@ -159,27 +158,22 @@ def unseen_scores(
     """Scores of training samples by what has not seen them, (b, L), some at a time,
     those of a linear part, and class indices.
 
-    It is the model without the sample and, of a Gram matrix, the scoring for its fold,
+    It is the model without the sample and, of a linear part, the scoring for its fold,
     see `GramScorings`; () stands for none. A class without samples is far below all.
     """
     step = max(1, _SCORES // max(len(model.classes), 256))
     for rows in batches(len(y), step):
-        gram = None
-        if folds:
-            gram = np.empty((len(y[rows]), len(model.classes)))
-            for own, scoring in by_fold(folds, X[rows]):
-                gram[own] = scoring.log_odds(X[rows][own], n_jobs)
         odds = (
             _left_out_odds(member, X[rows], y[rows], n_jobs) for member in model.members
         )
-        scores = model.combined(len(y[rows]), odds, gram)
+        scores = model.combined(len(y[rows]), odds)
         scores[:, model.empty_classes] = _NEVER
         of_linear = None
         if linear:
             of_linear = np.empty(scores.shape)
             for own, scoring in by_fold(linear, X[rows]):
                 part = X[rows][own]
-                of_linear[own] = scoring.log_probabilities(scores[own], part, n_jobs)
+                of_linear[own] = scoring.log_probabilities(scores[own], part)
             of_linear[:, model.empty_classes] = _NEVER
         yield scores, of_linear, y[rows]
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.announced_specs import deflated_specs
 from flwr_flynn.federated.compression import pack_signed
 from flwr_flynn.federated.protocol import REFUSED, Reply
 from flwr_flynn.federated.reply_fields import Sizes, of_arrays, to_arrays
@@ -22,12 +21,10 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import (
-    LARGEST_WEIGHT,
-    LEVELS,
-)
+from flwr_flynn.model.gram import LARGEST_WEIGHT
 from tests.federated.runs import GRID, NAMES, X, Y
 
 Spoil = Callable[[Request[Any], Reply], Reply]
@@ -93,39 +90,6 @@ def histograms_of(n: int) -> Spoil:
         return replace(reply, tensors=codec.write_tensors(arrays), n_examples=n)
 
     return spoil
-
-
-def checkerboard(parts: list[Any]) -> list[Any]:
-    """Products 0 of each row with itself, and the largest of every other two."""
-    sizes, products, sums = parts
-    rows, columns = np.triu_indices(sums.shape[1])
-    is_odd = (rows + columns) % 2 == 1
-    return [sizes, 0 * products + np.where(is_odd, LEVELS**2 * 5, 0), sums]
-
-
-def large_response(parts: list[Any]) -> list[Any]:
-    """One response more than the samples of its class can have.
-
-    The product beside it has room for it.
-    """
-    sizes, products, sums = parts
-    sums[0, 0] = LEVELS * sizes[0, 0] + 1
-    products[0, 0] = LEVELS * sums[:3, 0].sum()
-    return parts
-
-
-def small_square(parts: list[Any]) -> list[Any]:
-    """A product of a row with itself that is its response alone.
-
-    All classes weigh 1.
-    """
-    _, products, sums = parts
-    totals = sums[:3].sum(axis=0)
-    row = int(totals.argmax())
-    # Products are sent in this order.
-    rows, columns = np.triu_indices(len(totals))
-    products[0, (rows == row) & (columns == row)] = totals[row]
-    return parts
 
 
 def one_less(parts: list[Any]) -> list[Any]:
@@ -216,30 +180,6 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
         ),
         "probabilities of nobody": ("refused: probabilities: ", filled(2, 0)),
     },
-    "gram": {
-        "sizes of other samples": (
-            "refused: Gram matrix: ",
-            plus(0, (0, 1), (1, -1), (3, 1), (4, -1)),
-        ),
-        "a sample more of a class": ("refused: Gram matrix: ", plus(0, (0, 1))),
-        "responses above those of the class": (
-            "refused: Gram matrix: ",
-            integers(large_response),
-        ),
-        "products of nobody": ("refused: Gram matrix: ", filled(1, 0)),
-        "products that are all the largest": (
-            "refused: Gram matrix: ",
-            filled(1, LEVELS**2),
-        ),
-        "a square below the responses": (
-            "refused: Gram matrix: ",
-            integers(small_square),
-        ),
-        "products that are no squares": (
-            "refused: Gram matrix: ",
-            integers(checkerboard),
-        ),
-    },
     "evaluation": {
         "another number of samples": (
             "refused: confusion matrix: ",
@@ -288,36 +228,17 @@ def spoiled(start: str, change: Change) -> Row:
     return Row(start, {}, change)
 
 
-def run_of(*specs: HashSpec) -> dict[str, Any]:
-    """The entries of a run of other specs."""
-    return {
-        "flynn-specs": deflated_specs(specs),
-        "flynn-fingerprints": " ".join(FlyHash(spec).fingerprint for spec in specs),
-    }
+BASIS = Basis.of_columns(ColumnHistograms.from_data(X, Y.astype(np.int64), 3))
+"""Basis of the linear part in the requests that are changed."""
 
 
-def gram_of(*specs: HashSpec) -> dict[str, Any]:
-    """The entries of scores by the Gram matrix of other specs."""
-    prints = " ".join(FlyHash(spec).fingerprint for spec in specs)
-    return {
-        "flynn-gram-specs": deflated_specs(specs, GRID[:1]),
-        "flynn-gram-fingerprints": prints,
-    }
-
-
-def weights(value: int, n_rows: int = 64) -> Change:
-    """Put other weights of the Gram matrix behind the counts of a model."""
-    table = np.zeros((n_rows, 3), np.int64)
+def weights(value: int, n_terms: int = BASIS.n_terms) -> Change:
+    """Put other weights of the linear part behind the counts of a model."""
+    table = np.zeros((n_terms, 3), np.int64)
     table[1, 1] = value
     return lambda arrays: [*arrays[:-1], pack_signed(table)]
 
 
-TWO = tuple(HashSpec(4, 32, 2, 8, seed, signed=True) for seed in (0, 1))
-"""Specs of the Gram matrix in the requests that are changed."""
-_TOO_MANY = (replace(TWO[0], hash_dim=4000), replace(TWO[1], hash_dim=97))
-_SIX = [replace(TWO[0], seed=seed) for seed in range(6)]
-_OTHER = [replace(spec, n_features=5) for spec in TWO]
-_MIXED = (TWO[0], _OTHER[1])
 _ENDLESS = "[" + " " * 10**6 + "1, 1, 1]"
 
 REQUESTS: dict[str, dict[str, Row]] = {
@@ -331,24 +252,22 @@ REQUESTS: dict[str, dict[str, Row]] = {
             "fingerprint", lambda arrays: [*arrays[2:], *arrays[:2]]
         ),
     },
-    "calibration with a Gram matrix": {
+    "calibration with a linear part": {
         "no arrays": spoiled("weights", lambda _: []),
         "weights of one fold": spoiled("weights", lambda arrays: arrays[-1:]),
-        "biases of one fold": Row("flynn-gram", {"flynn-gram": "[1, 2, 3]"}),
+        "biases of one fold": Row("flynn-linear", {"flynn-linear": "[1, 2, 3]"}),
         "fewer counts": spoiled(
             "counts", lambda arrays: [arrays[0], arrays[1][:2], *arrays[2:]]
         ),
         "two specs": Row("message", RunSpec(GRID, NAMES).to_config()),
         "weights too large": spoiled("counts", weights(LARGEST_WEIGHT + 1)),
     },
-    "gram": {
-        "too many rows": Row("flynn-specs", run_of(*_TOO_MANY)),
-        "six specs": Row("flynn-specs", run_of(*_SIX)),
-        "specs of different features": Row("config: spec", run_of(*_MIXED)),
-        "samples of other features": Row("n_features", run_of(*_OTHER)),
-        "endless weights": Row("flynn-weights", {"flynn-weights": _ENDLESS}),
+    "evaluation": {
+        "a share of no linear part": Row(
+            "config: linear", {"flynn-calibration": "[9, 0, 0, 0]"}
+        ),
     },
-    "evaluation with a Gram matrix": {
+    "evaluation with a linear part": {
         "no arrays": spoiled("weights", lambda _: []),
         "no weights": spoiled("counts", lambda arrays: arrays[:-1]),
         "fewer counts": spoiled(
@@ -361,7 +280,7 @@ REQUESTS: dict[str, dict[str, Row]] = {
             "fingerprint", lambda arrays: [arrays[0] ^ 1, *arrays[1:]]
         ),
         "two specs": Row("message", RunSpec(GRID, NAMES).to_config()),
-        "weights of a row less": spoiled("counts", weights(1, 63)),
+        "weights of a term less": spoiled("counts", weights(1, BASIS.n_terms - 1)),
         "weights too large": spoiled("counts", weights(LARGEST_WEIGHT + 1)),
         "weights too small": spoiled("counts", weights(-LARGEST_WEIGHT - 1)),
         "junk": spoiled(
@@ -370,8 +289,8 @@ REQUESTS: dict[str, dict[str, Row]] = {
         "a temperature that is none": Row(
             "flynn-calibration", {"flynn-calibration": "[29, 0, 0, 0]"}
         ),
-        "a share of no linear part": Row(
-            "config: linear", {"flynn-calibration": "[9, 0, 0, 0]"}
+        "a linear part of no share": Row(
+            "config: share", {"flynn-calibration": "[4, 0, 0, 0]"}
         ),
         "an intercept too large": Row(
             "flynn-calibration", {"flynn-calibration": f"[4, 0, 0, {2**22 + 1}]"}
@@ -379,12 +298,8 @@ REQUESTS: dict[str, dict[str, Row]] = {
         "intercepts of two classes": Row(
             "flynn-calibration", {"flynn-calibration": "[4, 0, 0]"}
         ),
-        "endless biases": Row("flynn-gram", {"flynn-gram": _ENDLESS}),
-        "specs of junk": Row("flynn-gram", {"flynn-gram-specs": b"junk"}),
-        "six specs of the Gram matrix": Row("flynn-gram", gram_of(*_SIX)),
-        "too many rows": Row("flynn-gram", gram_of(*_TOO_MANY)),
-        "specs of different features": Row("flynn-gram", gram_of(*_MIXED)),
-        "specs of other features": Row("config: gram", gram_of(*_OTHER)),
+        "endless biases": Row("flynn-linear", {"flynn-linear": _ENDLESS}),
+        "a basis of junk": Row("flynn-basis", {"flynn-basis": b"junk"}),
     },
 }
 """Requests that a party refuses, by the names of the cases and of the changes.

@@ -23,7 +23,6 @@ from flwr_flynn.federated.phases.evaluation import (
     EvaluationRequest,
     SecureEvaluationRequest,
 )
-from flwr_flynn.federated.phases.gram import GramRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
 from flwr_flynn.federated.request import Request, RunRequest
@@ -31,13 +30,14 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import LearnedGram, Responses
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of, tally_of
-from tests.federated.hostile import ANY, REPLIES, REQUESTS, TWO, Row, Spoil
+from tests.federated.hostile import ANY, BASIS, REPLIES, REQUESTS, Row, Spoil
 from tests.federated.runs import (
     AUTO,
     GRID,
@@ -137,8 +137,7 @@ class Case:
         return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
 
 
-SCORINGS = LearnedGram.of(Responses(TWO), X, Y, 3).scorings
-LEARNED = SCORINGS.whole
+SCORINGS = LearnedGram.of(BASIS, X, Y, 3).scorings
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}
 RUNS: dict[str, dict[str, Any]] = {
@@ -146,7 +145,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "counts": {"spec": GRID, **_LIMITED},
     "selection": {"spec": GRID},
     "calibration": {"spec": GRID},
-    "gram": {**_ONE, "gram": 16},
     "evaluation": _ONE,
 }
 """Runs in which phases are asked for, by the names of the cases."""
@@ -173,14 +171,17 @@ _REQUESTS: dict[str, Request[Any]] = {
     "selection": SelectionRequest(
         RUN, TOTALS, candidates_for(TOTALS, "balanced", "auto")
     ),
-    "gram": GramRequest(RUN, (1, 3, 2)),
     "calibration": CalibrationRequest(RUN, _TWO_MEMBERS.model),
-    "calibration with a Gram matrix": CalibrationRequest(
+    "calibration with a linear part": CalibrationRequest(
         RUN.only((0,)), _ONE_MEMBER.model, SCORINGS.folds
     ),
     "evaluation": _TWO_MEMBERS,
-    "evaluation with a Gram matrix": evaluation_of(
-        RUN.only((0,)), TOTALS.parts[:1], (_SCORING,), gram=LEARNED
+    "evaluation with a linear part": evaluation_of(
+        RUN.only((0,)),
+        TOTALS.parts[:1],
+        (_SCORING,),
+        calibration=Calibration(1.0, (0.0, 0.0, 0.0), 0.5),
+        linear=SCORINGS.whole,
     ),
 }
 CASES = {

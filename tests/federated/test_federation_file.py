@@ -25,7 +25,6 @@ from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import LearnedGram, Responses
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, SimulatedRelease
@@ -106,18 +105,10 @@ def of_two(
     )
 
 
-PAIRS = LearnedGram.of(
-    Responses([replace(SPEC, hash_dim=16)]), points(60)[0], RUN.codes(points(60)[1]), 3
-).scoring
-PAIRED = replace(FEDERATION, shared=replace(FEDERATION.shared, gram=PAIRS))
 BEFORE = of_two((READOUT,) * 2, (), "selection", 3)
 FEDERATIONS = {
     phase: replace(FEDERATION, phase=phase)
     for phase in ("", "counts", "selection", "a phase of one's own")
-}
-FEDERATIONS |= {
-    f"gram and {phase}": replace(PAIRED, phase=phase)
-    for phase in ("", "counts", "evaluation", "one's own")
 }
 FEDERATIONS["before"] = BEFORE
 FEDERATIONS["committee"] = of_two(
@@ -137,7 +128,6 @@ def test_what_is_saved_is_what_is_loaded(name, tmp_path):
     assert [member.weight for member in loaded.shared.members] == [
         member.weight for member in made.shared.members
     ]
-    assert (loaded.shared.gram is None) == (made.shared.gram is None)
 
 
 def test_members_and_sums_are_those_of_the_specs():
@@ -153,19 +143,6 @@ def rewritten(path: Path, roster: Any = (), **model: Any) -> None:
     with model_file.reading(path, 2**24) as (read, entries, sums):
         extra = {**entries, **dict(roster)}
         model_file.write(path, replace(read, **model), extra=extra, sums=sums)
-
-
-@pytest.mark.parametrize("phase", ["counts", "selection", "evaluation", "one's own"])
-def test_a_gram_matrix_of_candidates_is_refused(phase, tmp_path):
-    selected = replace(BEFORE, is_selected=True, phase=phase, max_members=1)
-    paired = replace(selected, shared=replace(selected.shared, gram=PAIRS))
-    with raises(ModelFileError, field="gram"):
-        replace(paired, is_selected=False)
-    path = tmp_path / "f.npz"
-    paired.save(path)
-    rewritten(path, {"selected": False})
-    with raises(ModelFileError, field="gram"):
-        Federation.load(path)
 
 
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path):

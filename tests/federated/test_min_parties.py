@@ -26,9 +26,9 @@ from tests.federated.runs import (
 REASON = "set aside: 1 of at least 3 parties replied"
 
 
-@pytest.mark.parametrize("phase", ["selection", "gram", "calibration", "evaluation"])
+@pytest.mark.parametrize("phase", ["selection", "calibration", "evaluation"])
 def test_one_party_of_three_decides_nothing(phase):
-    steps = exchange(GRID, min_parties=3, gram=16).until(phase)
+    steps = exchange(GRID, min_parties=3).until(phase)
     before = sha256(steps.run.model)
     outcome = steps.step(DUE, failures=dict.fromkeys("123", "failed: killed"))
     assert outcome.phase.name == phase
@@ -39,7 +39,6 @@ def test_one_party_of_three_decides_nothing(phase):
     assert sha256(run.model) == before
     made = {
         "selection": "accuracies",
-        "gram": "scoring",
         "calibration": "calibration",
         "evaluation": "figures",
     }[phase]

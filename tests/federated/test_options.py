@@ -43,14 +43,37 @@ def test_bad_options_are_refused_at_once(change, field):
         make(**change)
 
 
-@pytest.mark.parametrize("rows", [0, 16, 4096, np.int64(64)])
-def test_numpy_s_integers_and_bounds_are_taken(rows):
+@pytest.mark.parametrize("trees", [0, 1, 1000, np.int64(64)])
+def test_numpy_s_integers_and_bounds_are_taken(trees):
     options = make(
-        min_parties=np.int64(2), max_examples_per_party=np.uint8(5), gram=rows
+        min_parties=np.int64(2), max_examples_per_party=np.uint8(5), trees=trees
     )
     assert options.min_parties == 2
     assert options.max_examples_per_party == 5
-    assert options.gram == rows
+    assert options.trees == options.n_trees == trees
+
+
+@pytest.mark.parametrize("changes", [{}, {"distribute": True}], ids=str)
+def test_trees_follow_from_the_effort_where_parties_evaluate_the_model(changes):
+    thorough = replace(PLAN, effort="thorough")
+    sizes = [make(spec=plan).n_trees for plan in (PLAN, thorough)]
+    assert sizes == [0, 100]
+    assert make(spec=thorough, trees=7).n_trees == 7
+    nobody = {"fraction_evaluate": 0, **changes}
+    with raises(ConfigError, field="spec"):
+        make(spec=thorough, **nobody)
+    assert not make(spec=thorough, trees=0, **nobody).has_trees
+    assert not make(spec=PLAN, **nobody).has_trees
+
+
+def test_a_saved_thorough_run_has_trees_anew_unless_none_are_asked_for():
+    run = federate(make(), [party_of(*points(9), name="a")])
+    saved = replace(run.federation("1"), is_thorough=True)
+    joining = {"federation": saved, "purpose": "join"}
+    assert make(**joining).n_trees == 100
+    assert not make(**joining, trees=0).has_trees
+    with raises(ConfigError, field="trees"):
+        make(**joining | {"purpose": "evaluate"}, trees=16)
 
 
 def test_a_saved_run_goes_with_its_own_spec_classes_and_purpose():

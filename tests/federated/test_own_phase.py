@@ -72,15 +72,15 @@ def test_a_run_that_stopped_in_it_is_not_resumed_without_it(tmp_path):
 
 NOISE = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=GRID[0].hash_nnz, n_classes=3), 3)
 PLANS: dict[str, dict[str, Any]] = {
-    "clear": {"spec": AUTO, "gram": 16},
-    "clear, of two specs": {"spec": GRID, "gram": 16},
-    "clear, of one spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
+    "clear": {"spec": AUTO},
+    "clear, of two specs": {"spec": GRID},
+    "clear, of one spec and scoring": {"spec": GRID[0], "decay": 0.5},
     "clear, evaluated by nobody": {
         "spec": GRID,
         "fraction_evaluate": 0,
         "distribute": True,
     },
-    "secure": {"spec": GRID, "gram": 16, "secure_bound": BOUND, "min_parties": 3},
+    "secure": {"spec": GRID, "secure_bound": BOUND, "min_parties": 3},
     "noisy": {"spec": GRID[0], "mechanism": NOISE, "distribute": True},
 }
 
@@ -177,7 +177,7 @@ def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
                 with raises(ConfigError, field="purpose", got="resume"):
                     steps_of(plan, folder, phases, **changes)
                 run = stopped.run
-                if "gram" in run.state.results and run.restart is run.due:
+                if "calibration" in run.state.results and run.restart is run.due:
                     assert saved.model.model_.sha256() == whole
                 continue
             model = finished(steps_of(plan, folder, phases, **changes)).model.model_

@@ -47,16 +47,6 @@ def names(**changes: Any) -> list[str]:
             f"{BINS} columns counts selection calibration secure-evaluation evaluation",
         ),
         ({"spec": LARGE}, "columns counts selection calibration evaluation"),
-        ({"gram": 16}, "counts selection gram calibration evaluation"),
-        ({"gram": 16, "decay": 0.5}, "counts gram evaluation"),
-        (
-            {"gram": 16, "spec": AUTO},
-            "columns counts selection gram calibration evaluation",
-        ),
-        (
-            {"gram": 16, **SECURE},
-            "counts selection gram calibration secure-evaluation evaluation",
-        ),
         ({"mechanism": LAPLACE}, "counts"),
         ({"mechanism": LAPLACE, "fraction_evaluate": 1.0}, "counts evaluation"),
         ({**SECURE}, "counts selection calibration secure-evaluation evaluation"),
@@ -78,25 +68,13 @@ def federation() -> Federation:
     [
         ({"purpose": "join"}, "counts selection calibration evaluation"),
         ({"purpose": "withdraw"}, "counts selection calibration evaluation"),
-        (
-            {"purpose": "join", "gram": 16},
-            "counts selection gram calibration evaluation",
-        ),
-        (
-            {"purpose": "withdraw", "gram": 16},
-            "counts selection gram calibration evaluation",
-        ),
         ({"purpose": "evaluate"}, "evaluation"),
         ({"purpose": "evaluate", "fraction_evaluate": 0}, ""),
         ({"purpose": "resume"}, ""),
+        ({"phase": "calibration", "purpose": "resume"}, "calibration evaluation"),
         (
-            {"phase": "gram", "purpose": "resume", "gram": 16},
-            "gram calibration evaluation",
-        ),
-        ({"phase": "gram", "purpose": "resume"}, "calibration evaluation"),
-        (
-            {"phase": "selection", "purpose": "resume", "gram": 16},
-            "selection gram calibration evaluation",
+            {"phase": "selection", "purpose": "resume"},
+            "selection calibration evaluation",
         ),
     ],
     ids=str,

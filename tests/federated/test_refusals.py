@@ -70,12 +70,6 @@ def test_values_that_are_none_are_refused_as_it_is_on_record(tmp_path):
             path, ROSTER | {"members": [without(FIRST, name), SECOND]}
         ),
     }
-    for name in (
-        "schema",
-        "columns",
-        "selection",
-        "gram",
-        "evaluation with a Gram matrix",
-    ):
+    for name in ("schema", "columns", "selection", "evaluation with a linear part"):
         takes[name.replace(" ", "-")] = partial(asked, name)
     assert_refused_as_on_record(Path(__file__).parent / "refused.txt", takes)

@@ -60,16 +60,9 @@ RUNS: dict[str, dict[str, Any]] = {
         "fraction_evaluate": 0,
         "distribute": True,
     },
-    "gram": {"spec": PLAN, "gram": 32},
-    "pairs of a spec and scoring": {"spec": GRID[0], "gram": 16, "decay": 0.5},
     "equal classes": {"spec": GRID[0], "decay": 0.5, "class_weight": "balanced"},
 }
-POOLED = {
-    name: FlyNNClassifier(hash_dim=64, gram=RUNS[name].get("gram", 0)).fit(
-        X[TRAINING], LABELS[TRAINING]
-    )
-    for name in ("committee", "gram")
-}
+POOLED = FlyNNClassifier(hash_dim=64).fit(X[TRAINING], LABELS[TRAINING])
 
 
 def options_of(name: str, **changes: Any) -> dict[str, Any]:
@@ -124,13 +117,13 @@ def pooled(**changes: Any) -> FlyNNClassifier:
 # What a driver adds is the same for both runs, and for any split in which each party has
 # samples.
 @pytest.mark.parametrize(
-    ("name", "driver", "how"),
-    [("gram", "in process", how) for how in SPLITS]
-    + [(name, driver, "lonely") for name in POOLED for driver in DRIVERS],
+    ("driver", "how"),
+    [("in process", how) for how in SPLITS]
+    + [(driver, "lonely") for driver in DRIVERS],
 )
-def test_every_driver_ends_in_the_pooled_model(name, driver, how):
+def test_every_driver_ends_in_the_pooled_model(driver, how):
     parts = shared_out(how)
-    run = DRIVERS[driver](options_of(name), parts)
+    run = DRIVERS[driver](options_of("committee"), parts)
     names = [phase.name for phase in run.phases]
     assert names == list(run.state.results) == list(run.traffic)
     assert not run.state.absent(*names)
@@ -140,13 +133,11 @@ def test_every_driver_ends_in_the_pooled_model(name, driver, how):
         assert min(traffic.per_party.values()) > 0
     assert "exact" in {traffic.kind for traffic in run.traffic.values()}
     model = run.model.model_
-    pooled = POOLED[name]
-    assert model.sha256() == pooled.model_.sha256()
+    assert model.sha256() == POOLED.model_.sha256()
     assert len(model.members) > 1
-    assert (model.gram is not None) == (name == "gram")
     assert {member.spec.hash_dim for member in model.members} == {64}
     assert {member.counts.n_examples for member in model.members} == {120}
-    right = pooled.predict(X[~TRAINING]) == LABELS[~TRAINING]
+    right = POOLED.predict(X[~TRAINING]) == LABELS[~TRAINING]
     assert run.state.results["evaluation"].figures["accuracy"] == np.mean(right)
 
 
@@ -173,10 +164,6 @@ def test_settings_of_the_model_hold_for_the_pool_alike(name):
     assert model.sha256() == pooled(**changes).model_.sha256()
     assert len(model.members) <= changes.get("max_members", PLAN.max_members)
     assert model.members[0].spec.hash_dim == WIDTHS.get(name, 64)
-    if name == "thorough":
-        assert len(model.gram.weights) == 1024
-    else:
-        assert model.gram is None
 
 
 def test_a_plan_without_the_number_of_samples_has_it_from_the_columns(
@@ -317,7 +304,7 @@ def facts(run: Run) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("gram", how) for how in SPLITS if how != "pathological"]
+    [("committee", how) for how in SPLITS if how != "pathological"]
     + [(name, "pathological") for name in RUNS if "distribute" not in RUNS[name]],
 )
 def test_a_secure_run_of_any_split_ends_in_the_model_of_the_run_in_clear(name, how):
@@ -345,7 +332,7 @@ def lost_in(
     phase: str, how: str = "failed", who: str = "3", **changes: Any
 ) -> Exchange:
     """A run with all kinds of phases, some of whose parties are lost in one of them."""
-    steps = exchange(**{"spec": GRID, "gram": 16, **changes}).until(phase)
+    steps = exchange(**{"spec": GRID, **changes}).until(phase)
     there = set("0123")
     failures = None
     if how == "silent":
@@ -359,15 +346,14 @@ def lost_in(
     return steps
 
 
-PHASES = ("columns", "counts", "selection", "gram", "calibration", "evaluation")
+PHASES = ("columns", "counts", "selection", "calibration", "evaluation")
 LOST = [
     *product(PHASES, ("failed", "silent")),
     ("selection", "gone"),
-    ("gram", "gone"),
     ("calibration", "gone"),
 ]
 MISSED = {phase: (phase,) for phase in PHASES}
-MISSED["counts"] = ("counts", "selection", "gram", "calibration")
+MISSED["counts"] = ("counts", "selection", "calibration")
 """Phases that have no samples of a party that is lost in one."""
 
 
@@ -386,7 +372,6 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase, how):
         "columns": results["columns"].histograms.n_examples,
         "counts": run.counts.n_examples,
         "selection": results["selection"].examples,
-        "gram": results["gram"].n_examples,
         "calibration": results["calibration"].n_examples,
         "evaluation": results["evaluation"].figures["examples"],
     }
@@ -400,12 +385,12 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase, how):
 
 
 def test_a_party_lost_in_the_counts_was_never_there():
-    never = in_process(options_for(GRID, gram=16), shares()[:3])
+    never = in_process(options_for(GRID), shares()[:3])
     assert facts(lost_in("counts").rounds()) == facts(never)
 
 
 def test_where_nobody_answers_the_selection_it_is_the_first_spec():
-    run = lost_in("selection", who="0123", gram=0).run
+    run = lost_in("selection", who="0123").run
     selection = run.state.results["selection"]
     assert selection.specs == (0,)
     assert selection.parties == 0
@@ -417,25 +402,23 @@ def test_where_nobody_answers_the_selection_it_is_the_first_spec():
     assert run.model.model_.member.scoring.decay == suggested
 
 
-@pytest.mark.parametrize("phase", ["counts", "selection", "gram", "calibration"])
+@pytest.mark.parametrize("phase", ["counts", "selection", "calibration"])
 def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     phase,
 ):
-    secret = secretly(options_for(GRID, gram=16), shares(), lost(phase))
+    secret = secretly(options_for(GRID), shares(), lost(phase))
     clear = lost_in(phase).rounds()
     assert facts(secret) == facts(clear)
     party = "party-3"
     if phase == "counts":
         party = "node 3"
-    assert secret.state.absent(*PHASES[1:5]).keys() == {party}
+    assert secret.state.absent(*PHASES[1:4]).keys() == {party}
 
 
 NONSENSE: dict[str, tuple[str, Spoil]] = {
     "selection": ("selection", odd("selection", slice(None), -BOUND)),
-    "a negative product": ("gram", odd("gram", 1, -BOUND)),
-    "a digit too large": ("gram", odd("gram", -1, 5 * BOUND)),
-    # The last number is the upper digit of a response.
-    "responses that so many samples cannot have": ("gram", odd("gram", -1, 14)),
+    "a negative product": ("calibration", odd("calibration", -1, -BOUND)),
+    "a digit too large": ("calibration", odd("calibration", -1, 5 * BOUND)),
 }
 """Phases and the nonsense in them."""
 
@@ -445,7 +428,7 @@ def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(
     name,
 ):
     phase, spoil = NONSENSE[name]
-    secret = secretly(options_for(GRID, gram=16), shares(), spoil)
+    secret = secretly(options_for(GRID), shares(), spoil)
     reasons = secret.state.absent(phase)
     assert len(reasons) == 4
     for reason in reasons.values():
@@ -492,13 +475,7 @@ def test_a_run_may_stop_after_every_phase(name, tmp_path):
         expected = ""
         if left:
             expected = left[0].resumed_at(names)
-        if expected == "gram" and "selection" in names:
-            # What the calibration needs of it is in no file, nor what it needs itself.
-            expected = "selection"
         assert saved.phase == expected
-        has_gram = whole.model.model_.gram is not None
-        is_past_gram = saved.phase in ("evaluation", "")
-        assert (saved.shared.gram is not None) == (has_gram and is_past_gram)
         resumed = options_of(
             name, spec=saved.run_spec.specs, federation=saved, purpose="resume"
         )
@@ -522,7 +499,7 @@ def test_a_saved_model_is_distributed_as_it_is(name, tmp_path):
     saved = saved_of(whole, tmp_path / "f.npz")
     assert FlyNNClassifier.load(tmp_path / "f.npz").model_.sha256() == digest(whole)
     options = options_of(
-        name, spec=saved.run_spec.specs, federation=saved, purpose="evaluate", gram=0
+        name, spec=saved.run_spec.specs, federation=saved, purpose="evaluate"
     )
     models: list[FlyNNClassifier] = []
     run = in_process(options, shares(), on_model=models.append)
@@ -570,7 +547,7 @@ def nobody(federation: Federation) -> Federation:
     empty = Run(RunOptions(**options_for(federation.run_spec.specs))).totals
     pairs = zip(federation.shared.members, empty.parts, strict=True)
     members = tuple(replace(member, counts=counts) for member, counts in pairs)
-    parts = {"gram": None, "linear": None, "calibration": None}
+    parts = {"linear": None, "calibration": None}
     linear = None
     if federation.basis is not None:
         linear = LearnedGram.zeros(federation.basis, federation.run_spec.n_classes)
@@ -597,11 +574,6 @@ def test_a_party_that_leaves_was_never_there(name, tmp_path):
         120 - n_left
     }
     assert {member.counts.n_examples for member in again.model.model_.members} == {120}
-
-
-def test_whoever_joins_ends_what_is_not_done_anew():
-    three = in_process(options_of("gram"), shares()[:3]).federation("1")
-    assert go("gram", three, "join", "0123", gram=0).model.model_.gram is None
 
 
 def test_a_party_that_joins_a_committee_makes_the_model_of_all_at_fixed_members():

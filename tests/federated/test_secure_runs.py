@@ -139,12 +139,11 @@ def test_a_sum_that_differs_by_one_party_from_another_is_told():
     assert not warned
 
 
-# ---- the Gram matrix
+# ---- saved
 
 
-@pytest.mark.parametrize("changes", [{}, {"gram": 16}], ids=str)
-def test_a_federation_of_several_members_is_kept_and_distributed(changes, tmp_path):
-    options = options_for(GRID, **changes)
+def test_a_federation_of_several_members_is_kept_and_distributed(tmp_path):
+    options = options_for(GRID)
     parts = shares()
     made = secretly(options, parts)
     made.federation("1").save(tmp_path / "f.npz")

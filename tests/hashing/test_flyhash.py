@@ -251,7 +251,6 @@ def test_golden_values(golden):
         "rows": lambda: hasher.rows[: len(golden["rows"])].tolist(),
         "active": lambda: hasher.active(X).tolist(),
         "inputs": lambda: hasher._features(X)[:1].tolist(),
-        "grades": lambda: hasher.graded(X).tolist(),
     }
     names = golden.keys() - {"spec", "samples"}
     assert names <= made.keys()
@@ -330,7 +329,7 @@ def counted(X):
     return HASHER.count(X, np.zeros(n, int), 1)
 
 
-@pytest.mark.parametrize("act", [HASHER.active, HASHER.graded, counted])
+@pytest.mark.parametrize("act", [HASHER.active, counted])
 @pytest.mark.parametrize("X", POINTS.values(), ids=POINTS)
 def test_other_samples_are_refused(X, act):
     with raises(DataError, field="X"):

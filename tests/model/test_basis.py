@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.testing import assert_array_equal
 
 from flwr_flynn.errors import DataError
-from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.basis import LARGEST, Basis
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from tests import oracle
 from tests.raising import raises
@@ -70,7 +70,7 @@ def terms_of(values):
 def test_terms_are_those_of_a_slow_oracle():
     terms = BASIS.integers(X)
     assert terms.dtype == np.int16
-    assert np.abs(terms).max() == BASIS.largest == 160
+    assert np.abs(terms).max() == LARGEST == 160
     assert_array_equal(terms, list(map(terms_of, X.tolist())))
     assert_array_equal(BASIS.integers(sp.csr_array(X)), terms)
     # The quotients are beyond the floats.

@@ -133,7 +133,7 @@ def test_classes_without_samples_change_nothing(n_empty):
     more = replace(
         known, members=(member,), classes=np.arange(2 + n_empty), calibration=None
     )
-    scores = unseen_scores(more, (), (), X, y)
+    scores = unseen_scores(more, (), X, y)
     sums = CalibrationSums.of_scores(scores, member.counts, "balanced")
     made = sums.calibration(member.counts, "balanced")
     assert made.temperature == known.calibration.temperature
@@ -202,12 +202,11 @@ def rare(seed, n=1500):
     )
 
 
-@pytest.mark.parametrize("effort", ["default", "thorough"])
-def test_the_mean_probability_of_a_rare_outcome_is_its_frequency(effort):
+def test_the_mean_probability_of_a_rare_outcome_is_its_frequency():
     observed = expected = 0.0
     for seed in range(3):
         X, y = rare(seed)
-        model = FlyNNClassifier(effort=effort).fit(X[:1000], y[:1000])
+        model = FlyNNClassifier().fit(X[:1000], y[:1000])
         observed += y[1000:].sum()
         expected += model.predict_proba(X[1000:])[:, 1].sum()
     assert 0.8 < observed / expected < 1.25

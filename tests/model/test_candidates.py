@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 
 from flwr_flynn import ClassCounts, FlyHash, HashPlan, HashSpec
 from flwr_flynn.errors import ConfigError, DataError, SpecError
-from flwr_flynn.model.candidates import candidate_scorings, gram_rows, typical_counts
+from flwr_flynn.model.candidates import candidate_scorings, typical_counts
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.scoring import ScoringRule
 from tests.raising import raises
@@ -113,7 +113,7 @@ def sizes(case):
     else:
         assert len(specs) == 6
         assert plan.most_members == 3
-    assert plan.has_gram == (effort == "thorough")
+    assert plan.has_trees == (effort == "thorough")
     for given in (
         {"hash_dim": 512},
         {"hash_nnz": 16},
@@ -131,20 +131,6 @@ def sizes(case):
     return f"{hash_dim} rows, {hash_nnz} of them active"
 
 
-def rows_of_gram(case):
-    """Rows of the Gram matrix, of so many features, classes and samples.
-
-    They follow from the bytes of a perceptron.
-    """
-    n_features, n_classes, n = case
-    rows = gram_rows(n_features, n_classes, n)
-    perceptron = 50 * 2 * 4 * 256 * (n_features + n_classes)
-    assert rows == 1024 or (
-        0.65 * rows**2 <= perceptron and rows <= n and 8 * rows <= n * n_classes
-    )
-    return f"{rows} rows"
-
-
 def with_entries(row_nnz):
     """Columns of the candidates of "auto" that can have so many entries in a row."""
     specs = HashPlan(4, 3, scaling="auto", row_nnz=row_nnz).specs(COLUMNS)
@@ -153,7 +139,7 @@ def with_entries(row_nnz):
 
 
 def test_sizes_of_candidates_are_those_on_record():
-    takes = {"sizes": sizes, "gram": rows_of_gram, "entries": with_entries}
+    takes = {"sizes": sizes, "entries": with_entries}
     assert_refused_as_on_record(Path(__file__).parent / "sizes.txt", takes)
 
 

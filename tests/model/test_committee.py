@@ -277,7 +277,7 @@ THREADS = [{"OPENBLAS_NUM_THREADS": number} for number in "12"]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("parameters", "settings"),
-    [({}, [GENERIC]), ({"effort": "quick", "gram": 200}, THREADS)],
+    [({}, [GENERIC]), ({}, THREADS)],
 )
 def test_every_processor_and_number_of_threads_makes_the_same_model(
     parameters, settings, tmp_path

@@ -16,10 +16,11 @@ from numpy.testing import assert_array_equal
 from flwr_flynn import FlyNNClassifier, HashSpec
 from flwr_flynn.errors import DataError, ModelFileError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model import model_file
+from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.gram import LearnedGram, Responses
+from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import MOST_MEMBERS, Model
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
@@ -40,9 +41,10 @@ CODED = HashSpec(
     n_codes=4,
     edges=((-1.0, 0.5),) * 5,
 )
-OWN = tuple(HashSpec(5, 16, 2, 4, seed, signed=True) for seed in (0, 1))
-PAIRS = LearnedGram.of(Responses(OWN), X, CODES, 3).scoring
-assert PAIRS is not None
+EDGES = np.linspace(-3.0, 3.0, 32)
+BASIS = Basis(5, range(5), [0.0] * 5, [1.0] * 5, [EDGES] * 5, [False] * 5)
+SCORING = LearnedGram.of(BASIS, X, CODES, 3).scoring
+assert SCORING is not None
 
 
 def two_members(*weights):
@@ -88,20 +90,26 @@ def noisy_up_to(largest):
     )
 
 
-def paired_up_to(extreme):
-    """A Gram matrix with the largest weight and biases that their types hold."""
-    weights = np.zeros((32, 3), np.int32)
+def linear_of(model, scoring=SCORING):
+    """The model with a linear part."""
+    calibration = Calibration(1.0, (0.0, 0.0, 0.0), 0.5)
+    return replace(model, calibration=calibration, linear=scoring)
+
+
+def linear_up_to(extreme):
+    """A linear part with the largest weight and biases that their types hold."""
+    weights = np.zeros((10, 3), np.int32)
     bias = np.array([2**44, -(2**44), 0])
     weights[3, 1] = extreme
-    return replace(two_members(), gram=replace(PAIRS, weights=weights, bias=bias))
+    return linear_of(two_members(), replace(SCORING, weights=weights, bias=bias))
 
 
 def coded():
     return FlyNNClassifier(CODED).fit(X, Y).model_
 
 
-def paired():
-    return replace(two_members(), gram=PAIRS)
+def linear():
+    return linear_of(two_members())
 
 
 def saved(made):
@@ -114,7 +122,7 @@ def saved(made):
     return pytest.fixture(path, name=f"{made.__name__}_path")
 
 
-noisy_path, coded_path, paired_path = map(saved, (noisy, coded, paired))
+noisy_path, coded_path, linear_path = map(saved, (noisy, coded, linear))
 
 
 # ---- files come back
@@ -142,11 +150,11 @@ MODELS = {
     "noisy": noisy,
     **{f"counts up to {n}": partial(noisy_up_to, n) for n in (127, 128, 32767, 32768)},
     "coded, without a prior": lambda: replace(coded(), prior=None),
-    "coded and paired": lambda: replace(coded(), gram=PAIRS, prior=None),
-    "paired, with another prior": lambda: replace(
-        paired(), prior=np.log([0.5, 0.25, 0.25])
+    "coded and linear": lambda: replace(linear_of(coded()), prior=None),
+    "linear, with another prior": lambda: replace(
+        linear(), prior=np.log([0.5, 0.25, 0.25])
     ),
-    **{f"weights up to {n}": partial(paired_up_to, n) for n in WIDTHS},
+    **{f"weights up to {n}": partial(linear_up_to, n) for n in WIDTHS},
 }
 
 
@@ -172,22 +180,22 @@ def test_models_come_back_from_files(make, tmp_path):
     arrays |= {f"counts_{i}" for i in range(len(model.members))}
     if model.prior is not None:
         arrays.add("prior")
-    if model.gram is not None:
-        arrays |= {"gram", "bias"}
+    if model.linear is not None:
+        arrays |= {"linear", "linear_bias"}
     with np.load(first, allow_pickle=False) as file:
         assert {*file} == arrays
         header = json.loads(file["header"].tobytes())
     assert header["format"] == 10
-    assert model.gram is None or header["gram"].keys() == {"specs", "fingerprints"}
+    assert (header["linear"] is None) == (model.linear is None)
 
 
 @pytest.mark.parametrize(("extreme", "width"), WIDTHS.items())
-def test_weights_of_the_gram_matrix_have_the_narrowest_type_and_biases_int64(
+def test_weights_of_the_linear_part_have_the_narrowest_type_and_biases_int64(
     extreme, width, tmp_path
 ):
-    model_file.write(tmp_path / "m", paired_up_to(extreme))
+    model_file.write(tmp_path / "m", linear_up_to(extreme))
     with np.load(tmp_path / "m") as file:
-        assert (file["gram"].dtype, file["bias"].dtype) == (
+        assert (file["linear"].dtype, file["linear_bias"].dtype) == (
             np.dtype(f"<i{width}"),
             np.dtype("<i8"),
         )
@@ -216,18 +224,21 @@ def test_records_of_the_writer_come_back(tmp_path):
 
 @pytest.mark.parametrize("weighted", [0.25, 1.0])
 @pytest.mark.parametrize(
-    "word", [{}, {"aligned": False}], ids=["as written", "as in 0.8"]
+    "word",
+    [{}, {"aligned": False, "gram": None}],
+    ids=["as written", "as in 0.8"],
 )
-def test_rewritten_files_are_read(paired_path, weighted, word):
+def test_rewritten_files_are_read(linear_path, weighted, word):
     """Forging works: so each forged file below is refused for what is forged."""
     rewrite(
-        paired_path,
+        linear_path,
         lambda fields, _: (
             fields.update(word) or fields["members"][0].update(weight=weighted)
         ),
     )
-    model = FlyNNClassifier.load(paired_path).model_
-    assert (model.gram.sha256(), model.members[0].weight) == (PAIRS.sha256(), weighted)
+    model = FlyNNClassifier.load(linear_path).model_
+    assert model.linear.sha256() == SCORING.sha256()
+    assert model.members[0].weight == weighted
 
 
 # ---- damaged files
@@ -282,7 +293,9 @@ ALTERED = {
     "header": ("path", set_to("members", 0, "rule", value="novelty")),
     "prior": ("path", put("prior", lambda prior: prior - 1)),
     "lost prior": ("path", lambda _, arrays: arrays.pop("prior")),
-    **{name: ("paired_path", put(name, one_more)) for name in ("gram", "bias")},
+    **{
+        name: ("linear_path", put(name, one_more)) for name in ("linear", "linear_bias")
+    },
 }
 
 
@@ -402,16 +415,6 @@ PLAIN = [
 ]
 
 
-def with_specs(*specs):
-    def change(fields, _):
-        fields["gram"] |= {
-            "specs": [spec.to_dict() for spec in specs],
-            "fingerprints": [FlyHash(spec).fingerprint for spec in specs],
-        }
-
-    return change
-
-
 def first_value(value):
     def change(array):
         dtype = np.int32
@@ -424,30 +427,47 @@ def first_value(value):
     return change
 
 
-NOT_GRAM = {
-    "no weights": (lambda _, arrays: arrays.pop("gram"), "arrays"),
-    "no biases": (lambda _, arrays: arrays.pop("bias"), "arrays"),
-    "one more": (put("pairs_1", lambda array: array), "arrays"),
-    "weights of bits": (put("weights_0", lambda array: array), "arrays"),
-    **wrong_arrays("gram", "gram", 2**24),
-    "a column less": (put("gram", lambda array: np.ascontiguousarray(array[:, 1:])), "gram"),
-    "a bias more": (put("bias", lambda array: np.append(array, array[:1])), "bias"),
-    "a table of biases": (put("bias", lambda array: array[None]), "gram"),
-    "narrow biases": (put("bias", lambda array: array.astype(np.int32)), "bias"),
-    "biases of floats": (put("bias", lambda array: array.astype(float)), "bias"),
-    "a bias too large": (put("bias", first_value(2**44 + 1)), "gram"),
-    "a bias too small": (put("bias", first_value(-(2**63))), "gram"),
-    "no spec": (with_specs(), "gram"),
-    "six specs": (with_specs(*(replace(OWN[0], seed=seed) for seed in range(6))), "gram"),
-    "specs of different features": (with_specs(OWN[0], HashSpec(4, 16, 2, 4, 1)), "gram"),
-    "specs of other features": (with_specs(*(replace(spec, n_features=4) for spec in OWN)), "gram"),
-    "specs of fewer rows": (with_specs(OWN[0]), "gram"),
-    "too many rows": (with_specs(OWN[0], replace(OWN[1], hash_dim=4081)), "gram"),
+def basis(name, value):
+    return set_to("linear", name, value=value)
+
+
+NOT_LINEAR = {
+    "no weights": (lambda _, arrays: arrays.pop("linear"), "arrays"),
+    "no biases": (lambda _, arrays: arrays.pop("linear_bias"), "arrays"),
+    "one more": (put("linear_1", lambda array: array), "arrays"),
+    **wrong_arrays("linear", "linear", 2**24),
+    "a column less": (
+        put("linear", lambda array: np.ascontiguousarray(array[:, 1:])), "linear"
+    ),
+    "a bias more": (
+        put("linear_bias", lambda array: np.append(array, array[:1])), "linear_bias"
+    ),
+    "a table of biases": (put("linear_bias", lambda array: array[None]), "linear"),
+    "narrow biases": (
+        put("linear_bias", lambda array: array.astype(np.int32)), "linear_bias"
+    ),
+    "biases of floats": (
+        put("linear_bias", lambda array: array.astype(float)), "linear_bias"
+    ),
+    "a bias too large": (put("linear_bias", first_value(2**44 + 1)), "linear"),
+    "a bias too small": (put("linear_bias", first_value(-(2**63))), "linear"),
+    "columns of other features": (basis("columns", [0, 1, 2, 3, 5]), "columns"),
+    "a column less of the basis": (basis("columns", [0, 1, 2, 3]), "center"),
+    "no share": (set_to("calibration", "share", value=0.0), "share"),
+    "a share of nothing": (
+        lambda fields, arrays: (
+            fields.update(linear=None), arrays.pop("linear"), arrays.pop("linear_bias")
+        ),
+        "linear",
+    ),
+    "a Gram matrix of rows": (set_to("gram", value={"specs": []}), "gram"),
 }  # fmt: skip
 
 
-_PAIRED = [pytest.param("paired_path", *row, id=name) for name, row in NOT_GRAM.items()]
-FORGED = [*(("path", *row) for row in PLAIN), *_PAIRED]
+_LINEAR = [
+    pytest.param("linear_path", *row, id=name) for name, row in NOT_LINEAR.items()
+]
+FORGED = [*(("path", *row) for row in PLAIN), *_LINEAR]
 
 
 @pytest.mark.parametrize(("kind", "change", "field"), FORGED)
@@ -459,7 +479,7 @@ def test_forged_files_are_refused(kind, change, field, request):
 
 
 def test_values_that_a_header_may_not_have_are_refused_as_it_is_on_record(
-    path, noisy_path, coded_path, paired_path
+    path, noisy_path, coded_path, linear_path
 ):
     def load_with(file, content, change):
         *keys, value = change
@@ -471,7 +491,7 @@ def test_values_that_a_header_may_not_have_are_refused_as_it_is_on_record(
         "plain": path,
         "noisy": noisy_path,
         "coded": coded_path,
-        "paired": paired_path,
+        "linear": linear_path,
     }
     takes = {
         kind: partial(load_with, file, file.read_bytes())
@@ -541,17 +561,12 @@ def test_small_files_do_not_take_much_memory(path, large):
     assert memory.peak < most
 
 
-def test_the_memory_limit_counts_members_and_the_gram_matrix(tmp_path):
-    wide = replace(OWN[0], hash_dim=4000)
-    pairs = replace(
-        PAIRS, terms=Responses((wide,)), weights=np.zeros((4000, 3), np.int32)
-    )
-    model = replace(two_members(), gram=pairs)
+def test_the_memory_limit_counts_members_and_the_linear_part(tmp_path):
+    wide = HashSpec(5, 4000, 2, 4, seed=9)
     path = tmp_path / "m"
-    model_file.write(path, model)
-    specs = [wide, *(member.spec for member in model.members)]
-    limit = sum(memory_needed(spec, 3) for spec in specs)
-    assert FlyNNClassifier.load(path, max_bytes=limit).model_.gram is not None
+    model_file.write(path, linear_of(FlyNNClassifier(wide).fit(X, Y).model_))
+    limit = memory_needed(wide, 3) + 12 * 3 * BASIS.n_terms
+    assert FlyNNClassifier.load(path, max_bytes=limit).model_.linear is not None
     with traced() as memory, raises(ModelFileError, field="memory"):
         FlyNNClassifier.load(path, max_bytes=limit - 1)
     assert memory.peak < 10**6

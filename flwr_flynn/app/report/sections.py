@@ -237,13 +237,6 @@ def model(report: Report) -> Section:
         facts.append(("scaling", f"{report['scaling']}, {made}"))
     if report["selection"] is not None:
         facts += _selected(report["selection"], report["members"])
-    gram = report["gram"]
-    if gram:
-        text = "none: too few parties replied, or the regression failed"
-        if gram["used"]:
-            size = f"{gram['rows']} rows, {gram['examples']} samples"
-            text = f"{size}, half of the weight"
-        facts.append(("Gram matrix", text))
     linear = report["linear"]
     if linear:
         facts.append(("linear part", _linear(linear)))
@@ -450,7 +443,7 @@ def privacy(report: Report) -> Section:
             "class; k is min-examples."
         )
     linear = report["linear"]
-    if report["gram"] or (linear and linear["examples"]):
+    if linear and linear["examples"]:
         sentences.append(
             "Sums of products of few samples disclose as much as the samples "
             "themselves."

@@ -1,9 +1,9 @@
 """Phase "calibration": temperature of the model, and an intercept for each class.
 
 Every counted party gets the selected members with the sums of their counts, and, with a
-Gram matrix, the scores for the samples of each fold. Its answer is the sums of
+linear part, the scores for the samples of each fold. Its answer is the sums of
 `model.calibration` over its training samples, each scored by what has not seen it: the
-members without the sample, and the Gram matrix of the other fold. Added up they are
+members without the sample, and the linear part of the other fold. Added up they are
 those of the pooled samples. Of very many samples some are left out in turn, as in the
 selection.
 
@@ -29,7 +29,6 @@ from flwr_flynn.federated.phase import (
     Context,
     Phase,
     RunState,
-    gram_of,
     linear_sums,
     members_of,
     model_of_members,
@@ -77,10 +76,8 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
 
     run: RunSpec  # it has the specs of the model's members alone
     model: Model  # of the members alone
-    folds: tuple[GramScoring, ...] = ()
-    """Scores of a Gram matrix for the samples of each fold; () without one."""
     linear: tuple[GramScoring, ...] = ()
-    """Likewise, of a linear part."""
+    """Scores of a linear part for the samples of each fold; () without one."""
 
     phase = "calibration"
     sentence = (
@@ -89,32 +86,29 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
     )
 
     entries = RUN_ENTRIES | codec.MODEL_ENTRIES
-    n_arrays = 2 * MAX_SPECS + 2 * N_FOLDS
+    n_arrays = 2 * MAX_SPECS + N_FOLDS
 
     def to_config(self) -> dict[str, Scalar]:
         return {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.gram_entries(self.run, self.folds),
-            **codec.gram_entries(self.run, self.linear),
+            **codec.linear_entries(self.run, self.linear),
         }
 
     def arrays(self) -> list[Array]:
         arrays = codec.encode(*(member.counts for member in self.model.members))
-        return arrays + codec.weights_of([*self.folds, *self.linear])
+        return arrays + codec.weights_of(self.linear)
 
     @classmethod
     def from_config(
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> CalibrationRequest:
         run = announced_run(config, options)
-        folds, linear, arrays = codec.announced_scores(
-            config, run, arrays, options, N_FOLDS
-        )
+        linear, arrays = codec.announced_linear(config, run, arrays, N_FOLDS)
         counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         with refusing():
             members = codec.announced_members(config, run, counts)
-            return cls(run, model_of_members(run, members), folds, linear)
+            return cls(run, model_of_members(run, members), linear)
 
     def measured(self, view: View) -> Measured[CalibrationSums]:
         X, codes = view.samples_of(self.run)
@@ -125,12 +119,7 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
             zeros = CalibrationSums.zeros(self.run.n_classes, bool(self.linear))
             return Measured(zeros, n_examples)
         scores = unseen_scores(
-            self.model,
-            self.folds,
-            self.linear,
-            X[rows],
-            codes[rows],
-            view.options.n_jobs,
+            self.model, self.linear, X[rows], codes[rows], view.options.n_jobs
         )
         sums = CalibrationSums.of_scores(
             scores, counts, self.run.class_weight, bool(self.linear)
@@ -197,24 +186,19 @@ def _ask(state: RunState, context: Context) -> Tally[CalibrationSums]:
     options = context.options
     run = run_of_members(state, options)
     model = model_of_members(run, members_of(state, options))
-    gram = state.results.get("gram")
-    folds: tuple[GramScoring, ...] = ()
-    if gram is not None:
-        folds = gram.folds
     sums = linear_sums(state, options)
     linear: tuple[GramScoring, ...] = ()
     if sums is not None:
         linear = sums.folds
-    return Tally(CalibrationRequest(run, model, folds, linear))
+    return Tally(CalibrationRequest(run, model, linear))
 
 
 def _fold(state: RunState, batch: Batch[CalibrationSums], context: Context) -> RunState:
     request: CalibrationRequest = context.request
     counts = request.model.members[0].counts
     n_examples = int(batch.total.tables[0].sum())
-    has_gram = gram_of(state, context.options) is not None
     calibration = None
-    if has_gram == bool(request.folds) and _is_half(batch, context, counts):
+    if _is_half(batch, context, counts):
         calibration = batch.total.calibration(counts, request.run.class_weight)
     return state.with_result(
         CALIBRATION.name, CalibrationResult(calibration, n_examples)
@@ -239,7 +223,6 @@ CALIBRATION = Phase(
     _ask,
     _fold,
     audience=COUNTED,
-    resumes_at=("gram",),
     content=_CONTENT,
     applies=lambda options: options.calibrates,
 )

@@ -26,7 +26,7 @@ from flwr_flynn.federated.announced_specs import (
 )
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.gram_fields import (
-    capacity,
+    CAPACITY,
     check_sizes,
     gram_fields,
     gram_parts,
@@ -200,7 +200,7 @@ class _OfCounts(RunRequest[Statistic]):
         if run.mechanism is None:
             fields = codec.counts_fields(run.hashers, run.n_classes, sizes.total)
             if self.basis is not None:
-                fields += gram_fields(self.basis, (1,) * run.n_classes, sizes)
+                fields += gram_fields(self.basis, run.n_classes, sizes)
             return fields
         field = codec.release_field(run.hasher, run.mechanism, sizes.total)
         if run.bound is None:
@@ -264,7 +264,7 @@ def _counts_of(
         return CountsOfSpecs(counts, LearnedGram.zeros(basis, run.n_classes))
     if run.bound is None:
         X, codes = without_few(X, codes, run.n_classes, view.options.min_examples)
-    linear = LearnedGram.of(basis, X, codes, run.n_classes, n_jobs)
+    linear = LearnedGram.of(basis, X, codes, run.n_classes)
     return CountsOfSpecs(counts, linear)
 
 
@@ -318,7 +318,7 @@ class UpdateRequest(_OfCounts[CountsChange]):
     def fields(self, sizes: Sizes) -> list[Field]:
         most = capacity_of(self.run) // 1024
         if self.basis is not None:
-            most = min(most, capacity(self.basis) // 1024)
+            most = min(most, CAPACITY // 1024)
         before = super().fields(Sizes(most, most))
         named = [replace(field, name="counts before") for field in before]
         return named + super().fields(sizes)
@@ -388,7 +388,7 @@ class CountsTally(AnnouncedTally[AnyCounts]):
     def capacity(self) -> int:
         most = capacity_of(self.request.run)
         if self.request.basis is not None:
-            most = min(most, capacity(self.request.basis))
+            most = min(most, CAPACITY)
         return most
 
     @property

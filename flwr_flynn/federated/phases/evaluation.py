@@ -244,11 +244,11 @@ def _by_level(scores: Sequence[Array], run: RunSpec, column: str) -> Figures | N
     return {"column": column, "levels": levels}
 
 
-def _given(scoring: GramScoring | None) -> list[GramScoring]:
-    """The scores of a part of the model, if it has this part."""
-    if scoring is None:
+def _linear_of(model: Model) -> list[GramScoring]:
+    """The scores of the linear part, if the model has one."""
+    if model.linear is None:
         return []
-    return [scoring]
+    return [model.linear]
 
 
 @register
@@ -276,14 +276,13 @@ class EvaluationRequest(RunRequest[Tables]):
             "group": Entry(str, 200, is_needed=False),
         }
     )
-    n_arrays = 2 * MAX_SPECS + 2
+    n_arrays = 2 * MAX_SPECS + 1
 
     def to_config(self) -> dict[str, Scalar]:
         config = {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.gram_entries(self.run, _given(self.model.gram)),
-            **codec.gram_entries(self.run, _given(self.model.linear)),
+            **codec.linear_entries(self.run, _linear_of(self.model)),
             **codec.calibration_entries(self.model.calibration),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
@@ -295,8 +294,7 @@ class EvaluationRequest(RunRequest[Tables]):
     def arrays(self) -> list[Array]:
         counts = [member.counts for member in self.model.members]
         arrays = codec.encode(*counts)
-        parts = [*_given(self.model.gram), *_given(self.model.linear)]
-        return arrays + codec.weights_of(parts)
+        return arrays + codec.weights_of(_linear_of(self.model))
 
     @classmethod
     def from_config(
@@ -304,8 +302,8 @@ class EvaluationRequest(RunRequest[Tables]):
     ) -> EvaluationRequest:
         run = announced_run(config, options)
         n_releases = config["n_releases"]
-        *scores, arrays = codec.announced_scores(config, run, arrays, options)
-        gram, linear = (next(iter(part), None) for part in scores)
+        scorings, arrays = codec.announced_linear(config, run, arrays)
+        linear = next(iter(scorings), None)
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
         else:
@@ -314,7 +312,7 @@ class EvaluationRequest(RunRequest[Tables]):
         with refusing():
             members = codec.announced_members(config, run, counts)
             calibration = codec.announced_calibration(config, run.n_classes)
-            model = model_of_members(run, members, gram, calibration, linear)
+            model = model_of_members(run, members, calibration, linear)
         return cls(run, model, n_releases, config["tries"], config.get("group", ""))
 
     @property

@@ -115,13 +115,6 @@ def test_any_split_gives_the_pooled_model(driver, how):
     assert model.sha256() == POOLED.sha256()
 
 
-def test_the_gram_matrix_too():
-    options = LEARNED | {"spec": replace(PLAN, effort="thorough")}
-    run = DRIVERS["in process"](options, split("iid"), min_examples=1, products=True)
-    assert run.model.model_.gram is not None
-    assert run.model.model_.sha256() == pooled(effort="thorough").sha256()
-
-
 def test_a_secure_run_with_a_schema_gives_the_same_model():
     options = {
         "spec": replace(PLAN, n_features=SCHEMA.width),
