@@ -24,15 +24,31 @@ from flwr_flynn.federated.announced_specs import (
     announced_basis,
     deflated_basis,
 )
-from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.compression import (
+    check_packed,
+    pack_numbers,
+    pack_signed,
+    unpack_numbers,
+    unpack_signed,
+)
 from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.calibration import LARGEST_INTERCEPT, UNIT, Calibration
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.forest import (
+    LARGEST_VALUE,
+    MOST_TREES,
+    N_BINS,
+    OPEN,
+    Forest,
+    memory_of_forest,
+    most_nodes,
+    n_values,
+)
 from flwr_flynn.model.gram import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
-from flwr_flynn.model.model import ModelMember
+from flwr_flynn.model.model import CalibratedForest, ModelMember
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
 
@@ -233,11 +249,14 @@ def split(joined: object) -> list[bytes]:
     return tensors
 
 
+N_FOREST_ARRAYS = 3  # columns, cuts and values
+
 # -------- parts of a model: scoring rules, weights, scores of a linear part
 
 MODEL_ENTRIES = {
     "scorings": Entry(str, 200 * MAX_SPECS),
     "linear": Entry(str, MAX_CHARS, is_needed=False),
+    "trees": Entry(int, MOST_TREES, least=1, is_needed=False),
     "basis": Entry(bytes, MAX_CHARS, is_needed=False),
 }
 """Entries of the parts of a model that are no counts."""
@@ -295,6 +314,61 @@ def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, S
     }
 
 
+def forest_entries(run: RunSpec, trees: Forest | None) -> dict[str, Scalar]:
+    """Config entries of a forest, without its nodes; none without one."""
+    if trees is None:
+        return {}
+    return {
+        key("trees"): trees.n_trees,
+        key("basis"): deflated_basis(trees.basis, run.specs),
+    }
+
+
+def forest_arrays(trees: Forest | None) -> list[Array]:
+    """Arrays of the nodes of a forest: columns of all, cuts of splits, values of leaves."""
+    if trees is None:
+        return []
+    is_split = trees.columns >= 0
+    return [
+        pack_numbers(trees.columns.astype(np.int64) - OPEN),
+        pack_numbers(trees.cuts[is_split]),
+        pack_signed(trees.values[~is_split]),
+    ]
+
+
+def announced_forest(
+    config: Config, run: RunSpec, arrays: Sequence[Array], options: PartyOptions
+) -> tuple[Forest | None, Sequence[Array]]:
+    """A forest in a message that may come from anybody, and the arrays before those of
+    its nodes.
+    """
+    if "trees" not in config:
+        return None, arrays
+    n_trees = config["trees"]
+    most = most_nodes(n_trees, run.n_classes)
+    needed = memory_of_forest(n_trees, run.n_classes)
+    options.check_memory(needed, f"a forest of {n_trees} trees")
+    basis = announced_basis(config, run.specs)
+    nodes = arrays[-N_FOREST_ARRAYS:]
+    with refusing(key("trees")):
+        if len(nodes) != N_FOREST_ARRAYS:
+            raise PayloadError("trees", f"{N_FOREST_ARRAYS} arrays", len(nodes))
+        for array in nodes:
+            check_packed([array], "trees")
+        columns = unpack_numbers(nodes[0], most, len(basis.columns) - OPEN) + OPEN
+        is_split = columns >= 0
+        cuts = np.zeros(len(columns), np.int64)
+        of_splits = unpack_numbers(nodes[1], int(is_split.sum()), N_BINS)
+        if len(of_splits) != is_split.sum():
+            raise PayloadError("trees", f"{is_split.sum()} cuts", len(of_splits))
+        cuts[is_split] = of_splits
+        values = np.zeros((len(columns), n_values(run.n_classes)), np.int64)
+        shape = (int((~is_split).sum()), values.shape[1])
+        values[~is_split] = unpack_signed(nodes[2], shape, LARGEST_VALUE)
+        trees = Forest(basis, run.n_classes, n_trees, columns, cuts, values)
+    return trees, arrays[:-N_FOREST_ARRAYS]
+
+
 def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
     """Arrays of the weights of scores of a linear part."""
     return [pack_signed(scoring.weights) for scoring in scorings]
@@ -330,21 +404,53 @@ def announced_linear(
     return scorings, arrays[:first]
 
 
-CALIBRATION_ENTRIES = {"calibration": Entry(str, MAX_CHARS, is_needed=False)}
+CALIBRATION_ENTRIES = {
+    name: Entry(str, MAX_CHARS, is_needed=False)
+    for name in ("calibration", "forest_calibration")
+}
 
 
-def calibration_entries(calibration: Calibration | None) -> dict[str, Scalar]:
+def calibration_entries(
+    calibration: Calibration | None, name: str = "calibration"
+) -> dict[str, Scalar]:
     """Config entry of a calibration, none without one."""
     if calibration is None:
         return {}
-    return {key("calibration"): json.dumps(calibration.integers)}
+    return {key(name): json.dumps(calibration.integers)}
 
 
-def announced_calibration(config: Config, n_classes: int) -> Calibration | None:
+def announced_calibration(
+    config: Config, n_classes: int, name: str = "calibration"
+) -> Calibration | None:
     """Calibration in a message that may come from anybody."""
-    if "calibration" not in config:
+    if name not in config:
         return None
     most = round(LARGEST_INTERCEPT / UNIT)
-    integers = config.integers("calibration", 1 + n_classes, -most, most)
-    with refusing(key("calibration")):
+    integers = config.integers(name, 1 + n_classes, -most, most)
+    with refusing(key(name)):
         return Calibration.of_integers(integers)
+
+
+def part_entries(run: RunSpec, forest: CalibratedForest | None) -> dict[str, Scalar]:
+    """Config entries of the forest of a model, without its nodes; none without one."""
+    if forest is None:
+        return {}
+    return {
+        **forest_entries(run, forest.trees),
+        **calibration_entries(forest.calibration, "forest_calibration"),
+    }
+
+
+def announced_part(
+    config: Config, run: RunSpec, arrays: Sequence[Array], options: PartyOptions
+) -> tuple[CalibratedForest | None, Sequence[Array]]:
+    """The forest of a model in a message that may come from anybody, and the arrays
+    before those of its nodes.
+    """
+    trees, rest = announced_forest(config, run, arrays, options)
+    calibration = announced_calibration(config, run.n_classes, "forest_calibration")
+    if trees is None or calibration is None:
+        if trees is not None or calibration is not None:
+            raise PayloadError(key("trees"), "trees with a calibration", "one alone")
+        return None, rest
+    return CalibratedForest(trees, calibration), rest

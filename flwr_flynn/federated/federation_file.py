@@ -37,6 +37,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
+from flwr_flynn.model.forest import Growth
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import counted_prior
@@ -88,6 +89,8 @@ class Federation:
         Sums of the linear part, of the members that let theirs leave.
     min_parties : int, default=1
         Members whose sums a linear part needs, at least.
+    growth : Growth, optional
+        A forest that is not complete yet.
     """
 
     run_spec: RunSpec
@@ -100,6 +103,7 @@ class Federation:
     is_calibrated: bool = True
     linear: LearnedGram | None = None
     min_parties: int = 1
+    growth: Growth | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_members", "min_parties"):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from typing import Any, TypeVar
 
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.federated.private_rows import STOPS, GivenRows, RowReader
@@ -13,6 +14,8 @@ from flwr_flynn.federated.samples import Features, Samples, has_names, prepared
 from flwr_flynn.tables.schema import Schema
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
+
+T = TypeVar("T")
 
 Load = Callable[[Features], Samples | RowReader]
 CheckMemory = Callable[[int, str, bool], None]
@@ -44,6 +47,14 @@ class Loader:
     def __init__(self, source: Samples | RowReader | Load) -> None:
         self.source = source
         self._last: tuple[Features, Samples] | None = None
+        self._made: tuple[object, Any] = (None, None)
+
+    def made(self, terms: object, make: Callable[[], T]) -> T:
+        """The value that `make` returns, or did before on the same terms."""
+        if self._made[0] != terms:
+            self._made = (terms, make())
+        value: T = self._made[1]
+        return value
 
     @cached_property
     def rows(self) -> RowReader:

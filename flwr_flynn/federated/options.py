@@ -205,7 +205,7 @@ class RunOptions:
         self._check_values()
         decisions = conflicts(
             trees=self.trees,
-            is_thorough=self.plan is not None and self.plan.has_trees,
+            is_thorough=self.plan is not None and self.plan.n_trees > 0,
             is_evaluated=self.purpose != "evaluate" and self.is_evaluated,
             is_noisy=self.mechanism is not None,
             is_secure=self.secure_bound is not None,
@@ -287,6 +287,11 @@ class RunOptions:
             n_scores > _MOST_SCORES,
             "one of fewer levels, or none with so many classes",
         )
+        yield (
+            "trees",
+            bool(self.trees) and not self.has_trees,
+            "0 without a linear part (scaling and decay auto, linear above 0)",
+        )
         for name in ("ignore", "keep"):
             yield (
                 name,
@@ -357,17 +362,15 @@ class RunOptions:
     @property
     def has_trees(self) -> bool:
         """True if the model gets trees."""
-        if self.trees:
-            return True
-        makes_model = self.is_evaluated and self.purpose != "evaluate"
-        return self.is_thorough and (self.plan is not None or makes_model)
+        makes_model = self.calibrates and self.purpose != "evaluate"
+        return bool(self.n_trees) and makes_model and self.has_linear
 
     @property
     def n_trees(self) -> int:
-        """Number of trees of the model."""
-        if not self.has_trees:
-            return 0
-        return self.trees or THOROUGH_TREES
+        """Number of trees of the model, if it gets some."""
+        if self.trees is None and self.is_thorough:
+            return THOROUGH_TREES
+        return self.trees or 0
 
     @property
     def is_thorough(self) -> bool:
@@ -376,7 +379,7 @@ class RunOptions:
             return False
         if self.federation is not None:
             return self.federation.is_thorough
-        return self.plan is not None and self.plan.has_trees
+        return self.plan is not None and self.plan.n_trees > 0
 
     @property
     def is_calibrated(self) -> bool:

@@ -24,8 +24,9 @@ from flwr_flynn.federated.tally import Tally
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.candidates import suggest_decay
+from flwr_flynn.model.forest import LEVELS, REFITS, Growth
 from flwr_flynn.model.gram import NO_SAMPLES, GramScoring, LearnedGram
-from flwr_flynn.model.model import Model, ModelMember
+from flwr_flynn.model.model import CalibratedForest, Model, ModelMember
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 
@@ -136,6 +137,10 @@ class Phase:
         That of a party's answer in words, for the dry run.
     applies : callable, default=always
         Options of a run -> True where its plan has the phase.
+    is_idle : callable, default=never
+        (state, options) -> True where the phase has nothing to do, and is left out.
+    follows : str, default=""
+        An earlier phase: only parties that answered there are asked.
     """
 
     name: str
@@ -148,6 +153,8 @@ class Phase:
     resumes_at: tuple[str, ...] = ()
     content: str = ""
     applies: Callable[[RunOptions], bool] = lambda _options: True
+    is_idle: Callable[[RunState, RunOptions], bool] = lambda _state, _options: False
+    follows: str = ""
 
     def resumed_at(self, names: Collection[str]) -> str:
         """Name of the phase at which a run that lacks this one begins anew.
@@ -293,6 +300,38 @@ def linear_of(state: RunState, options: RunOptions) -> GramScoring | None:
     return linear.scoring
 
 
+TREES = tuple(f"trees {level}" for level in range(1, LEVELS + REFITS + 1))
+"""Names of the phases in which a forest grows."""
+
+
+def growth_of(state: RunState, options: RunOptions) -> Growth | None:
+    """The forest so far: of this run, or of the saved one that this one goes on with."""
+    for name in reversed(TREES):
+        if name in state.results:
+            return cast("Growth", state.results[name])
+    if options.federation is not None and options.purpose == "resume":
+        return options.federation.growth
+    return None
+
+
+def forest_of(state: RunState, options: RunOptions) -> CalibratedForest | None:
+    """Forest of the model, where its calibration gives it a share.
+
+    It is that of this run, or of the saved one whose counts it has.
+    """
+    result = state.results.get("forest")
+    saved = options.federation
+    if result is None:
+        if saved is None or state.results["counts"] is not saved.totals:
+            return None
+        return saved.shared.forest
+    growth = growth_of(state, options)
+    calibration = result.calibration
+    if growth is None or growth.best is None or not calibration.share:
+        return None
+    return CalibratedForest(growth.best, calibration)
+
+
 def calibration_of(state: RunState, options: RunOptions) -> Calibration | None:
     """Calibration of the model, if there is one.
 
@@ -334,6 +373,7 @@ def _parts_of(state: RunState, options: RunOptions) -> dict[str, Any]:
     return {
         "calibration": calibration_of(state, options),
         "linear": linear_of(state, options),
+        "forest": forest_of(state, options),
     }
 
 
@@ -342,6 +382,7 @@ def model_of_members(
     members: Sequence[ModelMember],
     calibration: Calibration | None = None,
     linear: GramScoring | None = None,
+    forest: CalibratedForest | None = None,
 ) -> Model:
     """The model of some members, with the facts of a run.
 
@@ -355,6 +396,7 @@ def model_of_members(
         counted_prior(members[0].counts, run.class_weight),
         calibration,
         linear,
+        forest,
     )
 
 
@@ -382,6 +424,9 @@ def federation_of(
             for spec, counts in zip(run.specs, totals.parts, strict=True)
         )
     model = model_of_members(run, chosen, **_parts_of(state, options))
+    growth = None
+    if phase:
+        growth = growth_of(state, options)
     return Federation(
         run,
         model,
@@ -393,6 +438,7 @@ def federation_of(
         options.is_calibrated,
         state.results["counts"].linear,
         min_senders(options),
+        growth,
     )
 
 

@@ -7,19 +7,22 @@ Importing this package makes their requests known to a party.
 ===========  ========================================================================
 purpose      phases
 ===========  ========================================================================
-train        schema, columns, counts, selection, calibration, evaluation
-join         counts (added), selection, calibration, evaluation
-withdraw     counts (taken out), selection, calibration, evaluation
-update       counts (replaced), selection, calibration, evaluation
+train        schema, columns, counts, selection, calibration, trees, evaluation
+join         counts (added), selection, calibration, trees, evaluation
+withdraw     counts (taken out), selection, calibration, trees, evaluation
+update       counts (replaced), selection, calibration, trees, evaluation
 evaluate     evaluation
 resume       the phase where a run stopped, and those after it
 ===========  ========================================================================
 
-In a secure run phases "bins 1" to "bins 5" come before the columns. All phases but the
+In a secure run phases "bins 1" to "bins 5" come before the columns. Trees are phases
+"trees 1" to "trees 16", of which a forest leaves out those that it does not need, and
+"forest", which calibrates it. All phases but the
 evaluation are on Flower's train channel. Left out are the schema without `learn_schema`;
 the columns without a plan that derives specs from them; the selection for one candidate,
 where nobody evaluates the model, and for noisy counts; the calibration where nothing is
-selected, the decay is given, or the effort is "quick"; and the evaluation where nobody
+selected, the decay is given, or the effort is "quick"; trees without an effort or
+option that asks for some; and the evaluation where nobody
 gets the model. The option `phases` takes the place of the whole plan.
 """
 
@@ -37,6 +40,7 @@ from flwr_flynn.federated.phases import (
     evaluation,
     selection,
     table_schema,
+    trees,
 )
 
 
@@ -66,6 +70,7 @@ def _every(options: RunOptions) -> list[Phase]:
         counts.phase_for(options),
         selection.SELECTION,
         calibration.CALIBRATION,
+        *trees.PHASES,
         evaluation.SECURE_EVALUATION,
         evaluation.EVALUATION,
     ]

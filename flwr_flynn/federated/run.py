@@ -168,7 +168,9 @@ class Run:
         """The first phase that is not done; None at the end."""
         done = self.state.results.keys()
         for phase in self.phases:
-            if phase.name not in done or (phase.is_counting and not self.is_enough):
+            if phase.is_counting and not self.is_enough:
+                return phase
+            if phase.name not in done and not phase.is_idle(self.state, self.options):
                 return phase
         return None
 
@@ -368,6 +370,9 @@ class Run:
         if phase.audience != COUNTED or self.counting is None:
             return present
         cids = [cid for cid in present if self.counted.member(cid) is not None]
+        earlier = self.rosters.get(phase.follows)
+        if earlier:
+            cids = [cid for cid in cids if cid in earlier]
         return self._enough_for_secure(phase, cids)
 
     def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:

@@ -61,13 +61,13 @@ class _Effort(NamedTuple):
     """
 
     has_committee: bool
-    has_trees: bool
+    n_trees: int
 
 
 _EFFORTS = {
-    "quick": _Effort(False, False),
-    "default": _Effort(True, False),
-    "thorough": _Effort(True, True),
+    "quick": _Effort(False, 0),
+    "default": _Effort(True, 0),
+    "thorough": _Effort(True, THOROUGH_TREES),
 }
 EFFORTS = tuple(_EFFORTS)
 
@@ -201,9 +201,11 @@ class HashPlan:
         return self.scaling == "auto"
 
     @property
-    def has_trees(self) -> bool:
-        """True if the model gets trees by its effort."""
-        return self.needs_columns and _EFFORTS[self.effort].has_trees
+    def n_trees(self) -> int:
+        """Trees of the model by its effort."""
+        if not self.needs_columns:
+            return 0
+        return _EFFORTS[self.effort].n_trees
 
     @property
     def is_calibrated(self) -> bool:

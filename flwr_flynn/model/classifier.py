@@ -36,12 +36,23 @@ from flwr_flynn.model.candidates import (
 )
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.forest import ClassTerms, Growth, forest_sums
 from flwr_flynn.model.gram import GramScoring, LearnedGram
-from flwr_flynn.model.model import Model, ModelMember, ScoringRule, class_codes
+from flwr_flynn.model.model import (
+    CalibratedForest,
+    Model,
+    ModelMember,
+    ScoringRule,
+    class_codes,
+)
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
-from flwr_flynn.model.prior import checked_weight
-from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE
-from flwr_flynn.model.selection import fit_members, unseen_scores
+from flwr_flynn.model.prior import ClassWeight, checked_weight
+from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE, Scores
+from flwr_flynn.model.selection import (
+    calibrated_unseen_scores,
+    fit_members,
+    unseen_scores,
+)
 from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
 from flwr_flynn.tables.cells import is_gap
 from flwr_flynn.tables.learned_schema import learned
@@ -96,8 +107,9 @@ class FlyNNClassifier(FittedEstimator):
         Members of the model under scaling "auto", at most; 1 keeps the best candidate
         alone.
     trees : int, optional
-        Trees of the model, from 0 to 1000; 0 is none. Default: by `effort`, 100 of
-        effort "thorough".
+        Trees of the forest that `fit` adds where it helps, from 0 to 1000, see
+        `model.forest`; 0 is none. Only beside sums of a linear part. Default: by
+        `effort`. `partial_fit` leaves it as it is; `merge` and `forget` drop it.
     linear : int, default=512
         Terms of the linear part that `fit` adds where it helps, at most, see
         `model.basis`; 0 is none. Not with effort "quick", a given `spec`, `decay` or
@@ -444,7 +456,8 @@ class FlyNNClassifier(FittedEstimator):
         if linear is not None:
             own = LearnedGram.of(linear.terms, samples, codes, len(self.classes_))
             linear = combine(linear, own)
-        self._set_counts(counts, linear, stacklevel=4)
+        is_more = combine is operator.add
+        self._set_counts(counts, linear, keeps_forest=is_more, stacklevel=4)
         return self
 
     def _scoring(
@@ -473,6 +486,7 @@ class FlyNNClassifier(FittedEstimator):
         self,
         counts: Sequence[ClassCounts],
         linear: LearnedGram | None = None,
+        keeps_forest: bool = False,
         stacklevel: int = 3,
     ) -> None:
         """Replace the counts of the members and choose "auto" values again.
@@ -496,8 +510,14 @@ class FlyNNClassifier(FittedEstimator):
                 calibration = replace(calibration, temperature=1.0)
                 if linear is None:
                     calibration = replace(calibration, share=0.0)
+            forest = None
+            if keeps_forest:
+                forest = self.model_.forest
             if linear is None and self.model_.linear is not None:
                 text = "the model has no linear part any more: fit makes one"
+                warnings.warn(text, stacklevel=stacklevel)
+            if forest is None and self.model_.forest is not None:
+                text = "the model has no trees any more: fit grows some"
                 warnings.warn(text, stacklevel=stacklevel)
             self.model_ = replace(
                 self.model_,
@@ -505,6 +525,7 @@ class FlyNNClassifier(FittedEstimator):
                 members=members,
                 linear=_scoring_of(linear),
                 calibration=calibration,
+                forest=forest,
             )
             self._linear = linear
         self.model_ = replace(
@@ -581,7 +602,8 @@ class FlyNNClassifier(FittedEstimator):
         """A model with the calibration, and the linear part, that follow from scores of
         samples that it has not seen.
         """
-        if not self._is_calibrated(self._plan(X, len(model.classes))):
+        plan = self._plan(X, len(model.classes))
+        if not self._is_calibrated(plan):
             return model
         linear: Sequence[GramScoring] = ()
         if self._linear is not None:
@@ -592,10 +614,52 @@ class FlyNNClassifier(FittedEstimator):
         weight = checked_weight(self.class_weight, self.rule, model.classes)
         sums = CalibrationSums.of_scores(scores, counts, weight, bool(linear))
         calibration = sums.calibration(counts, weight)
+        if calibration is None:
+            return model
         part = None
-        if calibration is not None and calibration.share:
+        if calibration.share:
             part = _scoring_of(self._linear)
-        return replace(model, calibration=calibration, linear=part)
+        calibrated = replace(model, calibration=calibration, linear=part)
+        n_trees = self.trees
+        if n_trees is None and plan is not None:
+            n_trees = plan.n_trees
+        if not n_trees or self._linear is None:
+            return calibrated
+        unseen = calibrated_unseen_scores(
+            model, calibration, linear, X, codes, self.n_jobs
+        )
+        seed = model.members[0].spec.seed
+        basis = self._linear.terms
+        growth = Growth.planted(basis, len(model.classes), int(n_trees), seed)
+        forest = self._grown(growth, counts, X, codes, unseen, weight)
+        return replace(calibrated, forest=forest)
+
+    def _grown(
+        self,
+        growth: Growth,
+        counts: ClassCounts,
+        X: Matrix,
+        codes: Integers,
+        unseen: Scores,
+        weight: ClassWeight,
+    ) -> CalibratedForest | None:
+        """A forest that is grown on samples, (n, d), and their scores by the rest of the
+        model, (n, L); None where it helps nothing.
+        """
+        terms = ClassTerms.of(counts, weight)
+        while not growth.is_complete:
+            sums = forest_sums(growth, X, codes, unseen, terms, self.n_jobs)
+            growth = growth.grown(sums)
+        if growth.best is None:
+            return None
+        rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
+        with_trees = unseen[rows] + growth.best.unseen_scores(X[rows])
+        scores = [(unseen[rows], with_trees, codes[rows])]
+        losses = CalibrationSums.of_scores(scores, counts, weight, True)
+        calibration = losses.calibration(counts, weight)
+        if calibration is None or not calibration.share:
+            return None
+        return CalibratedForest(growth.best, calibration)
 
     def _learned_scaling(self, X: Matrix) -> str | CenterAndScale | None:
         """Scaling of the parameters for the samples: none is learned of many columns."""

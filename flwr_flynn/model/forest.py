@@ -12,11 +12,14 @@ gradients and the candidates of a split are by hashes. So sums add, and a federa
 grows the forest of the pooled samples.
 
 The bins of a column are its ranks among the 32 edges of a `Basis`, with one more for
-gaps. See EVIDENCE in the documentation of results for what it is worth.
+gaps. The server keeps a `Growth`, which has all that the next sums depend on: parties
+keep nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -34,7 +37,7 @@ from flwr_flynn.hashing.rank_codes import N_EDGES, ranks_of
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import INCREMENT, content_words, exp, log, mix
-from flwr_flynn.model.prior import ClassWeight, weighted
+from flwr_flynn.model.prior import ClassWeight, counted_prior, weighted
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
 
 MOST_TREES = 1000
@@ -58,6 +61,7 @@ _BAG = 0.632  # share of the samples in a bag
 GRADIENT_UNIT = 2.0**-4
 _LARGEST_WEIGHT = 64.0  # of a class in gradients
 LARGEST_GRADIENT = int(_LARGEST_WEIGHT / GRADIENT_UNIT) + 1
+LARGEST_LOSS = int(_LARGEST_WEIGHT * MAX_LOSS / LOSS_UNIT) + 1  # in units
 N_SKETCHES = 2  # of the gradients of more than two classes
 _STEP = 0.35  # of Newton's method, of each level
 _LARGEST_STEP = 1.5  # of the value of a leaf
@@ -79,6 +83,17 @@ def n_values(n_classes: int) -> int:
 def n_sketches(n_classes: int) -> int:
     """Sums of gradients by which a split is chosen."""
     return min(n_values(n_classes), N_SKETCHES)
+
+
+def most_nodes(n_trees: int, n_classes: int) -> int:
+    """Nodes of a forest, at most."""
+    return 2 * max(_MOST_VALUES // n_values(n_classes), n_trees)
+
+
+def memory_of_forest(n_trees: int, n_classes: int) -> int:
+    """Estimate the memory of a forest and of the sums for a level of it, in bytes."""
+    of_node = 32 + 8 * N_CANDIDATES * n_sketches(n_classes) + 24 * n_values(n_classes)
+    return most_nodes(n_trees, n_classes) * (of_node + 16 * N_CANDIDATES)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +148,9 @@ class Forest:
         n_splits = int(is_split.sum())
         if not 1 <= self.n_trees <= MOST_TREES:
             raise DataError("trees", f"1 to {MOST_TREES}", self.n_trees)
+        most = most_nodes(self.n_trees, self.n_classes)
+        if n_nodes > most:
+            raise DataError("forest", f"at most {most} nodes", n_nodes)
         if n_nodes != self.n_trees + 2 * n_splits or len(cuts) != n_nodes:
             expected = f"{self.n_trees} nodes, and two for each of {n_splits} splits"
             raise DataError("forest", expected, n_nodes)
@@ -141,10 +159,21 @@ class Forest:
         object.__setattr__(self, "columns", columns.astype(np.int16))
         object.__setattr__(self, "cuts", cuts.astype(np.uint8))
         object.__setattr__(self, "values", values.astype(np.int8))
-        if (self.children[is_split] <= np.flatnonzero(is_split)).any():
-            raise DataError("forest", "children behind their node", "others")
+        self._check_levels()
         for array in (self.columns, self.cuts, self.values):
             array.flags.writeable = False
+
+    def _check_levels(self) -> None:
+        """Refuse nodes that are not level by level, or on more levels than trees have."""
+        start = 0
+        end = self.n_trees
+        for _ in range(LEVELS):
+            n_splits = int((self.columns[start:end] >= 0).sum())
+            start = end
+            end += 2 * n_splits
+        n_nodes = len(self.columns)
+        if end != n_nodes or (self.columns[start:end] >= 0).any():
+            raise DataError("forest", f"nodes of at most {LEVELS} splits", n_nodes)
 
     @classmethod
     def planted(cls, basis: Basis, n_classes: int, n_trees: int) -> Forest:
@@ -160,6 +189,22 @@ class Forest:
         children: Integers = np.zeros(len(self.columns), np.int32)
         children[is_split] = self.n_trees + 2 * np.arange(is_split.sum())
         return children
+
+    def pruned(self, values: Integers) -> Forest:
+        """The forest of the first nodes, as many as have these values, (M, w)."""
+        n_nodes = len(values)
+        children = self.children[:n_nodes]
+        columns = np.where(children < n_nodes, self.columns[:n_nodes], LEAF)
+        columns[children == 0] = LEAF
+        return replace(self, columns=columns, cuts=self.cuts[:n_nodes], values=values)
+
+    def sha256(self) -> str:
+        """SHA-256 of the trees, the same for equal ones everywhere."""
+        facts = [self.basis.to_dict(), self.n_classes, self.n_trees]
+        sha256 = hashlib.sha256(b"flynn forest 1 " + json.dumps(facts).encode())
+        for array in (self.columns, self.cuts, self.values):
+            sha256.update(np.ascontiguousarray(array, "<i8").data)
+        return sha256.hexdigest()
 
     @property
     def leaves(self) -> Integers:
@@ -288,6 +333,10 @@ class Growth:
         gains = np.zeros(len(basis.columns), np.int64)
         return cls(Forest.planted(basis, n_classes, n_trees), seed, gains)
 
+    def stopped(self) -> Growth:
+        """The growth without further levels."""
+        return replace(self, level=LEVELS + REFITS)
+
     @property
     def is_complete(self) -> bool:
         """True where further levels are not tried."""
@@ -340,7 +389,7 @@ class Growth:
         if mean < self.best_loss:
             best = None
             if self.level:
-                best = forest
+                best = forest.pruned(forest.values)
             grown = replace(self, best=best, best_loss=mean, best_level=self.level)
         values = forest.values.astype(np.int64)
         values[forest.leaves] = _stepped(
@@ -360,6 +409,7 @@ class Growth:
         if self.level + 1 < LEVELS:
             children[sizes >= 2 * _LEAST_SAMPLES] = OPEN
         inherited = np.repeat(values[split], 2, axis=0)
+        values[split] = 0
         after = Forest(
             forest.basis,
             forest.n_classes,
@@ -415,26 +465,36 @@ def _stepped(
     return np.clip(stepped, -LARGEST_VALUE, LARGEST_VALUE)
 
 
-def class_weights(counts: ClassCounts, class_weight: ClassWeight) -> Floats:
-    """Weight of a sample of each class in gradients, (L,), with mean 1 over samples."""
-    sizes = np.maximum(counts.n_per_class, 1.0)
-    weights = weighted(sizes, class_weight) / sizes
-    mean = (weights * sizes).sum() / sizes.sum()
-    return np.minimum(weights / mean, _LARGEST_WEIGHT)
+class ClassTerms(NamedTuple):
+    """Log frequency of each class, (L,), and the weight of its samples in gradients."""
+
+    prior: Floats
+    weights: Floats
+
+    @classmethod
+    def of(cls, counts: ClassCounts, class_weight: ClassWeight) -> ClassTerms:
+        """The terms of counts of all samples; weights have mean 1 over these."""
+        prior = counted_prior(counts, class_weight)
+        if prior is None:
+            prior = np.zeros(counts.n_classes)
+        sizes = np.maximum(counts.n_per_class, 1.0)
+        weights = weighted(sizes, class_weight) / sizes
+        mean = (weights * sizes).sum() / sizes.sum()
+        return cls(prior, np.minimum(weights / mean, _LARGEST_WEIGHT))
 
 
 def forest_sums(
     growth: Growth,
     X: Matrix,
     y: Integers,
-    posterior: Scores,
-    weights: Floats,
+    calibrated: Scores,
+    terms: ClassTerms,
     n_jobs: int | None = None,
 ) -> ForestSums:
     """Sums for a level of samples, (n, d), with class indices, (n,).
 
-    `posterior`, (n, L), are their log probabilities by the rest of the model, up to a
-    constant, which have not seen them; `weights`, (L,), those of the classes.
+    `calibrated`, (n, L), are their scores by the rest of the model, which has not seen
+    them.
     """
     forest = growth.forest
     sums = ForestSums.zeros(forest)
@@ -450,12 +510,13 @@ def forest_sums(
             bins = forest.bins(X[rows])
             words = content_words(X[rows])
             leaves = forest.leaves_of(bins)
-            scores = posterior[rows] + forest.unseen(leaves, words)
+            scores = calibrated[rows] + terms.prior
+            scores += forest.unseen(leaves, words)
             slopes = np.zeros((len(words), n_values(forest.n_classes)), np.int64)
             curves = np.zeros_like(slopes)
             true = y[rows]
             _differentiate(
-                scores, true, weights, words, growth.level, slopes, curves, losses
+                scores, true, terms.weights, words, growth.level, slopes, curves, losses
             )
             of_samples = (leaves, words, bins, slopes, curves, slopes @ growth.signs)
             add = partial(

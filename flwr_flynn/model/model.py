@@ -26,6 +26,7 @@ from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.calibration import Calibration, mixed
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.prior import _LARGEST_LOG
 from flwr_flynn.model.scoring import (
@@ -126,6 +127,21 @@ class ModelMember:
         )
 
 
+@dataclass(frozen=True)
+class CalibratedForest:
+    """A forest with the share at which it is added to the rest of a model, and with the
+    temperature and intercepts of the sum.
+    """
+
+    trees: Forest
+    calibration: Calibration
+
+    def added(self, scores: Scores, of_trees: Scores) -> Scores:
+        """Scores of a model, (n, L), of those without the forest and those of it."""
+        with_trees = mixed(scores, scores + of_trees, self.calibration.share)
+        return self.calibration.applied(with_trees)
+
+
 class _NoSuchMemberError(DataError, AttributeError):
     """A model of several members has no only one."""
 
@@ -153,6 +169,8 @@ class Model:
         Temperature and intercepts of the whole, see `model.calibration`.
     linear : GramScoring, optional
         Scores of the linear part, with the share that the calibration tells.
+    forest : CalibratedForest, optional
+        Trees that are added to all this, see `model.forest`.
 
     Raises
     ------
@@ -175,6 +193,7 @@ class Model:
     prior: Scores | None = None
     calibration: Calibration | None = None
     linear: GramScoring | None = None
+    forest: CalibratedForest | None = None
 
     def __post_init__(self) -> None:
         members = tuple(self.members)
@@ -228,13 +247,22 @@ class Model:
             if shape != (n_features, n_classes):
                 expected = f"one of {n_features} features and {n_classes} classes"
                 raise DataError("linear", expected, shape)
+        if self.forest is not None:
+            trees = self.forest.trees
+            shape = trees.basis.n_features, trees.n_classes
+            if shape != (n_features, n_classes):
+                expected = f"one of {n_features} features and {n_classes} classes"
+                raise DataError("forest", expected, shape)
         if self.share and self.linear is None:
             raise DataError("linear", "a linear part, as it has a share", "none")
         if self.linear is not None and not self.share:
             raise DataError("share", "one above 0 of the linear part", self.share)
-        if self.calibration is not None:
-            n_intercepts = len(self.calibration.intercepts)
-            if n_intercepts != n_classes:
+        calibrations = [self.calibration]
+        if self.forest is not None:
+            calibrations.append(self.forest.calibration)
+        for calibration in calibrations:
+            if calibration is not None and len(calibration.intercepts) != n_classes:
+                n_intercepts = len(calibration.intercepts)
                 raise DataError("intercepts", f"{n_classes} classes", n_intercepts)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -287,13 +315,18 @@ class Model:
     def shared_scores(self, X: Matrix, n_jobs: int | None = None) -> Scores:
         """The same, (n, L), with all classes taken for equally frequent.
 
-        The mean of the log probabilities of the parts, by their weights.
+        The mean of the log probabilities of the members and of the linear part, by
+        their weights, and what the forest adds; each sum with its calibration.
         """
         odds = (member.log_odds(X, n_jobs) for member in self.members)
         scores = self.combined(X.shape[0], odds)
         if self.linear is not None:
             linear = self.linear.log_probabilities(scores, X)
             scores = mixed(scores, linear, self.share)
+        if self.calibration is not None:
+            scores = self.calibration.applied(scores)
+        if self.forest is not None:
+            scores = self.forest.added(scores, self.forest.trees.scores(X))
         return empty_below(scores, self.empty_classes)
 
     def combined(self, n_samples: int, odds: Iterable[Scores]) -> Scores:
@@ -309,14 +342,10 @@ class Model:
         return total
 
     def posterior(self, scores: Scores) -> Scores:
-        """Scores with calibration and prior, (n, L), from those without."""
-        if self.calibration is not None:
-            scores = self.calibration.applied(scores)
-        if self.prior is not None:
-            scores = scores + self.prior
-        elif self.calibration is None:
+        """Scores with the prior, (n, L), from those without."""
+        if self.prior is None:
             return scores
-        return empty_below(scores, self.empty_classes)
+        return empty_below(scores + self.prior, self.empty_classes)
 
     def probabilities(self, scores: Scores) -> Scores:
         """Probabilities of the classes, (n, L), from `scores`.
@@ -358,6 +387,9 @@ class Model:
         }
         if self.linear is not None:
             facts["linear"] = self.linear.sha256()
+        if self.forest is not None:
+            calibration = asdict(self.forest.calibration)
+            facts["forest"] = [self.forest.trees.sha256(), calibration]
         if self.prior is not None:
             facts["prior"] = self.prior.tolist()
         if self.calibration is not None:

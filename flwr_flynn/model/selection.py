@@ -27,6 +27,7 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.calibration import Calibration, mixed
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.gram import GramScoring, by_fold
@@ -176,6 +177,27 @@ def unseen_scores(
                 of_linear[own] = scoring.log_probabilities(scores[own], part)
             of_linear[:, model.empty_classes] = _NEVER
         yield scores, of_linear, y[rows]
+
+
+def calibrated_unseen_scores(
+    model: Model,
+    calibration: Calibration,
+    linear: Sequence[GramScoring],
+    X: Matrix,
+    y: Integers,
+    n_jobs: int | None = None,
+) -> Scores:
+    """Scores of training samples, (n, L), from which a forest grows: those of
+    `unseen_scores`, mixed and calibrated.
+    """
+    calibrated = np.empty((len(y), len(model.classes)))
+    start = 0
+    for scores, of_linear, true in unseen_scores(model, linear, X, y, n_jobs):
+        rows = slice(start, start + len(true))
+        shared = mixed(scores, of_linear, calibration.share)
+        calibrated[rows] = calibration.applied(shared)
+        start = rows.stop
+    return calibrated
 
 
 def _left_out_odds(

@@ -13,8 +13,10 @@ calibration of the saved run, or has none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -34,11 +37,12 @@ from flwr_flynn.federated.phase import (
     model_of_members,
     run_of_members,
 )
-from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, refusing
+from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import (
     Measured,
     RunRequest,
+    S,
     announced_run,
     register,
 )
@@ -52,10 +56,11 @@ from flwr_flynn.model.calibration import (
     n_settings,
 )
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import N_FOLDS, GramScoring
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
-from flwr_flynn.model.selection import unseen_scores
+from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
+from flwr_flynn.model.selection import calibrated_unseen_scores, unseen_scores
 from flwr_flynn.model.subsample import (
     N_LEFT_OUT,
     class_terms,
@@ -69,15 +74,66 @@ _CONTENT = (
 )
 
 
-@register
-@dataclass(frozen=True)
-class CalibrationRequest(RunRequest[CalibrationSums]):
-    """Ask for sums of losses and probabilities of training samples."""
+@dataclass(frozen=True, eq=False)
+class UnseenRequest(RunRequest[S]):
+    """A request about scores of training samples by what has not seen them."""
 
     run: RunSpec  # it has the specs of the model's members alone
     model: Model  # of the members alone
     linear: tuple[GramScoring, ...] = ()
     """Scores of a linear part for the samples of each fold; () without one."""
+    calibration: Calibration | None = None
+    """That of model and linear part, beside trees."""
+    trees: Forest | None = None
+
+    entries = RUN_ENTRIES | codec.MODEL_ENTRIES | codec.CALIBRATION_ENTRIES
+    n_arrays = 2 * MAX_SPECS + N_FOLDS + codec.N_FOREST_ARRAYS
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {
+            **super().to_config(),
+            **codec.scoring_entries(self.model.members),
+            **codec.linear_entries(self.run, self.linear),
+            **codec.calibration_entries(self.calibration),
+            **codec.forest_entries(self.run, self.trees),
+        }
+
+    def arrays(self) -> list[Array]:
+        arrays = codec.encode(*(member.counts for member in self.model.members))
+        arrays += codec.weights_of(self.linear)
+        return arrays + codec.forest_arrays(self.trees)
+
+    @classmethod
+    def announced(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> dict[str, Any]:
+        """The fields of a request that a server announced."""
+        run = announced_run(config, options)
+        trees, arrays = codec.announced_forest(config, run, arrays, options)
+        linear, arrays = codec.announced_linear(config, run, arrays, N_FOLDS)
+        calibration = codec.announced_calibration(config, run.n_classes)
+        if (trees is None) != (calibration is None):
+            raise PayloadError(key("calibration"), "one beside trees alone", "others")
+        counts = codec.decode_all(arrays, run.hashers, run.n_classes)
+        with refusing():
+            members = codec.announced_members(config, run, counts)
+            model = model_of_members(run, members)
+        return {
+            "run": run,
+            "model": model,
+            "linear": linear,
+            "calibration": calibration,
+            "trees": trees,
+        }
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class CalibrationRequest(UnseenRequest[CalibrationSums]):
+    """Ask for sums of losses and probabilities of training samples.
+
+    With `trees` they are for these beside all the rest, else for the linear part.
+    """
 
     phase = "calibration"
     sentence = (
@@ -85,30 +141,27 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
         "of each."
     )
 
-    entries = RUN_ENTRIES | codec.MODEL_ENTRIES
-    n_arrays = 2 * MAX_SPECS + N_FOLDS
-
-    def to_config(self) -> dict[str, Scalar]:
-        return {
-            **super().to_config(),
-            **codec.scoring_entries(self.model.members),
-            **codec.linear_entries(self.run, self.linear),
-        }
-
-    def arrays(self) -> list[Array]:
-        arrays = codec.encode(*(member.counts for member in self.model.members))
-        return arrays + codec.weights_of(self.linear)
-
     @classmethod
     def from_config(
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> CalibrationRequest:
-        run = announced_run(config, options)
-        linear, arrays = codec.announced_linear(config, run, arrays, N_FOLDS)
-        counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-        with refusing():
-            members = codec.announced_members(config, run, counts)
-            return cls(run, model_of_members(run, members), linear)
+        return cls(**cls.announced(config, arrays, options))
+
+    @property
+    def has_part(self) -> bool:
+        """True if shares are tried, of a linear part or of trees."""
+        return self.trees is not None or bool(self.linear)
+
+    def unseen(
+        self, X: Array, codes: Array, n_jobs: int | None
+    ) -> Iterable[tuple[Scores, Scores | None, Array]]:
+        """Scores of samples by what has not seen them, without the part and of it."""
+        if self.trees is None or self.calibration is None:
+            return unseen_scores(self.model, self.linear, X, codes, n_jobs)
+        scores = calibrated_unseen_scores(
+            self.model, self.calibration, self.linear, X, codes, n_jobs
+        )
+        return [(scores, scores + self.trees.unseen_scores(X), codes)]
 
     def measured(self, view: View) -> Measured[CalibrationSums]:
         X, codes = view.samples_of(self.run)
@@ -116,19 +169,17 @@ class CalibrationRequest(RunRequest[CalibrationSums]):
         n_examples = len(codes)
         rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
         if self.bound is None and rows.sum() < view.options.min_examples:
-            zeros = CalibrationSums.zeros(self.run.n_classes, bool(self.linear))
+            zeros = CalibrationSums.zeros(self.run.n_classes, self.has_part)
             return Measured(zeros, n_examples)
-        scores = unseen_scores(
-            self.model, self.linear, X[rows], codes[rows], view.options.n_jobs
-        )
+        scores = self.unseen(X[rows], codes[rows], view.options.n_jobs)
         sums = CalibrationSums.of_scores(
-            scores, counts, self.run.class_weight, bool(self.linear)
+            scores, counts, self.run.class_weight, self.has_part
         )
         return Measured(sums, n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
-        n = n_settings(bool(self.linear))
+        n = n_settings(self.has_part)
         most = _UNITS * sizes.total
         return [
             Field("left out", (1, n_classes), sizes.per_class, NUMBERS),
@@ -182,27 +233,32 @@ class CalibrationResult:
         )
 
 
-def _ask(state: RunState, context: Context) -> Tally[CalibrationSums]:
-    options = context.options
+def request_of(state: RunState, options: RunOptions) -> CalibrationRequest:
+    """The request for the sums by which model and linear part are calibrated."""
     run = run_of_members(state, options)
     model = model_of_members(run, members_of(state, options))
     sums = linear_sums(state, options)
     linear: tuple[GramScoring, ...] = ()
     if sums is not None:
         linear = sums.folds
-    return Tally(CalibrationRequest(run, model, linear))
+    return CalibrationRequest(run, model, linear)
 
 
-def _fold(state: RunState, batch: Batch[CalibrationSums], context: Context) -> RunState:
+def _ask(state: RunState, context: Context) -> Tally[CalibrationSums]:
+    return Tally(request_of(state, context.options))
+
+
+def fold(
+    state: RunState, batch: Batch[CalibrationSums], context: Context, name: str
+) -> RunState:
+    """The state with a calibration, as the result of the phase of this name."""
     request: CalibrationRequest = context.request
     counts = request.model.members[0].counts
     n_examples = int(batch.total.tables[0].sum())
     calibration = None
     if _is_half(batch, context, counts):
         calibration = batch.total.calibration(counts, request.run.class_weight)
-    return state.with_result(
-        CALIBRATION.name, CalibrationResult(calibration, n_examples)
-    )
+    return state.with_result(name, CalibrationResult(calibration, n_examples))
 
 
 def _is_half(
@@ -221,7 +277,7 @@ CALIBRATION = Phase(
     "calibration",
     TRAIN,
     _ask,
-    _fold,
+    partial(fold, name="calibration"),
     audience=COUNTED,
     content=_CONTENT,
     applies=lambda options: options.calibrates,

@@ -276,7 +276,7 @@ class EvaluationRequest(RunRequest[Tables]):
             "group": Entry(str, 200, is_needed=False),
         }
     )
-    n_arrays = 2 * MAX_SPECS + 1
+    n_arrays = 2 * MAX_SPECS + 1 + codec.N_FOREST_ARRAYS
 
     def to_config(self) -> dict[str, Scalar]:
         config = {
@@ -284,6 +284,7 @@ class EvaluationRequest(RunRequest[Tables]):
             **codec.scoring_entries(self.model.members),
             **codec.linear_entries(self.run, _linear_of(self.model)),
             **codec.calibration_entries(self.model.calibration),
+            **codec.part_entries(self.run, self.model.forest),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
         }
@@ -294,7 +295,10 @@ class EvaluationRequest(RunRequest[Tables]):
     def arrays(self) -> list[Array]:
         counts = [member.counts for member in self.model.members]
         arrays = codec.encode(*counts)
-        return arrays + codec.weights_of(_linear_of(self.model))
+        arrays += codec.weights_of(_linear_of(self.model))
+        if self.model.forest is not None:
+            arrays += codec.forest_arrays(self.model.forest.trees)
+        return arrays
 
     @classmethod
     def from_config(
@@ -302,6 +306,7 @@ class EvaluationRequest(RunRequest[Tables]):
     ) -> EvaluationRequest:
         run = announced_run(config, options)
         n_releases = config["n_releases"]
+        forest, arrays = codec.announced_part(config, run, arrays, options)
         scorings, arrays = codec.announced_linear(config, run, arrays)
         linear = next(iter(scorings), None)
         if run.mechanism is None:
@@ -312,7 +317,7 @@ class EvaluationRequest(RunRequest[Tables]):
         with refusing():
             members = codec.announced_members(config, run, counts)
             calibration = codec.announced_calibration(config, run.n_classes)
-            model = model_of_members(run, members, calibration, linear)
+            model = model_of_members(run, members, calibration, linear, forest)
         return cls(run, model, n_releases, config["tries"], config.get("group", ""))
 
     @property

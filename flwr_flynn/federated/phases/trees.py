@@ -1,0 +1,271 @@
+"""Phases "trees 1" to "trees 16" and "forest": trees that are grown from sums.
+
+Each of the first is a level of all trees, see `model.forest`. Every counted party gets
+the model so far, its calibration and the forest so far, and answers with sums over all
+its samples: it keeps nothing from level to level, but the scores of its samples by the
+model, where its process lives on. A party that missed a level is not asked for the next
+ones. Levels that the forest does not need are left out. In the last phase, which is a
+calibration again, parties tell the log-losses at each share of the forest.
+
+Most leaves hold few samples, often one of a party: in clear the sums tell classes and
+columns of single samples, so that they need a party's consent. No floor holds there, and
+with noise there are no trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from flwr_flynn._types import Array, Integers
+from flwr_flynn.errors import ConfigError, PayloadError
+from flwr_flynn.federated import codec
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.compression import (
+    check_packed,
+    pack_numbers,
+    unpack_numbers,
+)
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.phase import (
+    COUNTED,
+    TREES,
+    Context,
+    Phase,
+    RunState,
+    basis_of,
+    calibration_of,
+    growth_of,
+    run_of_members,
+)
+from flwr_flynn.federated.phases import calibration
+from flwr_flynn.federated.phases.calibration import (
+    CalibrationRequest,
+    UnseenRequest,
+    request_of,
+)
+from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key
+from flwr_flynn.federated.reply_fields import Field, Sizes
+from flwr_flynn.federated.request import Measured, register
+from flwr_flynn.federated.tally import Tally
+from flwr_flynn.federated.views import View
+from flwr_flynn.model.calibration import CalibrationSums
+from flwr_flynn.model.forest import (
+    LARGEST_GAINS,
+    LARGEST_GRADIENT,
+    LARGEST_LOSS,
+    LEVELS,
+    REFITS,
+    ClassTerms,
+    Forest,
+    ForestSums,
+    Growth,
+    forest_sums,
+    sum_shapes,
+)
+from flwr_flynn.model.scoring import Scores
+from flwr_flynn.model.selection import calibrated_unseen_scores
+
+_CONTENT = (
+    "samples, gradients and curvatures of the log-loss in the leaves of trees, and at or "
+    "below the cuts of candidates"
+)
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class TreesRequest(UnseenRequest[ForestSums]):
+    """Ask for the sums for a level of a forest."""
+
+    gains: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    level: int = 0
+
+    phase = "trees"
+    sentence = (
+        "Sums in small leaves of trees: columns and class of one person may follow, so "
+        "they need products=true or secure."
+    )
+    entries = UnseenRequest.entries | {"level": Entry(int, LEVELS + REFITS - 1)}
+    n_arrays = UnseenRequest.n_arrays + 1
+    consent = "products"
+
+    def to_config(self) -> dict[str, Scalar]:
+        return {**super().to_config(), key("level"): self.level}
+
+    def arrays(self) -> list[Array]:
+        return [pack_numbers(self.gains), *super().arrays()]
+
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> TreesRequest:
+        check_packed(arrays[:1], "gains")
+        fields = cls.announced(config, arrays[1:], options)
+        trees = fields["trees"]
+        if trees is None:
+            raise PayloadError(key("trees"), "the forest so far", "none")
+        n_columns = len(trees.basis.columns)
+        gains = unpack_numbers(arrays[0], n_columns, LARGEST_GAINS)
+        if len(gains) != n_columns:
+            raise PayloadError("gains", f"those of {n_columns} columns", len(gains))
+        return cls(**fields, gains=gains, level=config["level"])
+
+    @cached_property
+    def forest(self) -> Forest:
+        """The forest so far."""
+        if self.trees is None:
+            raise ConfigError("trees", "the forest so far", "none")
+        return self.trees
+
+    @property
+    def _terms(self) -> tuple[object, ...]:
+        """All that the scores depend on."""
+        linear = [scoring.sha256() for scoring in self.linear]
+        return (self.features, self.model.sha256(), self.calibration, linear)
+
+    def measured(self, view: View) -> Measured[ForestSums]:
+        X, codes = view.samples_of(self.run)
+        n_jobs = view.options.n_jobs
+        growth = Growth(self.forest, self.run.spec.seed, self.gains, self.level)
+        scores = view.loader.made(self._terms, partial(self._scores, X, codes, n_jobs))
+        terms = ClassTerms.of(self.model.members[0].counts, self.run.class_weight)
+        sums = forest_sums(growth, X, codes, scores, terms, n_jobs)
+        return Measured(sums, len(codes))
+
+    def _scores(self, X: Array, codes: Array, n_jobs: int | None) -> Scores:
+        if self.calibration is None:
+            raise ConfigError("calibration", "that of the model", "none")
+        return calibrated_unseen_scores(
+            self.model, self.calibration, self.linear, X, codes, n_jobs
+        )
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        losses, counts, sketches, gradients, curvatures = sum_shapes(self.forest)
+        most = LARGEST_GRADIENT * sizes.total
+        of_classes = most * self.run.n_classes
+        return [
+            Field("losses", losses, LARGEST_LOSS * sizes.total),
+            Field("samples", counts, sizes.total),
+            Field("sketches", sketches, of_classes, is_signed=True),
+            Field("gradients", gradients, most, is_signed=True),
+            Field("curvatures", curvatures, most),
+        ]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> ForestSums:
+        _, counts, sketches, *_ = parts
+        shape = (*counts[:, 1:].shape, -1)
+        left = counts[:, 1:]
+        most = LARGEST_GRADIENT * self.run.n_classes * left
+        is_larger = left > counts[:, :1]
+        if counts.size:
+            by_candidate = np.abs(sketches).reshape(shape).max(axis=2)
+            is_larger |= by_candidate > most
+        if is_larger.any():
+            expected = "sums that samples at or below the cuts can have"
+            raise PayloadError("samples", expected, "others")
+        return ForestSums(tuple(parts))
+
+
+def _planted(state: RunState, options: RunOptions) -> Growth | None:
+    """The start of a forest; None without a basis, or a model to begin with."""
+    basis = basis_of(state, options)
+    if basis is None or calibration_of(state, options) is None:
+        return None
+    run = run_of_members(state, options)
+    return Growth.planted(basis, run.n_classes, options.n_trees, run.spec.seed)
+
+
+def _growth(state: RunState, options: RunOptions) -> Growth | None:
+    """The forest so far, or its start."""
+    return growth_of(state, options) or _planted(state, options)
+
+
+def _is_idle(state: RunState, options: RunOptions) -> bool:
+    """True where the forest is complete, or none can grow."""
+    growth = _growth(state, options)
+    return growth is None or growth.is_complete
+
+
+def _request(
+    state: RunState, options: RunOptions, trees: Forest | None
+) -> CalibrationRequest:
+    """The request for a calibration of these trees, beside the calibrated model."""
+    request = request_of(state, options)
+    base = calibration_of(state, options)
+    linear = request.linear
+    if base is not None and not base.share:
+        linear = ()
+    return replace(request, linear=linear, calibration=base, trees=trees)
+
+
+def _ask(state: RunState, context: Context) -> Tally[ForestSums]:
+    growth = _growth(state, context.options)
+    if growth is None:
+        raise ConfigError("trees", "a basis and a calibration", "none")
+    base = _request(state, context.options, growth.forest)
+    return Tally(
+        TreesRequest(
+            base.run,
+            base.model,
+            base.linear,
+            base.calibration,
+            base.trees,
+            growth.gains,
+            growth.level,
+        )
+    )
+
+
+def _fold(
+    state: RunState, batch: Batch[ForestSums], context: Context, name: str
+) -> RunState:
+    """The state with a level more; without answers the forest stays as it is."""
+    growth = _growth(state, context.options)
+    if growth is not None and batch.passed:
+        growth = growth.grown(batch.total)
+    elif growth is not None:
+        growth = growth.stopped()
+    return state.with_result(name, growth)
+
+
+def _best(state: RunState, options: RunOptions) -> Forest | None:
+    growth = growth_of(state, options)
+    if growth is None:
+        return None
+    return growth.best
+
+
+def _ask_calibration(state: RunState, context: Context) -> Tally[CalibrationSums]:
+    options = context.options
+    return Tally(_request(state, options, _best(state, options)))
+
+
+def _phase(name: str, before: str) -> Phase:
+    """The phase of a level, behind another."""
+    return Phase(
+        name,
+        TRAIN,
+        _ask,
+        partial(_fold, name=name),
+        audience=COUNTED,
+        content=_CONTENT,
+        applies=lambda options: options.has_trees,
+        is_idle=_is_idle,
+        follows=before,
+    )
+
+
+LEVEL_PHASES = [*map(_phase, TREES, ["", *TREES])]
+FOREST = replace(
+    calibration.CALIBRATION,
+    name="forest",
+    tally=_ask_calibration,
+    fold=partial(calibration.fold, name="forest"),
+    applies=lambda options: options.has_trees,
+    is_idle=lambda state, options: _best(state, options) is None,
+)
+PHASES = [*LEVEL_PHASES, FOREST]
