@@ -11,13 +11,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.errors import ModelFileError
+from flwr_flynn.errors import ModelFileError, PrivacyError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.announced_specs import deflated_basis
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import EXACT, SECURE
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
@@ -206,6 +208,14 @@ def test_it_needs_min_parties_and_half_of_the_rows(rows, n_consents, least, is_t
 def test_classes_of_few_rows_in_a_fold_stay_at_home_in_clear(least, rows):
     own = party(FEW, min_examples=least)
     assert statistic_of(REQUEST, own).linear == of_rows(rows)
+
+
+def test_a_phase_that_needs_a_consent_leaves_in_clear_only_with_it():
+    asked = Asked(EXACT, "of one's own", consent="products")
+    with raises(PrivacyError, field="node-config products"):
+        decide(PartyOptions(), asked)
+    decide(PartyOptions(products=True), asked)
+    decide(PartyOptions(), asked._replace(kind=SECURE))
 
 
 # ---- forged replies and hostile requests
