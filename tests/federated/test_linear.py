@@ -30,7 +30,7 @@ from flwr_flynn.model.gram import (
     LearnedGram,
     memory_of_gram,
 )
-from tests.federated.hostile import plus
+from tests.federated.hostile import integers, plus
 from tests.federated.runs import (
     DUE,
     Exchange,
@@ -220,10 +220,22 @@ def test_a_phase_that_needs_a_consent_leaves_in_clear_only_with_it():
 
 # ---- forged replies and hostile requests
 
+
+def opposed(parts):
+    """Every two terms opposed to each other, each pair as samples could have it."""
+    rows, columns = np.triu_indices(BASIS.n_terms)
+    for products in parts[-2]:
+        squares = products[rows == columns]
+        pairs = -0.9 * np.sqrt(squares[rows] * squares[columns])
+        products[:] = np.where(rows == columns, products, pairs.astype(int))
+    return parts
+
+
 FORGED = {
     "a product above its squares": plus(-2, (1, 10**6)),
     "a square above the largest": plus(-2, (0, 10**6)),
     "a negative square": plus(-2, (0, -(10**6))),
+    "products of no samples, pair by pair of some": integers(opposed),
     "fewer of a class": plus(-3, (0, -1)),
     "more of a class": plus(-3, (0, 1)),
     "sums above the largest": plus(-1, (0, -3000), (BASIS.n_terms, 3000)),
