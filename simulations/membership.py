@@ -7,8 +7,7 @@ and many models of the same kind with and without that sample. A statistic of th
 is taken to be normal in both cases; its log likelihood ratio is the score. "model"
 takes the log odds of the true label by the model that all parties get. "server" takes
 what one party sends in clear: the counts at the sample's active bits, the cells of the
-histograms where its values fall, the leverage of its responses in the Gram matrix; with
-noise, the noisy counts.
+histograms where its values fall; with noise, the noisy counts.
 
 Each of the models learns from a random half of the samples. Every sample is asked about
 for every model, by the other models. Shown are the rate of members that are found at .1
@@ -120,21 +119,6 @@ def by_histograms(X: Array, y: Array) -> Statistic:
     return statistic
 
 
-def by_gram(X: Array, rows: int = 256) -> Statistic:
-    """Leverage of the sample's responses, positive parts of random directions, in the
-    matrix of their products.
-    """
-    Z = np.random.default_rng(0).normal(size=(X.shape[1], rows))
-    Z = np.maximum((X - X.mean(axis=0)) / (X.std(axis=0) + 1e-9) @ Z, 0.0)
-
-    def statistic(some: Array) -> Array:
-        products = Z[some].T @ Z[some] + 1e-6 * len(Z) * np.eye(rows)
-        leverage = (Z.T * np.linalg.solve(products, Z.T)).sum(axis=0)
-        return np.asarray(-np.log(np.maximum(leverage, 1e-12)))
-
-    return statistic
-
-
 def attacked(statistic: Statistic, n: int, n_models: int, seed: int = 0) -> Row:
     """Rates and advantage of the likelihood-ratio attack with this statistic."""
     rng = np.random.default_rng(seed)
@@ -199,7 +183,6 @@ def attacks(X: Array, y: Array) -> dict[str, tuple[float, Callable[[], Statistic
         "model, thorough": (0, partial(by_model, X, y, effort="thorough")),
         "server, counts": (0, partial(by_counts, X, y, plain, 0.0, True)),
         "server, histograms of columns": (0, partial(by_histograms, X, y)),
-        "server, Gram matrix": (0, partial(by_gram, X)),
     }
     for epsilon in (4.0, 1.0):
         spec = suggest_spec(epsilon, DELTA, d, n, n_classes, 1)

@@ -2,11 +2,10 @@
 to those of one class each.
 
 "FlyNN default" is the default of `flwr run .` (the best three of six hashes, chosen by
-the parties), and "FlyNN thorough" the same with a Gram matrix (`effort`), in two more
-exchanges. They must have the SHA-256 of the model of the pooled samples. "FlyNN" is a
-single hash: one round of exact counts, features as they are, sizes and scoring by
-default; the sum of the counts must be that of the pooled samples, and the CSV has its
-SHA-256.
+the parties), and "FlyNN thorough" that of effort "thorough". They must have the SHA-256
+of the model of the pooled samples. "FlyNN" is a single hash: one round of exact counts,
+features as they are, sizes and scoring by default; the sum of the counts must be that
+of the pooled samples, and the CSV has its SHA-256.
 
 Beside it softmax regression (LR) and a perceptron (MLP), trained with all parties in
 every round by Flower's own FedAvg and FedProx, by SCAFFOLD, by FedAvg with the last

@@ -242,7 +242,7 @@ def federations() -> list[Federation]:
     """Of a run before each of its phases, and of noisy and of secure counts."""
     found = []
     for spec in (AUTO, GRID):
-        stopped = exchange(spec, n=3, gram=24)
+        stopped = exchange(spec, n=3)
         while stopped.run.due is not None:
             stopped.step(stopped.run.due.channel)
             if stopped.run.is_specified:
@@ -276,7 +276,7 @@ def spoiled_model(draw: st.DrawFn, contents: Sequence[bytes]) -> bytes:
         arrays[name] = np.frombuffer(text.encode("utf-8", "replace"), np.uint8)
     name = draw(
         st.sampled_from(
-            [name for name in arrays if name.startswith(("counts", "gram", "bias"))]
+            [name for name in arrays if name.startswith(("counts", "linear"))]
         )
     )
     array = None

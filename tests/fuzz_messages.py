@@ -46,7 +46,6 @@ from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation
 from flwr_flynn.model.calibration import LARGEST_INTERCEPT
-from flwr_flynn.model.gram import LARGEST_WEIGHT, LEVELS
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import SimulatedRelease, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -443,7 +442,7 @@ class Stop:
     ) -> None:
         self.name = name
         self.after = after
-        given = {"spec": AUTO, "gram": 24, **options}
+        given = {"spec": AUTO, **options}
         self.exchange: Exchange = exchange(given.pop("spec"), n=3, **given)
         for cid, party in self.exchange.parties.items():
             party.options.__dict__.update(
@@ -529,14 +528,6 @@ def after_selection(total: Any, selection: Any) -> None:
     json.dumps(selection.to_dict(), allow_nan=False)
 
 
-def after_pairs(total: Any, result: Any) -> None:
-    assert (total.sums <= LEVELS * total.n_per_class[:, :, None]).all()
-    assert (
-        result.scoring is None
-        or np.abs(result.scoring.weights.astype(np.int64)).max() <= LARGEST_WEIGHT
-    )
-
-
 def after_calibration(total: Any, result: Any) -> None:
     assert result.n_examples <= len(X)
     if result.calibration is not None:
@@ -559,10 +550,9 @@ def stops() -> list[Stop]:
         Stop("columns", after_columns),
         Stop("counts", after_counts, spec=GRID),
         Stop("selection", after_selection),
-        Stop("gram", after_pairs),
         Stop("calibration", after_calibration),
         Stop("evaluation", after_evaluation),
-        Stop("counts", after_counts, spec=GRID[0], decay=0.5, gram=0, **saved),
+        Stop("counts", after_counts, spec=GRID[0], decay=0.5, **saved),
     ]
 
 

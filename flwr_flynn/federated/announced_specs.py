@@ -24,16 +24,15 @@ FINGERPRINTS = Entry(str, 65 * MAX_SPECS)
 """Entries of the specs of a request, and of the fingerprints of their hashes."""
 
 
-def check_fingerprints(config: Config, name: str, hashers: Sequence[FlyHash]) -> None:
+def check_fingerprints(config: Config, hashers: Sequence[FlyHash]) -> None:
     """Refuse rows unless the server drew the same for each hash.
 
     It announced their fingerprints.
     """
-    announced = config[name].split(" ")
+    announced = config["fingerprints"].split(" ")
     if len(announced) != len(hashers):
-        raise PayloadError(
-            key(name), f"{len(hashers)}, one for each spec", len(announced)
-        )
+        expected = f"{len(hashers)}, one for each spec"
+        raise PayloadError(key("fingerprints"), expected, len(announced))
     for fingerprint, hasher in zip(announced, hashers, strict=True):
         if fingerprint != hasher.fingerprint:  # another version of flwr-flynn
             got = (
@@ -43,36 +42,27 @@ def check_fingerprints(config: Config, name: str, hashers: Sequence[FlyHash]) ->
             raise PayloadError("fingerprint", f"{fingerprint[:12]}...", got)
 
 
-def deflated_specs(specs: Sequence[HashSpec], known: Sequence[HashSpec] = ()) -> bytes:
-    """Specs as a config entry.
-
-    They refer to the specs `known` at the party for vectors that these have, too.
-    """
-    every = [*known, *specs]
+def deflated_specs(specs: Sequence[HashSpec]) -> bytes:
+    """Specs as a config entry, with references to earlier ones for equal vectors."""
     values = [
-        _referring(every[index].to_dict(), every[index], every[:index])
-        for index in range(len(known), len(every))
+        _referring(spec.to_dict(), spec, specs[:index])
+        for index, spec in enumerate(specs)
     ]
     return zlib.compress(json.dumps(values).encode(), 9)
 
 
-def announced_specs(
-    config: Config, name: str, most: int, known: Sequence[HashSpec] = ()
-) -> tuple[HashSpec, ...]:
-    """The specs of a config entry of `deflated_specs`, at most so many.
-
-    The entry may come from anybody.
-    """
-    announced = _inflated(config, name)
-    expected = f"a list of 1 to {most} specs"
+def announced_specs(config: Config) -> tuple[HashSpec, ...]:
+    """The specs of a config entry of `deflated_specs`, which may come from anybody."""
+    announced = _inflated(config, "specs")
+    expected = f"a list of 1 to {MAX_SPECS} specs"
     if not isinstance(announced, list):
-        raise PayloadError(key(name), expected, type(announced).__name__)
-    if not 1 <= len(announced) <= most:
-        raise PayloadError(key(name), expected, len(announced))
-    specs = [*known]
+        raise PayloadError(key("specs"), expected, type(announced).__name__)
+    if not 1 <= len(announced) <= MAX_SPECS:
+        raise PayloadError(key("specs"), expected, len(announced))
+    specs: list[HashSpec] = []
     for values in announced:
         specs.append(HashSpec.from_dict(_referred(values, specs)))
-    return tuple(specs[len(known) :])
+    return tuple(specs)
 
 
 def deflated_basis(basis: Basis, known: Sequence[HashSpec]) -> bytes:

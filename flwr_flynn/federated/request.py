@@ -227,7 +227,7 @@ def check_run(run: RunSpec, config: Config, options: PartyOptions) -> None:
         f"row_nnz {run.spec.row_nnz}"
     )
     options.check_memory(needed, f"{sizes} and {run.n_classes} classes{several}")
-    check_fingerprints(config, "fingerprints", run.hashers)
+    check_fingerprints(config, run.hashers)
 
 
 AnyRequest = type[Request[Any]]

@@ -17,7 +17,6 @@ from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.announced_specs import (
     FINGERPRINTS,
     MAX_CHARS,
-    MAX_SPECS,
     SPECS,
     _checked_specs,
     announced_specs,
@@ -225,7 +224,7 @@ class RunSpec:
     def from_config(cls, config: Config) -> RunSpec:
         """The run that a server announced; its rows are not drawn."""
         with refusing():
-            parsed = announced_specs(config, "specs", MAX_SPECS)
+            parsed = announced_specs(config)
             classes = config.json("classes")
             mechanism = None
             if "mechanism" in config:

@@ -6,8 +6,7 @@ products of every two terms of a sample, with the sums of the terms by class: in
 that add exactly, so they are those of the pooled samples however these are split. Of
 neural features this is known as analytic federated learning (He et al. 2025).
 
-Terms are those of a `Basis`: the columns themselves, which make the linear part of a
-model.
+Terms are those of a `Basis`, and the classifier is the linear part of a model.
 
 The samples are in two folds, by a hash of their content, and each fold has sums of its
 own. Ridge regression of the classes on the terms follows from the sums of one fold,
@@ -43,8 +42,7 @@ from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.scoring import Scores, bounded, log_probabilities
 
 UNIT = 2.0**-18  # weight of the integer 1
-# Largest magnitude of a weight. Sums of such weights times terms are exact in
-# float64.
+# Largest magnitude of a weight. Sums of such weights times terms are exact in float64.
 LARGEST_WEIGHT = 2**24
 LARGEST_BIAS = 2**44  # largest magnitude of a bias
 BATCH = 2**12  # samples whose terms are held at a time, at most

@@ -129,7 +129,6 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
         "columns",
         "counts",
         "selection",
-        "gram",
         "calibration",
     } == set(names)
     plain = {"refused": None, "kind": EXACT}

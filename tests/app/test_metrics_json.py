@@ -62,7 +62,7 @@ def run_of(
         min_available_clients=3,
         min_parties=3,
         decay=decay,
-        gram=config.gram_value(),
+        trees=config.trees_value(),
     )
     owner = np.where(np.arange(180) < first, 0, 1 + np.arange(180) % 2)
     least = config.min_examples
@@ -93,23 +93,14 @@ def run_of(
     comparison = reports.compared(
         RunPlan(config, 3, plan, strategy), 3, strategy.federation("1")
     )
-    if config.gram_value():
-        n_rows = sum(spec.hash_dim for spec in strategy.model.model_.gram.terms.specs)
-        assert reports.gram(strategy.run) == {
-            "rows": n_rows,
-            "examples": 180,
-            "used": True,
-        }
     return comparison["equal"], comparison["model_equal"]
 
 
-GRAM = {"gram": 32}
 FLOOR = {"min-examples": 4}
 RUNS = [
     ({}, None),
-    (GRAM, None),
-    (GRAM | FLOOR, None),
-    (GRAM, HashSpec(4, 64, 2, 6, 0, signed=True)),
+    (FLOOR, None),
+    ({}, HashSpec(4, 64, 2, 6, 0, signed=True)),
     ({"effort": "thorough"} | FLOOR, None),
     ({"effort": "quick", "min-examples": 8}, None),
 ]

@@ -161,11 +161,11 @@ def test_three_files_are_a_deployment_of_three_parties(folder, capsys):
     assert counts_sha256(model.members) == report["sha256"]["federated"]
 
 
-def test_thorough_asks_nobody_for_consent_in_one_process():
+def test_the_linear_part_asks_nobody_for_consent_in_one_process():
     files = ["basel.csv", "bern.csv", "--label", "outcome"]
     assert main(["try", *files, "--set", "effort=thorough"]) == 0
     report = json.loads(Path("flwr-flynn-try/metrics.json").read_text())
-    assert report["gram"]["examples"] == report["examples"]
+    assert report["linear"]["examples"] == report["examples"]
     typed = "flwr-flynn try basel.csv bern.csv --label outcome --set effort=thorough"
     assert report["run"]["command"] == typed
     assert f"<pre>{typed}</pre>" in Path("flwr-flynn-try/report.html").read_text()

@@ -11,13 +11,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 from flwr_flynn import FlyNNClassifier
-from flwr_flynn.errors import ModelFileError
+from flwr_flynn.errors import ModelFileError, PrivacyError
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.announced_specs import deflated_basis
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.phases.counts import CountsRequest
+from flwr_flynn.federated.protocol import EXACT, SECURE
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.spec import HashSpec
@@ -28,7 +30,7 @@ from flwr_flynn.model.gram import (
     LearnedGram,
     memory_of_gram,
 )
-from tests.federated.hostile import plus
+from tests.federated.hostile import integers, plus
 from tests.federated.runs import (
     DUE,
     Exchange,
@@ -208,12 +210,32 @@ def test_classes_of_few_rows_in_a_fold_stay_at_home_in_clear(least, rows):
     assert statistic_of(REQUEST, own).linear == of_rows(rows)
 
 
+def test_a_phase_that_needs_a_consent_leaves_in_clear_only_with_it():
+    asked = Asked(EXACT, "of one's own", consent="products")
+    with raises(PrivacyError, field="node-config products"):
+        decide(PartyOptions(), asked)
+    decide(PartyOptions(products=True), asked)
+    decide(PartyOptions(), asked._replace(kind=SECURE))
+
+
 # ---- forged replies and hostile requests
+
+
+def opposed(parts):
+    """Every two terms opposed to each other, each pair as samples could have it."""
+    rows, columns = np.triu_indices(BASIS.n_terms)
+    for products in parts[-2]:
+        squares = products[rows == columns]
+        pairs = -0.9 * np.sqrt(squares[rows] * squares[columns])
+        products[:] = np.where(rows == columns, products, pairs.astype(int))
+    return parts
+
 
 FORGED = {
     "a product above its squares": plus(-2, (1, 10**6)),
     "a square above the largest": plus(-2, (0, 10**6)),
     "a negative square": plus(-2, (0, -(10**6))),
+    "products of no samples, pair by pair of some": integers(opposed),
     "fewer of a class": plus(-3, (0, -1)),
     "more of a class": plus(-3, (0, 1)),
     "sums above the largest": plus(-1, (0, -3000), (BASIS.n_terms, 3000)),

@@ -88,7 +88,7 @@ def test_every_run_makes_the_round_trip(run, mode):
     assert run.mode == mode
     assert run.is_plain == (mode == "plain")
     assert run.is_secure == (mode == "secure")
-    check_fingerprints(config, "fingerprints", again.hashers)
+    check_fingerprints(config, again.hashers)
     assert [hasher.fingerprint for hasher in again.hashers] == [
         FlyHash(s).fingerprint for s in run.specs
     ]
@@ -284,7 +284,7 @@ def test_a_hash_drawn_otherwise_at_the_server_is_noticed(announced):
 
     def read() -> None:
         config = Config({"flynn-fingerprints": text}, {"fingerprints": FINGERPRINTS})
-        check_fingerprints(config, "fingerprints", hashers)
+        check_fingerprints(config, hashers)
 
     with pytest.raises(PayloadError) as error:
         read()

@@ -40,12 +40,11 @@ Seen = tuple[
     str | None,
     str | None,
 ]
-GRAM = options_for(AUTO, gram=64)
+OPTIONS = options_for(AUTO)
 FIELDS = {
     "columns": ["class sizes", "gaps", "cells", "group squares"],
     "counts": [*["fingerprint", "counts"] * 6, "class sizes", "products", "sums"],
     "selection": ["left out", *["correct", "log-losses"] * 6],
-    "gram": ["class sizes", "products", "sums"],
     "calibration": ["left out", "log-losses", "probabilities", "products"],
     "evaluation": [
         "confusion matrix",
@@ -129,7 +128,7 @@ def test_the_records_of_a_run_are_what_was_seen_to_leave(api, floor):
     refusing = {"X": np.eye(4), "y": ["unheard of"] * 4}
     parts = [*shares("iid", 4), refusing]
     parties, ledgers = recording(parts, products=True, min_examples=floor)
-    run, out = observed(api, GRAM, parties)
+    run, out = observed(api, OPTIONS, parties)
     assert [[recorded(record) for record in ledger] for ledger in ledgers] == out
     assert [record.phase for record in ledgers[0]] == list(FIELDS)
     for record in ledgers[0]:

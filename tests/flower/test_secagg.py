@@ -187,7 +187,6 @@ def test_a_whole_run_is_that_in_clear_bit_for_bit():
     options: dict[str, Any] = {
         "spec": HashPlan(4, 3, 100, "auto", hash_dim=128),
         "classes": CLASSES,
-        "gram": 32,
     }
     parts = [points(20, seed=i) for i in range(3)]
     parties = [party_of(*part, min_examples=1, products=True) for part in parts]
@@ -201,7 +200,6 @@ def test_a_whole_run_is_that_in_clear_bit_for_bit():
     assert strategy.run.totals == clear.totals
     assert strategy.selection == clear.state.results["selection"]
     assert strategy.model.model_.sha256() == clear.model.model_.sha256()
-    assert strategy.model.model_.gram is not None
 
 
 ASIDE = "set aside: the secure sum of its round failed"

@@ -25,7 +25,7 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
     flower, tmp_path
 ):
     """Three rounds: columns, counts of six hashes and selection, evaluation."""
-    given = {"hash_dim": 512, "min_examples": 1, "gram": 64, "seed": 7}
+    given = {"hash_dim": 512, "min_examples": 1, "seed": 7}
     run = flower.run(nodes=3, alpha=0.01, output_dir=str(tmp_path), **given)
     assert "Traceback" not in run.output
     assert run.row("equal") == "yes"
