@@ -31,10 +31,10 @@ from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.basis import MOST_TERMS
 from flwr_flynn.model.candidates import (
     EFFORTS,
-    MOST_TREES,
     HashPlan,
     placeholder_specs,
 )
+from flwr_flynn.model.forest import MOST_TREES
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS
 

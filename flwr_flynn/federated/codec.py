@@ -31,6 +31,7 @@ from flwr_flynn.federated.compression import (
     unpack_numbers,
     unpack_signed,
 )
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec

@@ -27,7 +27,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from flwr_flynn._types import Array
-from flwr_flynn._validation import boolean, integer, is_sha256
+from flwr_flynn._validation import boolean, integer, is_sha256, number
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.gram_fields import linear_of_parts
 from flwr_flynn.federated.labels import Label
@@ -37,9 +37,11 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.forest import Growth
+from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.growth import LARGEST_GAINS, Growth
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.model_file import GROWTH, SUMS
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.privacy import mechanism_from_dict
 
@@ -58,7 +60,9 @@ _FACTS = {
 }
 """Entries of the roster, and the attributes that they are."""
 
-_ROSTER = {"format", "mode", "bound", "mechanism", "members", "basis", *_FACTS}
+_RUN = {"format", "mode", "bound", "mechanism", "members", "basis", "growth"}
+_ROSTER = _RUN | {*_FACTS}
+_LEVELS = ("level", "best_level", "best_loss")  # of a growth
 # of a member; the size and time of a reply are not
 _KEPT = ("name", "node", "key", "proof", "sizes", "sha256", "run")
 
@@ -213,10 +217,15 @@ class Federation:
         run = self.run_spec
         mechanism = self.run_spec.mechanism
         basis = None
-        sums: Sequence[Array] = ()
+        further: dict[str, Array] = {}
         if self.linear is not None and self.basis is not None:
             basis = self.basis.to_dict()
-            sums = self.linear.sums.tables
+            further = dict(zip(SUMS, self.linear.sums.tables, strict=True))
+        growth = None
+        if self.growth is not None:
+            growth = {name: getattr(self.growth, name) for name in _LEVELS}
+            growth["n_trees"] = self.growth.forest.n_trees
+            further |= _arrays_of(self.growth)
         roster = {
             "format": _FORMAT,
             "mode": run.mode,
@@ -228,13 +237,14 @@ class Federation:
                 for member in self.members
             ],
             "basis": basis,
+            "growth": growth,
         }
-        model_file.write(path, self.shared, extra=roster, sums=sums)
+        model_file.write(path, self.shared, extra=roster, further=further)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], max_bytes: int = 2**32) -> Federation:
         """A federation from a file that `save` wrote."""
-        with model_file.reading(path, max_bytes) as (model, roster, sums):
+        with model_file.reading(path, max_bytes) as (model, roster, further):
             if not isinstance(roster, dict):
                 raise ModelFileError(
                     "roster",
@@ -242,7 +252,8 @@ class Federation:
                     "none",
                     text="a model without a roster: nobody can join or leave",
                 )
-            lacking = {"calibrated": True, "basis": None, "min_parties": 1}  # in 0.8
+            lacking: dict[str, Any] = {"calibrated": True, "min_parties": 1}  # in 0.8
+            lacking |= {"basis": None, "growth": None}
             for name, value in lacking.items():
                 roster.setdefault(name, value)
             if (
@@ -282,8 +293,12 @@ class Federation:
             # neither from a file.
             prior = counted_prior(model.members[0].counts, weight)
             model = replace(model, prior=prior, guarantee=run.guarantee)
+            sums = [further[name] for name in SUMS if name in further]
             linear = _linear(roster["basis"], sums, run, model.members[0].counts)
-            return cls(run, model, members, **facts, linear=linear)
+            growth = None
+            if roster["growth"] is not None and linear is not None:
+                growth = _growth(roster["growth"], further, linear.terms, run)
+            return cls(run, model, members, **facts, linear=linear, growth=growth)
 
 
 def _linear(
@@ -303,6 +318,43 @@ def _linear(
         )
     products, by_class, sizes = (table.astype(np.int64) for table in sums)
     return linear_of_parts([sizes, products, by_class], basis, counts)
+
+
+def _arrays_of(growth: Growth) -> dict[str, Array]:
+    """Arrays of a growth, by their names in a file."""
+    forest = growth.forest
+    best_values = forest.values[:0]
+    if growth.best is not None:
+        best_values = growth.best.values
+    arrays = (forest.columns, forest.cuts, forest.values, best_values, growth.gains)
+    names = [f"growth_{name}" for name in GROWTH]
+    return dict(zip(names, arrays, strict=True))
+
+
+def _growth(
+    values: Any, arrays: Mapping[str, Array], basis: Basis, run: RunSpec
+) -> Growth:
+    """A growth with an entry in the roster, and its arrays."""
+    if not isinstance(values, dict) or set(values) != {"n_trees", *_LEVELS}:
+        expected = f"n_trees, {', '.join(_LEVELS)}"
+        raise ModelFileError("growth", expected, type(values).__name__)
+    n_trees = integer("n_trees", values["n_trees"], error=ModelFileError)
+    levels = {
+        name: integer(name, values[name], least=0, error=ModelFileError)
+        for name in ("level", "best_level")
+    }
+    loss = number("best_loss", values["best_loss"], least=0, error=ModelFileError)
+    nodes = [arrays[f"growth_{name}"] for name in GROWTH]
+    columns, cuts, leaves, best_values, gains = nodes
+    forest = Forest(basis, run.n_classes, n_trees, columns, cuts, leaves)
+    k = len(basis.columns)
+    if gains.shape != (k,) or gains.min() < 0 or gains.max() > LARGEST_GAINS:
+        raise ModelFileError("gains", f"those of {k} columns", "others")
+    best = None
+    if len(best_values):
+        best = forest.pruned(best_values)
+    seed = run.spec.seed
+    return Growth(forest, seed, gains, best=best, best_loss=loss, **levels)
 
 
 def _member(values: Any, n_classes: int) -> Member:

@@ -24,8 +24,9 @@ from flwr_flynn.federated.tally import Tally
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.candidates import suggest_decay
-from flwr_flynn.model.forest import LEVELS, REFITS, Growth
+from flwr_flynn.model.forest import LEVELS
 from flwr_flynn.model.gram import NO_SAMPLES, GramScoring, LearnedGram
+from flwr_flynn.model.growth import REFITS, Growth
 from flwr_flynn.model.model import CalibratedForest, Model, ModelMember
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule, given_scoring

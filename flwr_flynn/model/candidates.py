@@ -50,7 +50,6 @@ _MANY_CLASSES = 8
 # allows by default.
 _MOST_COUNTS = 2**24
 
-MOST_TREES = 1000  # of a forest
 THOROUGH_TREES = 100  # of effort "thorough"
 
 

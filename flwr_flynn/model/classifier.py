@@ -29,15 +29,15 @@ from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import CalibrationSums
 from flwr_flynn.model.candidates import (
     EFFORTS,
-    MOST_TREES,
     CenterAndScale,
     HashPlan,
     suggest_decay,
 )
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.forest import ClassTerms, Growth, forest_sums
+from flwr_flynn.model.forest import MOST_TREES
 from flwr_flynn.model.gram import GramScoring, LearnedGram
+from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
 from flwr_flynn.model.model import (
     CalibratedForest,
     Model,

@@ -30,8 +30,21 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
+from flwr_flynn.model.forest import (
+    MOST_TREES,
+    Forest,
+    memory_of_forest,
+    most_nodes,
+    n_values,
+)
 from flwr_flynn.model.gram import N_FOLDS, GramScoring
-from flwr_flynn.model.model import MOST_MEMBERS, Model, ModelMember, ScoringRule
+from flwr_flynn.model.model import (
+    MOST_MEMBERS,
+    CalibratedForest,
+    Model,
+    ModelMember,
+    ScoringRule,
+)
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
@@ -43,10 +56,16 @@ _HEADER = {
     "members",
     "calibration",
     "linear",
+    "forest",
 }
-_SINCE_0_9 = ("calibration", "linear")  # entries that files of 0.8 lack
-_SUMS = ("linear_products", "linear_sums", "linear_sizes")
+_SINCE_0_9 = ("calibration", "linear", "forest")  # entries that files of 0.8 lack
+SUMS = ("linear_products", "linear_sums", "linear_sizes")
 """Arrays of a `GramMatrix` of a linear part, beside the writer's record."""
+
+GROWTH = ("columns", "cuts", "values", "best_values", "gains")
+"""Arrays of a `Growth`, beside the writer's record, behind "growth_" in a file."""
+_GROWTH = tuple(f"growth_{name}" for name in GROWTH)
+_NODES = ("forest_columns", "forest_cuts", "forest_values")
 
 _GONE = {
     "aligned": (
@@ -67,22 +86,22 @@ def write(
     model: Model,
     extra: Mapping[str, object] | None = None,
     mode: int | None = None,
-    sums: Sequence[Array] = (),
+    further: Mapping[str, Array] | None = None,
 ) -> None:
     """Write a model to a file, whole or not at all. Equal models make equal files.
 
     An existing file keeps its permissions without a `mode`; a symbolic link is
-    followed. `extra` is a record of the writer, for JSON, and `sums` are the tables of
-    its `GramMatrix`, if there is one.
+    followed. `extra` is a record of the writer, for JSON, and `further` are arrays that
+    it has: of the names in `SUMS`, and those in `GROWTH` behind "growth_".
     """
     with _files.writing(path, mode) as stream:
-        stream.write(to_bytes(model, extra, sums))
+        stream.write(to_bytes(model, extra, further))
 
 
 def to_bytes(
     model: Model,
     extra: Mapping[str, object] | None = None,
-    sums: Sequence[Array] = (),
+    further: Mapping[str, Array] | None = None,
 ) -> bytes:
     """The content of a model's file."""
     names: object = model.feature_names
@@ -96,6 +115,7 @@ def to_bytes(
         "members": [_member_header(member) for member in model.members],
         "calibration": None,
         "linear": None,
+        "forest": None,
     }
     if model.calibration is not None:
         header["calibration"] = asdict(model.calibration)
@@ -104,6 +124,15 @@ def to_bytes(
         header["linear"] = model.linear.terms.to_dict()
         weights["linear"] = _narrow_weights(model.linear.weights)
         weights["linear_bias"] = model.linear.bias.astype("<i8")
+    if model.forest is not None:
+        trees = model.forest.trees
+        header["forest"] = {
+            "basis": trees.basis.to_dict(),
+            "n_trees": trees.n_trees,
+            "calibration": asdict(model.forest.calibration),
+        }
+        nodes = (trees.columns, trees.cuts, trees.values)
+        weights |= dict(zip(_NODES, map(_plain, nodes), strict=True))
     arrays = {"header": _json_bytes(header)}
     if extra is not None:
         arrays["extra"] = _json_bytes(extra)
@@ -114,9 +143,8 @@ def to_bytes(
             extreme = _least(counts)
         arrays[f"counts_{index}"] = _little(counts, extreme)
     arrays |= weights
-    if sums:
-        for name, table in zip(_SUMS, sums, strict=True):
-            arrays[name] = table.astype("<i8")
+    for name, array in (further or {}).items():
+        arrays[name] = _plain(array)
     if model.prior is not None:
         arrays["prior"] = model.prior.astype("<f8")
     arrays["digest"] = digest_of(*arrays.values())
@@ -129,9 +157,9 @@ def to_bytes(
 @contextmanager
 def reading(
     path: str | os.PathLike[str], max_bytes: int
-) -> Iterator[tuple[Model, Any, tuple[Array, ...]]]:
-    """Read a model, the writer's record, not checked or None, and the tables of its
-    `GramMatrix`, for use in the block.
+) -> Iterator[tuple[Model, Any, dict[str, Array]]]:
+    """Read a model, the writer's record, not checked or None, and its further arrays,
+    for use in the block.
 
     An error of the block about the contents becomes a `ModelFileError`, as do a damaged
     file and a model that takes more than `max_bytes`. An `OSError` is raised where the
@@ -194,8 +222,11 @@ def _array_names(header: Mapping[str, Any], present: list[str]) -> list[str]:
     names = [f"counts_{index}" for index in range(len(header["members"]))]
     if header["linear"] is not None:
         names += ["linear", "linear_bias"]
-    if "extra" in present and _SUMS[0] in present:
-        names += _SUMS
+    if header["forest"] is not None:
+        names += _NODES
+    for further in (SUMS, _GROWTH):
+        if "extra" in present and further[0] in present:
+            names += further
     if "prior" in present:
         names += ["prior"]
     expected = ["header", "digest", *names]
@@ -210,7 +241,7 @@ def _array_names(header: Mapping[str, Any], present: list[str]) -> list[str]:
     return names
 
 
-def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, ...]]:
+def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, dict[str, Array]]:
     with zipfile.ZipFile(stream) as archive:
         present = [name.removesuffix(".npy") for name in archive.namelist()]
         text, header = _read_header(archive, present, max_bytes)
@@ -222,8 +253,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
         needed = sum(memory_needed(spec, n_classes) for spec in specs)
         if basis is not None:
             needed += 12 * n_classes * basis.n_terms
-        if _SUMS[0] in names:
+        if SUMS[0] in names:
             needed += 16 * N_FOLDS * MOST_TERMS * (MOST_TERMS + n_classes)
+        if _NODES[0] in names or _GROWTH[0] in names:
+            needed += memory_of_forest(MOST_TREES, n_classes)
         if needed > max_bytes:
             raise ModelFileError(
                 "memory",
@@ -245,6 +278,10 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
     if basis is not None:
         weights = arrays["linear"].astype(np.int32)
         linear = GramScoring(basis, weights, arrays["linear_bias"].astype(np.int64))
+    forest = None
+    if header["forest"] is not None:
+        nodes = [arrays[name] for name in _NODES]
+        forest = _forest(header["forest"], nodes, specs[0].n_features, n_classes)
     calibration = None
     if header["calibration"] is not None:
         calibration = Calibration(**header["calibration"])
@@ -265,11 +302,13 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, tuple[Array, .
         prior=arrays.get("prior"),
         calibration=calibration,
         linear=linear,
+        forest=forest,
     )
     extra = None
     if "extra" in arrays:
         extra = json.loads(arrays["extra"].tobytes())
-    return model, extra, tuple(arrays[name] for name in _SUMS if name in arrays)
+    further = {name: arrays[name] for name in (*SUMS, *_GROWTH) if name in arrays}
+    return model, extra, further
 
 
 def _limits(
@@ -287,8 +326,14 @@ def _limits(
         "extra": (r"\|u1", max_bytes // 32),
         "prior": ("<f8", 8 * n_classes),
     }
-    for name, most in zip(_SUMS, most_integers, strict=True):
+    for name, most in zip(SUMS, most_integers, strict=True):
         limits[name] = ("<i8", 8 * N_FOLDS * most)
+    nodes = most_nodes(MOST_TREES, n_classes)
+    values = (r"\|i1", nodes * n_values(n_classes))
+    of_trees = (("<i2", 2 * nodes), (r"\|u1", nodes), values)
+    limits |= dict(zip(_NODES, of_trees, strict=True))
+    growth = (*of_trees, values, ("<i8", 8 * MOST_TERMS))
+    limits |= dict(zip(_GROWTH, growth, strict=True))
     if basis is not None:
         limits["linear"] = ("[<|]i[124]", 4 * n_classes * basis.n_terms)
         limits["linear_bias"] = ("<i8", 8 * n_classes)
@@ -298,6 +343,15 @@ def _limits(
             types = "[<|]i[1248]"
         limits[f"counts_{index}"] = (types, 8 * n_classes * spec.hash_dim)
     return limits
+
+
+def _forest(
+    values: Mapping[str, Any], nodes: Sequence[Array], n_features: int, n_classes: int
+) -> CalibratedForest:
+    """Forest of its entry in the header of a file, and of its arrays."""
+    basis = Basis.from_dict(values["basis"], n_features)
+    trees = Forest(basis, n_classes, values["n_trees"], *nodes)
+    return CalibratedForest(trees, Calibration(**values["calibration"]))
 
 
 def _basis(values: object, specs: Sequence[HashSpec]) -> Basis | None:
@@ -363,6 +417,11 @@ def _narrow_weights(weights: npt.NDArray[np.int32]) -> Array:
     byte, 128 does not.
     """
     return _little(weights, -int(np.abs(weights).max(initial=0)) - 1)
+
+
+def _plain(array: Array) -> Array:
+    """An array as little-endian integers of its size."""
+    return array.astype(array.dtype.newbyteorder("<"), copy=False)
 
 
 def _little(array: Array, extreme: int) -> Array:

@@ -85,7 +85,7 @@ def log(x):  # type: ignore[no-untyped-def]
 
 def content_shares(X: Matrix) -> Floats:
     """Hash of each sample, (n, d) dense or CSR, to a number from 0 to below 1."""
-    shares: Floats = content_words(X) * 2.0**-53
+    shares: Floats = content_words(X).astype(np.float64) * 2.0**-53
     return shares
 
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import ConfigError, PayloadError
-from flwr_flynn.federated import codec
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import (
     check_packed,
@@ -54,14 +53,13 @@ from flwr_flynn.federated.request import Measured, register
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.calibration import CalibrationSums
-from flwr_flynn.model.forest import (
+from flwr_flynn.model.forest import LEVELS, Forest
+from flwr_flynn.model.growth import (
     LARGEST_GAINS,
     LARGEST_GRADIENT,
     LARGEST_LOSS,
-    LEVELS,
     REFITS,
     ClassTerms,
-    Forest,
     ForestSums,
     Growth,
     forest_sums,
