@@ -345,8 +345,8 @@ def _growth(
     }
     loss = number("best_loss", values["best_loss"], least=0, error=ModelFileError)
     nodes = [arrays[f"growth_{name}"] for name in GROWTH]
-    columns, cuts, leaves, best_values, gains = nodes
-    forest = Forest(basis, run.n_classes, n_trees, columns, cuts, leaves)
+    columns, cuts, leaf_nodes, best_values, gains = nodes
+    forest = Forest(basis, run.n_classes, n_trees, columns, cuts, leaf_nodes)
     k = len(basis.columns)
     if gains.shape != (k,) or gains.min() < 0 or gains.max() > LARGEST_GAINS:
         raise ModelFileError("gains", f"those of {k} columns", "others")

@@ -174,7 +174,7 @@ class Forest:
         return sha256.hexdigest()
 
     @property
-    def leaves(self) -> Integers:
+    def leaf_nodes(self) -> Integers:
         """Indices of the nodes that are not split."""
         return np.flatnonzero(self.columns < 0)
 
@@ -210,19 +210,19 @@ class Forest:
 
     def unseen_scores(self, X: Matrix) -> Scores:
         """The same of training samples, (n, L), by the trees that have not seen them."""
-        leaves = self.leaves_of(self.bins(X))
-        return self.unseen(leaves, content_words(X))
+        leaf_nodes = self.leaves_of(self.bins(X))
+        return self.unseen(leaf_nodes, content_words(X))
 
     @property
     def _arrays(self) -> tuple[Array, Array, Array]:
         return self.columns, self.cuts, self.values
 
-    def unseen(self, leaves: Array, words: Array) -> Scores:
+    def unseen(self, leaf_nodes: Array, words: Array) -> Scores:
         """Scores of samples with these leaves and contents by the trees that have not
         seen them.
         """
         means = np.zeros((len(words), self.values.shape[1]))
-        _mean_unseen(leaves, words, self.values, means)
+        _mean_unseen(leaf_nodes, words, self.values, means)
         return self._spread(means)
 
     def _spread(self, means: Floats) -> Scores:
@@ -261,15 +261,15 @@ def is_in_bag(word, key):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _walk(bins, children, columns, cuts, leaves):  # type: ignore[no-untyped-def]
+def _walk(bins, children, columns, cuts, leaf_nodes):  # type: ignore[no-untyped-def]
     """Write the leaf of each sample in each tree, (T, n)."""
-    for tree in range(leaves.shape[0]):
-        for p in range(leaves.shape[1]):
+    for tree in range(leaf_nodes.shape[0]):
+        for p in range(leaf_nodes.shape[1]):
             node = tree
             while children[node]:
                 side = bins[p, columns[node]] > cuts[node]
                 node = children[node] + side
-            leaves[tree, p] = node
+            leaf_nodes[tree, p] = node
 
 
 @njit(nogil=True, cache=True)
@@ -286,19 +286,19 @@ def _sum(bins, children, columns, cuts, values, n_trees, sums):  # type: ignore[
 
 
 @njit(nogil=True, cache=True)
-def _mean_unseen(leaves, words, values, means):  # type: ignore[no-untyped-def]
+def _mean_unseen(leaf_nodes, words, values, means):  # type: ignore[no-untyped-def]
     """Write the mean value of the leaves of each sample, over the trees that it is not
     in the bag of; 0 without such trees.
     """
     width = means.shape[1]
     n_unseen = np.zeros(len(words), np.int64)
-    for tree in range(leaves.shape[0]):
+    for tree in range(leaf_nodes.shape[0]):
         key = bag_key(tree)
         for p in range(len(words)):
             if not is_in_bag(words[p], key):
                 n_unseen[p] += 1
                 for label in range(width):
-                    means[p, label] += values[leaves[tree, p], label]
+                    means[p, label] += values[leaf_nodes[tree, p], label]
     for p in range(len(words)):
         for label in range(width):
             means[p, label] *= VALUE_UNIT / max(n_unseen[p], 1)

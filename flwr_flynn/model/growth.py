@@ -94,7 +94,7 @@ class ForestSums(Tables):
 def sum_shapes(forest: Forest) -> list[tuple[int, int]]:
     """Shapes of the tables of sums."""
     n_open = len(forest.open_nodes)
-    of_leaves = (len(forest.leaves), n_values(forest.n_classes))
+    of_leaves = (len(forest.leaf_nodes), n_values(forest.n_classes))
     sketches = (n_open, N_CANDIDATES * n_sketches(forest.n_classes))
     return [(1, 2), (n_open, 1 + N_CANDIDATES), sketches, of_leaves, of_leaves]
 
@@ -194,8 +194,8 @@ class Growth:
                 best = forest.pruned(forest.values)
             grown = replace(self, best=best, best_loss=mean, best_level=self.level)
         values = forest.values.astype(np.int64)
-        values[forest.leaves] = _stepped(
-            values[forest.leaves], gradients, curvatures, forest.n_classes
+        values[forest.leaf_nodes] = _stepped(
+            values[forest.leaf_nodes], gradients, curvatures, forest.n_classes
         )
         columns = forest.columns.astype(np.int64)
         cuts = forest.cuts.astype(np.int64)
@@ -233,7 +233,7 @@ class Growth:
         """
         forest = self.forest
         n_open = len(counts)
-        of_open = forest.columns[forest.leaves] == OPEN
+        of_open = forest.columns[forest.leaf_nodes] == OPEN
         whole = gradients[of_open] @ self.signs
         left = sketches.reshape(n_open, N_CANDIDATES, len(self.signs[0]))
         n_left = counts[:, 1:]
@@ -245,7 +245,7 @@ class Growth:
         gains[is_small | (self.candidates.columns < 0)] = 0.0
         at = gains.argmax(axis=1)
         best = gains[np.arange(n_open), at]
-        room = MOST_VALUES // n_values(forest.n_classes) - len(forest.leaves)
+        room = MOST_VALUES // n_values(forest.n_classes) - len(forest.leaf_nodes)
         order = np.argsort(-best, kind="stable")[: max(room, 0)]
         chosen = np.sort(order[best[order] > 0])
         return chosen, at[chosen], best[chosen]
@@ -302,7 +302,7 @@ def forest_sums(
     sums = ForestSums.zeros(forest)
     losses, *of_nodes = sums.tables
     n_nodes = len(forest.columns)
-    slots = [_slots(forest.leaves, n_nodes), _slots(forest.open_nodes, n_nodes)]
+    slots = [_slots(forest.leaf_nodes, n_nodes), _slots(forest.open_nodes, n_nodes)]
     threads = n_threads(n_jobs)
     parts = [*batches(forest.n_trees, -(-forest.n_trees // threads))]
     firsts = [part.start for part in parts]
@@ -311,16 +311,23 @@ def forest_sums(
         for rows in batches(len(y), BATCH):
             bins = forest.bins(X[rows])
             words = content_words(X[rows])
-            leaves = forest.leaves_of(bins)
+            leaf_nodes = forest.leaves_of(bins)
             scores = calibrated[rows] + terms.prior
-            scores += forest.unseen(leaves, words)
+            scores += forest.unseen(leaf_nodes, words)
             slopes = np.zeros((len(words), n_values(forest.n_classes)), np.int64)
             curves = np.zeros_like(slopes)
             true = y[rows]
             _differentiate(
                 scores, true, terms.weights, words, growth.level, slopes, curves, losses
             )
-            of_samples = (leaves, words, bins, slopes, curves, slopes @ growth.signs)
+            of_samples = (
+                leaf_nodes,
+                words,
+                bins,
+                slopes,
+                curves,
+                slopes @ growth.signs,
+            )
             kernel = cast(Any, _add_sums)
             add = partial(kernel, *of_samples, *slots, *growth.candidates, *of_nodes)
             # Each thread has trees, and so sums, of its own.
@@ -408,7 +415,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _add_sums(  # type: ignore[no-untyped-def]
-    leaves,
+    leaf_nodes,
     words,
     bins,
     gradients,
@@ -432,7 +439,7 @@ def _add_sums(  # type: ignore[no-untyped-def]
         for p in range(len(words)):
             if not is_in_bag(words[p], key):
                 continue
-            node = leaves[tree, p]
+            node = leaf_nodes[tree, p]
             leaf = slot_of_leaf[node]
             for label in range(gradients.shape[1]):
                 summed_gradients[leaf, label] += gradients[p, label]

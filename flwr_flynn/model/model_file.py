@@ -33,7 +33,6 @@ from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
 from flwr_flynn.model.forest import (
     MOST_TREES,
     Forest,
-    memory_of_forest,
     most_nodes,
     n_values,
 )
@@ -256,7 +255,8 @@ def _read(stream: IO[bytes], max_bytes: int) -> tuple[Model, Any, dict[str, Arra
         if SUMS[0] in names:
             needed += 16 * N_FOLDS * MOST_TERMS * (MOST_TERMS + n_classes)
         if _NODES[0] in names or _GROWTH[0] in names:
-            needed += memory_of_forest(MOST_TREES, n_classes)
+            of_node = 16 + 2 * n_values(n_classes)
+            needed += most_nodes(MOST_TREES, n_classes) * of_node
         if needed > max_bytes:
             raise ModelFileError(
                 "memory",

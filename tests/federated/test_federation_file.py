@@ -140,9 +140,9 @@ def test_members_and_sums_are_those_of_the_specs():
 
 def rewritten(path: Path, roster: Any = (), **model: Any) -> None:
     """Write the file again with other entries of its roster and of its model."""
-    with model_file.reading(path, 2**24) as (read, entries, sums):
+    with model_file.reading(path, 2**24) as (read, entries, further):
         extra = {**entries, **dict(roster)}
-        model_file.write(path, replace(read, **model), extra=extra, sums=sums)
+        model_file.write(path, replace(read, **model), extra=extra, further=further)
 
 
 def test_a_private_federation_keeps_its_mechanism_and_guarantee(tmp_path):

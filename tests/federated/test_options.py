@@ -46,7 +46,10 @@ def test_bad_options_are_refused_at_once(change, field):
 @pytest.mark.parametrize("trees", [0, 1, 1000, np.int64(64)])
 def test_numpy_s_integers_and_bounds_are_taken(trees):
     options = make(
-        min_parties=np.int64(2), max_examples_per_party=np.uint8(5), trees=trees
+        spec=PLAN,
+        min_parties=np.int64(2),
+        max_examples_per_party=np.uint8(5),
+        trees=trees,
     )
     assert options.min_parties == 2
     assert options.max_examples_per_party == 5

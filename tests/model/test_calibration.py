@@ -216,9 +216,11 @@ def test_scores_are_divided_and_moved_and_other_models_stay_as_they_are():
     X, y = rare(1, 400)
     model = FlyNNClassifier().fit(X, y)
     made = model.model_.calibration
-    shared = model.model_.shared_scores(X)
-    expected = shared / made.temperature + made.intercepts + model.model_.prior
-    assert_allclose(model.model_.scores(X), expected)
+    unchanged = Calibration(1.0, (0.0, 0.0), made.share)
+    plain = replace(model.model_, calibration=unchanged)
+    expected = plain.shared_scores(X) / made.temperature + made.intercepts
+    assert_allclose(model.model_.shared_scores(X), expected)
+    assert_allclose(model.model_.scores(X), expected + model.model_.prior)
     for given in ({"decay": 0.5}, {"temperature": 1.0}, {"effort": "quick"}):
         assert FlyNNClassifier(**given).fit(X, y).model_.calibration is None
     assert FlyNNClassifier.paper(hash_dim=64).fit(X, y).model_.calibration is None

@@ -110,7 +110,7 @@ def slowly(growth, weights):
     forest = growth.forest
     n_classes = forest.n_classes
     labels = range(n_classes)[-forest.values.shape[1] :]
-    leaves = {node: place for place, node in enumerate(forest.leaves.tolist())}
+    leaf_nodes = {node: place for place, node in enumerate(forest.leaf_nodes.tolist())}
     opened = {node: place for place, node in enumerate(forest.open_nodes.tolist())}
     tables = [table.tolist() for table in ForestSums.zeros(forest).tables]
     losses, counts, sketches, gradients, curvatures = tables
@@ -146,8 +146,8 @@ def slowly(growth, weights):
             if not is_in:
                 continue
             for at in range(len(slopes)):
-                gradients[leaves[node]][at] += slopes[at]
-                curvatures[leaves[node]][at] += curves[at]
+                gradients[leaf_nodes[node]][at] += slopes[at]
+                curvatures[leaf_nodes[node]][at] += curves[at]
             if node not in opened:
                 continue
             place = opened[node]
@@ -259,8 +259,8 @@ def test_scores_are_means_of_leaves_and_unseen_ones_of_the_other_trees(n_classes
     whole = []
     unseen = []
     for bins, word in zip(forest.bins(X), words, strict=True):
-        leaves = [leaf_of(forest, bins, tree) for tree in range(N_TREES)]
-        values = forest.values[leaves] / 16
+        leaf_nodes = [leaf_of(forest, bins, tree) for tree in range(N_TREES)]
+        values = forest.values[leaf_nodes] / 16
         if n_classes == 2:
             values = np.concatenate([-values, values], axis=1)
         others = [not is_in_bag(word, tree) for tree in range(N_TREES)]

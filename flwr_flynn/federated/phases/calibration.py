@@ -103,28 +103,28 @@ class UnseenRequest(RunRequest[S]):
         arrays += codec.weights_of(self.linear)
         return arrays + codec.forest_arrays(self.trees)
 
-    @classmethod
-    def announced(
-        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
-    ) -> dict[str, Any]:
-        """The fields of a request that a server announced."""
-        run = announced_run(config, options)
-        trees, arrays = codec.announced_forest(config, run, arrays, options)
-        linear, arrays = codec.announced_linear(config, run, arrays, N_FOLDS)
-        calibration = codec.announced_calibration(config, run.n_classes)
-        if (trees is None) != (calibration is None):
-            raise PayloadError(key("calibration"), "one beside trees alone", "others")
-        counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-        with refusing():
-            members = codec.announced_members(config, run, counts)
-            model = model_of_members(run, members)
-        return {
-            "run": run,
-            "model": model,
-            "linear": linear,
-            "calibration": calibration,
-            "trees": trees,
-        }
+
+def announced_fields(
+    config: Config, arrays: Sequence[Array], options: PartyOptions
+) -> dict[str, Any]:
+    """The fields of a request that a server announced."""
+    run = announced_run(config, options)
+    trees, arrays = codec.announced_forest(config, run, arrays, options)
+    linear, arrays = codec.announced_linear(config, run, arrays, N_FOLDS)
+    calibration = codec.announced_calibration(config, run.n_classes)
+    if (trees is None) != (calibration is None):
+        raise PayloadError(key("calibration"), "one beside trees alone", "others")
+    counts = codec.decode_all(arrays, run.hashers, run.n_classes)
+    with refusing():
+        members = codec.announced_members(config, run, counts)
+        model = model_of_members(run, members)
+    return {
+        "run": run,
+        "model": model,
+        "linear": linear,
+        "calibration": calibration,
+        "trees": trees,
+    }
 
 
 @register
@@ -145,23 +145,7 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
     def from_config(
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> CalibrationRequest:
-        return cls(**cls.announced(config, arrays, options))
-
-    @property
-    def has_part(self) -> bool:
-        """True if shares are tried, of a linear part or of trees."""
-        return self.trees is not None or bool(self.linear)
-
-    def unseen(
-        self, X: Array, codes: Array, n_jobs: int | None
-    ) -> Iterable[tuple[Scores, Scores | None, Array]]:
-        """Scores of samples by what has not seen them, without the part and of it."""
-        if self.trees is None or self.calibration is None:
-            return unseen_scores(self.model, self.linear, X, codes, n_jobs)
-        scores = calibrated_unseen_scores(
-            self.model, self.calibration, self.linear, X, codes, n_jobs
-        )
-        return [(scores, scores + self.trees.unseen_scores(X), codes)]
+        return cls(**announced_fields(config, arrays, options))
 
     def measured(self, view: View) -> Measured[CalibrationSums]:
         X, codes = view.samples_of(self.run)
@@ -169,17 +153,17 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         n_examples = len(codes)
         rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
         if self.bound is None and rows.sum() < view.options.min_examples:
-            zeros = CalibrationSums.zeros(self.run.n_classes, self.has_part)
+            zeros = CalibrationSums.zeros(self.run.n_classes, _has_part(self))
             return Measured(zeros, n_examples)
-        scores = self.unseen(X[rows], codes[rows], view.options.n_jobs)
+        scores = _unseen(self, X[rows], codes[rows], view.options.n_jobs)
         sums = CalibrationSums.of_scores(
-            scores, counts, self.run.class_weight, self.has_part
+            scores, counts, self.run.class_weight, _has_part(self)
         )
         return Measured(sums, n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
-        n = n_settings(self.has_part)
+        n = n_settings(_has_part(self))
         most = _UNITS * sizes.total
         return [
             Field("left out", (1, n_classes), sizes.per_class, NUMBERS),
@@ -208,6 +192,24 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
                 expected = "sums that the samples left out can have"
                 raise PayloadError("probabilities", expected, "others")
         return sums
+
+
+def _has_part(request: CalibrationRequest) -> bool:
+    """True if shares are tried, of a linear part or of trees."""
+    return request.trees is not None or bool(request.linear)
+
+
+def _unseen(
+    request: CalibrationRequest, X: Array, codes: Array, n_jobs: int | None
+) -> Iterable[tuple[Scores, Scores | None, Array]]:
+    """Scores of samples by what has not seen them, without the part and of it."""
+    model = request.model
+    if request.trees is None or request.calibration is None:
+        return unseen_scores(model, request.linear, X, codes, n_jobs)
+    scores = calibrated_unseen_scores(
+        model, request.calibration, request.linear, X, codes, n_jobs
+    )
+    return [(scores, scores + request.trees.unseen_scores(X), codes)]
 
 
 @dataclass(frozen=True)

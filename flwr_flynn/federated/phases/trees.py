@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -45,6 +45,7 @@ from flwr_flynn.federated.phases import calibration
 from flwr_flynn.federated.phases.calibration import (
     CalibrationRequest,
     UnseenRequest,
+    announced_fields,
     request_of,
 )
 from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key
@@ -52,7 +53,7 @@ from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Measured, register
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.views import View
-from flwr_flynn.model.calibration import CalibrationSums
+from flwr_flynn.model.calibration import Calibration, CalibrationSums
 from flwr_flynn.model.forest import LEVELS, Forest
 from flwr_flynn.model.growth import (
     LARGEST_GAINS,
@@ -65,11 +66,10 @@ from flwr_flynn.model.growth import (
     forest_sums,
     sum_shapes,
 )
-from flwr_flynn.model.scoring import Scores
 from flwr_flynn.model.selection import calibrated_unseen_scores
 
 _CONTENT = (
-    "samples, gradients and curvatures of the log-loss in the leaves of trees, and at or "
+    "samples, gradients and curvatures of the log-loss at the nodes of trees, and at or "
     "below the cuts of candidates"
 )
 
@@ -79,12 +79,14 @@ _CONTENT = (
 class TreesRequest(UnseenRequest[ForestSums]):
     """Ask for the sums for a level of a forest."""
 
-    gains: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    level: int = 0
+    calibration: Calibration = field(kw_only=True)
+    trees: Forest = field(kw_only=True)
+    gains: Integers = field(kw_only=True)
+    level: int = field(kw_only=True)
 
     phase = "trees"
     sentence = (
-        "Sums in small leaves of trees: columns and class of one person may follow, so "
+        "Sums over few rows in trees: columns and class of one person may follow, so "
         "they need products=true or secure."
     )
     entries = UnseenRequest.entries | {"level": Entry(int, LEVELS + REFITS - 1)}
@@ -102,47 +104,38 @@ class TreesRequest(UnseenRequest[ForestSums]):
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> TreesRequest:
         check_packed(arrays[:1], "gains")
-        fields = cls.announced(config, arrays[1:], options)
-        trees = fields["trees"]
-        if trees is None:
+        fields = announced_fields(config, arrays[1:], options)
+        if fields["trees"] is None:
             raise PayloadError(key("trees"), "the forest so far", "none")
-        n_columns = len(trees.basis.columns)
+        n_columns = len(fields["trees"].basis.columns)
         gains = unpack_numbers(arrays[0], n_columns, LARGEST_GAINS)
         if len(gains) != n_columns:
             raise PayloadError("gains", f"those of {n_columns} columns", len(gains))
         return cls(**fields, gains=gains, level=config["level"])
 
-    @cached_property
-    def forest(self) -> Forest:
-        """The forest so far."""
-        if self.trees is None:
-            raise ConfigError("trees", "the forest so far", "none")
-        return self.trees
-
-    @property
-    def _terms(self) -> tuple[object, ...]:
-        """All that the scores depend on."""
-        linear = [scoring.sha256() for scoring in self.linear]
-        return (self.features, self.model.sha256(), self.calibration, linear)
-
     def measured(self, view: View) -> Measured[ForestSums]:
         X, codes = view.samples_of(self.run)
         n_jobs = view.options.n_jobs
-        growth = Growth(self.forest, self.run.spec.seed, self.gains, self.level)
-        scores = view.loader.made(self._terms, partial(self._scores, X, codes, n_jobs))
+        growth = Growth(self.trees, self.run.spec.seed, self.gains, self.level)
+        linear = [scoring.sha256() for scoring in self.linear]
+        scores = view.loader.made(
+            (self.features, self.model.sha256(), self.calibration, linear),
+            partial(
+                calibrated_unseen_scores,
+                self.model,
+                self.calibration,
+                self.linear,
+                X,
+                codes,
+                n_jobs,
+            ),
+        )
         terms = ClassTerms.of(self.model.members[0].counts, self.run.class_weight)
         sums = forest_sums(growth, X, codes, scores, terms, n_jobs)
         return Measured(sums, len(codes))
 
-    def _scores(self, X: Array, codes: Array, n_jobs: int | None) -> Scores:
-        if self.calibration is None:
-            raise ConfigError("calibration", "that of the model", "none")
-        return calibrated_unseen_scores(
-            self.model, self.calibration, self.linear, X, codes, n_jobs
-        )
-
     def fields(self, sizes: Sizes) -> list[Field]:
-        losses, counts, sketches, gradients, curvatures = sum_shapes(self.forest)
+        losses, counts, sketches, gradients, curvatures = sum_shapes(self.trees)
         most = LARGEST_GRADIENT * sizes.total
         of_classes = most * self.run.n_classes
         return [
@@ -205,17 +198,7 @@ def _ask(state: RunState, context: Context) -> Tally[ForestSums]:
     if growth is None:
         raise ConfigError("trees", "a basis and a calibration", "none")
     base = _request(state, context.options, growth.forest)
-    return Tally(
-        TreesRequest(
-            base.run,
-            base.model,
-            base.linear,
-            base.calibration,
-            base.trees,
-            growth.gains,
-            growth.level,
-        )
-    )
+    return Tally(TreesRequest(**vars(base), gains=growth.gains, level=growth.level))
 
 
 def _fold(
