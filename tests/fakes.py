@@ -360,11 +360,12 @@ def evaluation_of(
     n_releases: int = 0,
     calibration: Any = None,
     linear: Any = None,
+    forest: Any = None,
     **more: Any,
 ) -> EvaluationRequest:
     """A request to evaluate the model of these members; `more` may be `tries`."""
     members = list(map(ModelMember, run.specs, counts, scorings, weights))
-    model = model_of_members(run, members, calibration, linear)
+    model = model_of_members(run, members, calibration, linear, forest)
     return EvaluationRequest(run, model, n_releases, **{"tries": True, **more})
 
 

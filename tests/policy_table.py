@@ -31,13 +31,18 @@ from flwr_flynn.federated.phases.counts import (
 )
 from flwr_flynn.federated.phases.evaluation import SecureEvaluationRequest
 from flwr_flynn.federated.phases.selection import SelectionRequest
+from flwr_flynn.federated.phases.trees import TreesRequest
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, STATISTIC
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.hashing.rank_codes import KEY_BITS
+from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.calibration import Calibration
+from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
+from flwr_flynn.model.growth import Growth
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import CLASSES, LAPLACE, RUN, SHARE, SPEC, config_of, evaluation_of
 
@@ -56,6 +61,21 @@ _COLUMNS = ColumnsRequest(4, CLASSES)
 _BINS = {**vars(_COLUMNS), "cuts": np.arange(4) << KEY_BITS, "bound": _BOUND}
 
 _EVALUATION = evaluation_of(EXACT, (_COUNTS,), (_READOUT,), (1.0,))
+
+
+def trees_of(run: RunSpec) -> TreesRequest:
+    """A request for the first level of two trees."""
+    columns = ColumnHistograms.from_data(_X, _CODES, 3)
+    growth = Growth.planted(Basis.of_columns(columns), 3, 2, 0)
+    return TreesRequest(
+        run,
+        _EVALUATION.model,
+        calibration=Calibration(1.0, (0.0, 0.0, 0.0)),
+        trees=growth.forest,
+        gains=growth.gains,
+        level=0,
+    )
+
 
 FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
@@ -80,6 +100,8 @@ FITS: dict[str, Request[Any]] = {
     ),
     "calibration": CalibrationRequest(EXACT, _EVALUATION.model),
     "secure calibration": CalibrationRequest(SECURE, _EVALUATION.model),
+    "trees": trees_of(EXACT),
+    "secure trees": trees_of(SECURE),
 }
 EVALUATIONS: dict[str, Request[Any]] = {
     "evaluation": _EVALUATION,

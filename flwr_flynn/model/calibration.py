@@ -130,9 +130,9 @@ def mixed(scores: Scores, linear: Scores | None, share: float) -> Scores:
     return mean
 
 
-def n_settings(has_linear: bool) -> int:
+def n_settings(has_part: bool) -> int:
     """Number of shares and temperatures that are tried, T."""
-    if has_linear:
+    if has_part:
         return len(SETTINGS)
     return len(RELATIVE_TEMPERATURES)
 
@@ -146,10 +146,10 @@ class CalibrationSums(Tables):
     """
 
     @classmethod
-    def zeros(cls, n_classes: int, has_linear: bool = False) -> CalibrationSums:
+    def zeros(cls, n_classes: int, has_part: bool = False) -> CalibrationSums:
         """Sums of no samples."""
         widths = (1, n_classes, n_products(n_classes))
-        n = n_settings(has_linear)
+        n = n_settings(has_part)
         sums = [np.zeros((n, width), np.int64) for width in widths]
         return cls((np.zeros((1, n_classes), np.int64), *sums))
 
@@ -159,14 +159,14 @@ class CalibrationSums(Tables):
         batches: Iterable[tuple[Scores, Scores | None, Integers]],
         counts: ClassCounts,
         class_weight: ClassWeight = None,
-        has_linear: bool = False,
+        has_part: bool = False,
     ) -> CalibrationSums:
         """Sums of batches of scores, (n, L), with all classes taken for equally
         frequent, those of a linear part, and class indices, (n,).
 
         The counts, of all parties, tell the prior of the posterior that is calibrated.
         """
-        total = cls.zeros(counts.n_classes, has_linear)
+        total = cls.zeros(counts.n_classes, has_part)
         samples, *sums = total.tables
         prior, weights = class_terms(counts, class_weight)
         for scores, linear, true in batches:

@@ -163,7 +163,8 @@ class Forest:
         children = self.children[:n_nodes]
         columns = np.where(children < n_nodes, self.columns[:n_nodes], LEAF)
         columns[children == 0] = LEAF
-        return replace(self, columns=columns, cuts=self.cuts[:n_nodes], values=values)
+        cuts = np.where(columns < 0, 0, self.cuts[:n_nodes])
+        return replace(self, columns=columns, cuts=cuts, values=values)
 
     def sha256(self) -> str:
         """SHA-256 of the trees, the same for equal ones everywhere."""

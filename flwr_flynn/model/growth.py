@@ -44,6 +44,7 @@ from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
 
 REFITS = 4  # steps of the values of leaves behind the last level
 _PATIENCE = 3  # levels without a gain after which a forest is complete
+_FIRST_PATIENCE = 6  # and before the first gain: some classes show behind some splits
 N_CANDIDATES = 16  # of a split
 _LEAST_SAMPLES = 2  # in the bag, on each side of a split
 _GREEDY = 0.7  # share of candidates whose column is drawn by its gains so far
@@ -140,7 +141,10 @@ class Growth:
     @property
     def is_complete(self) -> bool:
         """True where further levels are not tried."""
-        is_late = self.level - self.best_level > _PATIENCE
+        patience = _PATIENCE
+        if self.best is None:
+            patience = _FIRST_PATIENCE
+        is_late = self.level - self.best_level > patience
         return is_late or self.level >= LEVELS + REFITS
 
     @cached_property

@@ -253,6 +253,8 @@ class Model:
             if shape != (n_features, n_classes):
                 expected = f"one of {n_features} features and {n_classes} classes"
                 raise DataError("forest", expected, shape)
+            if self.calibration is None:
+                raise DataError("calibration", "one beside a forest", "none")
         if self.share and self.linear is None:
             raise DataError("linear", "a linear part, as it has a share", "none")
         if self.linear is not None and not self.share:

@@ -30,6 +30,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.calibration import Calibration, mixed
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
+from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import GramScoring, by_fold
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
@@ -198,6 +199,24 @@ def calibrated_unseen_scores(
         calibrated[rows] = calibration.applied(shared)
         start = rows.stop
     return calibrated
+
+
+def unseen_parts(
+    model: Model,
+    linear: Sequence[GramScoring],
+    calibration: Calibration | None,
+    trees: Forest | None,
+    X: Matrix,
+    y: Integers,
+    n_jobs: int | None = None,
+) -> Iterable[tuple[Scores, Scores | None, Integers]]:
+    """Scores as those of `unseen_scores`; with trees those of the calibrated rest, and
+    with what trees add that have not seen the samples.
+    """
+    if trees is None or calibration is None:
+        return unseen_scores(model, linear, X, y, n_jobs)
+    rest = calibrated_unseen_scores(model, calibration, linear, X, y, n_jobs)
+    return [(rest, rest + trees.unseen_scores(X), y)]
 
 
 def _left_out_odds(

@@ -25,6 +25,7 @@ from flwr_flynn.federated.phases.evaluation import (
 )
 from flwr_flynn.federated.phases.selection import SelectionRequest, candidates_for
 from flwr_flynn.federated.phases.table_schema import SchemaRequest
+from flwr_flynn.federated.phases.trees import TreesRequest
 from flwr_flynn.federated.request import Request, RunRequest
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
@@ -35,6 +36,8 @@ from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import LearnedGram
+from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
+from flwr_flynn.model.model import CalibratedForest
 from flwr_flynn.model.scoring import ScoringRule
 from tests.fakes import evaluation_of, tally_of
 from tests.federated.hostile import ANY, BASIS, REPLIES, REQUESTS, Row, Spoil
@@ -137,6 +140,17 @@ class Case:
         return [(part.shape, part.tolist()) for part in self.request.parts(statistic)]
 
 
+def grown(places: Any) -> Growth:
+    """A forest of two levels over some of the samples."""
+    growth = Growth.planted(BASIS, 3, 5, 0)
+    scores = np.zeros((len(places), 3))
+    terms = ClassTerms(np.zeros(3), np.ones(3))
+    for _ in range(2):
+        sums = forest_sums(growth, X[places], Y[places], scores, terms)
+        growth = growth.grown(sums)
+    return growth
+
+
 SCORINGS = LearnedGram.of(BASIS, X, Y, 3).scorings
 _LIMITED = {"floor": 5, "max_examples_per_party": 50}
 _ONE = {"spec": GRID[0], "decay": 0.5}
@@ -182,6 +196,27 @@ _REQUESTS: dict[str, Request[Any]] = {
         (_SCORING,),
         calibration=Calibration(1.0, (0.0, 0.0, 0.0), 0.5),
         linear=SCORINGS.whole,
+    ),
+}
+_GROWTH = grown(SOME)
+_TREES = {
+    "run": RUN.only((0,)),
+    "model": _ONE_MEMBER.model,
+    "calibration": Calibration(1.0, (0.0, 0.0, 0.0)),
+    "trees": _GROWTH.forest,
+}
+_REQUESTS |= {
+    "calibration of trees": CalibrationRequest(**_TREES),
+    "trees": TreesRequest(**_TREES, gains=_GROWTH.gains, level=_GROWTH.level),
+    "evaluation with trees": evaluation_of(
+        RUN.only((0,)),
+        TOTALS.parts[:1],
+        (_SCORING,),
+        calibration=Calibration(1.0, (0.0, 0.0, 0.0)),
+        forest=CalibratedForest(
+            _GROWTH.forest.pruned(_GROWTH.forest.values),
+            Calibration(1.0, (0.0, 0.0, 0.0), 0.5),
+        ),
     ),
 }
 CASES = {

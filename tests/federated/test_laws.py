@@ -69,7 +69,7 @@ def test_every_registered_request_has_a_case():
         if kind.__module__.startswith("flwr_flynn.")
     }
     assert kinds == own
-    assert len(own) == 10
+    assert len(own) == 11
 
 
 # ---- sums

@@ -544,13 +544,14 @@ def go(
 
 def nobody(federation: Federation) -> Federation:
     """A federation of the same members of the model, before anybody was counted."""
-    empty = Run(RunOptions(**options_for(federation.run_spec.specs))).totals
+    run = federation.run_spec
+    empty = Run(RunOptions(run.specs, run.classes, min_parties=1)).totals
     pairs = zip(federation.shared.members, empty.parts, strict=True)
     members = tuple(replace(member, counts=counts) for member, counts in pairs)
-    parts = {"linear": None, "calibration": None}
+    parts = {"linear": None, "calibration": None, "forest": None}
     linear = None
     if federation.basis is not None:
-        linear = LearnedGram.zeros(federation.basis, federation.run_spec.n_classes)
+        linear = LearnedGram.zeros(federation.basis, run.n_classes)
     return replace(
         federation,
         shared=replace(federation.shared, members=members, **parts),

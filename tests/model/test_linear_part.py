@@ -81,7 +81,7 @@ def test_sums_are_those_of_mixed_scores(sizes):
 
 @pytest.mark.parametrize("index", range(len(SETTINGS)))
 def test_the_pair_of_the_least_loss_is_chosen_where_the_gain_is_no_chance(index):
-    sums = CalibrationSums.zeros(2, has_linear=True)
+    sums = CalibrationSums.zeros(2, has_part=True)
     for table in sums.tables:
         table += 2**23
     least = 1.0

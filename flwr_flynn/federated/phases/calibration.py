@@ -13,7 +13,7 @@ calibration of the saved run, or has none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -59,8 +59,8 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import N_FOLDS, GramScoring
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
-from flwr_flynn.model.selection import calibrated_unseen_scores, unseen_scores
+from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
+from flwr_flynn.model.selection import unseen_parts
 from flwr_flynn.model.subsample import (
     N_LEFT_OUT,
     class_terms,
@@ -151,19 +151,28 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         X, codes = view.samples_of(self.run)
         counts = self.model.members[0].counts
         n_examples = len(codes)
+        has_part = _has_part(self.linear, self.trees)
         rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
         if self.bound is None and rows.sum() < view.options.min_examples:
-            zeros = CalibrationSums.zeros(self.run.n_classes, _has_part(self))
+            zeros = CalibrationSums.zeros(self.run.n_classes, has_part)
             return Measured(zeros, n_examples)
-        scores = _unseen(self, X[rows], codes[rows], view.options.n_jobs)
+        scores = unseen_parts(
+            self.model,
+            self.linear,
+            self.calibration,
+            self.trees,
+            X[rows],
+            codes[rows],
+            view.options.n_jobs,
+        )
         sums = CalibrationSums.of_scores(
-            scores, counts, self.run.class_weight, _has_part(self)
+            scores, counts, self.run.class_weight, has_part
         )
         return Measured(sums, n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = self.run.n_classes
-        n = n_settings(_has_part(self))
+        n = n_settings(_has_part(self.linear, self.trees))
         most = _UNITS * sizes.total
         return [
             Field("left out", (1, n_classes), sizes.per_class, NUMBERS),
@@ -194,22 +203,9 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         return sums
 
 
-def _has_part(request: CalibrationRequest) -> bool:
+def _has_part(linear: Sequence[GramScoring], trees: Forest | None) -> bool:
     """True if shares are tried, of a linear part or of trees."""
-    return request.trees is not None or bool(request.linear)
-
-
-def _unseen(
-    request: CalibrationRequest, X: Array, codes: Array, n_jobs: int | None
-) -> Iterable[tuple[Scores, Scores | None, Array]]:
-    """Scores of samples by what has not seen them, without the part and of it."""
-    model = request.model
-    if request.trees is None or request.calibration is None:
-        return unseen_scores(model, request.linear, X, codes, n_jobs)
-    scores = calibrated_unseen_scores(
-        model, request.calibration, request.linear, X, codes, n_jobs
-    )
-    return [(scores, scores + request.trees.unseen_scores(X), codes)]
+    return bool(linear) or trees is not None
 
 
 @dataclass(frozen=True)
