@@ -15,7 +15,14 @@ pytest.importorskip("dp_accounting")
 
 SUMS = {
     f"secure {name}"
-    for name in ("columns", "bins", "candidates", "calibration", "evaluation")
+    for name in (
+        "columns",
+        "bins",
+        "candidates",
+        "calibration",
+        "trees",
+        "evaluation",
+    )
 }
 OPEN = {"columns", "exact", "secure exact", "candidates", "calibration"}
 OPEN |= {"evaluation", "model"} | SUMS
@@ -47,7 +54,8 @@ OTHERS = (
 """Keys that change nothing about who gets an answer."""
 
 DEPLOYED = {
-    **dict.fromkeys(("data-path", "products", *OTHERS), OPEN),
+    **dict.fromkeys(("data-path", *OTHERS), OPEN),
+    "products": OPEN | {"trees"},
     "previous-path": OPEN | {"update exact"},
     # The file does not have this column: nothing of the file is told.
     **{key: {"model"} for key in ("ignore", "rename", "convert", "synonyms")},
@@ -66,7 +74,7 @@ DEPLOYED = {
     "policy, leave": {"leave noisy", "model"},
     "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},
 }
-SIMULATED = {"nothing": OPEN}
+SIMULATED = {"nothing": OPEN | {"trees"}}
 """What is not listed answers nothing, not even to a model."""
 ALLOWED = {"deployed": DEPLOYED, "simulated": SIMULATED}
 
