@@ -105,6 +105,13 @@ def leaf_of(forest, bins, tree):
     return node
 
 
+def spread(value):
+    """Scores of all classes of the value of a leaf."""
+    if len(value) == 1:
+        return np.array([-value[0], value[0]])
+    return value
+
+
 def slowly(growth, weights):
     """The sums of all samples, from their definition."""
     forest = growth.forest
@@ -125,10 +132,11 @@ def slowly(growth, weights):
         own = np.array(scores) + terms.prior
         for node in unseen:
             value = forest.values[node] / 16 / len(unseen)
-            own += np.concatenate([-value, value]) if n_classes == 2 else value
+            own += spread(value)
         own = np.maximum(own - own.max(), -12)
         shares = np.exp(own) / np.exp(own).sum()
         weight = terms.weights[true]
+        truth = np.eye(n_classes)[true]
         losses[0][0] += round(-math.log(shares[true]) * weight / LOSS_UNIT)
         losses[0][1] += round(weight / LOSS_UNIT)
         slopes = []
@@ -137,7 +145,7 @@ def slowly(growth, weights):
             key = mixed(
                 word + (growth.level * n_classes + label + 1) * STEP & 2**64 - 1
             )
-            slope = 16 * weight * ((label == true) - shares[label])
+            slope = 16 * weight * (truth - shares)[label]
             slopes.append(math.floor(slope + share_of(key)))
             curve = 16 * weight * shares[label] * (1 - shares[label])
             curves.append(math.floor(curve + share_of(mixed(key))))
