@@ -54,7 +54,8 @@ LARGEST_GRADIENT = int(_LARGEST_WEIGHT / GRADIENT_UNIT) + 1
 LARGEST_LOSS = int(_LARGEST_WEIGHT * MAX_LOSS / LOSS_UNIT) + 1  # in units
 LARGEST_GAINS = 2**52  # of a column, so that all of them fit int64
 _N_SKETCHES = 2  # of the gradients of more than two classes
-_STEP = 0.35  # of Newton's method, of each level
+_STEP = 0.25  # of Newton's method, of each level
+_RIDGE = 1.0  # beside the curvature of a leaf
 _LARGEST_STEP = 1.5  # of the value of a leaf
 _NO_LOSS = 1e9  # above the mean loss of all models
 _LOWEST_SCORE = -12.0  # beside the highest of a sample
@@ -265,7 +266,7 @@ def _stepped(
     values: Integers, gradients: Array, curvatures: Array, n_classes: int
 ) -> Integers:
     """Values of leaves, (l, w), after a step of Newton's method on their log-loss."""
-    steps = gradients * GRADIENT_UNIT / (curvatures * GRADIENT_UNIT + 1.0)
+    steps = gradients * GRADIENT_UNIT / (curvatures * GRADIENT_UNIT + _RIDGE)
     steps = np.clip(_STEP * steps, -_LARGEST_STEP, _LARGEST_STEP)
     stepped = values + np.rint(steps / VALUE_UNIT).astype(np.int64)
     return np.clip(stepped, -LARGEST_VALUE, LARGEST_VALUE)
