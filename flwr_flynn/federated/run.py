@@ -370,10 +370,16 @@ class Run:
         if phase.audience != COUNTED or self.counting is None:
             return present
         cids = [cid for cid in present if self.counted.member(cid) is not None]
-        earlier = self.rosters.get(phase.follows)
-        if earlier:
-            cids = [cid for cid in cids if cid in earlier]
-        return self._enough_for_secure(phase, cids)
+        return self._enough_for_secure(phase, self._still_in(phase.follows, cids))
+
+    def _still_in(self, before: str, cids: list[str]) -> list[str]:
+        """The parties that answered an earlier phase; the others are noted."""
+        earlier = self.rosters.get(before)
+        if not earlier:
+            return cids
+        reason = f"not asked, as it is not in the sum of {before}"
+        self._unasked = {cid: reason for cid in cids if cid not in earlier}
+        return [cid for cid in cids if cid in earlier]
 
     def _fold(self, phase: Phase, batch: Batch[Any], context: Context) -> None:
         """Put the total of a phase into the state, and who gave no answer."""
@@ -390,13 +396,8 @@ class Run:
             return cids
         index = self.phases.index(phase)
         if index and not phase.is_counting and phase.audience != COUNTED:
-            before = self.phases[index - 1].name
-            earlier = self.rosters.get(before)
             # A party in one of two such sums would be their difference.
-            if earlier:
-                reason = f"not asked, as it is not in the sum of {before}"
-                self._unasked = {cid: reason for cid in cids if cid not in earlier}
-                cids = [cid for cid in cids if cid in earlier]
+            cids = self._still_in(self.phases[index - 1].name, cids)
         if len(cids) < LEAST_PARTIES:
             for cid in cids:
                 self._roster(phase).fail(

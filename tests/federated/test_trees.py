@@ -143,6 +143,8 @@ def test_who_misses_a_level_is_out_of_the_next_ones():
     assert by_phase["trees 2"] == ["0", "1", "2", "3"]
     assert by_phase["trees 3"] == ["0", "1", "3"]
     assert by_phase["forest"] == ["0", "1", "2", "3"]
+    (reason,) = exchange.run.state.missing["trees 3"].values()
+    assert reason.startswith("not asked")
     assert exchange.run.model.model_.forest is not None
 
 
