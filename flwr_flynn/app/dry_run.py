@@ -18,6 +18,7 @@ from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE, TRAIN
 from flwr_flynn.federated.run import rounds_of
+from flwr_flynn.flower.logging import spans
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.privacy.release_policy import unseeded
 from flwr_flynn.tables.schema import Schema
@@ -39,12 +40,15 @@ def plan_json(plan: RunPlan) -> PlanJson:
         for where, needs in memory_of(plan).items()
     }
     phases = []
-    for index, phase in enumerate(run.phases):
-        n_rounds = rounds_of(run.phases[: index + 1])
+    done = 0
+    for name, series in spans(phase.name for phase in run.phases).items():
+        phase = run.phases[done]
+        n_rounds = rounds_of(run.phases[: done + 1])
+        done += len(series)
         kind = _kind_of(phase, options)
         content = "" if kind == NOTHING else phase.content
         phases.append(
-            {"name": phase.name, "round": n_rounds, "kind": kind, "content": content}
+            {"name": name, "round": n_rounds, "kind": kind, "content": content}
         )
     questions_of = questions(options, max(memory["party"].values()))
     return {
@@ -122,7 +126,7 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
             is_clear and options.has_linear and "counts" in names,
             "products",
             None,
-            "true lets the sums of the linear part leave in clear",
+            "true lets the sums of the linear part, and of trees, leave in clear",
         ),
         (
             run.is_secure and is_exact,

@@ -21,27 +21,33 @@ from flwr_flynn._validation import listed
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
-from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.gram_fields import stay
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
+    TREES,
     basis_of,
+    growth_of,
     linear_sums,
     model_of_members,
     senders_of_linear,
     why_no_linear,
 )
+from flwr_flynn.federated.phases.trees import TreesRequest
+from flwr_flynn.federated.protocol import PHASE, Answer, Entries
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.samples import Samples
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.scoring import ScoringRule, given_scoring
+from flwr_flynn.model.scoring import MAX_LOSS, ScoringRule, given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.remarks import MOST, Remark
 from flwr_flynn.tables.schema import Schema
@@ -84,6 +90,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "specs": [_in_short(spec) for spec in run_spec.specs],
         "selection": strategy.selection and strategy.selection.to_dict(),
         "linear": linear(run),
+        "trees": trees(run),
         "calibration": _calibration(run, model.model_),
         "traffic": {
             name: {"parties": traffic.arrivals.parties, **traffic.per_party}
@@ -233,9 +240,24 @@ def coinciding(run: Run) -> dict[str, str]:
 def absences(run: Run) -> dict[str, dict[str, str]]:
     """Reasons of counted parties that were left out of other phases, by phase.
 
-    A party without a copy of the model is left out of "saving the model".
+    A party that is left out of a phase is not told of again in those that follow it,
+    such as levels of trees. One without a copy of the model is left out of "saving the
+    model".
     """
-    steps = {**run.state.missing}
+    missing = run.state.missing
+    steps = {**missing}
+    for phase in run.phases:
+        if phase.follows in missing and phase.name in missing:
+            before = missing[phase.follows]
+            steps[phase.follows] = {
+                name: f"{reason}; not asked again"
+                for name, reason in steps[phase.follows].items()
+            }
+            steps[phase.name] = {
+                name: reason
+                for name, reason in missing[phase.name].items()
+                if name not in before
+            }
     evaluation = run.state.results.get("evaluation")
     if evaluation is not None:
         steps["saving the model"] = evaluation.unkept
@@ -265,9 +287,28 @@ def linear(run: Run) -> dict[str, Any] | None:
     }
 
 
-def _has_linear(run: Run) -> bool:
-    """True if parties sent enough for a linear part, though its share may be 0."""
-    return linear_sums(run.state, run.options) is not None
+def trees(run: Run) -> dict[str, Any] | None:
+    """Size of the forest, its share, and log-losses of samples without trees and by
+    those that have not seen them; None where no party was asked for trees.
+    """
+    growth = growth_of(run.state, run.options)
+    if growth is None:
+        return None
+    start = run.state.results.get(TREES[0], growth)
+    losses = [start.best_loss, growth.best_loss]
+    lack = ""
+    if growth.best_loss > MAX_LOSS:
+        losses = []
+        lack = "no sums: no party consents, or too few replied"
+    forest = run.model.model_.forest
+    return {
+        "trees": growth.forest.n_trees,
+        "leaves": forest and len(forest.trees.leaves),
+        "share": forest and forest.calibration.share,
+        "levels": growth.best_level,
+        "log_losses": losses,
+        "lack": lack,
+    }
 
 
 def _calibration(run: Run, model: Model) -> dict[str, object] | None:
@@ -368,11 +409,12 @@ def _pooled_parties(run_plan: RunPlan, rows: Sequence[Integers]) -> list[Party]:
 
     Samples of parties that have fewer than their floor, which send nothing in some
     phases, are one, and those of small classes, which are not in products, another.
+    Without a linear part all are so.
     """
     config = run_plan.config
     least = config.min_examples
     strategy = run_plan.strategy
-    has_products = not config.secure and linear(strategy.run)
+    has_products = linear_sums(strategy.run.state, strategy.run.options) is not None
     few = []
     apart = []
     together = []
@@ -380,8 +422,8 @@ def _pooled_parties(run_plan: RunPlan, rows: Sequence[Integers]) -> list[Party]:
         if len(own) < least and not config.secure:
             few.append(own)
             continue
-        stays = np.ones(len(own), np.bool_)
-        if has_products:
+        stays = np.full(len(own), has_products)
+        if has_products and not config.secure:
             X, codes = datasets.pooled_training(config, [own])
             model = strategy.model.model_
             stays = stay(_numbers(model, X), codes, len(model.classes), least)
@@ -389,18 +431,26 @@ def _pooled_parties(run_plan: RunPlan, rows: Sequence[Integers]) -> list[Party]:
         apart.append(own[~stays])
     pool = []
     sides = (
-        (together, 1, True),
-        (apart, 1, False),
-        (few, least * (1 + len(few)), True),
+        (together, 1, Party),
+        (apart, 1, _Apart),
+        (few, least * (1 + len(few)), Party),
     )
-    for side, floor, products in sides:
+    for side, floor, kind in sides:
         X, codes = datasets.pooled_training(config, side)
         if len(codes):
-            labels = strategy.model.classes_[codes]
-            pool.append(
-                party_of(X, labels, min_examples=floor, products=products, n_jobs=-1)
-            )
+            samples = Samples(X, strategy.model.classes_[codes])
+            options = PartyOptions(min_examples=floor, products=True, n_jobs=-1)
+            pool.append(kind(samples, options))
     return pool
+
+
+class _Apart(Party):
+    """Party whose samples are in trees, but not in products."""
+
+    def answer(self, entries: Entries, *rest: Any) -> Answer:
+        in_trees = entries[PHASE] == TreesRequest.phase
+        consenting = replace(self, options=replace(self.options, products=in_trees))
+        return Party.answer(consenting, entries, *rest)
 
 
 def _numbers(model: Model, X: Array | Table) -> Any:
@@ -443,8 +493,6 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     run_spec = run_plan.strategy.run.state.run_spec
     alone = replace(
         options,
-        trees=options.n_trees,  # the effort is lost with the plan
-        linear=options.linear if _has_linear(run_plan.strategy.run) else 0,
         min_parties=1,
         secure_bound=None,
         max_examples_per_party=None,
@@ -461,8 +509,10 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
         for spec in plain.specs
     ]
     basis = basis_of(run_plan.strategy.run.state, options)
+    n_trees = 0
     sums = None
-    if basis is not None and _has_linear(run_plan.strategy.run):
+    if basis is not None:
+        n_trees = options.n_trees  # the effort is lost with the plan
         sums = LearnedGram.zeros(basis, plain.n_classes)
     begun = Federation(
         plain,
@@ -476,6 +526,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     )
     return replace(
         alone,
+        trees=n_trees,
         learn_schema=False,
         feature_names=run_spec.feature_names,
         spec=plain.specs,

@@ -48,6 +48,11 @@ def facts_of(model: Model) -> dict[str, Any]:
     calibration = None
     if model.calibration is not None:
         calibration = asdict(model.calibration)
+    trees = None
+    if model.forest is not None:
+        forest = model.forest.trees
+        trees = {"trees": forest.n_trees, "leaves": len(forest.leaves)}
+        trees |= asdict(model.forest.calibration)
     return {
         "classes": _class_facts(model),
         "features": model.members[0].spec.n_features,
@@ -55,6 +60,7 @@ def facts_of(model: Model) -> dict[str, Any]:
         "members": members,
         "linear terms": model.linear and model.linear.terms.n_terms,
         "calibration": calibration,
+        "trees": trees,
         "guarantee": model.guarantee,
         "model sha256": model.sha256(),
         "counts sha256": counts_sha256(model.members),

@@ -31,7 +31,7 @@ class NodeConfig(SiteSettings):
     source = "node-config"
     gone: ClassVar[Mapping[str, str]] = {
         "gram": "none: gram=true consents to nothing any more; products=true lets sums "
-        "of products of columns leave as well"
+        "of products of columns and of trees leave as well"
     }
     # Flower's tutorials give them to every node
     foreign = frozenset({"partition-id", "num-partitions"})
@@ -77,8 +77,9 @@ class NodeConfig(SiteSettings):
     )
     products: bool = setting(
         False,
-        "sums of products of columns may leave the party in clear: who alone has a level "
-        "or a gap is told whole, whatever `min-examples`",
+        "sums of products of columns, and those of trees, may leave the party in clear: "
+        "who alone has a level or a gap, or is in a leaf, is told whole, whatever "
+        "`min-examples`",
     )
     max_epsilon: float = setting(
         0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0

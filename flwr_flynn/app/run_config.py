@@ -177,7 +177,8 @@ class ScoringSettings(Settings):
     )
     trees: str = _scored(
         "auto",
-        "trees of the model, up to 1000, without `epsilon`; 0: none; `auto`: by `effort`",
+        "trees of the model, up to 1000, from parties with `products`, or `secure`; "
+        "0: none; `auto`: 100 with effort `thorough`",
     )
     linear: int = _fixed(
         MOST_TERMS,

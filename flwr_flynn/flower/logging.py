@@ -6,8 +6,10 @@ noisy counts there are none. `federated.roster` cleans names and reasons of part
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from logging import INFO, WARNING
+from string import digits
 from typing import Any
 
 from flwr.common.logger import log
@@ -26,6 +28,8 @@ from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.federated.subgroups import subgroup_names
+from flwr_flynn.model.growth import Growth
+from flwr_flynn.model.scoring import MAX_LOSS
 from flwr_flynn.tables.remarks import MOST
 
 Line = tuple[int, str]
@@ -36,6 +40,21 @@ def log_lines(lines: Iterator[Line]) -> None:
     """Send lines to Flower's log."""
     for level, line in lines:
         log(level, "FlyNN: %s", clean(line, 10_000))
+
+
+def spans(phases: Iterable[str]) -> dict[str, list[str]]:
+    """Names of phases; those in a row that only differ by a number have one name, such
+    as "trees 1 to 16".
+    """
+    by_stem = groupby(phases, lambda name: name.rstrip(digits))
+    series = [list(names) for _, names in by_stem]
+    return {_span(names): names for names in series}
+
+
+def _span(names: list[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{names[0]} to {names[-1].split()[-1]}"
 
 
 def hash_lines(run: RunSpec) -> list[str]:
@@ -58,7 +77,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
     """The plan of a run, before a party is asked."""
     options = run.options
     spec = run.state.run_spec
-    names = ", ".join(phase.name for phase in run.phases)
+    names = ", ".join(spans(phase.name for phase in run.phases))
     yield INFO, f"phases: {names}; rounds: {run.num_rounds}"
     if options.plan is not None:
         yield INFO, f"hash: from the parties' columns, scaling {options.plan.scaling}"
@@ -212,11 +231,20 @@ def _outcome(run: Run, exchange: ExchangeResult) -> str:
         return f"{run.state.run_spec.spec.n_features} numbers a row ({answers})"
     if isinstance(outcome, CalibrationResult):
         return f"{outcome.described()} ({answers})"
+    if isinstance(outcome, Growth):
+        return f"{_growth_text(outcome)} ({answers})"
     if isinstance(outcome, Selection):
         return _selection_text(outcome, answers)
     if isinstance(outcome, Evaluation) and outcome.figures is not None:
         return _evaluation_text(outcome.figures, answers)
     return answers
+
+
+def _growth_text(growth: Growth) -> str:
+    if growth.best_loss > MAX_LOSS:
+        return "no sums, so no trees"
+    n_leaves = len(growth.forest.leaves)
+    return f"{n_leaves} leaves, least log-loss so far {growth.best_loss:.4f}"
 
 
 def _selection_text(selection: Selection, answers: str) -> str:

@@ -13,6 +13,7 @@ from flwr_flynn.app.disclosure_file import KINDS, lines, page, recorder, sentenc
 from flwr_flynn.app.report.markup import in_bytes
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import TREES
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.plan import phases_of
@@ -124,15 +125,11 @@ def test_each_exchange_of_a_run_has_a_sentence_of_its_own_or_of_its_kind():
         learn_schema=True,
     )
     names = [phase.name for phase in phases_of(options) if phase is not EVALUATION]
-    assert {
-        "schema",
-        "columns",
-        "counts",
-        "selection",
-        "calibration",
-    } == set(names)
+    before = ["schema", "columns", "counts", "selection", "calibration"]
+    assert names == [*before, *TREES, "forest"]
     plain = {"refused": None, "kind": EXACT}
-    for name in names:
+    # Levels of trees have one request, and the forest is calibrated by that of before.
+    for name in [*before, "trees"]:
         assert sentence_of(plain | {"phase": name}) != SENTENCES[EXACT]
     for kind in KINDS:
         record = {"refused": None, "phase": "an own phase", "kind": kind}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,20 @@ from flwr.server import Server
 from flwr_flynn import FlyNNClient, FlyNNStrategy
 from flwr_flynn.app import metrics_json as reports
 from flwr_flynn.app.data import datasets
+from flwr_flynn.app.model_facts import facts_of
 from flwr_flynn.app.report.page import log_table
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.run import Run
+from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.candidates import HashPlan
 from tests.app.report.example import FOLDER, KNOWN, REPORT
 from tests.fakes import CLASSES, Proxy, manager, points
+from tests.federated.runs import DUE, Exchange
 from tests.snapshots import assert_on_record
 
 
@@ -30,6 +39,66 @@ def test_the_tables_of_reports_are_those_on_record():
         FOLDER / "tables.txt",
         "".join(f"# {name}\n{text}\n" for name, text in made.items()),
     )
+
+
+# ---- facts about trees
+
+PRODUCT = np.random.default_rng(3).normal(size=(400, 4))
+SIDES = (PRODUCT[:, 0] * PRODUCT[:, 1] > 0).astype(int)
+
+
+def grown(trees: int = 20, products: bool = True) -> Run:
+    """A run over four parties, of which one is lost at the second level of trees."""
+    options = PartyOptions(min_examples=1, products=products)
+    parties = {
+        str(i): Party(
+            Samples(PRODUCT[i::4], SIDES[i::4], PRODUCT[i::4], SIDES[i::4]),
+            replace(options, name=f"party-{i}"),
+        )
+        for i in range(4)
+    }
+    plan = HashPlan(4, 2, 400, "auto", hash_dim=128)
+    steps = Exchange(Run(RunOptions(plan, (0, 1), 1, trees=trees)), parties)
+    steps.until("trees 2").step(DUE, failures={"3": "failed: gone"})
+    return steps.until("").run
+
+
+def test_a_party_that_missed_a_level_is_absent_once():
+    run = grown()
+    absent = {
+        phase: reasons["party-3"]
+        for phase, reasons in reports.absences(run).items()
+        if "party-3" in reasons
+    }
+    assert absent == {"trees 2": "failed: gone; not asked again"}
+    assert {"trees 2", "trees 3", "forest"} <= run.state.results.keys()
+
+
+def test_a_run_tells_what_its_trees_gained():
+    run = grown()
+    facts = reports.trees(run)
+    forest = run.model.model_.forest
+    assert facts is not None
+    assert forest is not None
+    assert facts["share"] == forest.calibration.share > 0
+    assert facts["leaves"] == len(forest.trees.leaves) > facts["trees"] == 20
+    without, least = facts["log_losses"]
+    assert least < without < 1
+    assert 1 <= facts["levels"] <= 12
+    assert facts_of(run.model.model_)["trees"] == {
+        "trees": 20,
+        "leaves": facts["leaves"],
+        **asdict(forest.calibration),
+    }
+    assert facts["lack"] == ""
+
+
+def test_a_run_without_trees_says_why():
+    assert reports.trees(grown(trees=0)) is None
+    facts = reports.trees(grown(products=False))
+    assert facts is not None
+    assert facts["lack"] == "no sums: no party consents, or too few replied"
+    assert (facts["share"], facts["leaves"], facts["log_losses"]) == (None, None, [])
 
 
 SILENT = {"b": "no reply"}
@@ -117,9 +186,15 @@ def test_a_run_is_compared_with_a_run_over_the_pooled_samples(
     )
 
 
-@pytest.mark.parametrize(("first", "least"), [(3, 5), (20, 5), (20, 10)])
-def test_a_linear_part_is_in_the_pool_where_it_is_in_the_run(first, least, monkeypatch):
-    """The first party has small classes alone, and so no sums for one."""
+@pytest.mark.parametrize("effort", ["default", "thorough"])
+@pytest.mark.parametrize(("first", "least"), [(3, 5), (20, 5), (20, 10), (60, 40)])
+def test_further_parts_are_in_the_pool_where_they_are_in_the_run(
+    first, least, effort, monkeypatch
+):
+    """The first party has small classes alone, and so no sums for a linear part.
+
+    In the last case all have, but trees have no floor.
+    """
     rng = np.random.default_rng(5)
     slopes = 1.5 * rng.normal(size=(4, 3))
 
@@ -129,7 +204,13 @@ def test_a_linear_part_is_in_the_pool_where_it_is_in_the_run(first, least, monke
         return samples, np.array(CLASSES)[scores.argmax(axis=1)]
 
     monkeypatch.setattr(f"{__name__}.points", linear_points)
-    assert run_of({"min-examples": least}, monkeypatch, first=first) == (True, True)
+    settings = {"min-examples": least, "effort": effort}
+    assert run_of(settings, monkeypatch, first=first) == (True, True)
+
+
+def test_trees_without_columns_to_grow_on_are_not_in_the_pool_either(monkeypatch):
+    settings = {"min-examples": 100, "effort": "thorough"}
+    assert run_of(settings, monkeypatch) == (True, True)
 
 
 def test_parties_of_fewer_samples_than_their_floor_are_apart_in_the_pool(monkeypatch):

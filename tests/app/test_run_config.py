@@ -118,7 +118,7 @@ def planned(settings: dict[str, Any]) -> str:
         f"{plan.most_members} of {len(specs)} hashes of {specs[0].hash_dim} "
         f"rows, {specs[0].hash_nnz} of them active"
     )
-    if plan.has_trees:
+    if plan.n_trees:
         text += ", and trees"
     return text
 

@@ -6,8 +6,10 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN
-from flwr_flynn.flower.logging import plan_lines, result_lines
+from flwr_flynn.flower.logging import plan_lines, result_lines, spans
 from flwr_flynn.privacy import LaplaceCounts
 from tests.federated.runs import AUTO, GRID, exchange
 
@@ -68,6 +70,46 @@ def test_every_phase_says_what_came_of_it_and_what_is_next():
         "samples of 4 parties"
     )
     assert evaluation[-1].startswith(told)
+
+
+def test_levels_of_trees_are_told_in_a_line_each():
+    steps = exchange(replace(AUTO, effort="thorough"))
+    (first, *_) = texts(plan_lines(steps.run, 4, 60.0))
+    names = "columns, counts, selection, calibration, trees 1 to 16, forest, evaluation"
+    assert first == f"phases: {names}; rounds: 21"
+    level = step(steps.until("trees 2"), TRAIN)
+    growth = steps.run.state.results["trees 2"]
+    assert level == [
+        f"trees 2: {len(growth.forest.leaves)} leaves, least log-loss so far "
+        f"{growth.best_loss:.4f} (4 of 4 parties); next: trees 3"
+    ]
+    assert 0 < growth.best_loss < 1
+
+
+def test_trees_that_no_party_consents_to_are_told():
+    steps = exchange(replace(AUTO, effort="thorough")).until("trees 1")
+    for party in steps.parties.values():
+        object.__setattr__(party, "options", replace(party.options, products=False))
+    *warned, last = step(steps, TRAIN)
+    assert last == "trees 1: no sums, so no trees (0 of 4 parties); next: evaluation"
+    (warning,) = warned
+    assert "node-config products" in warning
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], []),
+        (["counts"], ["counts"]),
+        (["a 1", "a 2", "a 3", "b"], ["a 1 to 3", "b"]),
+        (["a 1", "b 2", "b", "b 9", "b 10"], ["a 1", "b 2", "b", "b 9 to 10"]),
+    ],
+    ids=str,
+)
+def test_phases_of_one_series_have_one_name(names, expected):
+    series = spans(names)
+    assert [*series] == expected
+    assert [name for row in series.values() for name in row] == names
 
 
 def test_missing_and_repeating_parties_are_told():

@@ -23,6 +23,7 @@ from flwr_flynn.app.report.markup import (
     tag,
 )
 from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.flower.logging import spans
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.tables import table as tables
 
@@ -240,6 +241,8 @@ def model(report: Report) -> Section:
     linear = report["linear"]
     if linear:
         facts.append(("linear part", _linear(linear)))
+    if report["trees"]:
+        facts.append(("trees", _trees(report["trees"])))
     if report["calibration"]:
         facts.append(("calibration", report["calibration"]["text"]))
     return Section("Model", facts)
@@ -258,6 +261,18 @@ def _linear(linear: Report) -> str:
         names = listed(linear["without"], 8)
         text += f"; no sums (node setting products, or few rows) from {names}"
     return text
+
+
+def _trees(trees: Report) -> str:
+    """The trees, and their gain, or a reason why there is none."""
+    if not trees["share"]:
+        lack = trees["lack"] or "they make no better probabilities"
+        return f"{trees['trees']}, not used: {lack}"
+    losses = " to ".join(f"{loss:.4f}" for loss in trees["log_losses"])
+    return (
+        f"{trees['trees']}, {trees['leaves']} leaves, share {trees['share']}, log-loss "
+        f"{losses} in {trees['levels']} levels"
+    )
 
 
 def _schema(schema: Report) -> Facts:
@@ -359,19 +374,17 @@ def traffic(report: Report) -> Section:
     seconds = (report.get("run") or {}).get("seconds")
     facts: Facts = []
     if by_phase:
-        total = {
-            way: sum(bytes_of[way] for bytes_of in by_phase.values())
-            for way in ("up", "down")
-        }
-        facts.append(("bytes per party", _both_ways(total)))
-    for name, bytes_of in by_phase.items():
-        facts.append((f"  {_STEPS.get(name, name)}", _both_ways(bytes_of)))
+        facts.append(("bytes per party", _both_ways([*by_phase.values()])))
+    for name, series in spans(by_phase).items():
+        of_series = [by_phase[phase] for phase in series]
+        facts.append((f"  {_STEPS.get(name, name)}", _both_ways(of_series)))
     if by_phase and seconds is not None:
         facts.append(("seconds", f"{seconds:.1f}"))
+    messages = report["messages"]
     rows = [
         row
-        for phase, sent in report["messages"].items()
-        for row in _figures(phase, sent)
+        for name, series in spans(messages).items()
+        for row in _figures(name, [messages[phase] for phase in series])
     ]
     if not rows:
         return Section("What left the sites", facts)
@@ -391,18 +404,25 @@ def traffic(report: Report) -> Section:
     return Section("What left the sites", facts, parts)
 
 
-def _both_ways(bytes_of: dict[str, float]) -> str:
-    return f"{in_bytes(bytes_of['up'])} up, {in_bytes(bytes_of['down'])} down"
+def _both_ways(traffic: Sequence[dict[str, float]]) -> str:
+    """Bytes of some phases together."""
+    up = sum(bytes_of["up"] for bytes_of in traffic)
+    down = sum(bytes_of["down"] for bytes_of in traffic)
+    return f"{in_bytes(up)} up, {in_bytes(down)} down"
 
 
-def _figures(phase: str, sent: Report) -> list[Sequence[object]]:
-    """Figures of the messages of a phase; those of one name and shape are one row."""
+def _figures(phase: str, messages: Sequence[Report]) -> list[Sequence[object]]:
+    """Figures of the messages of a phase, or of a series; those of one name and shape
+    are one row.
+    """
+    sent = messages[0]
     kind = KINDS.get(sent["kind"], sent["kind"])
     sizes_of: dict[tuple[str, str], list[list[float]]] = {}
-    for field in sent["fields"]:
-        shape = " \N{MULTIPLICATION SIGN} ".join(
-            map(figure, (field["shape"] or [])[:8])
-        )
+    for field in [field for message in messages for field in message["fields"]]:
+        sides = (field["shape"] or [])[:8]
+        shape = " \N{MULTIPLICATION SIGN} ".join(map(figure, sides))
+        if len(messages) > 1:
+            shape = ""
         sizes = sizes_of.setdefault((field["name"], shape or "varies"), [])
         sizes.append(field["bytes"] or [])
     if not sizes_of:
@@ -447,6 +467,12 @@ def privacy(report: Report) -> Section:
         sentences.append(
             "Sums of products of few samples disclose as much as the samples "
             "themselves."
+        )
+    trees = report["trees"]
+    if trees and trees["log_losses"]:
+        sentences.append(
+            "Most leaves of trees hold fewer than five samples: their sums tell the "
+            "class of each, and where its values lie."
         )
     sentences.append("The setting epsilon adds noise, with a guarantee.")
     return Section("Privacy", [], [*map(sentence, sentences)])
