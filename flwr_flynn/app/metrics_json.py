@@ -303,7 +303,7 @@ def trees(run: Run) -> dict[str, Any] | None:
     forest = run.model.model_.forest
     return {
         "trees": growth.forest.n_trees,
-        "leaves": forest and len(forest.trees.leaves),
+        "leaf_nodes": forest and len(forest.trees.leaf_nodes),
         "share": forest and forest.calibration.share,
         "levels": growth.best_level,
         "log_losses": losses,

@@ -51,7 +51,7 @@ def facts_of(model: Model) -> dict[str, Any]:
     trees = None
     if model.forest is not None:
         forest = model.forest.trees
-        trees = {"trees": forest.n_trees, "leaves": len(forest.leaves)}
+        trees = {"trees": forest.n_trees, "leaf_nodes": len(forest.leaf_nodes)}
         trees |= asdict(model.forest.calibration)
     return {
         "classes": _class_facts(model),

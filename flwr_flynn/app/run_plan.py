@@ -44,7 +44,7 @@ from flwr_flynn.flower.records import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.forest import memory_of_forest
+from flwr_flynn.model.forest import memory_of_forest, most_nodes
 from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema, read_schema
@@ -462,7 +462,8 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
             party[what] += ENTRY_BYTES * n_terms**2
     if options.has_trees:
         what = f"{options.n_trees} trees (trees sets their number)"
-        needed = memory_of_forest(options.n_trees, n_classes)
+        nodes = most_nodes(options.n_trees, n_classes, config.n_examples)
+        needed = memory_of_forest(nodes, n_classes)
         server[what] = needed
         party[what] = needed
     if run.is_secure:

@@ -347,8 +347,6 @@ def announced_forest(
         return None, arrays
     n_trees = config["trees"]
     most = most_nodes(n_trees, run.n_classes)
-    needed = memory_of_forest(n_trees, run.n_classes)
-    options.check_memory(needed, f"a forest of {n_trees} trees")
     basis = announced_basis(config, run.specs)
     nodes = arrays[-N_FOREST_ARRAYS:]
     with refusing(key("trees")):
@@ -357,6 +355,8 @@ def announced_forest(
         for array in nodes:
             check_packed([array], "trees")
         columns = unpack_numbers(nodes[0], most, len(basis.columns) - OPEN) + OPEN
+        needed = memory_of_forest(len(columns), run.n_classes)
+        options.check_memory(needed, f"trees of {len(columns)} nodes")
         is_split = columns >= 0
         cuts = np.zeros(len(columns), np.int64)
         of_splits = unpack_numbers(nodes[1], int(is_split.sum()), N_BINS)

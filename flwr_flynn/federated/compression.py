@@ -120,7 +120,7 @@ def unpack(packed: Bytes, shape: tuple[int, int], largest: int) -> Integers:
 def _placed(gaps: Array, entries: Array, shape: tuple[int, int]) -> Integers:
     """Counts with entries, each written less 1, behind gaps of zeros."""
     size = math.prod(shape)
-    if int(gaps.max(initial=0)) >= size:
+    if len(gaps) and int(gaps.max()) >= size:
         raise PayloadError("counts", f"gaps below {size}", "a larger gap")
     indices = np.cumsum(gaps.astype(np.int64) + 1) - 1
     if len(indices) and int(indices[-1]) >= size:

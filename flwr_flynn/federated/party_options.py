@@ -61,9 +61,10 @@ class PartyOptions:
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
     products : bool, default=False
-        Let sums of products of columns leave in clear, see `model.gram`: they tell far
-        more than counts. Classes of which one of their two folds has fewer than
-        `min_examples` samples stay out of them. In a secure sum they need no consent.
+        Let sums of products of columns, and sums over the leaves of trees, leave in
+        clear, see `model.gram` and `model.growth`: they tell far more than counts.
+        Classes of which one of their two folds has fewer than `min_examples` samples
+        stay out of products. In a secure sum they need no consent.
     class_prior : bool, default=True
         Give the party's copy of the model its own class frequencies, see `own_prior`.
         Not with a budget.

@@ -243,7 +243,7 @@ def _outcome(run: Run, exchange: ExchangeResult) -> str:
 def _growth_text(growth: Growth) -> str:
     if growth.best_loss > MAX_LOSS:
         return "no sums, so no trees"
-    n_leaves = len(growth.forest.leaves)
+    n_leaves = len(growth.forest.leaf_nodes)
     return f"{n_leaves} leaves, least log-loss so far {growth.best_loss:.4f}"
 
 

@@ -39,8 +39,10 @@ _PERIOD = 2.2  # of a wave, in typical distances between samples
 # Weight of an uninformative column, beside 1.02 of the most informative one.
 _FAINT = 0.02
 
+_MOST = 2**15  # samples from which still more rows pay, and fewer winners
 _MANY = 4096  # samples from which more rows for each winner pay
-# Rows and winners, for many samples and for fewer.
+# Rows and winners, for the most samples, for many and for fewer.
+_SIZE_OF_MOST = (2**17, 32)
 _SIZE_OF_MANY = (2**16, 64)
 _SIZE_OF_FEW = (2**15, 128)
 # Rows and winners of effort "quick", and by default for few samples of many classes.
@@ -135,11 +137,12 @@ class HashPlan:
         none can.
     seed : int, default=0
     effort : {"quick", "default", "thorough"}, default="default"
-        Bytes and time that "auto" may cost. "quick": the first candidate alone, not calibrated, of
-        16384 rows and 64 winners. "default": all, of 32768 rows and 128 winners; from
-        4096 samples on 65536 and 64; 16384 and 64 for fewer samples of more than 8
-        classes. "thorough": the same, and 100 trees. At most 2**24 / n_classes rows.
-        `hash_dim` and `hash_nnz` take the place of these sizes.
+        Bytes and time that "auto" may cost. "quick": the first candidate alone, not
+        calibrated, of 16384 rows and 64 winners. "default": all, of 32768 rows and 128
+        winners; from 4096 samples on 65536 and 64, and from 32768 on 131072 and 32;
+        16384 and 64 for fewer samples of more than 8 classes. "thorough": the same, and
+        100 trees. At most 2**24 / n_classes rows. `hash_dim` and `hash_nnz` take the
+        place of these sizes.
     max_members : int, default=3
         Candidates of "auto" that the model keeps, at most, see `model.selection`.
     ranges : pair (low, high), optional
@@ -289,6 +292,8 @@ def committee_sizes(
     has_many = n_examples >= _MANY
     if small or not (has_many or n_classes <= _MANY_CLASSES):
         hash_dim, hash_nnz = _SMALL
+    elif n_examples >= _MOST:
+        hash_dim, hash_nnz = _SIZE_OF_MOST
     elif has_many:
         hash_dim, hash_nnz = _SIZE_OF_MANY
     else:

@@ -53,14 +53,17 @@ def n_values(n_classes: int) -> int:
     return n_classes
 
 
-def most_nodes(n_trees: int, n_classes: int) -> int:
-    """Nodes of a forest, at most."""
-    return 2 * max(MOST_VALUES // n_values(n_classes), n_trees)
+def most_nodes(n_trees: int, n_classes: int, n_examples: int | None = None) -> int:
+    """Nodes of a forest, at most; of so many samples, if they are known."""
+    most = max(MOST_VALUES // n_values(n_classes), n_trees)
+    if n_examples:
+        most = min(most, n_trees * n_examples)
+    return 2 * most
 
 
-def memory_of_forest(n_trees: int, n_classes: int) -> int:
+def memory_of_forest(n_nodes: int, n_classes: int) -> int:
     """Estimate the memory of a forest and of the sums for a level of it, in bytes."""
-    return most_nodes(n_trees, n_classes) * (1024 + 32 * n_values(n_classes))
+    return n_nodes * (1024 + 32 * n_values(n_classes))
 
 
 @dataclass(frozen=True, eq=False)

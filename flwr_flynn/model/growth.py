@@ -51,7 +51,10 @@ _GREEDY = 0.7  # share of candidates whose column is drawn by its gains so far
 GRADIENT_UNIT = 2.0**-4
 _LARGEST_WEIGHT = 64.0  # of a class in gradients
 LARGEST_GRADIENT = int(_LARGEST_WEIGHT / GRADIENT_UNIT) + 1
-LARGEST_LOSS = int(_LARGEST_WEIGHT * MAX_LOSS / LOSS_UNIT) + 1  # in units
+_UNITS = int(_LARGEST_WEIGHT / LOSS_UNIT) + 1
+LARGEST_LOSSES = (int(MAX_LOSS) * _UNITS, _UNITS)
+"""Log-loss and weight of a sample, at most, in units of `LOSS_UNIT`."""
+
 LARGEST_GAINS = 2**52  # of a column, so that all of them fit int64
 _N_SKETCHES = 2  # of the gradients of more than two classes
 _STEP = 0.25  # of Newton's method, of each level
@@ -109,7 +112,7 @@ class Growth:
     ----------
     forest : Forest
     seed : int
-        Of bags and candidates.
+        Of candidates and sketches.
     gains : (k,) array of int
         Gains of splits so far by column.
     level : int, default=0
@@ -227,6 +230,7 @@ class Growth:
         )
         total = self.gains.copy()
         np.add.at(total, columns[split], np.rint(gains).astype(np.int64))
+        total = np.minimum(total, LARGEST_GAINS)
         return replace(grown, forest=after, gains=total, level=self.level + 1)
 
     def _splits(

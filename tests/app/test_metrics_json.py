@@ -81,13 +81,13 @@ def test_a_run_tells_what_its_trees_gained():
     assert facts is not None
     assert forest is not None
     assert facts["share"] == forest.calibration.share > 0
-    assert facts["leaves"] == len(forest.trees.leaves) > facts["trees"] == 20
+    assert facts["leaf_nodes"] == len(forest.trees.leaf_nodes) > facts["trees"] == 20
     without, least = facts["log_losses"]
     assert least < without < 1
     assert 1 <= facts["levels"] <= 12
     assert facts_of(run.model.model_)["trees"] == {
         "trees": 20,
-        "leaves": facts["leaves"],
+        "leaf_nodes": facts["leaf_nodes"],
         **asdict(forest.calibration),
     }
     assert facts["lack"] == ""
@@ -98,7 +98,11 @@ def test_a_run_without_trees_says_why():
     facts = reports.trees(grown(products=False))
     assert facts is not None
     assert facts["lack"] == "no sums: no party consents, or too few replied"
-    assert (facts["share"], facts["leaves"], facts["log_losses"]) == (None, None, [])
+    assert (facts["share"], facts["leaf_nodes"], facts["log_losses"]) == (
+        None,
+        None,
+        [],
+    )
 
 
 SILENT = {"b": "no reply"}

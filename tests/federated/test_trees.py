@@ -17,6 +17,7 @@ from flwr_flynn.federated.phase import TREES
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model import model_file
 from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.forest import LEAF, Forest
 from tests.federated.hostile import integers, plus
 from tests.federated.runs import (
     DUE,
@@ -179,7 +180,8 @@ FORGED = {
     "more below a cut than in the node": plus(1, (1, 10**4)),
     "a sketch beyond that of so many": plus(2, (0, 10**6)),
     "a gradient beyond the largest": plus(3, (0, 10**8)),
-    "a loss beyond the largest": plus(0, (0, 10**14)),
+    "a loss beyond that of its samples": plus(0, (0, 2**34)),
+    "a weight of other samples": plus(0, (1, 1)),
     "a curvature beyond the largest": plus(4, (0, 10**8)),
     "a level less": integers(lambda parts: [part[:-1] for part in parts]),
 }
@@ -237,11 +239,13 @@ def test_hostile_arrays_are_refused_before_samples_are_loaded(index):
 
 
 def test_a_forest_beyond_the_memory_of_a_party_is_refused():
-    own = Party(
-        lambda _: pytest.fail("loaded"),
-        PartyOptions(products=True, memory_limit=2**24),
-    )
-    assert refusal(REQUEST, own, {}).startswith("memory: a forest")
+    columns = np.repeat([0, 0, 0, 0, LEAF], np.array([1, 2, 4, 8, 16]) * 1000)
+    zeros = np.zeros((len(columns), 1), int)
+    trees = Forest(REQUEST.trees.basis, 2, 1000, columns, zeros[:, 0], zeros)
+    options = PartyOptions(products=True, memory_limit=2**24)
+    own = Party(lambda _: pytest.fail("loaded"), options)
+    request = replace(REQUEST, trees=trees)
+    assert refusal(request, own, {}).startswith("memory: trees of 31000 nodes")
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def _trees(trees: Report) -> str:
         return f"{trees['trees']}, not used: {lack}"
     losses = " to ".join(f"{loss:.4f}" for loss in trees["log_losses"])
     return (
-        f"{trees['trees']}, {trees['leaves']} leaves, share {trees['share']}, log-loss "
+        f"{trees['trees']}, {trees['leaf_nodes']} leaves, share {trees['share']}, log-loss "
         f"{losses} in {trees['levels']} levels"
     )
 

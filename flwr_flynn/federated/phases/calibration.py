@@ -224,7 +224,7 @@ class CalibrationResult:
         highest = max(self.calibration.intercepts)
         share = ""
         if self.calibration.share:
-            share = f"share of the linear part {self.calibration.share}, "
+            share = f"share {self.calibration.share}, "
         return (
             f"{share}temperature {self.calibration.temperature}, intercepts from "
             f"{lowest:.2f} to {highest:.2f}, by {self.n_examples} samples left out"

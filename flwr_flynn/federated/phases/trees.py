@@ -4,7 +4,7 @@ Each of the first is a level of all trees, see `model.forest`. Every counted par
 the model so far, its calibration and the forest so far, and answers with sums over all
 its samples: it keeps nothing from level to level, but the scores of its samples by the
 model, where its process lives on. A party that missed a level is not asked for the next
-ones. Levels that the forest does not need are left out. In the last phase, which is a
+ones of the run. Levels that the forest does not need are left out. In the last phase, which is a
 calibration again, parties tell the log-losses at each share of the forest.
 
 Most leaves hold few samples, often one of a party: in clear the sums tell classes and
@@ -58,7 +58,7 @@ from flwr_flynn.model.forest import LEVELS, Forest
 from flwr_flynn.model.growth import (
     LARGEST_GAINS,
     LARGEST_GRADIENT,
-    LARGEST_LOSS,
+    LARGEST_LOSSES,
     REFITS,
     ClassTerms,
     ForestSums,
@@ -66,6 +66,7 @@ from flwr_flynn.model.growth import (
     forest_sums,
     sum_shapes,
 )
+from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
 from flwr_flynn.model.selection import calibrated_unseen_scores
 
 _CONTENT = (
@@ -139,7 +140,7 @@ class TreesRequest(UnseenRequest[ForestSums]):
         most = LARGEST_GRADIENT * sizes.total
         of_classes = most * self.run.n_classes
         return [
-            Field("losses", losses, LARGEST_LOSS * sizes.total),
+            Field("losses", losses, np.array(LARGEST_LOSSES) * sizes.total),
             Field("samples", counts, sizes.total),
             Field("sketches", sketches, of_classes, is_signed=True),
             Field("gradients", gradients, most, is_signed=True),
@@ -147,11 +148,14 @@ class TreesRequest(UnseenRequest[ForestSums]):
         ]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ForestSums:
-        _, counts, sketches, *_ = parts
+        losses, counts, sketches, *_ = parts
         shape = (*counts[:, 1:].shape, -1)
         left = counts[:, 1:]
         most = LARGEST_GRADIENT * self.run.n_classes * left
         is_larger = left > counts[:, :1]
+        loss, weight = losses[0].tolist()
+        if loss > MAX_LOSS * weight + n_parties:
+            raise PayloadError("losses", f"at most {MAX_LOSS} of a sample", "more")
         if counts.size:
             by_candidate = np.abs(sketches).reshape(shape).max(axis=2)
             is_larger |= by_candidate > most
@@ -159,6 +163,21 @@ class TreesRequest(UnseenRequest[ForestSums]):
             expected = "sums that samples at or below the cuts can have"
             raise PayloadError("samples", expected, "others")
         return ForestSums(tuple(parts))
+
+
+@dataclass(frozen=True, eq=False)
+class TreesTally(Tally[ForestSums]):
+    """Sums for a level, with the weight of the samples that are counted."""
+
+    request: TreesRequest
+
+    def check(self, statistic: ForestSums, sizes: Sizes) -> None:
+        counts = self.request.model.members[0].counts
+        terms = ClassTerms.of(counts, self.request.run.class_weight)
+        of_sample = np.rint(terms.weights / LOSS_UNIT).astype(np.int64)
+        if statistic.tables[0][0, 1] != (of_sample * sizes.per_class).sum():
+            expected = "the weight of the samples counted"
+            raise PayloadError("losses", expected, "another")
 
 
 def _planted(state: RunState, options: RunOptions) -> Growth | None:
@@ -198,7 +217,9 @@ def _ask(state: RunState, context: Context) -> Tally[ForestSums]:
     if growth is None:
         raise ConfigError("trees", "a basis and a calibration", "none")
     base = _request(state, context.options, growth.forest)
-    return Tally(TreesRequest(**vars(base), gains=growth.gains, level=growth.level))
+    return TreesTally(
+        TreesRequest(**vars(base), gains=growth.gains, level=growth.level)
+    )
 
 
 def _fold(
