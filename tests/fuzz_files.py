@@ -369,7 +369,7 @@ class Files:
                 "phase",
                 "max_members",
                 "is_selected",
-                "is_thorough",
+                "n_trees",
             ):
                 assert getattr(again, name) == getattr(federation, name)
             assert again.shared.sha256() == federation.shared.sha256()

@@ -72,8 +72,7 @@ def trees_of(run: RunSpec) -> TreesRequest:
         _EVALUATION.model,
         calibration=Calibration(1.0, (0.0, 0.0, 0.0)),
         trees=growth.forest,
-        gains=growth.gains,
-        level=0,
+        growth=growth,
     )
 
 

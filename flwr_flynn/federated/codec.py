@@ -432,7 +432,9 @@ def announced_calibration(
         return Calibration.of_integers(integers)
 
 
-def part_entries(run: RunSpec, forest: CalibratedForest | None) -> dict[str, Scalar]:
+def calibrated_forest_entries(
+    run: RunSpec, forest: CalibratedForest | None
+) -> dict[str, Scalar]:
     """Config entries of the forest of a model, without its nodes; none without one."""
     if forest is None:
         return {}
@@ -442,7 +444,7 @@ def part_entries(run: RunSpec, forest: CalibratedForest | None) -> dict[str, Sca
     }
 
 
-def announced_part(
+def announced_calibrated_forest(
     config: Config, run: RunSpec, arrays: Sequence[Array], options: PartyOptions
 ) -> tuple[CalibratedForest | None, Sequence[Array]]:
     """The forest of a model in a message that may come from anybody, and the arrays

@@ -35,9 +35,10 @@ from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.candidates import THOROUGH_TREES
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.forest import Forest
+from flwr_flynn.model.forest import MOST_TREES, Forest
 from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.growth import LARGEST_GAINS, Growth
 from flwr_flynn.model.model import Model
@@ -54,7 +55,7 @@ _FACTS = {
     "phase": "phase",
     "selected": "is_selected",
     "max_members": "max_members",
-    "thorough": "is_thorough",
+    "trees": "n_trees",
     "calibrated": "is_calibrated",
     "min_parties": "min_parties",
 }
@@ -85,8 +86,8 @@ class Federation:
         Candidates that the model keeps, at most; until the selection.
     is_selected : bool, default=True
         True if the specs are those of the model's members, and not candidates.
-    is_thorough : bool, default=False
-        True for a run of effort "thorough": later runs grow trees anew.
+    n_trees : int, default=0
+        Trees of the run, which later runs grow anew.
     is_calibrated : bool, default=True
         False for a run of effort "quick", whose model has no calibration.
     linear : LearnedGram, optional
@@ -103,7 +104,7 @@ class Federation:
     phase: str = ""
     max_members: int = 1
     is_selected: bool = True
-    is_thorough: bool = False
+    n_trees: int = 0
     is_calibrated: bool = True
     linear: LearnedGram | None = None
     min_parties: int = 1
@@ -112,9 +113,9 @@ class Federation:
     def __post_init__(self) -> None:
         for name in ("max_members", "min_parties"):
             integer(name, getattr(self, name), error=ModelFileError)
+        integer("trees", self.n_trees, 0, MOST_TREES, error=ModelFileError)
         for name, value in (
             ("selected", self.is_selected),
-            ("thorough", self.is_thorough),
             ("calibrated", self.is_calibrated),
         ):
             boolean(name, value, ModelFileError)
@@ -254,6 +255,9 @@ class Federation:
                 )
             lacking: dict[str, Any] = {"calibrated": True, "min_parties": 1}  # in 0.8
             lacking |= {"basis": None, "growth": None}
+            # A file of 0.8 tells the effort alone.
+            is_thorough = roster.pop("thorough", False) is True
+            lacking["trees"] = THOROUGH_TREES * is_thorough
             for name, value in lacking.items():
                 roster.setdefault(name, value)
             if (

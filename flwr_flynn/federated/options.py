@@ -19,7 +19,6 @@ from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import MOST_TERMS
 from flwr_flynn.model.candidates import (
-    THOROUGH_TREES,
     HashPlan,
     placeholder_specs,
 )
@@ -368,18 +367,13 @@ class RunOptions:
     @property
     def n_trees(self) -> int:
         """Number of trees of the model, if it gets some."""
-        if self.trees is None and self.is_thorough:
-            return THOROUGH_TREES
-        return self.trees or 0
-
-    @property
-    def is_thorough(self) -> bool:
-        """True if the trees follow from the effort of a plan or a saved run."""
         if self.trees is not None:
-            return False
+            return self.trees
         if self.federation is not None:
-            return self.federation.is_thorough
-        return self.plan is not None and self.plan.n_trees > 0
+            return self.federation.n_trees
+        if self.plan is None:
+            return 0
+        return self.plan.n_trees
 
     @property
     def is_calibrated(self) -> bool:

@@ -328,7 +328,9 @@ def forest_of(state: RunState, options: RunOptions) -> CalibratedForest | None:
         return saved.shared.forest
     growth = growth_of(state, options)
     calibration = result.calibration
-    if growth is None or growth.best is None or not calibration.share:
+    if growth is None or growth.best is None or calibration is None:
+        return None
+    if not calibration.share:
         return None
     return CalibratedForest(growth.best, calibration)
 
@@ -435,7 +437,7 @@ def federation_of(
         phase,
         most_members,
         is_selected,
-        options.is_thorough,
+        options.n_trees,
         options.is_calibrated,
         state.results["counts"].linear,
         min_senders(options),

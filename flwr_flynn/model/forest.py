@@ -2,8 +2,9 @@
 model leaves unexplained.
 
 Each tree has a bag of samples of its own, by the content of samples. The mean over the
-trees that do not have a training sample in their bag is the score of a sample that was
-not seen. So no sample is left out for a validation, and a calibration is honest.
+trees that do not have a training sample in their bag is the score of a sample that
+these did not see; gradients of other samples, which they saw, know a little of it. So no
+sample is left out for a validation.
 
 The bins of a column are its ranks among the 32 edges of a `Basis`, with one more for
 gaps. `model.growth` has what trees grow from.
@@ -176,6 +177,21 @@ class Forest:
         for array in (self.columns, self.cuts, self.values):
             sha256.update(np.ascontiguousarray(array, "<i8").data)
         return sha256.hexdigest()
+
+    @cached_property
+    def parents(self) -> Integers:
+        """Node whose child each one is, (N,); -1 for roots."""
+        parents: Integers = np.full(len(self.columns), -1)
+        parents[self.n_trees :] = np.repeat(np.flatnonzero(self.columns >= 0), 2)
+        return parents
+
+    @property
+    def tree_of(self) -> Integers:
+        """Index of the tree of each node, (N,)."""
+        trees = np.arange(len(self.columns))
+        for _ in range(LEVELS):
+            trees = np.where(self.parents[trees] < 0, trees, self.parents[trees])
+        return trees
 
     @property
     def leaf_nodes(self) -> Integers:

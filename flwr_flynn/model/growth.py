@@ -10,6 +10,7 @@ which has all that the next sums depend on: parties keep nothing.
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -46,6 +47,7 @@ REFITS = 4  # steps of the values of leaves behind the last level
 _PATIENCE = 3  # levels without a gain after which a forest is complete
 _FIRST_PATIENCE = 6  # and before the first gain: some classes show behind some splits
 N_CANDIDATES = 16  # of a split
+_LEAST_LEAVES = 8  # of a tree, so that there is room for splits
 _LEAST_SAMPLES = 2  # in the bag, on each side of a split
 _GREEDY = 0.7  # share of candidates whose column is drawn by its gains so far
 GRADIENT_UNIT = 2.0**-4
@@ -134,7 +136,8 @@ class Growth:
 
     @classmethod
     def planted(cls, basis: Basis, n_classes: int, n_trees: int, seed: int) -> Growth:
-        """The start of a forest."""
+        """The start of a forest; of very many classes it has fewer trees."""
+        n_trees = min(n_trees, MOST_VALUES // (_LEAST_LEAVES * n_values(n_classes)))
         gains = np.zeros(len(basis.columns), np.int64)
         return cls(Forest.planted(basis, n_classes, n_trees), seed, gains)
 
@@ -158,15 +161,11 @@ class Growth:
         nodes = forest.open_nodes
         shape = (len(nodes), N_CANDIDATES)
         drawn = Candidates(np.full(shape, LEAF, np.int16), np.zeros(shape, np.int16))
-        parents = np.full(len(forest.columns), -1, np.int32)
-        is_split = forest.columns >= 0
-        for side in range(2):
-            parents[forest.children[is_split] + side] = np.flatnonzero(is_split)
         up_to = np.cumsum(self.gains)
         seed = np.uint64(self.seed)
         _draw(
             nodes,
-            parents,
+            forest.parents,
             forest.children,
             forest.columns,
             forest.cuts,
@@ -233,6 +232,44 @@ class Growth:
         total = np.minimum(total, LARGEST_GAINS)
         return replace(grown, forest=after, gains=total, level=self.level + 1)
 
+    def is_possible(
+        self, sums: ForestSums, terms: ClassTerms, n_per_class: Integers
+    ) -> bool:
+        """True if so many samples of the classes, (L,), can have these sums, as far as
+        those of single nodes and trees tell.
+        """
+        losses, counts, sketches, gradients, curvatures = sums.tables
+        forest = self.forest
+        units = np.rint(terms.weights / LOSS_UNIT).astype(np.int64)
+        if losses[0, 1] != (units * n_per_class).sum():
+            return False
+        n_examples = int(n_per_class.sum())
+        largest = int(terms.weights.max() / GRADIENT_UNIT) + 1
+        tree_of = forest.tree_of
+        of_leaves = tree_of[forest.leaf_nodes]
+        by_tree = (
+            np.bincount(tree_of[forest.open_nodes], counts[:, 0]),
+            np.bincount(of_leaves, np.abs(gradients).max(axis=1)) / largest,
+            # The product of a share and the rest is at most a quarter.
+            np.bincount(of_leaves, curvatures.max(axis=1)) / (largest // 4 + 1),
+        )
+        if max(table.max(initial=0) for table in by_tree) > n_examples:
+            return False
+        whole, left = self._sketches(sketches, gradients)
+        largest *= n_values(forest.n_classes)
+        n_left = counts[:, 1:, None]
+        n_right = counts[:, :1, None] - n_left
+        too_large = np.abs(left) > largest * n_left
+        too_large |= np.abs(whole[:, None] - left) > largest * n_right
+        return not too_large[self.candidates.columns >= 0].any()
+
+    def _sketches(self, sketches: Array, gradients: Array) -> tuple[Array, Array]:
+        """Sketches of open nodes, (o, q), and at or below the cuts, (o, K, q)."""
+        of_open = self.forest.columns[self.forest.leaf_nodes] == OPEN
+        whole = gradients[of_open] @ self.signs
+        shape = (len(sketches), N_CANDIDATES, whole.shape[1])
+        return whole, sketches.reshape(shape)
+
     def _splits(
         self, counts: Array, sketches: Array, gradients: Array
     ) -> tuple[Integers, Integers, Floats]:
@@ -242,9 +279,7 @@ class Growth:
         """
         forest = self.forest
         n_open = len(counts)
-        of_open = forest.columns[forest.leaf_nodes] == OPEN
-        whole = gradients[of_open] @ self.signs
-        left = sketches.reshape(n_open, N_CANDIDATES, len(self.signs[0]))
+        whole, left = self._sketches(sketches, gradients)
         n_left = counts[:, 1:]
         n_right = counts[:, :1] - n_left
         gains = _evidence(left, n_left)
@@ -290,7 +325,7 @@ class ClassTerms(NamedTuple):
             prior = np.zeros(counts.n_classes)
         sizes = np.maximum(counts.n_per_class, 1.0)
         weights = weighted(sizes, class_weight) / sizes
-        mean = (weights * sizes).sum() / sizes.sum()
+        mean = math.fsum((weights * sizes).tolist()) / sizes.sum()
         return cls(prior, np.minimum(weights / mean, _LARGEST_WEIGHT))
 
 
@@ -394,7 +429,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
     the classes, as integers, and add the losses.
 
     They are rounded up or down by the content of a sample, so that they are right in
-    the mean.
+    the mean of different samples.
     """
     n_classes = scores.shape[1]
     width = gradients.shape[1]

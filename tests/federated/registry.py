@@ -207,7 +207,7 @@ _TREES = {
 }
 _REQUESTS |= {
     "calibration of trees": CalibrationRequest(**_TREES),
-    "trees": TreesRequest(**_TREES, gains=_GROWTH.gains, level=_GROWTH.level),
+    "trees": TreesRequest(**_TREES, growth=_GROWTH),
     "evaluation with trees": evaluation_of(
         RUN.only((0,)),
         TOTALS.parts[:1],

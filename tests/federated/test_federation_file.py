@@ -240,7 +240,7 @@ ROSTER: dict[str, Any] = {
     "phase": "",
     "selected": True,
     "max_members": 1,
-    "thorough": False,
+    "trees": 0,
     "calibrated": True,
     "members": [FIRST, SECOND],
 }

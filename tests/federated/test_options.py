@@ -71,7 +71,7 @@ def test_trees_follow_from_the_effort_where_parties_evaluate_the_model(changes):
 
 def test_a_saved_thorough_run_has_trees_anew_unless_none_are_asked_for():
     run = federate(make(), [party_of(*points(9), name="a")])
-    saved = replace(run.federation("1"), is_thorough=True)
+    saved = replace(run.federation("1"), n_trees=100)
     joining = {"federation": saved, "purpose": "join"}
     assert make(**joining).n_trees == 100
     assert not make(**joining, trees=0).has_trees

@@ -162,6 +162,27 @@ def test_fewer_than_min_parties_end_the_forest():
     assert "trees 4" not in dict(exchange.asked)
 
 
+@pytest.mark.parametrize("phase", ["calibration", "trees 1", "trees 3", "forest"])
+@pytest.mark.parametrize("n_silent", [1, 3, 4])
+def test_whoever_is_silent_the_run_ends_with_a_model(phase, n_silent, tmp_path):
+    exchange = go(parties_of()).until(phase)
+    exchange.lost.update([*"0123"][:n_silent])
+    exchange.step(DUE)
+    exchange.lost.clear()
+    saved = saved_of(exchange.run, tmp_path / "f.npz")
+    assert saved.shared.sha256() == digest(exchange.run)
+    assert exchange.rounds(30).due is None
+    assert exchange.run.federation("1").phase == ""
+
+
+def test_a_run_that_goes_on_has_the_trees_that_it_began_with(tmp_path):
+    stopped = go(parties_of()).until("trees 3")
+    saved = saved_of(stopped.run, tmp_path / "f.npz")
+    resumed = go(parties_of(), saved, purpose="resume", trees=None).rounds(30)
+    assert digest(resumed) == POOLED.model_.sha256()
+    assert resumed.federation("1").n_trees == 8
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"linear": 0}, {"decay": 0.5}, {"spec": PLAN.specs}, {"fraction_evaluate": 0}],
@@ -176,7 +197,32 @@ def test_trees_need_a_linear_part(changes):
 
 # ---- forged replies, hostile requests and files
 
+
+def all_below(parts):
+    """All but two samples below each cut, and none of their gradients."""
+    counts, sketches = parts[1:3]
+    counts[:, 1:] = np.maximum(counts[:, :1] - 2, 0)
+    sketches[:] = 0
+    parts[3] += 200
+    return parts
+
+
+def in_every_leaf(index, factor):
+    """The largest sum of all samples at every leaf at once."""
+
+    def change(parts):
+        n_samples = len(QUARTERS[3])
+        parts[index] = 0 * parts[index] + factor * n_samples
+        return parts
+
+    return change
+
+
 FORGED = {
+    "gradients of all on two sides of a cut": integers(all_below),
+    "gradients of all in every leaf": integers(in_every_leaf(3, 16)),
+    "curvatures of all in every leaf": integers(in_every_leaf(4, 4)),
+    "samples of all in every node": integers(in_every_leaf(1, 1)),
     "more below a cut than in the node": plus(1, (1, 10**4)),
     "a sketch beyond that of so many": plus(2, (0, 10**6)),
     "a gradient beyond the largest": plus(3, (0, 10**8)),

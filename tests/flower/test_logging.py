@@ -80,7 +80,7 @@ def test_levels_of_trees_are_told_in_a_line_each():
     level = step(steps.until("trees 2"), TRAIN)
     growth = steps.run.state.results["trees 2"]
     assert level == [
-        f"trees 2: {len(growth.forest.leaves)} leaves, least log-loss so far "
+        f"trees 2: {len(growth.forest.leaf_nodes)} leaves, least log-loss so far "
         f"{growth.best_loss:.4f} (4 of 4 parties); next: trees 3"
     ]
     assert 0 < growth.best_loss < 1

@@ -20,6 +20,7 @@ from flwr_flynn.model.forest import (
     LARGEST_VALUE,
     LEAF,
     LEVELS,
+    MOST_VALUES,
     OPEN,
     Forest,
     most_nodes,
@@ -276,6 +277,23 @@ def test_scores_are_means_of_leaves_and_unseen_ones_of_the_other_trees(n_classes
         unseen.append(values[others].sum(axis=0) / max(sum(others), 1))
     assert_allclose(forest.scores(X), whole, atol=1e-12)
     assert_allclose(forest.unseen_scores(X), unseen, atol=1e-12)
+
+
+def test_of_very_many_classes_there_are_fewer_trees_with_room_for_splits():
+    growth = Growth.planted(BASES[2], 400, 1000, 0)
+    assert 8 * 400 * growth.forest.n_trees <= MOST_VALUES
+
+
+def test_a_label_changes_sums_of_the_first_level_in_its_own_bags_alone():
+    growth = Growth.planted(BASES[2], 2, 50, 7)
+    terms = terms_of(2)
+    y = Y[2].copy()
+    before = forest_sums(growth, X, y, SCORES[2], terms).tables[3]
+    y[3] = 1 - y[3]
+    after = forest_sums(growth, X, y, SCORES[2], terms).tables[3]
+    word = int(content_words(X[3:4])[0])
+    bags = [is_in_bag(word, tree) for tree in range(50)]
+    assert_array_equal((before != after)[:, 0], bags)
 
 
 # ---- in a model

@@ -284,7 +284,7 @@ class EvaluationRequest(RunRequest[Tables]):
             **codec.scoring_entries(self.model.members),
             **codec.linear_entries(self.run, _linear_of(self.model)),
             **codec.calibration_entries(self.model.calibration),
-            **codec.part_entries(self.run, self.model.forest),
+            **codec.calibrated_forest_entries(self.run, self.model.forest),
             key("n_releases"): self.n_releases,
             key("tries"): self.tries,
         }
@@ -306,7 +306,7 @@ class EvaluationRequest(RunRequest[Tables]):
     ) -> EvaluationRequest:
         run = announced_run(config, options)
         n_releases = config["n_releases"]
-        forest, arrays = codec.announced_part(config, run, arrays, options)
+        forest, arrays = codec.announced_calibrated_forest(config, run, arrays, options)
         scorings, arrays = codec.announced_linear(config, run, arrays)
         linear = next(iter(scorings), None)
         if run.mechanism is None:

@@ -20,7 +20,7 @@ from functools import partial
 
 import numpy as np
 
-from flwr_flynn._types import Array, Integers
+from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import (
@@ -66,9 +66,10 @@ from flwr_flynn.model.growth import (
     forest_sums,
     sum_shapes,
 )
-from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
+from flwr_flynn.model.scoring import MAX_LOSS
 from flwr_flynn.model.selection import calibrated_unseen_scores
 
+_SCORE_BYTES = 32  # of a score of a sample, while it is made
 _CONTENT = (
     "samples, gradients and curvatures of the log-loss at the nodes of trees, and at or "
     "below the cuts of candidates"
@@ -82,8 +83,8 @@ class TreesRequest(UnseenRequest[ForestSums]):
 
     calibration: Calibration = field(kw_only=True)
     trees: Forest = field(kw_only=True)
-    gains: Integers = field(kw_only=True)
-    level: int = field(kw_only=True)
+    growth: Growth = field(kw_only=True)
+    """With `trees` as its forest; what sums do not depend on stays at the server."""
 
     phase = "trees"
     sentence = (
@@ -95,10 +96,10 @@ class TreesRequest(UnseenRequest[ForestSums]):
     consent = "products"
 
     def to_config(self) -> dict[str, Scalar]:
-        return {**super().to_config(), key("level"): self.level}
+        return {**super().to_config(), key("level"): self.growth.level}
 
     def arrays(self) -> list[Array]:
-        return [pack_numbers(self.gains), *super().arrays()]
+        return [pack_numbers(self.growth.gains), *super().arrays()]
 
     @classmethod
     def from_config(
@@ -106,18 +107,22 @@ class TreesRequest(UnseenRequest[ForestSums]):
     ) -> TreesRequest:
         check_packed(arrays[:1], "gains")
         fields = announced_fields(config, arrays[1:], options)
-        if fields["trees"] is None:
+        trees = fields["trees"]
+        if trees is None:
             raise PayloadError(key("trees"), "the forest so far", "none")
-        n_columns = len(fields["trees"].basis.columns)
+        n_columns = len(trees.basis.columns)
         gains = unpack_numbers(arrays[0], n_columns, LARGEST_GAINS)
         if len(gains) != n_columns:
             raise PayloadError("gains", f"those of {n_columns} columns", len(gains))
-        return cls(**fields, gains=gains, level=config["level"])
+        seed = fields["run"].spec.seed
+        growth = Growth(trees, seed, gains, config["level"])
+        return cls(**fields, growth=growth)
 
     def measured(self, view: View) -> Measured[ForestSums]:
         X, codes = view.samples_of(self.run)
+        n_scores = len(codes) * self.run.n_classes
+        view.options.check_memory(_SCORE_BYTES * n_scores, "scores for trees", False)
         n_jobs = view.options.n_jobs
-        growth = Growth(self.trees, self.run.spec.seed, self.gains, self.level)
         linear = [scoring.sha256() for scoring in self.linear]
         scores = view.loader.made(
             (self.features, self.model.sha256(), self.calibration, linear),
@@ -132,7 +137,7 @@ class TreesRequest(UnseenRequest[ForestSums]):
             ),
         )
         terms = ClassTerms.of(self.model.members[0].counts, self.run.class_weight)
-        sums = forest_sums(growth, X, codes, scores, terms, n_jobs)
+        sums = forest_sums(self.growth, X, codes, scores, terms, n_jobs)
         return Measured(sums, len(codes))
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -148,42 +153,35 @@ class TreesRequest(UnseenRequest[ForestSums]):
         ]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> ForestSums:
-        losses, counts, sketches, *_ = parts
-        shape = (*counts[:, 1:].shape, -1)
-        left = counts[:, 1:]
-        most = LARGEST_GRADIENT * self.run.n_classes * left
-        is_larger = left > counts[:, :1]
+        losses, counts, *_ = parts
         loss, weight = losses[0].tolist()
         if loss > MAX_LOSS * weight + n_parties:
             raise PayloadError("losses", f"at most {MAX_LOSS} of a sample", "more")
-        if counts.size:
-            by_candidate = np.abs(sketches).reshape(shape).max(axis=2)
-            is_larger |= by_candidate > most
-        if is_larger.any():
-            expected = "sums that samples at or below the cuts can have"
-            raise PayloadError("samples", expected, "others")
+        if (counts[:, 1:] > counts[:, :1]).any():
+            expected = "no more at or below a cut than in the node"
+            raise PayloadError("samples", expected, "more")
         return ForestSums(tuple(parts))
 
 
 @dataclass(frozen=True, eq=False)
 class TreesTally(Tally[ForestSums]):
-    """Sums for a level, with the weight of the samples that are counted."""
+    """Sums for a level, each within what the samples counted can have."""
 
     request: TreesRequest
 
     def check(self, statistic: ForestSums, sizes: Sizes) -> None:
         counts = self.request.model.members[0].counts
         terms = ClassTerms.of(counts, self.request.run.class_weight)
-        of_sample = np.rint(terms.weights / LOSS_UNIT).astype(np.int64)
-        if statistic.tables[0][0, 1] != (of_sample * sizes.per_class).sum():
-            expected = "the weight of the samples counted"
-            raise PayloadError("losses", expected, "another")
+        growth = self.request.growth
+        if not growth.is_possible(statistic, terms, np.asarray(sizes.per_class)):
+            raise PayloadError("trees", "sums of the samples counted", "others")
 
 
 def _planted(state: RunState, options: RunOptions) -> Growth | None:
     """The start of a forest; None without a basis, or a model to begin with."""
     basis = basis_of(state, options)
-    if basis is None or calibration_of(state, options) is None:
+    calibrated = calibration_of(state, options)
+    if basis is None or calibrated is None or not options.n_trees:
         return None
     run = run_of_members(state, options)
     return Growth.planted(basis, run.n_classes, options.n_trees, run.spec.seed)
@@ -217,9 +215,7 @@ def _ask(state: RunState, context: Context) -> Tally[ForestSums]:
     if growth is None:
         raise ConfigError("trees", "a basis and a calibration", "none")
     base = _request(state, context.options, growth.forest)
-    return TreesTally(
-        TreesRequest(**vars(base), gains=growth.gains, level=growth.level)
-    )
+    return TreesTally(TreesRequest(**vars(base), growth=growth))
 
 
 def _fold(
@@ -265,6 +261,7 @@ LEVEL_PHASES = [*map(_phase, TREES, ["", *TREES])]
 FOREST = replace(
     calibration.CALIBRATION,
     name="forest",
+    content="log-losses and sums of probabilities at 5 shares of the trees",
     tally=_ask_calibration,
     fold=partial(calibration.fold, name="forest"),
     applies=lambda options: options.has_trees,
