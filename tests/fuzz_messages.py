@@ -518,7 +518,8 @@ def after_counts(total: Any, result: Any) -> None:
 
 
 def after_selection(total: Any, selection: Any) -> None:
-    assert sum(choice.weight for choice in selection.choices) == 1.0
+    weight = sum(choice.weight for choice in selection.choices)
+    assert abs(weight - 1.0) < 1e-12
     for choice, scoring in zip(selection.choices, selection.scorings, strict=True):
         assert (
             ScoringRule(scoring.rule, scoring.decay)

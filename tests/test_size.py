@@ -15,14 +15,14 @@ SIZES = {
     "top level": 3_000,
     "tables": 22_500,
     "hashing": 13_180,
-    "model": 34_560,
+    "model": 39_600,
     "privacy": 8_745,
-    "federated": 44_170,
-    "flower": 9_180,
-    "app": 47_900,
-    "flwr_flynn": 182_800,
+    "federated": 45_700,
+    "flower": 9_300,
+    "app": 48_200,
+    "flwr_flynn": 188_600,
     "simulations": 56_381,
-    "tests": 276_300,
+    "tests": 281_000,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""

@@ -255,9 +255,8 @@ class Federation:
                 )
             lacking: dict[str, Any] = {"calibrated": True, "min_parties": 1}  # in 0.8
             lacking |= {"basis": None, "growth": None}
-            # A file of 0.8 tells the effort alone.
-            is_thorough = roster.pop("thorough", False) is True
-            lacking["trees"] = THOROUGH_TREES * is_thorough
+            if "trees" not in roster and "thorough" in roster:  # in 0.8
+                lacking["trees"] = THOROUGH_TREES * (roster.pop("thorough") is True)
             for name, value in lacking.items():
                 roster.setdefault(name, value)
             if (

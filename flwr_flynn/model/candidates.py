@@ -48,7 +48,7 @@ _SIZE_OF_FEW = (2**15, 128)
 # Rows and winners of effort "quick", and by default for few samples of many classes.
 _SMALL = (2**14, 64)
 _MANY_CLASSES = 8
-# Counts of all classes of a member, at most: six candidates fit the memory that a party
+# Counts of all classes of a member, at most: five candidates fit the memory that a party
 # allows by default.
 _MOST_COUNTS = 2**24
 
@@ -103,7 +103,6 @@ _PUBLIC = _Coded("bumps", 5, 6, is_weighted=False)  # of public ranges
 _CODED = (
     _Coded("bumps", 5, 6, is_weighted=True),
     _Coded("steps", 16, 4, is_weighted=True),
-    _PUBLIC,
 )
 
 # Factors of the suggested exponent in a grid of decays.
@@ -123,8 +122,8 @@ class HashPlan:
         Training samples of all parties together, roughly. Default: as many as the
         histograms are of.
     scaling : None, "auto" or a pair (center, scale)
-        None: raw columns, or `ranges`. "auto" derives six candidates from the
-        histograms of the columns: three kinds of rank codes, waves over weighted
+        None: raw columns, or `ranges`. "auto" derives five candidates from the
+        histograms of the columns: two kinds of rank codes, waves over weighted
         columns (up to 128 features; beyond, centred columns that are weighted but not
         standardised), weighted columns, and centred columns under rows of ones. Above
         1024 features it has no rank codes.

@@ -81,7 +81,7 @@ class FlyNNClassifier(FittedEstimator):
     scaling : "auto", None or a pair (center, scale), default="auto"
         Transformation of the columns before the hash.
 
-        - "auto": a committee of the best of six hashes by leave-one-out, see `HashPlan`
+        - "auto": a committee of the best of five hashes by leave-one-out, see `HashPlan`
           and `model.selection`, made from the samples of `fit` or of the first
           `partial_fit`; None for more than 16384 columns.
         - None: raw columns.

@@ -141,7 +141,7 @@ def test_a_secure_dry_run_knows_the_memory_of_its_sums(run):
     # The evaluation hands out the model alone: results would be a secure sum, too.
     assert kinds.pop("evaluation") == "nothing"
     assert set(kinds.values()) == {"secure"}
-    assert plan["memory"]["party"]["the secure sum of counts"] == 64 * 6 * 3 * 64
+    assert plan["memory"]["party"]["the secure sum of counts"] == 64 * 5 * 3 * 64
 
 
 def test_a_dry_run_of_each_action_leaves_the_federation_as_it_is(run):

@@ -428,7 +428,7 @@ def test_a_run_with_columns_and_a_selection_reports_them(run, capsys):
     assert report["columns"]["examples"] <= 40
     selection = report["selection"]
     members = report["members"]
-    assert len(report["specs"]) == len(selection["accuracies"]) == 6 > len(members) > 1
+    assert len(report["specs"]) == len(selection["accuracies"]) == 5 > len(members) > 1
     assert max(map(max, selection["accuracies"])) == selection["accuracy"]
     assert sum(member["weight"] for member in members) == pytest.approx(1)
     assert list(report["traffic"]) == [

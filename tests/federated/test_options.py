@@ -111,6 +111,6 @@ def test_sizes_that_do_not_fit_are_known_before_the_columns():
         make(spec=replace(PLAN, row_nnz=99))
     plan = HashPlan(4, 3, 150, "auto", hash_dim=128)
     assert make(spec=plan).plan is plan
-    assert [spec.hash_dim for spec in make(spec=plan).run_spec.specs] == [128] * 6
+    assert [spec.hash_dim for spec in make(spec=plan).run_spec.specs] == [128] * 5
     assert make(spec=HashPlan(4, 3)).plan is None
     assert make(spec=HashSpec(4, 24, 2, 3, 7)).plan is None

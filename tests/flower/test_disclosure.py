@@ -43,8 +43,8 @@ Seen = tuple[
 OPTIONS = options_for(AUTO)
 FIELDS = {
     "columns": ["class sizes", "gaps", "cells", "group squares"],
-    "counts": [*["fingerprint", "counts"] * 6, "class sizes", "products", "sums"],
-    "selection": ["left out", *["correct", "log-losses"] * 6],
+    "counts": [*["fingerprint", "counts"] * 5, "class sizes", "products", "sums"],
+    "selection": ["left out", *["correct", "log-losses"] * 5],
     "calibration": ["left out", "log-losses", "probabilities", "products"],
     "evaluation": [
         "confusion matrix",

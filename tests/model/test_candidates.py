@@ -31,7 +31,7 @@ def test_a_plan_without_scaling_needs_no_columns():
     assert pair.specs()[0].center == (1.0,) * 4
 
 
-CODED = ["bumps 5", "steps 16", "bumps 5"]
+CODED = ["bumps 5", "steps 16"]
 
 
 KINDS = {
@@ -111,7 +111,7 @@ def sizes(case):
     if effort == "quick":
         assert len(specs) == plan.most_members == 1
     else:
-        assert len(specs) == 6
+        assert len(specs) == 5
         assert plan.most_members == 3
     assert plan.n_trees == {"thorough": 100}.get(effort, 0)
     for given in (
