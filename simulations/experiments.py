@@ -63,6 +63,10 @@ EXPERIMENTS = {
         "parties",
         "--data --seeds 1",
     ),
+    "large": Experiment(
+        "federations of 8000 samples beside pooled boosting, with exchanges and bytes",
+        "--data",
+    ),
     "rivals": Experiment(
         "one-round rivals with exact sums, and boosting on summed histograms, beside "
         "FlyNN",
