@@ -42,7 +42,7 @@ _FAINT = 0.02
 _MOST = 2**15  # samples from which still more rows pay, and fewer winners
 _MANY = 4096  # samples from which more rows for each winner pay
 # Rows and winners, for the most samples, for many and for fewer.
-_SIZE_OF_MOST = (2**17, 32)
+_SIZE_OF_MOST = (5 * 2**14, 48)
 _SIZE_OF_MANY = (2**16, 64)
 _SIZE_OF_FEW = (2**15, 128)
 # Rows and winners of effort "quick", and by default for few samples of many classes.
@@ -138,7 +138,7 @@ class HashPlan:
     effort : {"quick", "default", "thorough"}, default="default"
         Bytes and time that "auto" may cost. "quick": the first candidate alone, not
         calibrated, of 16384 rows and 64 winners. "default": all, of 32768 rows and 128
-        winners; from 4096 samples on 65536 and 64, and from 32768 on 131072 and 32;
+        winners; from 4096 samples on 65536 and 64, and from 32768 on 81920 and 48;
         16384 and 64 for fewer samples of more than 8 classes. "thorough": the same, and
         100 trees. At most 2**24 / n_classes rows. `hash_dim` and `hash_nnz` take the
         place of these sizes.

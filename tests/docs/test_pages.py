@@ -112,7 +112,6 @@ def test_the_results_are_those_that_the_experiments_wrote():
     for method, unit in {
         "FlyNN": "kB",
         "ridge": "kB",
-        "FlyNN thorough": "MB",
         "boosting, 100 trees": "MB",
     }.items():
         _, accuracy, kilobytes, exchanges, *_ = by_method[method]
@@ -121,6 +120,11 @@ def test_the_results_are_those_that_the_experiments_wrote():
         else:
             amount = f"{float(kilobytes) / 1000:.2g}"
         assert f"{accuracy} at {amount} {unit} in {exchanges}" in readme
+    large = {row[0]: row for row in rows(text_of("docs/results/large.md"))[:6]}
+    for method in ("FlyNN", "FlyNN thorough", "boosting, early stopping"):
+        _, accuracy, loss, *_ = large[method]
+        for page in (readme, " ".join(text_of("docs/index.md").split())):
+            assert re.search(rf"{accuracy} \((log-loss )?{loss}\)", page)
     ahead, _, behind = by_method["boosting, 100 trees"][4].split("/")
     assert int(ahead) < int(behind)
     assert f"boosting was ahead of the default on {behind} of those 36 tables" in readme
