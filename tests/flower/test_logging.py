@@ -61,7 +61,7 @@ def test_every_phase_says_what_came_of_it_and_what_is_next():
         f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices
     )
     assert selection[-1].startswith(
-        f"selection: candidates {listed} of 6, decay {chosen.scorings[0].decay:.4g} ("
+        f"selection: candidates {listed} of 5, decay {chosen.scorings[0].decay:.4g} ("
     )
     assert selection[-1].endswith("4 of 4 parties); next: calibration")
     assert calibration[-1].startswith("calibration: temperature ")
