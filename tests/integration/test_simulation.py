@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
     flower, tmp_path
 ):
-    """Three rounds: columns, counts of six hashes and selection, evaluation."""
+    """Three rounds: columns, counts of five hashes and selection, evaluation."""
     given = {"hash_dim": 512, "min_examples": 1, "seed": 7}
     run = flower.run(nodes=3, alpha=0.01, output_dir=str(tmp_path), **given)
     assert "Traceback" not in run.output
@@ -71,7 +71,7 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
     selection = report["selection"]
     members = model.model_.members
     test = simulated_dataset(RunConfig()).test
-    assert len(report["specs"]) == len(selection["accuracies"]) == 6
+    assert len(report["specs"]) == len(selection["accuracies"]) == 5
     assert (
         selection["examples"]
         == report["columns"]["examples"]
