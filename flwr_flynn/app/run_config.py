@@ -29,11 +29,7 @@ from flwr_flynn.app.settings_parser import (
 from flwr_flynn.federated.labels import checked_classes
 from flwr_flynn.federated.options import conflicts
 from flwr_flynn.model.basis import MOST_TERMS
-from flwr_flynn.model.candidates import (
-    EFFORTS,
-    HashPlan,
-    placeholder_specs,
-)
+from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.forest import MOST_TREES
 from flwr_flynn.model.scoring import RULES
 from flwr_flynn.privacy import NEIGHBOURS

@@ -18,10 +18,7 @@ from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import MOST_TERMS
-from flwr_flynn.model.candidates import (
-    HashPlan,
-    placeholder_specs,
-)
+from flwr_flynn.model.candidates import HashPlan, placeholder_specs
 from flwr_flynn.model.forest import MOST_TREES
 from flwr_flynn.model.metrics import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring

@@ -223,7 +223,15 @@ class Forest:
         scores = np.zeros((X.shape[0], self.n_classes))
         for rows in batches(len(scores), BATCH):
             sums = np.zeros((len(scores[rows]), self.values.shape[1]), np.int64)
-            _sum(self.bins(X[rows]), self.children, *self._arrays, self.n_trees, sums)
+            _sum(
+                self.bins(X[rows]),
+                self.children,
+                self.columns,
+                self.cuts,
+                self.values,
+                self.n_trees,
+                sums,
+            )
             means = sums.astype(np.float64) * (VALUE_UNIT / self.n_trees)
             scores[rows] = self._spread(means)
         return scores
@@ -232,10 +240,6 @@ class Forest:
         """The same of training samples, (n, L), by the trees that have not seen them."""
         leaf_nodes = self.leaves_of(self.bins(X))
         return self.unseen(leaf_nodes, content_words(X))
-
-    @property
-    def _arrays(self) -> tuple[Array, Array, Array]:
-        return self.columns, self.cuts, self.values
 
     def unseen(self, leaf_nodes: Array, words: Array) -> Scores:
         """Scores of samples with these leaves and contents by the trees that have not
@@ -280,16 +284,22 @@ def is_in_bag(word, key):  # type: ignore[no-untyped-def]
     return share_of(mix(word ^ key)) < _BAG
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _leaf(bins, p, tree, children, columns, cuts):  # type: ignore[no-untyped-def]
+    """Return the leaf of a sample in a tree."""
+    node = tree
+    while children[node]:
+        side = bins[p, columns[node]] > cuts[node]
+        node = children[node] + side
+    return node
+
+
 @njit(nogil=True, cache=True)
 def _walk(bins, children, columns, cuts, leaf_nodes):  # type: ignore[no-untyped-def]
     """Write the leaf of each sample in each tree, (T, n)."""
     for tree in range(leaf_nodes.shape[0]):
         for p in range(leaf_nodes.shape[1]):
-            node = tree
-            while children[node]:
-                side = bins[p, columns[node]] > cuts[node]
-                node = children[node] + side
-            leaf_nodes[tree, p] = node
+            leaf_nodes[tree, p] = _leaf(bins, p, tree, children, columns, cuts)
 
 
 @njit(nogil=True, cache=True)
@@ -297,10 +307,7 @@ def _sum(bins, children, columns, cuts, values, n_trees, sums):  # type: ignore[
     """Add the values of the leaves of each sample, over all trees."""
     for p in range(len(bins)):
         for tree in range(n_trees):
-            node = tree
-            while children[node]:
-                side = bins[p, columns[node]] > cuts[node]
-                node = children[node] + side
+            node = _leaf(bins, p, tree, children, columns, cuts)
             for label in range(values.shape[1]):
                 sums[p, label] += values[node, label]
 

@@ -205,6 +205,20 @@ class Exchange:
             replies = [spoil(reply) for reply in replies]
         return self.run.complete(replies, Failures(failed))
 
+    def spoiled(self, change: Callable[[Request[Any], Reply], Reply]) -> str:
+        """One exchange in which party "3" sends another reply: why it is refused.
+
+        It is the only one that is.
+        """
+
+        def spoil(reply: Reply) -> Reply:
+            if reply.cid == "3" and self.run.asked is not None:
+                return change(self.run.asked.request, reply)
+            return reply
+
+        (reason,) = self.step(DUE, spoil=spoil).missing.values()
+        return str(reason)
+
     def until(self, phase: str) -> Exchange:
         """Go on until a phase is due, and return the same."""
         while self.run.due is not None and self.run.due.name != phase:

@@ -236,14 +236,7 @@ FORGED = {
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_reply_costs_its_sender_alone(name):
     steps = go(parties_of()).until("trees 2")
-
-    def spoil(reply):
-        if reply.cid == "3":
-            return FORGED[name](steps.run.asked.request, reply)
-        return reply
-
-    (reason,) = steps.step(DUE, spoil=spoil).missing.values()
-    assert reason.startswith("refused: ")
+    assert steps.spoiled(FORGED[name]).startswith("refused: ")
     assert steps.rounds().model.model_.forest is not None
 
 
