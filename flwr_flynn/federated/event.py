@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,7 +37,7 @@ def event_of(
 
 def event_facts(
     state: RunState, options: RunOptions, confusion: npt.ArrayLike
-) -> dict[str, object] | None:
+) -> dict[str, Any] | None:
     """Label and index of the event, and "set" or "rarer" as its reason, for JSON."""
     index = event_of(state, options, confusion)
     if index is None:

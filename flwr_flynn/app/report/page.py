@@ -33,6 +33,7 @@ from flwr_flynn.app.report.sections import (
     skew,
     traffic,
 )
+from flwr_flynn.app.report.table_one import table_one
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
@@ -41,6 +42,7 @@ SECTIONS = (
     probability_section,
     participation,
     skew,
+    table_one,
     model,
     noticed,
     *_ON_TEST_SAMPLES,
