@@ -135,6 +135,7 @@ VALUES: dict[str, Any] = {
     "min-examples": 1,
     "class-prior": False,
     "products": True,
+    "table-one": True,
     "max-epsilon": 1.0,
     "max-delta": 1e-4,
     "secure": True,

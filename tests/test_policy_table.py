@@ -48,6 +48,7 @@ OTHERS = (
     "memory-limit",
     "min-examples",
     "class-prior",
+    "table-one",
     "held-out-key",
     "member-path",
 )

@@ -53,15 +53,13 @@ def table_one(
     tables = getattr(state.results.get("schema"), "tables", {})
     sites = []
     for member in members:
-        floor, edges = told.get(member.node, (None, None))
-        is_told = type(floor) is int and edges is not None
-        if is_told and member.sizes and sum(member.sizes) >= 2 * floor > 0:
+        floor, edges = told.get(member.node, (0, None))
+        if floor and member.sizes and sum(member.sizes) >= 2 * floor:
             columns = tables.get(member.node, {})
             sites.append(Site(str(member), member.sizes, floor, edges, columns))
     schema = state.run_spec.features
     if not sites or not isinstance(schema, Schema):
         return None
-    shown = [site.name for site in sites]
     entries = []
     first = 0
     for column in schema.columns[:_MOST_COLUMNS]:
@@ -69,7 +67,7 @@ def table_one(
         first += column.width
     return {
         "sites": [_head(site, event) for site in sites],
-        "not_shown": [name for name in map(str, members) if name not in shown],
+        "not_shown": sorted({*map(str, members)} - {site.name for site in sites}),
         "columns": entries,
     }
 
@@ -82,7 +80,7 @@ def _head(site: Site, event: int | None) -> Figures:
         events = site.sizes[event]
         if min(events, rows - events) in range(1, site.floor):
             events = None
-    return {"name": site.name, "floor": site.floor, "rows": rows, "events": events}
+    return {"name": site.name, "rows": rows, "events": events}
 
 
 def rows_of(column: Column, summary: ColumnSummary, floor: int) -> list[int] | None:
@@ -96,8 +94,9 @@ def rows_of(column: Column, summary: ColumnSummary, floor: int) -> list[int] | N
     for level, n in summary.levels.items():
         told[code(level)] += n
     rest = summary.n_rows - sum(told)
-    is_hidden = rest > (floor - 1) * np.count_nonzero(told) and floor > 1
-    if not summary.n_rows or (is_hidden and column.kind == "category"):
+    most = (floor - 1) * (len(told) - told.count(0))
+    is_hidden = column.kind == "category" and floor > 1 and rest > most
+    if is_hidden or not summary.n_rows:
         return None
     return told
 
@@ -106,54 +105,49 @@ def _column(column: Column, first: int, sites: Sequence[Site]) -> Figures:
     """Rows of levels and gaps, and quartiles, of a column by site."""
     units = set[str]()
     entries = []
-    moments = np.full((len(sites), 2, len(column.levels) or 1), np.nan)
+    means = np.full((len(sites), len(column.levels) or 1), np.nan)
+    variances = means.copy()
     for index, site in enumerate(sites):
         summary = site.columns.get(form_of(column.name), _UNTOLD)
         units |= summary.units.keys() - {"", CONVERTED}
         rows = rows_of(column, summary, site.floor)
-        entry: Figures = {"rows": rows, "quartiles": None}
+        quartiles = None
         edges = site.edges[first]
         if column.kind != "category" and np.isfinite(edges).all():
-            quartiles = edges[[7, 15, 23]] / 2 + edges[[8, 16, 24]] / 2
-            entry["quartiles"] = quartiles.tolist()
-            moments[index] = [[edges.mean()], [edges.var()]]
-        elif rows is not None and column.levels:
-            shares = np.divide(rows[:-2], summary.n_rows)
-            moments[index] = shares, shares * (1 - shares)
-        entries.append(entry)
+            quartiles = (edges[[7, 15, 23]] / 2 + edges[[8, 16, 24]] / 2).tolist()
+            means[index] = edges.mean()
+            variances[index] = edges.var()
+        elif rows and column.levels:
+            means[index] = np.divide(rows[:-2], summary.n_rows)
+            variances[index] = means[index] * (1 - means[index])
+        entries.append({"rows": rows, "quartiles": quartiles})
+    weights = np.array([[sum(site.sizes)] for site in sites]) * np.isfinite(means)
     return {
         "name": column.name,
         "kind": column.kind,
         "unit": column.unit or listed(sorted(units)),
         "levels": [*column.levels],
         "sites": entries,
-        "differences": _differences(moments, [sum(site.sizes) for site in sites]),
+        "differences": _differences(means, variances, weights),
     }
 
 
-def _differences(moments: Floats, n_rows: Sequence[int]) -> Figures:
+def _differences(means: Floats, variances: Floats, weights: Floats) -> Figures:
     """The largest standardised mean difference between two sites, and that between each
     site and the rest.
 
-    `moments`, (sites, 2, numbers), are means and variances, of which the largest counts.
+    Of the numbers of a column, (sites, numbers), it is the largest.
     """
-    means = moments[:, 0]
-    variances = moments[:, 1]
-    weights = np.array(n_rows)[:, None] * np.isfinite(means)
     sums = np.stack([weights, weights * means, weights * (variances + means**2)])
     with np.errstate(all="ignore"):
         n, total, squares = np.nansum(sums, axis=1, keepdims=True) - sums
-        center = total / n
-        spread = np.maximum(squares / n - center**2, 0.0)
-        rest = np.abs(means - center) / np.sqrt((variances + spread) / 2)
-        pairs = means[:, None] - means
-        pairs = np.abs(pairs) / np.sqrt((variances[:, None] + variances) / 2)
+        spread = squares / n - (total / n) ** 2
+        rest = np.abs(means - total / n) / np.sqrt((variances + spread) / 2)
+        pairs = np.abs(means[:, None] - means)
+        pairs /= np.sqrt((variances[:, None] + variances) / 2)
     return {"largest": _largest(pairs), "rest": [*map(_largest, rest)]}
 
 
 def _largest(differences: Floats) -> float | None:
     """The largest of the finite differences; None without any."""
-    known = differences[np.isfinite(differences)]
-    if not known.size:
-        return None
-    return float(known.max())
+    return max(differences[np.isfinite(differences)].tolist(), default=None)

@@ -239,7 +239,7 @@ class Columns:
     fallback_reason: str  # the reason why the columns are not scaled, or ""
     basis: Basis | None = None
     """That of the linear part; None without one."""
-    sites: Mapping[str, tuple[object, Floats | None]] = field(default_factory=dict)
+    sites: Mapping[str, tuple[int, Floats]] = field(default_factory=dict)
     """Floors of parties that agree to be shown, and edges of columns, by cid."""
 
 
@@ -276,10 +276,11 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     basis = None
     if context.options.has_linear and not trouble:
         basis = Basis.of_columns(batch.total, context.options.linear)
-    sites = {
-        cid: (reply.metrics.get(FLOOR), batch.parts.get(cid))
-        for cid, reply in batch.passed.items()
-    }
+    sites = {}
+    for cid, edges in batch.parts.items():
+        floor = batch.passed[cid].metrics.get(FLOOR)
+        if type(floor) is int and floor > 0:
+            sites[cid] = (floor, edges)
     return state.with_result(COLUMNS.name, Columns(batch.total, trouble, basis, sites))
 
 
