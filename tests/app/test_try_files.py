@@ -320,6 +320,21 @@ def test_the_event_of_the_command_is_in_the_report(event, why):
     assert event in ("", known["label"])
 
 
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ("seed=0", ["basel", "bern"]),
+        ("basel:table-one=false", ["bern"]),
+        ("table-one=false", []),
+    ],
+)
+def test_the_columns_of_files_that_agree_are_in_the_report(setting, shown):
+    made = tried("basel.csv", "bern.csv", "--set", setting)["table_one"]
+    assert [site["name"] for site in (made or {"sites": []})["sites"]] == shown
+    if made:
+        assert made["not_shown"] == sorted({"basel", "bern"} - {*shown})
+
+
 def test_an_event_that_is_no_class_is_refused_before_anything_runs(capsys):
     arguments = ["--event", "maybe", "--out", "out", *QUICK]
     assert main(["try", "basel.csv", "bern.csv", *arguments]) == 1
