@@ -88,7 +88,7 @@ def of_party(statistic: Tables, n_before: int, event: int | None) -> Result:
         return Result(right, n_examples)
     overall = None
     if scores.has_sums:
-        overall = metrics.overall(*scores.groups[HELD_OUT])
+        overall = metrics.overall(*scores.groups[HELD_OUT], event)
     return Result(right, n_examples, overall, site_figures(scores, event))
 
 
@@ -122,13 +122,14 @@ def evaluated(
     run: RunSpec,
     group: str,
     least: int,
+    event: int | None,
 ) -> Figures | None:
     """Figures from the sum of the answers, and results by party, by name.
 
     None without samples. They are those of `metrics.evaluation_figures`, under
     "class_prior" those of the parties' own models, and under "figures" those of
     `model.metrics`, by party and by subgroup as well, where classes have at least
-    `least` samples.
+    `least` samples; of two classes they are about the `event`.
     """
     if not total.tables[0].any():
         return None
@@ -143,10 +144,10 @@ def evaluated(
         detailed = {
             "examples": n_samples(everyone),
             "resolution": metrics.resolution(everyone[0]),
-            "overall": metrics.overall(*everyone),
+            "overall": metrics.overall(*everyone, event),
             "classes": metrics.by_class(everyone[0], run.classes),
             "parties": _by_party(parts),
-            "groups": _by_level(scores.groups, run, group),
+            "groups": _by_level(scores.groups, run, group, event),
         }
     return _summary(scores.shared, parts, 0) | {
         "class_prior": class_prior,
@@ -172,13 +173,15 @@ def _by_party(results: Mapping[str, Result]) -> list[Figures]:
     return sorted(parties, key=lambda party: (party["accuracy"], party["name"]))
 
 
-def _by_level(groups: list[Pair], run: RunSpec, column: str) -> Figures | None:
+def _by_level(
+    groups: list[Pair], run: RunSpec, column: str, event: int | None
+) -> Figures | None:
     """Figures of the levels of a column that have samples; None without a column."""
     if not column:
         return None
     names = subgroup_names(run.feature_names, column)
     levels = [
-        {"level": name, **metrics.overall(*pair)}
+        {"level": name, **metrics.overall(*pair, event)}
         for name, pair in zip(names, groups[HELD_OUT + 1 : WITHOUT], strict=True)
         if n_samples(pair)
     ]

@@ -41,9 +41,9 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import options_of
-from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries, Reply
+from flwr_flynn.federated.results import Evaluation
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import ExchangeResult, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
@@ -277,8 +277,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         `min_parties` are required. Optional are `max_examples_per_party`, `decay`,
         `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
         `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`,
-        `distribute`, `group_column`, `trees`, `linear`, `class_weight`, `phases` and
-        `on_phase`.
+        `distribute`, `group_column`, `event`, `trees`, `linear`, `class_weight`,
+        `phases` and `on_phase`.
 
     Raises
     ------

@@ -200,27 +200,44 @@ _MOST_STEPS = 100  # of Newton's method
 _MOST_HALVES = 20  # of a step
 
 
-def overall(histograms: Counts, sums: Counts) -> dict[str, Any]:
-    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)."""
+def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str, Any]:
+    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,).
+
+    Of two classes discrimination and calibration are those of the `event`'s index; of
+    more they are means over the classes.
+    """
     curves = _Curves(histograms)
-    is_binary = len(histograms) == 4
     n = int(sums[0])
     correct = int(sums[1])
     scale = UNIT
-    if is_binary:
+    if len(histograms) == 4:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
+    else:
+        event = None
     return {
         "examples": n,
         "accuracy": share(correct, n),
-        "auroc": _over_classes(curves.auroc, is_binary),
-        "auprc": _over_classes(curves.auprc, is_binary),
+        "auroc": _over_classes(curves.auroc, event),
+        "auprc": _over_classes(curves.auprc, event),
         "brier": _mean(n, int(sums[2]), int(sums[3]), scale),
         "log_loss": _mean(n, int(sums[4]), int(sums[5]), UNIT),
-        "calibration_error": _over_classes(curves.calibration_error, is_binary),
-        "calibration_slope": _over_classes(curves.fitted(1), is_binary),
-        "calibration_intercept": _over_classes(curves.fitted(0), is_binary),
+        "calibration_error": _over_classes(curves.calibration_error, event),
+        "calibration_slope": _over_classes(curves.fitted(1), event),
+        "calibration_intercept": _over_classes(curves.fitted(0), event),
     }
+
+
+def event_figures(
+    histograms: Counts, sums: Counts, event: int | None
+) -> dict[str, Any]:
+    return {"rows": int(sums[0]), "auroc": overall(histograms, sums, event)["auroc"]}
+
+
+def mcnemar(b: int, c: int) -> float:
+    from scipy.stats import binomtest
+
+    return float(binomtest(b, b + c).pvalue) if b + c else 1.0
 
 
 def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any]]:
@@ -286,12 +303,10 @@ def _mean(n: int, total: int, squares: int, scale: float) -> Figure:
     return [mean * scale, mean * scale / factor, mean * scale * factor]
 
 
-def _over_classes(figures: Sequence[Figure], is_binary: bool) -> Figure:
-    """The figure of the second of two classes, or the mean over the classes that have
-    one.
-    """
-    if is_binary:
-        return figures[1]
+def _over_classes(figures: Sequence[Figure], event: int | None) -> Figure:
+    """The figure of the event, or the mean over the classes that have one."""
+    if event is not None:
+        return figures[event]
     defined = [figure for figure in figures if figure is not None]
     if not defined:
         return None

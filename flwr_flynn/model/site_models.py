@@ -68,7 +68,8 @@ def model_without(
     except FlyNNError:  # the site is not in the sum, or its samples have changed
         return None
     left = members[0].counts
-    if model.linear is not None and linear is None or left.empty_classes.all():
+    lacks_linear = model.linear is not None and linear is None
+    if lacks_linear or left.empty_classes.all():
         return None
     return replace(
         model,
@@ -97,7 +98,6 @@ class SiteClassifier:
     X : (n, d) array-like
     codes : (n,) int array
         Class indices.
-    n_classes : int
     model : Model
         That of the federation, for the effort: the same is made of the site's samples.
     class_weight : "balanced", optional
@@ -108,7 +108,6 @@ class SiteClassifier:
         self,
         X: Matrix,
         codes: Integers,
-        n_classes: int,
         model: Model,
         class_weight: str | None,
         n_jobs: int | None,
@@ -124,7 +123,7 @@ class SiteClassifier:
             effort = "thorough"
             n_trees = model.forest.trees.n_trees
         rows = chosen_rows(X)
-        self.n_classes = n_classes
+        self.n_classes = len(model.classes)
         self.classifier = FlyNNClassifier(
             effort=effort, trees=n_trees, class_weight=class_weight, n_jobs=n_jobs
         )

@@ -24,18 +24,23 @@ in which nobody sees a party's own; this phase then distributes the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import DataError, PayloadError, clean
+from flwr_flynn.errors import DataError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.event import event_of
+from flwr_flynn.federated.gram_fields import N_GRAM_ARRAYS, gram_arrays, gram_of_arrays
+from flwr_flynn.federated.labels import Codes
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -43,10 +48,15 @@ from flwr_flynn.federated.phase import (
     Context,
     Phase,
     RunState,
+    counted_members,
+    linear_sums,
+    member_indices,
     model_of,
     model_of_members,
     run_of_members,
+    senders_of_linear,
 )
+from flwr_flynn.federated.phases.counts import counts_of, no_counts
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     NOTHING,
@@ -70,23 +80,45 @@ from flwr_flynn.federated.request import (
     announced_run,
     register,
 )
+from flwr_flynn.federated.results import (
+    Evaluation,
+    Figures,
+    Scores,
+    evaluated,
+    of_party,
+    site_figures,
+)
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
+from flwr_flynn.federated.score_tables import (
+    ALONE,
+    HELD_OUT,
+    WITHOUT,
+    Pair,
+    add_scored,
+    by_group,
+    n_samples,
+    score_fields,
+    shown,
+)
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts
-from flwr_flynn.federated.views import View, reason_of
-from flwr_flynn.model import metrics as figures
+from flwr_flynn.federated.views import SCORES, View, reason_of
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.gram import GramScoring
-from flwr_flynn.model.metrics import (
-    LARGEST_SUM,
-    MOST_CLASSES,
-    N_LEVELS,
-    N_SUMS,
-    above_floor,
-    confusion,
-)
+from flwr_flynn.model.gram import GramScoring, LearnedGram
+from flwr_flynn.model.metrics import N_SUMS, UNIT, confusion
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.site_models import (
+    MOST_TRIED,
+    SiteClassifier,
+    chosen_rows,
+    fewest_of_fold,
+    least_of_fold,
+    model_without,
+)
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 _CONTENT = (
     "confusion matrices, and histograms and sums of the probabilities, of "
@@ -302,10 +334,10 @@ class EvaluationRequest(RunRequest[Tables]):
         least = view.options.min_examples
         if self.is_summed:
             least = 1
-        scores = shown(tables, least)
-        if tables and not scores[-1].any():
+        told = shown(tables, least)
+        if tables and not told[-1].any():
             paired[:] = 0
-        results = _results(matrices[0], matrices[1], paired, scores)
+        results = _results(matrices[0], matrices[1], paired, told)
         metrics: dict[str, Scalar] = {}
         if site is not None and site.taken_out and not self.is_summed:
             metrics[_TAKEN_OUT] = site.taken_out
@@ -476,7 +508,10 @@ def _check_all(pair: Pair, matrix: Array, n_right: int) -> None:
     sizes = histograms.sum(axis=1).reshape(-1, 2)
     every = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
     is_possible = (sizes == every).all(axis=1) | (sizes == 0).all(axis=1)
-    if not is_possible.all() or tuple(sums[:2]) not in ((0, 0), (matrix.sum(), n_right)):
+    if not is_possible.all() or tuple(sums[:2]) not in (
+        (0, 0),
+        (matrix.sum(), n_right),
+    ):
         raise PayloadError("scores", "the samples of the confusion matrix", "others")
 
 
@@ -537,7 +572,8 @@ def _ask(
         products = _told_products(state, options, model)
     request = kind(run, model, n_releases, tries, column, products)
     digests = _digests(state, context, products)
-    return EvaluationTally(request, event_of(state, options), digests)
+    event = event_of(state, options)
+    return EvaluationTally(request, event=event, digests=digests)
 
 
 def _told_products(
@@ -565,22 +601,22 @@ def _told_products(
 
 def _digests(
     state: RunState, context: Context, products: LearnedGram | None
-) -> frozenset[str]:
-    """Digests of what parties may take out of the model, see `EvaluationTally`."""
+) -> list[str]:
+    """Digests of what parties may take out of the model: of no samples, and of members."""
     indices = member_indices(state, context.options)
     n_specs = len(state.run_spec.specs)
     run = run_of_members(state, context.options)
     basis = None
     if products is not None:
         basis = products.terms
-    digests = {" ".join(no_counts(run, basis).sha256)}
+    digests = [" ".join(no_counts(run, basis).sha256)]
     for member in counted_members(state, context.options):
         if member.sha256:
             own = [member.sha256[index] for index in indices]
             if products is not None:
                 own += member.sha256[n_specs:]
-            digests.add(" ".join(own))
-    return frozenset(digests)
+            digests.append(" ".join(own))
+    return digests
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -594,25 +630,55 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     if summed is not None:
         return state.with_result(request.phase, replace(summed, unkept=unkept))
     event = event_of(state, context.options)
+    by_party = {context.names[cid]: party for cid, party in batch.parts.items()}
+    least = 1
     if request.is_summed:
         least = _PUBLIC_FLOOR
-        together = site_figures(Scores.of(batch.total, least), event)
-        sites = [{"name": ALL_SITES, **together}]
-    else:
-        least = 1
-        sites = [
-            _site(context.names[cid], party.site, batch.replies[cid])
-            for cid, party in batch.parts.items()
-            if party.site is not None
-        ]
-    by_party = {context.names[cid]: party for cid, party in batch.parts.items()}
-    summary = evaluated(batch.total, by_party, request.run, request.group, least)
-    reasons = _why_none(request)
-    for site in sites:
-        ...
-    return state.with_result(
-        request.phase, Evaluation(summary, unkept, tuple(sites))
-    )
+    summary = evaluated(batch.total, by_party, request.run, request.group, least, event)
+    sites = []
+    if summary is not None and request.is_summed:
+        figures = site_figures(Scores.of(batch.total, least), event)
+        sites.append({"name": "all sites together", **figures, "reasons": {}})
+    nothing, *_ = digests = _digests(state, context, request.products)
+    for cid, party in batch.parts.items():
+        if party.site is not None:
+            taken_out = batch.replies[cid].metrics.get(_TAKEN_OUT)
+            reasons = _reasons(party.site, request, taken_out, digests)
+            sites.append(
+                {
+                    "name": context.names[cid],
+                    **party.site,
+                    "is_validation": taken_out == nothing,
+                    "reasons": reasons,
+                }
+            )
+    evaluation = Evaluation(summary, unkept, tuple(sites))
+    return state.with_result(request.phase, evaluation)
+
+
+def _reasons(
+    site: Figures, request: EvaluationRequest, taken_out: object, digests: Sequence[str]
+) -> dict[str, str]:
+    """Reasons why a site lacks some figures, by their names.
+
+    They follow from the request and the digest of the reply alone.
+    """
+    few = "none: fewer samples than its floor, min-examples"
+    without = few
+    if taken_out is None and request.products is None and request.model.linear:
+        without = (
+            "the sums of the linear part are of too few other sites, or samples, to be "
+            "told"
+        )
+    elif taken_out is None:
+        without = "the site's counts cannot be taken out, or no samples are left"
+    elif taken_out not in digests:
+        without = (
+            "its counts are not in the sum; test-fraction=1 tries the model on all rows"
+        )
+    alone = "it has a budget, samples of fewer than two classes, or than min-examples"
+    reasons = {"held_out": few, "without": without, "alone": alone}
+    return {name: text for name, text in reasons.items() if site[name] is None}
 
 
 EVALUATION = Phase(
