@@ -245,7 +245,8 @@ class View:
         if not self.hides:
             mine = self._personalized(run, model)
             has_own = options.class_prior and run.is_plain
-        scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
+        # By the model without the site they are tried again.
+        scores = partial(mine.shared_scores, n_jobs=options.n_jobs, come_again=True)
         return mine, has_own, self._held_out(run, scores)
 
     def _held_out(

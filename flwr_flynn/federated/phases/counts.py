@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -257,8 +256,10 @@ def counts_of(
     X, codes = view.samples_of(run, before)
     hashed = progress(len(codes) * len(run.specs))
     n_jobs = view.options.n_jobs
-    count = partial(ClassCounts.from_data, n_jobs=n_jobs, progress=hashed)
-    counts = tuple(count(hasher, X, codes, run.n_classes) for hasher in run.hashers)
+    counts = tuple(
+        ClassCounts.from_data(hasher, X, codes, run.n_classes, n_jobs, hashed)
+        for hasher in run.hashers
+    )
     if basis is None:
         return CountsOfSpecs(counts)
     if run.bound is None and not view.options.products:

@@ -126,6 +126,7 @@ _CONTENT = (
     "held-out ones by its own"
 )
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
+_MANY = 64  # sums of scores, of some fewer classes
 _LEAST_OTHERS = 2  # parties in the products without any one, so that none stands alone
 _TAKEN_OUT = key("taken_out")
 
@@ -431,17 +432,25 @@ class _SiteModels:
         if self.training is None:
             return
         X, codes = self.training
-        rows = chosen_rows(X, MOST_TRIED - self.n_tried)
-        step = max(1, SCORES // max(pair[1].size, 256))
-        for part in batches(len(rows), step):
-            self._add_without(X[rows[part]], codes[rows[part]], pair)
+        most = MOST_TRIED - self.n_tried
+        if len(codes) > most:
+            rows = chosen_rows(X, most)
+            X = X[rows]
+            codes = codes[rows]
+        step = MOST_TRIED
+        if pair[1].size > _MANY:  # of many classes their scores take much memory
+            step = max(1, SCORES // pair[1].size)
+        for part in batches(len(codes), step):
+            self._add_without(X[part], codes[part], pair)
 
     def _add_without(self, X: Array, true: Codes, pair: Pair) -> None:
         if self.without is None:
             return
         n = max(0, MOST_TRIED - self.n_tried)
         self.n_tried += len(true[:n])
-        posterior = self.without.scores(X[:n], self.view.options.n_jobs)
+        n_jobs = self.view.options.n_jobs
+        scores = self.without.shared_scores(X[:n], n_jobs, come_again=True)
+        posterior = self.without.posterior(scores)
         probabilities = self.without.probabilities(posterior)
         add_scored(pair, probabilities, true[:n], posterior.argmax(axis=1))
 
