@@ -80,7 +80,7 @@ def _try(options: argparse.Namespace) -> int:
         cli_verbs.node_settings(options),
         options.by,
         options.out,
-        options.set,
+        [f"event={options.event}", *options.set],
         options.write_sites,
         options.typed,
     )
@@ -110,6 +110,10 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "--by": {
         "metavar": "COLUMN",
         "help": "split one CSV file: a party for each value of a column",
+    },
+    "--event": {
+        "metavar": "LABEL",
+        "help": "the class whose figures are shown; by default the rarer of two",
     },
     "--set": {
         "action": "append",
@@ -165,7 +169,16 @@ _VERBS = {
     "try": (
         _try,
         "run a federation of files in this process",
-        ["files", "--label", "--by", "--out", "--set", "--gap-text", "--write-sites"],
+        [
+            "files",
+            "--label",
+            "--event",
+            "--by",
+            "--out",
+            "--set",
+            "--gap-text",
+            "--write-sites",
+        ],
     ),
     "show": (model_facts.show, "what a model file holds, as JSON", ["model"]),
     "predict": (

@@ -22,6 +22,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate
+from flwr_flynn.federated.event import event_facts
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.gram_fields import stay
 from flwr_flynn.federated.options import RunOptions
@@ -70,6 +71,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     members = model.model_.members
     digests = {"model": model.model_.sha256(), "federated": counts_sha256(members)}
     columns = run.state.results.get("columns")
+    evaluation = strategy.evaluation or {"confusion": [[0], [0]]}
     report = {
         "format": 3,
         "parties": [_party(member) for member in strategy.parties],
@@ -79,6 +81,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "privacy": _privacy(strategy, run_spec.mechanism, run_plan.notes),
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
+        "event": event_facts(run.state, run.options, evaluation["confusion"]),
         "sha256": digests,
         "members": [_member(member) for member in members],
         "updates": _updates(run),

@@ -334,6 +334,10 @@ class RunSettings(Settings):
     group_column: str = setting(
         "", "a category among the columns: the report has figures by its levels, too"
     )
+    event: str = setting(
+        "",
+        "the class whose probability and curves are shown; not given: the rarer of two",
+    )
     check_pooled: bool = _simulated(
         True, "train on the pooled data, too, and compare the counts"
     )

@@ -157,6 +157,7 @@ def _strategy(
         linear=config.linear,
         fraction_evaluate=float(is_evaluated),
         group_column=config.group_column,
+        event=config.event or None,
         distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or NO_LIMIT,
     )

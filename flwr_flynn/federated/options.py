@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
-from flwr_flynn._validation import boolean, integer, number, one_of
+from flwr_flynn._validation import boolean, integer, listed, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.labels import Label
+from flwr_flynn.federated.labels import Label, codebook
 from flwr_flynn.federated.protocol import Entries
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import RunSpec
@@ -154,6 +154,9 @@ class RunOptions:
     group_column : str, default=""
         Category among the columns of the run's schema, by whose levels the evaluation
         reports as well.
+    event : str or int, optional
+        The class whose probability, thresholds and curves are shown. Default: the rarer
+        of two, see `event.event_of`.
     trees : int, optional
         Trees of the model, from 0 to 1000; 0: none. Only with exact counts, where
         parties evaluate the model. Default: by the `effort` of a `HashPlan`, 100 of
@@ -190,6 +193,7 @@ class RunOptions:
     fraction_evaluate: float | None = None
     distribute: bool = False
     group_column: str = ""
+    event: Label | None = None
     trees: int | None = None
     linear: int = MOST_TERMS
     class_weight: str | None = None
@@ -283,6 +287,9 @@ class RunOptions:
             n_scores > _MOST_SCORES,
             "one of fewer levels, or none with so many classes",
         )
+        if self.event is not None:
+            is_unknown = codebook(run.classes).code(self.event) < 0
+            yield "event", is_unknown, f"one of {listed([*map(str, run.classes)], 20)}"
         yield (
             "trees",
             bool(self.trees) and not self.has_trees,

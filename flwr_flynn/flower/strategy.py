@@ -277,8 +277,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         `min_parties` are required. Optional are `max_examples_per_party`, `decay`,
         `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
         `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`,
-        `distribute`, `group_column`, `trees`, `linear`, `class_weight`, `phases` and
-        `on_phase`.
+        `distribute`, `group_column`, `event`, `trees`, `linear`, `class_weight`,
+        `phases` and `on_phase`.
 
     Raises
     ------

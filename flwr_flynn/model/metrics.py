@@ -197,23 +197,22 @@ _LOG_ODDS = logit(CENTRES)
 _MOST_POINTS = 64  # of a ROC curve
 
 
-def overall(
-    histograms: Counts, sums: Counts, event: int | None = None
-) -> dict[str, Any]:
-    """Figures from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,) or more.
+def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str, Any]:
+    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)
+    or more.
 
-    AUROC, AUPRC and calibration are those of class `event`; without one those of the
-    second of two classes, or means over the classes that have them.
+    Of two classes discrimination and calibration are those of the `event`'s index; of
+    more they are means over the classes. Without the sums of the probabilities behind
+    the first `N_SUMS` there is no ratio of observed to expected events.
     """
     scale = UNIT
-    if len(histograms) == 4:
+    curves = _Curves(histograms)
+    ratio = None
+    if len(histograms) == 4 and event is not None:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-        if event is None:
-            event = 1
-    curves = _Curves(histograms)
-    if event is not None:
         curves = _Curves(histograms[2 * event : 2 * event + 2])
+        ratio = _event_ratio(curves, sums, event)
     n = int(sums[0])
     correct = int(sums[1])
     return {
@@ -226,47 +225,41 @@ def overall(
         "calibration_error": _mean_figure(curves.calibration_error),
         "calibration_slope": _mean_figure(curves.fitted(1)),
         "calibration_intercept": _mean_figure(curves.fitted(0)),
+        "observed_expected": ratio,
     }
 
 
 def event_figures(histograms: Counts, sums: Counts, event: int) -> dict[str, Any]:
-    """Figures of class `event` against the rest, from histograms and sums.
-
-    Without the sums of the probabilities behind the first `N_SUMS` entries, and without
-    samples, there is no ratio of observed to expected events.
-    """
+    """Figures of class `event` against the rest, see `overall`."""
     curves = _Curves(histograms[2 * event : 2 * event + 2])
-    n_own = float(curves.n_own[0])
-    n = n_own + float(curves.n_rest[0])
     events = None
-    ratio = None
-    if n:
-        events = int(n_own)
-    if n and len(sums) > N_SUMS:
-        ratio = observed_expected(n_own, n, sums[N_SUMS + event] * UNIT)
+    if curves.own.any() or curves.rest.any():
+        events = int(curves.n_own[0])
     return {
         "rows": int(sums[0]),
         "events": events,
         "auroc": curves.auroc[0],
-        "observed_expected": ratio,
+        "observed_expected": _event_ratio(curves, sums, event),
         "slope": curves.fitted(1)[0],
         "intercept": curves.fitted(0)[0],
     }
 
 
-def of_level(
-    histograms: Counts, sums: Counts, event: int | None = None
-) -> dict[str, Any]:
-    """See `overall`; with an event also its ratio of observed to expected, and rates at
-    thresholds.
-    """
+def _event_ratio(curves: _Curves, sums: Counts, event: int) -> Figure:
+    n_own = float(curves.n_own[0])
+    n = n_own + float(curves.n_rest[0])
+    if len(sums) == N_SUMS:
+        return None
+    return observed_expected(n_own, n, sums[N_SUMS + event] * UNIT)
+
+
+def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
+    """Figures of a subgroup, see `overall`, and of an event the rates at thresholds."""
     figures = overall(histograms, sums, event)
-    if event is None:
-        return figures
-    curves = _Curves(histograms)
-    ratio = event_figures(histograms, sums, event)["observed_expected"]
-    rates = [curves.at(event, threshold) for threshold in THRESHOLDS]
-    return figures | {"observed_expected": ratio, "thresholds": rates}
+    if event is not None:
+        curves = _Curves(histograms)
+        figures["thresholds"] = [curves.at(event, level) for level in THRESHOLDS]
+    return figures
 
 
 def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any]]:

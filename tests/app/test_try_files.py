@@ -313,6 +313,21 @@ def test_a_column_of_groups_that_is_not_learned_is_named(capsys, caplog):
     assert "no category 'age' was learned" in caplog.text
 
 
+@pytest.mark.parametrize(("event", "why"), [("", "rarer"), ("no", "set")])
+def test_the_event_of_the_command_is_in_the_report(event, why):
+    known = tried("basel.csv", "bern.csv", "--event", event)["event"]
+    assert known["why"] == why
+    assert event in ("", known["label"])
+
+
+def test_an_event_that_is_no_class_is_refused_before_anything_runs(capsys):
+    arguments = ["--event", "maybe", "--out", "out", *QUICK]
+    assert main(["try", "basel.csv", "bern.csv", *arguments]) == 1
+    expected = "event: expected one of no, yes, got maybe"
+    assert expected in capsys.readouterr().err
+    assert not Path("out", "metrics.json").exists()
+
+
 def test_labels_of_very_many_values_are_refused(capsys, monkeypatch):
     monkeypatch.setattr(try_files, "MOST_CLASSES", 1)
     assert main(["try", "basel.csv", "bern.csv", *QUICK]) == 1

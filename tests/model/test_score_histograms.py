@@ -147,6 +147,8 @@ def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(
             name
         )
     assert overall.pop("examples") == 3000
+    ratio = overall.pop("observed_expected")
+    assert ratio is None or n_classes == 2
     assert overall["accuracy"][0] == (p.argmax(axis=1) == true).mean()
     assert all(low <= value <= high for value, low, high in overall.values())
 
@@ -324,7 +326,7 @@ def test_subgroups_below_the_floor_do_not_follow_from_the_others(sizes, least, s
 
 def with_expected(sums: Any, proba: Any) -> Any:
     """Sums with those of the probabilities of each class behind them."""
-    return np.append(sums, np.rint(proba / UNIT).sum(axis=0).astype(np.int64))
+    return np.append(sums[:N_SUMS], np.rint(proba / UNIT).sum(axis=0).astype(np.int64))
 
 
 def delong(own: Any, rest: Any) -> float:
@@ -355,13 +357,27 @@ def test_figures_of_an_event_are_those_of_its_class_against_the_rest(event):
     assert made["auroc"] == of_class["auroc"]
     assert made["slope"] == of_class["calibration"]["slope"]
     assert made["intercept"] == of_class["calibration"]["intercept"]
-    assert figures.event_figures(histograms, sums, event)["observed_expected"] is None
+    without = figures.event_figures(histograms, sums[:N_SUMS], event)
+    assert without["observed_expected"] is None
     nobody = figures.event_figures(histograms * 0, sums * 0, event)
     assert nobody == dict.fromkeys(made) | {"rows": 0}
-    level = figures.of_level(histograms, with_expected(sums, p), event)
-    assert level["observed_expected"] == made["observed_expected"]
-    assert level["thresholds"] == of_class["thresholds"]
-    assert figures.of_level(histograms, sums) == figures.overall(histograms, sums)
+    level = figures.of_level(histograms, sums, event)
+    assert level.pop("thresholds") == of_class["thresholds"]
+    assert level == figures.overall(histograms, sums)
+    assert level == figures.of_level(histograms, sums, None)
+
+
+@pytest.mark.parametrize("event", [0, 1])
+def test_the_ratio_of_two_classes_is_that_of_the_event(event):
+    p, true = probabilities(200, 2)
+    histograms, sums = scored(p, true, true)
+    sums = with_expected(sums, p)
+    made = figures.overall(histograms, sums, event)
+    ratio = (true == event).sum() / p[:, event].sum()
+    assert made["observed_expected"][0] == pytest.approx(ratio, abs=1e-5)
+    of_event = figures.event_figures(histograms, sums, event)
+    assert of_event["auroc"] == made["auroc"]
+    assert of_event["observed_expected"] == made["observed_expected"]
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])

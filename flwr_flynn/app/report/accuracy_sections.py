@@ -144,7 +144,19 @@ def probability_section(report: Report) -> Section:
         *_thresholds(classes),
         left_out(len(classes), "classes", MOST_CLASSES),
     ]
-    return Section("Figures", _overall(evaluation, overall), parts)
+    facts = [*_event(report), *_overall(evaluation, overall)]
+    return Section("Figures", facts, parts)
+
+
+def _event(report: Report) -> Facts:
+    """The event, and why it is this class."""
+    event = report["event"]
+    if not event:
+        return []
+    text = f"{event['label']}"
+    if event["why"] == "rarer":
+        text += " (the rarer of two classes; event sets another)"
+    return [("event", text)]
 
 
 def _thresholds(classes: list[Report]) -> list[Markup | None]:
@@ -246,10 +258,11 @@ def confusion(report: Report) -> Section:
 
 
 def _shown(report: Report) -> list[Report]:
-    """The classes; of two the rarer alone, as the other is its mirror image."""
+    """The event's class; all classes where there is no event."""
     classes: list[Report] = figures_of(report)["classes"]
-    if len(classes) == 2:
-        return [min(reversed(classes), key=lambda of_class: of_class["examples"] or 0)]
+    event = report["event"]
+    if event and classes:
+        return [classes[event["index"]]]
     return classes
 
 

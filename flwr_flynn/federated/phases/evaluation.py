@@ -28,6 +28,7 @@ from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.event import event_of
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -150,8 +151,9 @@ class Result(NamedTuple):
     right: tuple[int, int]
     """Samples that the model gets right, and those that the party's own copy does."""
     n_examples: int
-    figures: Figures | None = None
-    """See `metrics.overall`; None below the floor, and of parties beyond 1000."""
+    figures: Sequence[Figures] = ()
+    """See `metrics.overall`, for each class that may be the event; of more than two
+    once. None are there below the floor, and of parties beyond 1000."""
 
 
 def of_party(statistic: Tables, n_before: int) -> Result:
@@ -160,7 +162,11 @@ def of_party(statistic: Tables, n_before: int) -> Result:
     right = (int(np.trace(shared)), int(np.trace(own)))
     n_examples = int(shared.sum())
     if n_before < _MOST_SHOWN and _has_sums(scores):
-        return Result(right, n_examples, figures.overall(scores[0], scores[1]))
+        events: Sequence[int] = (1,)
+        if len(shared) == 2:
+            events = (0, 1)
+        of_events = [figures.overall(scores[0], scores[1], event) for event in events]
+        return Result(right, n_examples, of_events)
     return Result(right, n_examples)
 
 
@@ -175,12 +181,14 @@ def evaluated(
     run: RunSpec,
     group: str,
     least: int,
+    event: int | None = 1,
 ) -> Figures | None:
     """Figures from the sum of the answers, and results by party, by name.
 
     None without samples. They are those of `metrics.evaluation_figures`, under "class_prior" those
     of the parties' own models, and under "figures" those of `model.metrics`, by party
-    and by subgroup as well, where classes have at least `least` samples.
+    and by subgroup as well, where classes have at least `least` samples. Of two classes
+    the latter are those of the `event`.
     """
     if not total.tables[0].any():
         return None
@@ -194,10 +202,10 @@ def evaluated(
         detailed = {
             "examples": int(scores[1][0]),
             "resolution": figures.resolution(scores[0]),
-            "overall": figures.overall(scores[0], scores[1]),
+            "overall": figures.overall(scores[0], scores[1], event),
             "classes": figures.by_class(scores[0], run.classes),
-            "parties": _by_party(parts),
-            "groups": _by_level(scores, run, group),
+            "parties": _by_party(parts, event or 0),
+            "groups": _by_level(scores, run, group, event),
         }
     return _summary(total, parts, 0) | {
         "class_prior": class_prior,
@@ -213,10 +221,10 @@ def _summary(total: Tables, results: Mapping[str, Result], index: int) -> Figure
     return figures.evaluation_figures(total.tables[index], right)
 
 
-def _by_party(results: Mapping[str, Result]) -> list[Figures]:
+def _by_party(results: Mapping[str, Result], event: int) -> list[Figures]:
     """Figures of parties that have some, the least accurate first."""
     shown = [
-        {"name": name, **party.figures}
+        {"name": name, **party.figures[event % len(party.figures)]}
         for name, party in results.items()
         if party.figures
     ]
@@ -231,13 +239,15 @@ def _shown(scores: Sequence[Array], least: int) -> list[Array]:
     return shown
 
 
-def _by_level(scores: Sequence[Array], run: RunSpec, column: str) -> Figures | None:
+def _by_level(
+    scores: Sequence[Array], run: RunSpec, column: str, event: int | None
+) -> Figures | None:
     """Figures of the levels of a column that have samples; None without a column."""
     if not column:
         return None
     names = subgroup_names(run.feature_names, column)
     levels = [
-        {"level": name, **figures.overall(histograms, sums)}
+        {"level": name, **figures.overall(histograms, sums, event)}
         for name, (histograms, sums) in zip(names, by_group(scores)[1:], strict=True)
         if sums[0]
     ]
@@ -537,7 +547,8 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     least = 1
     if request.is_summed:
         least = _PUBLIC_FLOOR
-    summary = evaluated(batch.total, by_party, request.run, request.group, least)
+    event = event_of(state, context.options, batch.total.tables[0])
+    summary = evaluated(batch.total, by_party, request.run, request.group, least, event)
     return state.with_result(request.phase, Evaluation(summary, unkept))
 
 

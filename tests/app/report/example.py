@@ -77,6 +77,8 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         }
         for i, (name, row) in enumerate(zip(names, sizes, strict=True))
     ]
+    if n_classes == 2:
+        made["event"] = {"label": classes[0], "index": 0, "why": "rarer"}
     made["class_sizes"] = dict(zip(names, sizes, strict=True))
     made["simulation"]["parties"] = n_parties + 1
     evaluation = made["evaluation"]

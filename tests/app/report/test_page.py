@@ -134,6 +134,11 @@ JOIN = {"action": "join", "missing": {"Clinic 1": "in the federation already"}}
 def of_two(rare: int, row: dict[str, Any]) -> dict[str, Any]:
     """A binary outcome, of whose classes one is rarer."""
     sizes = {f"{OF_CLASSES} {rare} examples": 16, f"{OF_CLASSES} {rare} others": 184}
+    sizes["event"] = {
+        "label": metrics()["classes"][rare],
+        "index": rare,
+        "why": "rarer",
+    }
     sizes |= {
         f"{OF_CLASSES} {1 - rare} examples": 184,
         f"{OF_CLASSES} {1 - rare} others": 16,

@@ -1,0 +1,46 @@
+"""The event of a run: the class whose probability, thresholds and curves are shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from flwr_flynn.federated.labels import codebook
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import RunState
+
+
+def event_of(
+    state: RunState, options: RunOptions, confusion: npt.ArrayLike = ((0,), (0,))
+) -> int | None:
+    """Index of the event's class; None for means over more than two classes.
+
+    Without the option `event` it is the rarer of two classes among the counted samples.
+    Where noise hides these, it is the rarer of the test samples, by their `confusion`
+    matrix. It is the second of two that are equally frequent.
+    """
+    run = state.run_spec
+    if options.event is not None:
+        return codebook(run.classes).code(options.event)
+    if run.n_classes != 2:
+        return None
+    counts = state.results["counts"].parts[0]
+    sizes = counts.n_per_class
+    if counts.noise:
+        sizes = np.sum(confusion, axis=1)
+    if sizes[0] < sizes[1]:
+        return 0
+    return 1
+
+
+def event_facts(
+    state: RunState, options: RunOptions, confusion: npt.ArrayLike
+) -> dict[str, object] | None:
+    """Label and index of the event, and "set" or "rarer" as its reason, for JSON."""
+    index = event_of(state, options, confusion)
+    if index is None:
+        return None
+    why = "set"
+    if options.event is None:
+        why = "rarer"
+    return {"label": state.run_spec.classes[index], "index": index, "why": why}
