@@ -82,6 +82,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
         "event": event_facts(run.state, run.options, evaluation["confusion"]),
+        "sites": [],
         "sha256": digests,
         "members": [_member(member) for member in members],
         "updates": _updates(run),
