@@ -81,6 +81,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
         "event": event_facts(run.state, run.options),
+        "sites": _sites(run),
         "sha256": digests,
         "members": [_member(member) for member in members],
         "updates": _updates(run),
@@ -176,6 +177,14 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
         for member in counted
         if member.sizes is not None
     }
+
+
+def _sites(run: Run) -> list[dict[str, Any]]:
+    """Figures of each site: held out, without the site, and alone."""
+    evaluation = run.state.results.get("evaluation")
+    if evaluation is None:
+        return []
+    return [*evaluation.sites]
 
 
 def _schema(run: Run) -> dict[str, object] | None:

@@ -14,9 +14,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, log_expit, logit
+from scipy.special import bdtr, expit, logit
 
 from flwr_flynn._types import Floats, Integers, Mask
+from flwr_flynn.model.recalibration import Z, coefficient, local_shares
 
 Counts = Integers
 
@@ -191,57 +192,87 @@ def _shown_groups(sizes: Counts, least: int) -> Mask:
 
 Figure = list[float] | None
 
-_Z = 1.959963984540054  # of the standard normal distribution
-_THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
+THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
+GRID: Floats = np.arange(1, 200) / 200
+"""Thresholds at which `by_class` counts the samples from there on."""
+
 # Group of each level in the reliability curve; groups are of equal width.
 _GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)
+_LOG_ODDS = logit(CENTRES)
 _MOST_POINTS = 64  # of a ROC curve
-_MOST_STEPS = 100  # of Newton's method
-_MOST_HALVES = 20  # of a step
 
 
 def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str, Any]:
-    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,).
+    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)
+    or more.
 
     Of two classes discrimination and calibration are those of the `event`'s index; of
-    more they are means over the classes.
+    more they are means over the classes. Without the sums of the probabilities behind
+    the first `N_SUMS` there is no ratio of observed to expected events.
     """
-    curves = _Curves(histograms)
-    n = int(sums[0])
-    correct = int(sums[1])
     scale = UNIT
-    if len(histograms) == 4:
+    curves = _Curves(histograms)
+    ratio = None
+    if len(histograms) == 4 and event is not None:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-    else:
-        event = None
+        curves = _Curves(histograms[2 * event : 2 * event + 2])
+        ratio = _event_ratio(curves, sums, event)
+    n = int(sums[0])
+    correct = int(sums[1])
     return {
         "examples": n,
         "accuracy": share(correct, n),
-        "auroc": _over_classes(curves.auroc, event),
-        "auprc": _over_classes(curves.auprc, event),
+        "auroc": _mean_figure(curves.auroc),
+        "auprc": _mean_figure(curves.auprc),
         "brier": _mean(n, int(sums[2]), int(sums[3]), scale),
         "log_loss": _mean(n, int(sums[4]), int(sums[5]), UNIT),
-        "calibration_error": _over_classes(curves.calibration_error, event),
-        "calibration_slope": _over_classes(curves.fitted(1), event),
-        "calibration_intercept": _over_classes(curves.fitted(0), event),
+        "calibration_error": _mean_figure(curves.calibration_error),
+        "calibration_slope": _mean_figure(curves.fitted(1)),
+        "calibration_intercept": _mean_figure(curves.fitted(0)),
+        "observed_expected": ratio,
     }
 
 
 def event_figures(
     histograms: Counts, sums: Counts, event: int | None
 ) -> dict[str, Any]:
-    return {"rows": int(sums[0]), "auroc": overall(histograms, sums, event)["auroc"]}
+    """Figures of class `event` against the rest, or means over the classes, see
+    `overall`.
+    """
+    curves = _Curves(histograms)
+    events = None
+    ratio = None
+    if event is not None and (curves.own[event].any() or curves.rest[event].any()):
+        n_own = float(curves.n_own[event])
+        n = n_own + float(curves.n_rest[event])
+        events = int(n_own)
+        ratio = observed_expected(n_own, n, sums[N_SUMS + event] * UNIT)
+    return {
+        "rows": int(sums[0]),
+        "events": events,
+        "auroc": _over_classes(curves.auroc, event),
+        "observed_expected": ratio,
+        "slope": _over_classes(curves.fitted(1), event),
+        "intercept": _over_classes(curves.fitted(0), event),
+    }
 
 
-def mcnemar(b: int, c: int) -> float:
-    from scipy.stats import binomtest
-
-    return float(binomtest(b, b + c).pvalue) if b + c else 1.0
+def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
+    """Figures of a subgroup, see `overall`, and of an event the rates at thresholds."""
+    figures = overall(histograms, sums, event)
+    if event is not None:
+        curves = _Curves(histograms)
+        figures["thresholds"] = [curves.at(event, level) for level in THRESHOLDS]
+    return figures
 
 
 def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any]]:
-    """Figures and curves of each class against the rest."""
+    """Figures and curves of each class against the rest.
+
+    "flagged" has for each threshold of `GRID` the samples of the class and the others
+    with a probability from there on.
+    """
     curves = _Curves(histograms)
     slopes = curves.fitted(1)
     intercepts = curves.fitted(0)
@@ -257,9 +288,11 @@ def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any
                 "slope": slopes[c],
                 "intercept": intercepts[c],
             },
-            "thresholds": [curves.at(c, threshold) for threshold in _THRESHOLDS],
+            "thresholds": [curves.at(c, threshold) for threshold in THRESHOLDS],
+            "flagged": [[*map(int, curves.flagged(c, at))] for at in GRID],
             "roc": curves.roc(c),
             "reliability": curves.reliability(c),
+            "smooth": curves.smooth(c),
         }
         for c, label in enumerate(labels)
     ]
@@ -282,9 +315,9 @@ def share(part: float, n: float) -> Figure:
         return None
     # Of more than 2**53 samples the share may be beyond by rounding.
     p = min(max(part / n, 0.0), 1.0)
-    z2 = _Z**2 / n
+    z2 = Z**2 / n
     middle = (p + z2 / 2) / (1 + z2)
-    half = _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
+    half = Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
 
@@ -298,19 +331,61 @@ def _mean(n: int, total: int, squares: int, scale: float) -> Figure:
     variance = max(squares * UNIT / n - (mean * UNIT) ** 2, 0.0) / UNIT**2
     factor = 1.0
     if mean:
-        factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0))
+        factor = math.exp(min(Z * math.sqrt(variance / (n - 1)) / mean, 50.0))
     # The interval is that of the logarithm, as losses are skewed.
     return [mean * scale, mean * scale / factor, mean * scale * factor]
 
 
-def _over_classes(figures: Sequence[Figure], event: int | None) -> Figure:
-    """The figure of the event, or the mean over the classes that have one."""
-    if event is not None:
-        return figures[event]
+def _mean_figure(figures: Sequence[Figure]) -> Figure:
+    """The mean over the classes that have a figure."""
     defined = [figure for figure in figures if figure is not None]
     if not defined:
         return None
     return [math.fsum(ends) / len(defined) for ends in zip(*defined, strict=True)]
+
+
+def observed_expected(n_own: float, n: float, expected: float) -> Figure:
+    """Ratio of the samples of a class, `n_own` of n, to the sum of its probabilities,
+    with Wilson's interval of the former.
+    """
+    observed = share(n_own, n)
+    if observed is None or expected <= 0:
+        return None
+    return [end * n / float(expected) for end in observed]
+
+
+def rates(
+    threshold: float, hit: float, false_alarm: float, n_own: float, n_rest: float
+) -> dict[str, Any]:
+    """Figures of a rule that flags so many samples of a class and of the rest."""
+    missed = n_own - hit
+    passed = n_rest - false_alarm
+    return {
+        "threshold": threshold,
+        "sensitivity": share(hit, n_own),
+        "specificity": share(passed, n_rest),
+        "ppv": share(hit, hit + false_alarm),
+        "npv": share(passed, missed + passed),
+    }
+
+
+def net_benefit(threshold: float, hit: float, false_alarm: float, n: float) -> float:
+    """Share of samples that a rule finds, less that of false alarms at their price.
+
+    >>> net_benefit(0.2, 30, 20, 100)
+    0.25
+    """
+    return (hit - false_alarm * threshold / (1 - threshold)) / n
+
+
+def mcnemar(first: int, second: int) -> float:
+    """Exact p-value of samples that only the first or only the second of two models gets
+    right.
+
+    >>> mcnemar(1, 6)
+    0.125
+    """
+    return min(1.0, 2 * float(bdtr(min(first, second), first + second, 0.5)))
 
 
 class _Curves:
@@ -327,13 +402,27 @@ class _Curves:
     def auroc(self) -> list[Figure]:
         """Probability that a sample of the class gets more than one of the rest.
 
-        A tie counts half.
+        A tie counts half. The variance is DeLong's.
         """
-        below = np.cumsum(self.rest, axis=1) - self.rest / 2
-        pairs = np.where(self.is_defined, self.n_own * self.n_rest, 1.0)
-        area = (self.own * below).sum(axis=1) / pairs
-        low, high = _area_interval(area, self.n_own, self.n_rest)
-        return self._figures(area, low, high)
+        n_own = np.maximum(self.n_own, 1)[:, None]
+        n_rest = np.maximum(self.n_rest, 1)[:, None]
+        # Shares of the rest below each level, and of the class above it.
+        below = (np.cumsum(self.rest, axis=1) - self.rest / 2) / n_rest
+        above = (_from_here_on(self.own) - self.own / 2) / n_own
+        area = (self.own * below).sum(axis=1) / n_own[:, 0]
+        spreads = [
+            (samples * (part - area[:, None]) ** 2).sum(axis=1)
+            / (n * np.maximum(n - 1, 1))[:, 0]
+            for samples, part, n in (
+                (self.own, below, n_own),
+                (self.rest, above, n_rest),
+            )
+        ]
+        figures: list[Figure] = [None] * len(area)
+        for c in np.flatnonzero(self.is_defined).tolist():
+            fewest = min(self.n_own[c], self.n_rest[c])
+            figures[c] = _area_figure(float(area[c]), float(sum(spreads)[c]), fewest)
+        return figures
 
     @cached_property
     def auprc(self) -> list[Figure]:
@@ -359,7 +448,7 @@ class _Curves:
         # The variance to expect counts where few samples are all of one class.
         expected = predicted * (1 - predicted / np.maximum(n, 1))
         variance = np.maximum(own * (1 - own / np.maximum(n, 1)), expected)
-        half = _Z * np.sqrt(variance.sum(axis=1)) / total
+        half = Z * np.sqrt(variance.sum(axis=1)) / total
         # The mean distance by chance, where the error is 0.
         most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum(axis=1) / total
         return self._figures(error, np.maximum(error - most - half, 0.0), error + half)
@@ -370,61 +459,24 @@ class _Curves:
 
         The intercept is that of a regression with a slope of 1.
         """
-        y = self.own
-        n = self.own + self.rest
-        log_odds = logit(CENTRES)
-        design = np.stack([np.ones(N_LEVELS), log_odds])[: index + 1]
         is_solvable = self.is_defined
         if index == 1:  # there is no slope where the samples do not overlap
             is_solvable = _is_above(self.own, self.rest)
             is_solvable &= _is_above(self.rest, self.own)
-        # The coefficients beyond an intercept of 0 and a slope of 1.
-        at = np.zeros((len(n), len(design)))
-        for _ in range(_MOST_STEPS):
-            p = expit(log_odds + at @ design)
-            hessian = (design * (n * p * (1 - p))[:, None]) @ design.T
-            inverse = np.linalg.pinv(hessian, hermitian=True)
-            step = (inverse @ (design @ (y - n * p)[..., None]))[..., 0]
-            is_done = np.abs(step).sum(axis=1) < 1e-6
-            if (is_done | ~is_solvable).all():
-                break
-            step[~is_solvable] = 0.0
-            # Newton's method may go beyond the minimum: a step is halved as long as it
-            # makes the loss larger, but for rounding.
-            most = self._loss(log_odds + at @ design) * (1 + 1e-12)
-            for _ in range(_MOST_HALVES):
-                is_beyond = self._loss(log_odds + (at + step) @ design) > most
-                if not is_beyond.any():
-                    break
-                step[is_beyond] /= 2
-            at += step
-        variance = inverse[:, index, index]
-        if index == 0:  # right whatever the slope is
-            variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
-        value = at[:, index] + index
-        half = _Z * np.sqrt(variance)
-        is_solved = is_solvable & is_done & (half < 1e3)
-        return self._figures(value, value - half, value + half, is_solved)
+        figures: list[Figure] = [None] * len(self.own)
+        for c in np.flatnonzero(is_solvable).tolist():
+            figures[c] = coefficient(self.own[c], self.rest[c], _LOG_ODDS, index)
+        return figures
 
-    def _loss(self, log_odds: Floats) -> Floats:
-        """Log loss of each class, (L,), by the log odds of each level."""
-        hits = self.own * log_expit(log_odds)
-        return np.asarray(-(hits + self.rest * log_expit(-log_odds)).sum(axis=1))
+    def flagged(self, c: int, threshold: float) -> tuple[float, float]:
+        """Samples of class c and of the rest with this probability for it or more."""
+        first = int(np.searchsorted(EDGES, threshold, side="right"))
+        return float(self.own[c, first:].sum()), float(self.rest[c, first:].sum())
 
     def at(self, c: int, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes class c from this probability on."""
-        first = int(np.searchsorted(EDGES, threshold, side="right"))
-        hit = self.own[c, first:].sum()
-        false_alarm = self.rest[c, first:].sum()
-        missed = self.n_own[c] - hit
-        passed = self.n_rest[c] - false_alarm
-        return {
-            "threshold": threshold,
-            "sensitivity": share(hit, self.n_own[c]),
-            "specificity": share(passed, self.n_rest[c]),
-            "ppv": share(hit, hit + false_alarm),
-            "npv": share(passed, missed + passed),
-        }
+        hit, false_alarm = self.flagged(c, threshold)
+        return rates(threshold, hit, false_alarm, self.n_own[c], self.n_rest[c])
 
     def roc(self, c: int) -> list[list[float]]:
         """Points (false, true positive rate), from (0, 0) to (1, 1)."""
@@ -451,6 +503,16 @@ class _Curves:
             for group in np.flatnonzero(n)
         ]
 
+    def smooth(self, c: int) -> list[dict[str, Any]]:
+        """Observed share over the prediction, by local regression."""
+        if not self.is_defined[c]:
+            return []
+        points, shares, sizes = local_shares(self.own[c], self.rest[c], CENTRES)
+        return [
+            {"predicted": float(at), "observed": share(float(part * n), float(n))}
+            for at, part, n in zip(points, shares, sizes, strict=True)
+        ]
+
     @cached_property
     def _groups(self) -> tuple[Floats, Floats, Floats]:
         """Samples of the class, all samples and the sum of their predictions in ten
@@ -465,10 +527,9 @@ class _Curves:
         value: Floats,
         low: Floats,
         high: Floats,
-        is_solved: Mask | bool = True,
     ) -> list[Figure]:
         figures: list[Figure] = [None] * len(value)
-        for c in np.flatnonzero(self.is_defined & is_solved).tolist():
+        for c in np.flatnonzero(self.is_defined).tolist():
             figures[c] = [float(value[c]), float(low[c]), float(high[c])]
         return figures
 
@@ -485,28 +546,12 @@ def _is_above(samples: Floats, others: Floats) -> Mask:
     return is_above
 
 
-def _area_interval(
-    area: Floats, n_own: Floats, n_rest: Floats
-) -> tuple[Floats, Floats]:
-    """Ends of the score interval of an AUROC."""
-    pairs = np.maximum(n_own * n_rest, 1)
-    most = (n_own + n_rest) / 2 - 1
-
-    def is_within(other: Floats) -> Mask:
-        spread = (
-            other
-            * (1 - other)
-            * (1 + most * ((1 - other) / (2 - other) + other / (1 + other)))
-            / pairs
-        )
-        return np.asarray(np.abs(area - other) <= _Z * np.sqrt(np.maximum(spread, 0.0)))
-
-    # The low end comes first, then the high one.
-    inside = np.stack([area, area])
-    outside = np.repeat([[0.0], [1.0]], len(area), axis=1)
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        ok = is_within(middle)
-        inside = np.where(ok, middle, inside)
-        outside = np.where(ok, outside, middle)
-    return inside[0], inside[1]
+def _area_figure(area: float, variance: float, fewest: float) -> Figure:
+    """An AUROC with its interval on the log odds; Wilson's, of the samples of the
+    smaller class, where all samples or none are in order.
+    """
+    if variance <= 0:
+        return share(area * fewest, fewest)
+    half = Z * math.sqrt(variance) / (area * (1 - area))
+    middle = logit(area)
+    return [area, float(expit(middle - half)), float(expit(middle + half))]

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logit
+from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     average_precision_score,
@@ -146,6 +147,8 @@ def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(
             name
         )
     assert overall.pop("examples") == 3000
+    ratio = overall.pop("observed_expected")
+    assert ratio is None or n_classes == 2
     assert overall["accuracy"][0] == (p.argmax(axis=1) == true).mean()
     assert all(low <= value <= high for value, low, high in overall.values())
 
@@ -316,3 +319,143 @@ def test_subgroups_below_the_floor_do_not_follow_from_the_others(sizes, least, s
     assert ((hidden == 0) | (hidden >= least) | (hidden == everything)).all()
     n_hidden = int((sums - shown_sums.reshape(sums.shape))[:, 0].sum())
     assert n_hidden == 0 or n_hidden >= least or n_hidden == sum(sizes)
+
+
+# ---- one class as the event
+
+
+def with_expected(sums: Any, proba: Any) -> Any:
+    """Sums with those of the probabilities of each class behind them."""
+    return np.append(sums[:N_SUMS], np.rint(proba / UNIT).sum(axis=0).astype(np.int64))
+
+
+def delong(own: Any, rest: Any) -> float:
+    """DeLong's variance of the AUROC, by its definition."""
+    wins = (own[:, None] > rest) + 0.5 * (own[:, None] == rest)
+    placements = wins.mean(axis=1), wins.mean(axis=0)
+    return float(sum(part.var(ddof=1) / len(part) for part in placements))
+
+
+@pytest.mark.parametrize("event", [0, 1, 2])
+def test_figures_of_an_event_are_those_of_its_class_against_the_rest(event):
+    p, true = probabilities(400, 3)
+    histograms, sums = scored(p, true, true)
+    made = figures.event_figures(histograms, with_expected(sums, p), event)
+    is_own = true == event
+    assert made["rows"] == 400
+    assert made["events"] == is_own.sum()
+    ratio, low, high = made["observed_expected"]
+    assert ratio == pytest.approx(is_own.sum() / p[:, event].sum(), abs=1e-5)
+    assert low < ratio < high
+    rounded = CENTRES[np.searchsorted(EDGES, p[:, event], side="right")]
+    area = roc_auc_score(is_own, rounded)
+    half = 1.959963984540054 * math.sqrt(delong(rounded[is_own], rounded[~is_own]))
+    half /= area * (1 - area)
+    expected = expit([logit(area) + side * half for side in (0, -1, 1)])
+    assert made["auroc"] == pytest.approx(expected, abs=1e-9)
+    of_class = figures.by_class(histograms, "abc")[event]
+    assert made["auroc"] == of_class["auroc"]
+    assert made["slope"] == of_class["calibration"]["slope"]
+    assert made["intercept"] == of_class["calibration"]["intercept"]
+    without = figures.event_figures(histograms, sums[:N_SUMS], event)
+    assert without["observed_expected"] is None
+    nobody = figures.event_figures(histograms * 0, sums * 0, event)
+    assert nobody == dict.fromkeys(made) | {"rows": 0}
+    level = figures.of_level(histograms, sums, event)
+    assert level.pop("thresholds") == of_class["thresholds"]
+    assert level == figures.overall(histograms, sums)
+    assert level == figures.of_level(histograms, sums, None)
+
+
+@pytest.mark.parametrize("event", [0, 1])
+def test_the_ratio_of_two_classes_is_that_of_the_event(event):
+    p, true = probabilities(200, 2)
+    histograms, sums = scored(p, true, true)
+    sums = with_expected(sums, p)
+    made = figures.overall(histograms, sums, event)
+    ratio = (true == event).sum() / p[:, event].sum()
+    assert made["observed_expected"][0] == pytest.approx(ratio, abs=1e-5)
+    of_event = figures.event_figures(histograms, sums, event)
+    assert of_event["auroc"] == made["auroc"]
+    assert of_event["observed_expected"] == made["observed_expected"]
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
+def test_slope_and_intercept_are_those_of_a_regression(spread):
+    linear_model = pytest.importorskip("statsmodels.api")
+    p, true = probabilities(500, 2, spread=spread)
+    rounded = CENTRES[np.searchsorted(EDGES, p[:, 1], side="right")]
+    odds = logit(rounded)
+    _, made = figures.by_class(scored(p, true, true)[0], "ab")
+    theirs = linear_model.Logit(true, linear_model.add_constant(odds)).fit(disp=0)
+    slope = [theirs.params[1], *theirs.conf_int()[1]]
+    assert made["calibration"]["slope"] == pytest.approx(slope, abs=1e-5)
+    family = linear_model.families.Binomial()
+    theirs = linear_model.GLM(true, np.ones(len(true)), family, offset=odds).fit(
+        cov_type="HC0"
+    )
+    intercept = [theirs.params[0], *theirs.conf_int()[0]]
+    assert made["calibration"]["intercept"] == pytest.approx(intercept, abs=1e-5)
+
+
+def test_net_benefit_is_that_of_dcurves():
+    dcurves = pytest.importorskip("dcurves")
+    pandas = pytest.importorskip("pandas")
+    p, true = probabilities(600, 2, spread=0.7)
+    _, of_class = figures.by_class(scored(p, true, true)[0], "ab")
+    table = dcurves.dca(
+        pandas.DataFrame({"y": true, "p": p[:, 1]}),
+        outcome="y",
+        modelnames=["p"],
+        thresholds=np.arange(1, 61) / 100,
+    )
+    theirs = table.pivot_table(index="threshold", columns="model", values="net_benefit")
+    assert len(theirs) == 60
+    for threshold, row in theirs.iterrows():
+        index = int(np.argmin(abs(figures.GRID - threshold)))
+        hit, false_alarm = of_class["flagged"][index]
+        mine = figures.net_benefit(figures.GRID[index], hit, false_alarm, 600)
+        assert mine == pytest.approx(row["p"], abs=1e-3)
+        all_of_them = (of_class["examples"], of_class["others"])
+        mine = figures.net_benefit(figures.GRID[index], *all_of_them, 600)
+        assert mine == pytest.approx(row["all"], abs=1e-9)
+
+
+def test_the_smooth_curve_follows_the_truth():
+    """Of probabilities that are too low by half of their log odds."""
+    rng = np.random.default_rng(5)
+    odds = rng.normal(0, 2, 20_000)
+    true = (rng.random(20_000) < expit(2 * odds)).astype(int)
+    p = expit(odds)
+    _, made = figures.by_class(
+        scored(np.stack([1 - p, p], axis=1), true, true)[0], "ab"
+    )
+    curve = made["smooth"]
+    assert 0 < curve[0]["predicted"] < curve[-1]["predicted"] < 1
+    for point in curve:
+        value, low, high = point["observed"]
+        expected = expit(2 * logit(point["predicted"]))
+        assert value == pytest.approx(expected, abs=0.03)
+        assert low <= value <= high
+    one_level = np.zeros((4, N_LEVELS), np.int64)
+    one_level[[0, 1, 2, 3], 100] = 5
+    _, made = figures.by_class(one_level, "ab")
+    shares = [point["observed"][0] for point in made["smooth"]]
+    assert shares == pytest.approx([0.5] * len(shares))
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_mcnemar_is_the_exact_test_of_scipy(first, second):
+    expected = 1.0
+    if first + second:
+        expected = binomtest(first, first + second).pvalue
+    assert figures.mcnemar(first, second) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_ratio_of_events_has_wilsons_interval():
+    assert figures.observed_expected(0, 0, 0.0) is None
+    assert figures.observed_expected(3, 10, 0.0) is None
+    share = figures.share(30, 100)
+    assert share is not None
+    expected = [end * 100 / 40 for end in share]
+    assert figures.observed_expected(30, 100, 40.0) == pytest.approx(expected)

@@ -5,22 +5,28 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
+from flwr_flynn.app.report.derived import (
+    PAIRED,
+    derived,
+    event_class,
+    figures_of,
+    gaps,
+)
+from flwr_flynn.app.report.event_sections import in_words, pictures
 from flwr_flynn.app.report.markup import (
-    NONE,
     Interval,
     Markup,
-    bars,
     cell,
-    curve,
     figure,
     gallery,
     plural,
-    reliability,
     shades,
     with_interval,
 )
+from flwr_flynn.app.report.plots import Row, forest
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
@@ -32,7 +38,7 @@ from flwr_flynn.app.report.sections import (
     more,
     sentence,
 )
-from flwr_flynn.model.metrics import share
+from flwr_flynn.model.metrics import GRID, share
 
 _WORDS = {
     "auroc": "AUROC",
@@ -42,17 +48,8 @@ _WORDS = {
 }
 _CALIBRATION = ("calibration_error", "calibration_slope", "calibration_intercept")
 NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accuracy")}
+NAMES["observed_expected"] = "O:E"
 """Figures with intervals, and their names."""
-
-
-def figures_of(report: Report) -> Report:
-    """The figures from scores; without entries in a run that has none."""
-    return (report["evaluation"] or {}).get("figures") or {
-        "classes": [],
-        "parties": [],
-        "groups": None,
-        "overall": {},
-    }
 
 
 def accuracy(report: Report) -> Section:
@@ -96,18 +93,15 @@ def _figures(
 ) -> list[Markup | None]:
     """Rows of a name, a number of samples, and figures with intervals.
 
-    The first figure is shown as bars, and all as a table.
+    The first figure is drawn, and all are a table.
     """
     shown = [(name, n, *map(with_interval, figures)) for name, n, *figures in rows]
-    caption = f"Figures {title.removeprefix('Accuracy ')}"
-    known = [
-        (name, with_interval(first), first[0]) for name, _, first, *_ in rows if first
-    ]
+    caption = f"Figures {title[title.index('by ') :]}"
+    known = [Row(name, first) for name, _, first, *_ in rows if first]
     drawn = None
     if known:
-        drawn = bars(
-            title, f"{title}; the table below has the numbers", known[:MOST_BARS]
-        )
+        words = f"{title}; the table below has the numbers"
+        drawn = forest(title, words, known[:MOST_BARS])
     return [drawn, more(f"{caption} as a table", *bounded(caption, head, shown, noun))]
 
 
@@ -138,55 +132,11 @@ def probability_section(report: Report) -> Section:
         introduction += (
             f"{plural(n_more, 'more sample')} are of parties below their floor. "
         )
-    classes = _shown(report)
-    parts = [
-        sentence(introduction),
-        *_thresholds(classes),
-        left_out(len(classes), "classes", MOST_CLASSES),
-    ]
-    facts = [*_event(report), *_overall(evaluation, overall)]
-    return Section("Figures", facts, parts)
-
-
-def _event(report: Report) -> Facts:
-    """The event, and why it is this class."""
-    event = report["event"]
-    if not event:
-        return []
-    text = f"{event['label']}"
-    if event["why"] == "rarer":
-        text += " (the rarer of two classes; event sets another)"
-    return [("event", text)]
-
-
-def _thresholds(classes: list[Report]) -> list[Markup | None]:
-    """Rates of some classes at thresholds; a table of several classes opens."""
-    rows = [
-        (
-            of_class["label"],
-            f"{rates['threshold']:g}",
-            _in_words(of_class, rates),
-            *(with_interval(rates[name]) for name in _RATES),
-        )
-        for of_class in classes[:MOST_CLASSES]
-        for rates in of_class["thresholds"][:MOST_CLASSES]
-    ]
-    if not rows:
-        return []
-    columns = (
-        "class",
-        "threshold",
-        "in words",
-        "sensitivity",
-        "specificity",
-        "PPV",
-        "NPV",
-    )
-    caption = "What thresholds of the probability would do"
-    shown = bounded(caption, columns, rows, "rows", "thresholds")
-    if len(classes) == 1:
-        return shown
-    return [more("Thresholds of the probability", *shown)]
+    parts: list[Markup | None] = [sentence(introduction)]
+    if event_class(report) is None:
+        parts += in_words(report, figures["classes"][:MOST_CLASSES])
+        parts.append(left_out(len(figures["classes"]), "classes", MOST_CLASSES))
+    return Section("Figures", _overall(evaluation, overall), parts)
 
 
 def _overall(evaluation: Report, overall: Report) -> Facts:
@@ -203,13 +153,13 @@ def _overall(evaluation: Report, overall: Report) -> Facts:
     worst = evaluation["worst_party"]
     if worst:
         of = f"({worst['name']}, {worst['examples']} test samples)"
-        facts.append(("worst party", f"{worst['accuracy']:.4f} {of}"))
+        facts.append(("worst party", f"{figure(worst['accuracy'])} {of}"))
     prior = evaluation.get("class_prior")
     if prior:
         worst = prior["worst_party"]
         shown = (
-            f"{prior['accuracy']:.4f}, worst party {worst['accuracy']:.4f} "
-            f"({worst['name']})"
+            f"{figure(prior['accuracy'])}, worst party "
+            f"{figure(worst['accuracy'])} ({worst['name']})"
         )
         facts.append(("with class prior", shown))
     return facts
@@ -230,9 +180,6 @@ def _why_none(report: Report) -> str:
     if silent:
         return f"failed at {len(silent)} parties"
     return "none: no party holds test samples"
-
-
-_RATES = ("sensitivity", "specificity", "ppv", "npv")
 
 
 def confusion(report: Report) -> Section:
@@ -257,67 +204,22 @@ def confusion(report: Report) -> Section:
     return Section("Confusion", [], [sentence(introduction), drawn, note])
 
 
-def _shown(report: Report) -> list[Report]:
-    """The event's class; all classes where there is no event."""
-    classes: list[Report] = figures_of(report)["classes"]
-    event = report["event"]
-    if event and classes:
-        return [classes[event["index"]]]
-    return classes
-
-
 def curves(report: Report) -> Section:
-    """A ROC curve and a reliability curve of each class, beside each other."""
+    """ROC and calibration of each class, beside each other, where there is no event."""
     title = "ROC and calibration"
-    shown = _shown(report)
-    classes = [
-        of_class for of_class in shown if of_class["roc"] or of_class["reliability"]
-    ]
-    if not classes:
+    classes = [row for row in figures_of(report)["classes"] if row["roc"]]
+    if report["event"] or not classes:
         return Section(title, [])
-    pictures = []
-    for of_class in classes[:MOST_CLASSES]:
-        label = of_class["label"]
-        area = f"AUROC {with_interval(of_class['auroc'])}"
-        calibration = of_class["calibration"] or {}
-        error = f"calibration error {with_interval(calibration.get('error'))}"
-        drawn = curve(f"ROC curve of {label}", area, of_class["roc"])
-        pictures.append((label, area, drawn))
-        name = f"Reliability curve of {label}"
-        drawn = reliability(name, error, of_class["reliability"])
-        pictures.append((label, error, drawn))
+    shown = [
+        picture for of_class in classes[:MOST_CLASSES] for picture in pictures(of_class)
+    ]
     introduction = (
         "Left: the share that is found over that of false alarms, at all thresholds. "
-        "Right: the share that is of the "
-        "class over the predicted one. The left diagonal is chance, the right one "
-        "perfect. Points: figures.csv."
+        "Right: the share that is of the class over the predicted one, as a smooth curve "
+        "and in ten groups. Points: figures.csv."
     )
     note = left_out(len(classes), "classes", MOST_CLASSES)
-    return Section(title, [], [sentence(introduction), gallery(pictures), note])
-
-
-def _in_words(of_class: Report, rates: Report) -> str:
-    """Samples of 100 that a threshold flags, flags rightly and misses, in words.
-
-    Where the class is rare, they are samples of 1000.
-    """
-    own = of_class["examples"]
-    rest = of_class["others"]
-    sensitivity = rates["sensitivity"]
-    specificity = rates["specificity"]
-    if not own or not rest or not sensitivity or not specificity:
-        return NONE
-    n = 1000
-    if 20 * own >= own + rest:
-        n = 100
-    share_of_class = own / (own + rest)
-    hit = share_of_class * sensitivity[0]
-    wrong = (1 - share_of_class) * (1 - specificity[0])
-    lost = share_of_class * (1 - sensitivity[0])
-    return (
-        f"of {n:,} samples {n * (hit + wrong):.0f} are flagged, {n * hit:.0f} "
-        f"rightly; {n * lost:.0f} are missed"
-    )
+    return Section(title, [], [sentence(introduction), gallery(shown), note])
 
 
 def subgroups(report: Report) -> Section:
@@ -329,7 +231,15 @@ def subgroups(report: Report) -> Section:
         groups["levels"],
         key=lambda level: level["accuracy"][0] if level["accuracy"] else 2.0,
     )
-    keys = ("accuracy", "auroc", "auprc", "brier", "calibration_error")
+    keys: tuple[str, ...] = ("accuracy", "auroc", "auprc", "brier", "calibration_error")
+    if report["event"]:
+        keys = (
+            "auroc",
+            "observed_expected",
+            "calibration_slope",
+            "calibration_intercept",
+            "accuracy",
+        )
     rows = [
         (level["level"], level["examples"], *map(level.get, keys)) for level in levels
     ]
@@ -338,8 +248,12 @@ def subgroups(report: Report) -> Section:
     introduction = sentence(
         f"Test samples by the level of the column {column}, the lowest accuracy first."
     )
-    figures = _figures(f"Accuracy by level of {column}", "levels", head, rows)
-    return Section("Subgroups", [], [introduction, *figures])
+    figures = _figures(f"{NAMES[keys[0]]} by level of {column}", "levels", head, rows)
+    facts = [
+        (f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})")
+        for name, (gap, low, high) in gaps(report).items()
+    ]
+    return Section("Subgroups", facts, [introduction, *figures])
 
 
 def as_csv(report: Report) -> str:
@@ -350,11 +264,14 @@ def as_csv(report: Report) -> str:
     stream = io.StringIO()
     evaluation = dict(report["evaluation"] or {})
     names = report["classes"]
+    classes = figures_of(report)["classes"]
     matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
     evaluation["confusion"] = {
         name: dict(zip(names, row, strict=False)) for name, row in matrix
     }
-    rows = [(cell(" / ".join(path)), *numbers) for path, numbers in _leaves(evaluation)]
+    tree = evaluation | derived(report) | {"sites": [*map(_site, report["sites"])]}
+    tree |= {"figures": figures_of(report) | {"classes": [*map(_class, classes)]}}
+    rows = [(cell(" / ".join(path)), *numbers) for path, numbers in _leaves(tree)]
     csv.writer(stream, lineterminator="\n").writerows(
         [
             ("figure", "value", "low", "high"),
@@ -363,6 +280,24 @@ def as_csv(report: Report) -> str:
         ]
     )
     return stream.getvalue()
+
+
+def _class(of_class: Report) -> Report:
+    """Figures of a class, with the samples from each threshold on by its name."""
+    flagged = [
+        {"threshold": float(level), "samples": own, "others": rest}
+        for level, (own, rest) in zip(GRID, of_class["flagged"], strict=True)
+    ]
+    return of_class | {"flagged": flagged}
+
+
+def _site(site: Report) -> Report:
+    """Figures of a site, with its paired table by name."""
+    alone = site["alone"]
+    if alone and alone.get("paired"):
+        numbers = chain(*alone["paired"])
+        alone = alone | {"paired": dict(zip(PAIRED, numbers, strict=True))}
+    return site | {"alone": alone}
 
 
 _NAMES = ("name", "label", "level", "threshold", "predicted")
@@ -376,7 +311,7 @@ def _leaves(
 
     The first number of a curve's point is the end of its path.
     """
-    if isinstance(tree, int | float):
+    if isinstance(tree, int | float) and not isinstance(tree, bool):
         if not path or path[-1] not in _NAMES:
             yield path, [tree]
     elif isinstance(tree, dict):

@@ -125,19 +125,33 @@ def participation(report: Report) -> Section:
             "Members of the federation", ("party", "in this run"), marked, "members"
         )
     if parties:
+        tried = (report["evaluation"] or {}).get("parties", ())
+        held_out = {party["name"]: party["examples"] for party in tried}
         listed = [
             (
                 party["name"],
                 party["examples"],
+                held_out.get(party["name"]),
                 in_bytes(party["bytes"]),
                 party["seconds"],
             )
             for party in parties
         ]
-        columns = "party", "samples", "bytes of the counts", "seconds"
-        title = "Parties that took part"
+        columns = "party", "rows counted", "held out", "bytes of the counts", "seconds"
+        title = "Rows of the parties that took part"
         parts.append(more(title, *bounded(title, columns, listed, "parties")))
     return Section("Who took part", facts, parts)
+
+
+def status_of(report: Report, name: str) -> str:
+    """What the run did to a party, in a word; nothing in one that trains."""
+    action = report["action"]
+    changed = [update["party"] for update in report["updates"]]
+    if action == "join":
+        changed = [party["name"] for party in report["parties"]]
+    if action in _DONE and action != "train" and name in changed:
+        return f"({_DONE[action]})"
+    return ""
 
 
 def asked(report: Report) -> int:
