@@ -203,21 +203,21 @@ _MOST_POINTS = 64  # of a ROC curve
 
 
 def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str, Any]:
-    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)
-    or more.
+    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums,
+    (N_SUMS + L,).
 
     Of two classes discrimination and calibration are those of the `event`'s index; of
-    more they are means over the classes. Without the sums of the probabilities behind
-    the first `N_SUMS` there is no ratio of observed to expected events.
+    more they are means over the classes, and there is no ratio of observed to expected
+    events.
     """
     scale = UNIT
-    curves = _Curves(histograms)
     ratio = None
     if len(histograms) == 4 and event is not None:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-        curves = _Curves(histograms[2 * event : 2 * event + 2])
-        ratio = _event_ratio(curves, sums, event)
+        histograms = histograms[2 * event : 2 * event + 2]
+        ratio = _event_ratio(histograms, sums, event)
+    curves = _Curves(histograms)
     n = int(sums[0])
     correct = int(sums[1])
     return {
@@ -240,22 +240,28 @@ def event_figures(
     """Figures of class `event` against the rest, or means over the classes, see
     `overall`.
     """
-    curves = _Curves(histograms)
     events = None
     ratio = None
-    if event is not None and (curves.own[event].any() or curves.rest[event].any()):
-        n_own = float(curves.n_own[event])
-        n = n_own + float(curves.n_rest[event])
-        events = int(n_own)
-        ratio = observed_expected(n_own, n, sums[N_SUMS + event] * UNIT)
+    if event is not None:
+        histograms = histograms[2 * event : 2 * event + 2]
+        ratio = _event_ratio(histograms, sums, event)
+        if histograms.any():
+            events = int(histograms[1].sum())
+    curves = _Curves(histograms)
     return {
         "rows": int(sums[0]),
         "events": events,
-        "auroc": _over_classes(curves.auroc, event),
+        "auroc": _mean_figure(curves.auroc),
         "observed_expected": ratio,
-        "slope": _over_classes(curves.fitted(1), event),
-        "intercept": _over_classes(curves.fitted(0), event),
+        "slope": _mean_figure(curves.fitted(1)),
+        "intercept": _mean_figure(curves.fitted(0)),
     }
+
+
+def _event_ratio(histograms: Counts, sums: Counts, event: int) -> Figure:
+    """Observed samples of a class over the sum of its probabilities."""
+    n_rest, n_own = histograms.sum(axis=1).tolist()
+    return observed_expected(n_own, n_own + n_rest, sums[N_SUMS + event] * UNIT)
 
 
 def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
