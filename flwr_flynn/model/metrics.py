@@ -229,19 +229,25 @@ def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str
     }
 
 
-def event_figures(histograms: Counts, sums: Counts, event: int) -> dict[str, Any]:
-    """Figures of class `event` against the rest, see `overall`."""
-    curves = _Curves(histograms[2 * event : 2 * event + 2])
+def event_figures(
+    histograms: Counts, sums: Counts, event: int | None
+) -> dict[str, Any]:
+    """Figures of class `event` against the rest, or means over the classes."""
+    curves = _Curves(histograms)
     events = None
-    if curves.own.any() or curves.rest.any():
-        events = int(curves.n_own[0])
+    ratio = None
+    if event is not None:
+        curves = _Curves(histograms[2 * event : 2 * event + 2])
+        ratio = _event_ratio(curves, sums, event)
+        if curves.own.any() or curves.rest.any():
+            events = int(curves.n_own[0])
     return {
         "rows": int(sums[0]),
         "events": events,
-        "auroc": curves.auroc[0],
-        "observed_expected": _event_ratio(curves, sums, event),
-        "slope": curves.fitted(1)[0],
-        "intercept": curves.fitted(0)[0],
+        "auroc": _mean_figure(curves.auroc),
+        "observed_expected": ratio,
+        "slope": _mean_figure(curves.fitted(1)),
+        "intercept": _mean_figure(curves.fitted(0)),
     }
 
 
