@@ -98,7 +98,7 @@ def evaluation_figures(
 MOST_CLASSES = 256  # classes of a model, at most, for which histograms are made
 
 # Sums beside the histograms: samples, correct ones, and Brier score and log-loss with
-# their squares.
+# their squares; behind them the probability of each class.
 N_SUMS = 6
 
 # Unit of the sums of scores and losses, so that sums over parties are exact.
@@ -111,13 +111,17 @@ MAX_LOSS = 32.0
 LARGEST_SUM = round(MAX_LOSS**2 / UNIT)  # bound of every sum, for one sample
 
 
-# Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two,
-# down to some 1e-6.
-_TAIL = [0.005 * share * 2.0**-k for k in range(12) for share in (0.75, 0.5)]
+# Edges of the levels: steps of 1/200, of 1/1000 below .08, where the probabilities of
+# rare outcomes are, of 1/2000 below .03, and then twelve for each factor of two, and at
+# last four, down to some 1e-6. Those above 1/2 are their mirror images.
+_TAIL = [
+    *(0.0003125 * 2.0 ** (-k / 4) for k in range(32, 0, -1)),
+    *(0.005 * 2.0 ** (-k / 12) for k in range(48, 0, -1)),
+    *(k / 2000 for k in range(10, 60)),
+    *(k / 1000 for k in range(30, 80)),
+]
 EDGES: Floats = np.array(
-    sorted(_TAIL)
-    + [k / 200 for k in range(1, 200)]
-    + sorted(1 - edge for edge in _TAIL)
+    _TAIL + [k / 200 for k in range(16, 185)] + [1 - edge for edge in _TAIL[::-1]]
 )
 N_LEVELS = len(EDGES) + 1
 # Middle of each level, (N_LEVELS,).
@@ -127,7 +131,7 @@ CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2
 def scored(
     probabilities: Floats, true: Counts, predicted: Counts
 ) -> tuple[Counts, Counts]:
-    """Histograms, (2 L, N_LEVELS), and sums, (N_SUMS,), both int64, of samples with
+    """Histograms, (2 L, N_LEVELS), and sums, (N_SUMS + L,), both int64, of samples with
     probabilities, (n, L).
 
     `true` and `predicted` are class indices, (n,). Row 2 c of the histograms is of the
@@ -146,28 +150,29 @@ def scored(
     of_scores = [
         int(np.rint(score / UNIT).sum()) for score in (brier, brier**2, loss, loss**2)
     ]
-    sums = np.array([len(true), int((predicted == true).sum()), *of_scores], np.int64)
+    of_classes = np.rint(probabilities / UNIT).astype(np.int64).sum(axis=0)
+    first = [len(true), int((predicted == true).sum()), *of_scores]
+    sums = np.array([*first, *of_classes], np.int64)
     return histograms.astype(np.int64, copy=False).reshape(-1, N_LEVELS), sums
 
 
 def above_floor(histograms: Counts, sums: Counts, least: int) -> tuple[Counts, Counts]:
-    """Histograms and sums as a party with this disclosure floor tells them, of all
-    samples or of several subgroups.
+    """Histograms, (2 G L, N_LEVELS), and sums, (G, N_SUMS + L), as a party with this
+    disclosure floor tells them, of all samples (G = 1) or of G subgroups.
 
     Left out are classes of which, or of whose rest, some samples are there, but fewer
     than `least`; and the sums of fewer. So few must not follow from the figures of all
     either: the smallest other subgroups are left out with them, until there are enough.
     With a floor of 1 nothing is left out.
     """
-    tables = histograms.reshape(sums.size // N_SUMS, -1, N_LEVELS)
-    totals = sums.reshape(-1, N_SUMS)
+    tables = histograms.reshape(len(sums), -1, N_LEVELS)
     sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
     is_shown = np.stack(
         [_shown_groups(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1
     )
     shown_tables = tables * np.repeat(is_shown, 2, axis=1)[:, :, None]
-    shown_totals = totals * _shown_groups(totals[:, :1], least)[:, None]
-    return shown_tables.reshape(histograms.shape), shown_totals.reshape(sums.shape)
+    shown_sums = sums * _shown_groups(sums[:, :1], least)[:, None]
+    return shown_tables.reshape(histograms.shape), shown_sums
 
 
 def _shown_groups(sizes: Counts, least: int) -> Mask:
@@ -198,21 +203,21 @@ _MOST_POINTS = 64  # of a ROC curve
 
 
 def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str, Any]:
-    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,)
-    or more.
+    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums,
+    (N_SUMS + L,).
 
     Of two classes discrimination and calibration are those of the `event`'s index; of
-    more they are means over the classes. Without the sums of the probabilities behind
-    the first `N_SUMS` there is no ratio of observed to expected events.
+    more they are means over the classes, and there is no ratio of observed to expected
+    events.
     """
     scale = UNIT
-    curves = _Curves(histograms)
     ratio = None
     if len(histograms) == 4 and event is not None:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-        curves = _Curves(histograms[2 * event : 2 * event + 2])
-        ratio = _event_ratio(curves, sums, event)
+        histograms = histograms[2 * event : 2 * event + 2]
+        ratio = _event_ratio(histograms, sums, event)
+    curves = _Curves(histograms)
     n = int(sums[0])
     correct = int(sums[1])
     return {
@@ -232,15 +237,17 @@ def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str
 def event_figures(
     histograms: Counts, sums: Counts, event: int | None
 ) -> dict[str, Any]:
-    """Figures of class `event` against the rest, or means over the classes."""
-    curves = _Curves(histograms)
+    """Figures of class `event` against the rest, or means over the classes, see
+    `overall`.
+    """
     events = None
     ratio = None
     if event is not None:
-        curves = _Curves(histograms[2 * event : 2 * event + 2])
-        ratio = _event_ratio(curves, sums, event)
-        if curves.own.any() or curves.rest.any():
-            events = int(curves.n_own[0])
+        histograms = histograms[2 * event : 2 * event + 2]
+        ratio = _event_ratio(histograms, sums, event)
+        if histograms.any():
+            events = int(histograms[1].sum())
+    curves = _Curves(histograms)
     return {
         "rows": int(sums[0]),
         "events": events,
@@ -251,12 +258,10 @@ def event_figures(
     }
 
 
-def _event_ratio(curves: _Curves, sums: Counts, event: int) -> Figure:
-    n_own = float(curves.n_own[0])
-    n = n_own + float(curves.n_rest[0])
-    if len(sums) == N_SUMS:
-        return None
-    return observed_expected(n_own, n, sums[N_SUMS + event] * UNIT)
+def _event_ratio(histograms: Counts, sums: Counts, event: int) -> Figure:
+    """Observed samples of a class over the sum of its probabilities."""
+    n_rest, n_own = histograms.sum(axis=1).tolist()
+    return observed_expected(n_own, n_own + n_rest, sums[N_SUMS + event] * UNIT)
 
 
 def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
