@@ -9,8 +9,7 @@ class of its own samples, and one of all others. Both are sums over samples, whi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -217,19 +216,19 @@ def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str
         scale = UNIT / 2
         histograms = histograms[2 * event : 2 * event + 2]
         ratio = _event_ratio(histograms, sums, event)
-    curves = _Curves(histograms)
+    curves = _curves(histograms)
     n = int(sums[0])
     correct = int(sums[1])
     return {
         "examples": n,
         "accuracy": share(correct, n),
-        "auroc": _mean_figure(curves.auroc),
-        "auprc": _mean_figure(curves.auprc),
+        "auroc": _mean_figure(curve.auroc() for curve in curves),
+        "auprc": _mean_figure(curve.auprc() for curve in curves),
         "brier": _mean(n, int(sums[2]), int(sums[3]), scale),
         "log_loss": _mean(n, int(sums[4]), int(sums[5]), UNIT),
-        "calibration_error": _mean_figure(curves.calibration_error),
-        "calibration_slope": _mean_figure(curves.fitted(1)),
-        "calibration_intercept": _mean_figure(curves.fitted(0)),
+        "calibration_error": _mean_figure(curve.error() for curve in curves),
+        "calibration_slope": _mean_figure(curve.fitted(1) for curve in curves),
+        "calibration_intercept": _mean_figure(curve.fitted(0) for curve in curves),
         "observed_expected": ratio,
     }
 
@@ -247,14 +246,14 @@ def event_figures(
         ratio = _event_ratio(histograms, sums, event)
         if histograms.any():
             events = int(histograms[1].sum())
-    curves = _Curves(histograms)
+    curves = _curves(histograms)
     return {
         "rows": int(sums[0]),
         "events": events,
-        "auroc": _mean_figure(curves.auroc),
+        "auroc": _mean_figure(curve.auroc() for curve in curves),
         "observed_expected": ratio,
-        "slope": _mean_figure(curves.fitted(1)),
-        "intercept": _mean_figure(curves.fitted(0)),
+        "slope": _mean_figure(curve.fitted(1) for curve in curves),
+        "intercept": _mean_figure(curve.fitted(0) for curve in curves),
     }
 
 
@@ -268,8 +267,8 @@ def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, A
     """Figures of a subgroup, see `overall`, and of an event the rates at thresholds."""
     figures = overall(histograms, sums, event)
     if event is not None:
-        curves = _Curves(histograms)
-        figures["thresholds"] = [curves.at(event, level) for level in THRESHOLDS]
+        curve = _curves(histograms)[event]
+        figures["thresholds"] = [curve.at(level) for level in THRESHOLDS]
     return figures
 
 
@@ -279,28 +278,25 @@ def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any
     "flagged" has for each threshold of `GRID` the samples of the class and the others
     with a probability from there on.
     """
-    curves = _Curves(histograms)
-    slopes = curves.fitted(1)
-    intercepts = curves.fitted(0)
     return [
         {
             "label": label,
-            "examples": int(curves.n_own[c]),
-            "others": int(curves.n_rest[c]),
-            "auroc": curves.auroc[c],
-            "auprc": curves.auprc[c],
+            "examples": int(curve.n_own),
+            "others": int(curve.n_rest),
+            "auroc": curve.auroc(),
+            "auprc": curve.auprc(),
             "calibration": {
-                "error": curves.calibration_error[c],
-                "slope": slopes[c],
-                "intercept": intercepts[c],
+                "error": curve.error(),
+                "slope": curve.fitted(1),
+                "intercept": curve.fitted(0),
             },
-            "thresholds": [curves.at(c, threshold) for threshold in THRESHOLDS],
-            "flagged": [[*map(int, curves.flagged(c, at))] for at in GRID],
-            "roc": curves.roc(c),
-            "reliability": curves.reliability(c),
-            "smooth": curves.smooth(c),
+            "thresholds": [curve.at(threshold) for threshold in THRESHOLDS],
+            "flagged": [[*curve.flagged(threshold)] for threshold in GRID],
+            "roc": curve.roc(),
+            "reliability": curve.reliability(),
+            "smooth": curve.smooth(),
         }
-        for c, label in enumerate(labels)
+        for curve, label in zip(_curves(histograms), labels, strict=True)
     ]
 
 
@@ -342,7 +338,7 @@ def _mean(n: int, total: int, squares: int, scale: float) -> Figure:
     return [mean * scale, mean * scale / factor, mean * scale * factor]
 
 
-def _mean_figure(figures: Sequence[Figure]) -> Figure:
+def _mean_figure(figures: Iterable[Figure]) -> Figure:
     """The mean over the classes that have a figure."""
     defined = [figure for figure in figures if figure is not None]
     if not defined:
@@ -394,112 +390,105 @@ def mcnemar(first: int, second: int) -> float:
     return min(1.0, 2 * float(bdtr(min(first, second), first + second, 0.5)))
 
 
-class _Curves:
-    """Histograms of each class against the rest, (L, N_LEVELS) both."""
+def _curves(histograms: Counts) -> list[_Curve]:
+    return [_Curve(*pair) for pair in histograms.reshape(-1, 2, N_LEVELS)]
 
-    def __init__(self, histograms: Counts) -> None:
-        self.own = histograms[1::2].astype(np.float64)
-        self.rest = histograms[::2].astype(np.float64)
-        self.n_own = self.own.sum(axis=1)
-        self.n_rest = self.rest.sum(axis=1)
-        self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
 
-    @cached_property
-    def auroc(self) -> list[Figure]:
+class _Curve:
+    """Samples of all other classes and of one class by level, (N_LEVELS,) both."""
+
+    def __init__(self, rest: Counts, own: Counts) -> None:
+        self.own = own.astype(np.float64)
+        self.rest = rest.astype(np.float64)
+        self.n_own = float(self.own.sum())
+        self.n_rest = float(self.rest.sum())
+        self.is_defined = self.n_own > 0 and self.n_rest > 0
+
+    def auroc(self) -> Figure:
         """Probability that a sample of the class gets more than one of the rest.
 
-        A tie counts half. The variance is DeLong's.
+        A tie counts half. The interval is that of the log odds by DeLong's variance, or
+        Wilson's, of the samples of the smaller class, where all are in order, or none.
         """
-        n_own = np.maximum(self.n_own, 1)[:, None]
-        n_rest = np.maximum(self.n_rest, 1)[:, None]
+        if not self.is_defined:
+            return None
         # Shares of the rest below each level, and of the class above it.
-        below = (np.cumsum(self.rest, axis=1) - self.rest / 2) / n_rest
-        above = (_from_here_on(self.own) - self.own / 2) / n_own
-        area = (self.own * below).sum(axis=1) / n_own[:, 0]
-        spreads = [
-            (samples * (part - area[:, None]) ** 2).sum(axis=1)
-            / (n * np.maximum(n - 1, 1))[:, 0]
-            for samples, part, n in (
-                (self.own, below, n_own),
-                (self.rest, above, n_rest),
-            )
-        ]
-        figures: list[Figure] = [None] * len(area)
-        for c in np.flatnonzero(self.is_defined).tolist():
-            fewest = min(self.n_own[c], self.n_rest[c])
-            figures[c] = _area_figure(float(area[c]), float(sum(spreads)[c]), fewest)
-        return figures
+        below = (np.cumsum(self.rest) - self.rest / 2) / self.n_rest
+        above = (_from_here_on(self.own) - self.own / 2) / self.n_own
+        area = float(self.own @ below) / self.n_own
+        variance = 0.0
+        for samples, shares in ((self.own, below), (self.rest, above)):
+            n = samples.sum()
+            variance += samples @ (shares - area) ** 2 / n / max(n - 1, 1)
+        if variance <= 0:
+            fewest = min(self.n_own, self.n_rest)
+            return share(area * fewest, fewest)
+        half = Z * math.sqrt(variance) / (area * (1 - area))
+        ends = expit([logit(area) - half, logit(area) + half])
+        return [area, *ends.tolist()]
 
-    @cached_property
-    def auprc(self) -> list[Figure]:
+    def auprc(self) -> Figure:
         """Average precision: the mean of the precision at each sample of the class."""
+        if not self.is_defined:
+            return None
         own = _from_here_on(self.own)
         flagged = _from_here_on(self.own + self.rest)
-        hits = self.own * own / np.maximum(flagged, 1)
-        area = hits.sum(axis=1) / np.maximum(self.n_own, 1)
-        figures: list[Figure] = [None] * len(area)
-        for c in np.flatnonzero(self.is_defined).tolist():
-            n = float(self.n_own[c])
-            figures[c] = share(area[c] * n, n)
-        return figures
+        return share(float(self.own @ (own / np.maximum(flagged, 1))), self.n_own)
 
-    @cached_property
-    def calibration_error(self) -> list[Figure]:
+    def error(self) -> Figure:
         """Mean distance between predicted and observed shares, over ten groups of equal
         width.
         """
-        own, n, predicted = self._groups
-        total = np.maximum(n.sum(axis=1), 1)
-        error = np.abs(own - predicted).sum(axis=1) / total
+        if not self.is_defined:
+            return None
+        own, n, predicted = self._groups()
+        total = n.sum()
+        error = float(np.abs(own - predicted).sum() / total)
         # The variance to expect counts where few samples are all of one class.
         expected = predicted * (1 - predicted / np.maximum(n, 1))
         variance = np.maximum(own * (1 - own / np.maximum(n, 1)), expected)
-        half = Z * np.sqrt(variance.sum(axis=1)) / total
+        half = Z * math.sqrt(variance.sum()) / total
         # The mean distance by chance, where the error is 0.
-        most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum(axis=1) / total
-        return self._figures(error, np.maximum(error - most - half, 0.0), error + half)
+        most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum() / total
+        return [error, max(float(error - most - half), 0.0), float(error + half)]
 
-    def fitted(self, index: int) -> list[Figure]:
+    def fitted(self, index: int) -> Figure:
         """Slope (1) of a logistic regression of the class on the log odds, or intercept
         (0).
 
-        The intercept is that of a regression with a slope of 1.
+        The intercept is that of a regression with a slope of 1. There is no slope where
+        the samples do not overlap.
         """
-        is_solvable = self.is_defined
-        if index == 1:  # there is no slope where the samples do not overlap
-            is_solvable = _is_above(self.own, self.rest)
-            is_solvable &= _is_above(self.rest, self.own)
-        figures: list[Figure] = [None] * len(self.own)
-        for c in np.flatnonzero(is_solvable).tolist():
-            figures[c] = coefficient(self.own[c], self.rest[c], _LOG_ODDS, index)
-        return figures
+        overlaps = _is_above(self.own, self.rest) and _is_above(self.rest, self.own)
+        if not self.is_defined or (index == 1 and not overlaps):
+            return None
+        return coefficient(self.own, self.rest, _LOG_ODDS, index)
 
-    def flagged(self, c: int, threshold: float) -> tuple[float, float]:
-        """Samples of class c and of the rest with this probability for it or more."""
+    def flagged(self, threshold: float) -> tuple[int, int]:
+        """Samples of the class and of the rest with this probability for it or more."""
         first = int(np.searchsorted(EDGES, threshold, side="right"))
-        return float(self.own[c, first:].sum()), float(self.rest[c, first:].sum())
+        return int(self.own[first:].sum()), int(self.rest[first:].sum())
 
-    def at(self, c: int, threshold: float) -> dict[str, Any]:
-        """Figures of the rule that takes class c from this probability on."""
-        hit, false_alarm = self.flagged(c, threshold)
-        return rates(threshold, hit, false_alarm, self.n_own[c], self.n_rest[c])
+    def at(self, threshold: float) -> dict[str, Any]:
+        """Figures of the rule that takes the class from this probability on."""
+        return rates(threshold, *self.flagged(threshold), self.n_own, self.n_rest)
 
-    def roc(self, c: int) -> list[list[float]]:
+    def roc(self) -> list[list[float]]:
         """Points (false, true positive rate), from (0, 0) to (1, 1)."""
-        if not self.is_defined[c]:
+        if not self.is_defined:
             return []
-        rates = [
-            np.append(0.0, np.cumsum(samples[c, ::-1]) / samples[c].sum())
+        shares = [
+            np.append(0.0, np.cumsum(samples[::-1]) / samples.sum())
             for samples in (self.rest, self.own)
         ]
-        points = np.unique(np.round(rates, 5).T, axis=0)
+        points = np.unique(np.round(shares, 5).T, axis=0)
         chosen = np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)
         roc: list[list[float]] = points[np.unique(chosen)].tolist()
         return roc
 
-    def reliability(self, c: int) -> list[dict[str, Any]]:
+    def reliability(self) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""
-        own, n, predicted = (sums[c] for sums in self._groups)
+        own, n, predicted = self._groups()
         return [
             {
                 "predicted": float(predicted[group] / n[group]),
@@ -509,55 +498,30 @@ class _Curves:
             for group in np.flatnonzero(n)
         ]
 
-    def smooth(self, c: int) -> list[dict[str, Any]]:
+    def smooth(self) -> list[dict[str, Any]]:
         """Observed share over the prediction, by local regression."""
-        if not self.is_defined[c]:
+        if not self.is_defined:
             return []
-        points, shares, sizes = local_shares(self.own[c], self.rest[c], CENTRES)
+        points, shares, sizes = local_shares(self.own, self.rest, CENTRES)
         return [
             {"predicted": float(at), "observed": share(float(part * n), float(n))}
             for at, part, n in zip(points, shares, sizes, strict=True)
         ]
 
-    @cached_property
     def _groups(self) -> tuple[Floats, Floats, Floats]:
         """Samples of the class, all samples and the sum of their predictions in ten
-        groups of equal width, (L, 10) each.
+        groups of equal width, (10,) each.
         """
         is_in_group = _GROUPS[:, None] == np.arange(10)
         both = self.own + self.rest
         return self.own @ is_in_group, both @ is_in_group, both * CENTRES @ is_in_group
 
-    def _figures(
-        self,
-        value: Floats,
-        low: Floats,
-        high: Floats,
-    ) -> list[Figure]:
-        figures: list[Figure] = [None] * len(value)
-        for c in np.flatnonzero(self.is_defined).tolist():
-            figures[c] = [float(value[c]), float(low[c]), float(high[c])]
-        return figures
-
 
 def _from_here_on(samples: Floats) -> Floats:
-    """Sums of each level and those above it, of samples by class and level."""
-    return np.cumsum(samples[:, ::-1], axis=1)[:, ::-1]
+    """Samples of each level and those above it."""
+    return np.cumsum(samples[::-1])[::-1]
 
 
-def _is_above(samples: Floats, others: Floats) -> Mask:
-    """True for a class if one of its samples is in a higher level than one of others."""
-    below = np.cumsum(others, axis=1) - others
-    is_above: Mask = (samples * below).sum(axis=1) > 0
-    return is_above
-
-
-def _area_figure(area: float, variance: float, fewest: float) -> Figure:
-    """An AUROC with its interval on the log odds; Wilson's, of the samples of the
-    smaller class, where all samples or none are in order.
-    """
-    if variance <= 0:
-        return share(area * fewest, fewest)
-    half = Z * math.sqrt(variance) / (area * (1 - area))
-    middle = logit(area)
-    return [area, float(expit(middle - half)), float(expit(middle + half))]
+def _is_above(samples: Floats, others: Floats) -> bool:
+    """True if one of the samples is in a higher level than one of others."""
+    return bool(samples @ (np.cumsum(others) - others) > 0)

@@ -26,21 +26,19 @@ def coefficient(
     from scipy.optimize import minimize  # the time of its import
 
     n = own + rest
-    total = n.sum()
     design = np.stack([np.ones(len(n)), log_odds])[: index + 1]
 
     # The coefficients are those beyond an intercept of 0 and a slope of 1.
     def loss(at: Floats) -> float:
         odds = log_odds + at @ design
-        return float(-(own @ log_expit(odds) + rest @ log_expit(-odds)) / total)
+        return float(-(own @ log_expit(odds) + rest @ log_expit(-odds)))
 
     def gradient(at: Floats) -> Floats:
-        residuals = n * expit(log_odds + at @ design) - own
-        return np.asarray(design @ residuals / total)
+        return np.asarray(design @ (n * expit(log_odds + at @ design) - own))
 
     def hessian(at: Floats) -> Floats:
         p = expit(log_odds + at @ design)
-        return np.asarray((design * (n * p * (1 - p))) @ design.T / total)
+        return np.asarray((design * (n * p * (1 - p))) @ design.T)
 
     fit = minimize(
         loss,
@@ -48,15 +46,15 @@ def coefficient(
         jac=gradient,
         hess=hessian,
         method="trust-exact",
-        options={"gtol": 1e-12},
+        options={"gtol": 1e-8},
     )
-    covariance = np.linalg.pinv(hessian(fit.x) * total, hermitian=True)
+    covariance = np.linalg.pinv(hessian(fit.x), hermitian=True)
     variance = covariance[index, index]
     if index == 0:  # right whatever the slope is
         p = expit(log_odds + fit.x[0])
         variance = (own @ (1 - p) ** 2 + rest @ p**2) * variance**2
     half = Z * math.sqrt(variance)
-    if np.abs(fit.jac).max() > 1e-6 or half > 1e3:
+    if np.abs(fit.jac).max() > 1e-6 * n.sum() or half > 1e3:
         return None
     value = float(fit.x[index]) + index
     return [value, value - half, value + half]

@@ -6,39 +6,30 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any
 
 from flwr_flynn.app.report.derived import (
     PAIRED,
     derived,
-    event_class,
     figures_of,
     gaps,
 )
-from flwr_flynn.app.report.event_sections import in_words, pictures
 from flwr_flynn.app.report.markup import (
-    Interval,
-    Markup,
     cell,
     figure,
-    gallery,
     plural,
     shades,
     with_interval,
 )
 from flwr_flynn.app.report.plots import Row, forest
 from flwr_flynn.app.report.sections import (
-    MOST_BARS,
     MOST_CLASSES,
     Facts,
     Report,
     Section,
     bounded,
     left_out,
-    more,
     sentence,
 )
-from flwr_flynn.model.metrics import GRID, share
 
 _WORDS = {
     "auroc": "AUROC",
@@ -50,59 +41,6 @@ _CALIBRATION = ("calibration_error", "calibration_slope", "calibration_intercept
 NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accuracy")}
 NAMES["observed_expected"] = "O:E"
 """Figures with intervals, and their names."""
-
-
-def accuracy(report: Report) -> Section:
-    """Accuracy by party, worst first."""
-    evaluation = report["evaluation"] or {}
-    title = "Accuracy by party"
-    of_party = {party["name"]: party for party in figures_of(report)["parties"]}
-    parties = evaluation.get("parties", ())
-    if not parties:
-        return Section(title, [])
-    keys: tuple[str, ...] = ()
-    if of_party:
-        keys = ("auroc", "brier", "calibration_error")
-    rows = [
-        (
-            party["name"],
-            party["examples"],
-            _share(party),
-            *map(of_party.get(party["name"], {}).get, keys),
-        )
-        for party in parties
-    ]
-    introduction = (
-        f"{plural(len(rows), 'party', 'parties')} tried the model on test samples "
-        "of their own, the worst first. "
-        f"Over all samples the accuracy is {figure(evaluation['accuracy'])}."
-    )
-    head = "party", "test samples", "accuracy", *(NAMES[key] for key in keys)
-    figures = _figures(title, "parties", head, rows)
-    return Section(title, [], [sentence(introduction), *figures])
-
-
-def _share(party: Report) -> Interval:
-    accuracy = party["accuracy"]
-    n = party["examples"]
-    return share(accuracy * n, n) or (accuracy,) * 3
-
-
-def _figures(
-    title: str, noun: str, head: Sequence[str], rows: Sequence[Any]
-) -> list[Markup | None]:
-    """Rows of a name, a number of samples, and figures with intervals.
-
-    The first figure is drawn, and all are a table.
-    """
-    shown = [(name, n, *map(with_interval, figures)) for name, n, *figures in rows]
-    caption = f"Figures {title[title.index('by ') :]}"
-    known = [Row(name, first) for name, _, first, *_ in rows if first]
-    drawn = None
-    if known:
-        words = f"{title}; the table below has the numbers"
-        drawn = forest(title, words, known[:MOST_BARS])
-    return [drawn, more(f"{caption} as a table", *bounded(caption, head, shown, noun))]
 
 
 def probability_section(report: Report) -> Section:
@@ -122,21 +60,12 @@ def probability_section(report: Report) -> Section:
             "AUROC, AUPRC and calibration are means over the classes, each "
             "against the rest. "
         )
-    if figures.get("resolution"):
-        introduction += (
-            f"Scores travel in bins: AUROC is off by {figures['resolution']:.2g} "
-            "at most. "
-        )
     n_more = evaluation["examples"] - n_samples
     if n_more > 0:
         introduction += (
             f"{plural(n_more, 'more sample')} are of parties below their floor. "
         )
-    parts: list[Markup | None] = [sentence(introduction)]
-    if event_class(report) is None:
-        parts += in_words(report, figures["classes"][:MOST_CLASSES])
-        parts.append(left_out(len(figures["classes"]), "classes", MOST_CLASSES))
-    return Section("Figures", _overall(evaluation, overall), parts)
+    return Section("Figures", _overall(evaluation, overall), [sentence(introduction)])
 
 
 def _overall(evaluation: Report, overall: Report) -> Facts:
@@ -204,56 +133,39 @@ def confusion(report: Report) -> Section:
     return Section("Confusion", [], [sentence(introduction), drawn, note])
 
 
-def curves(report: Report) -> Section:
-    """ROC and calibration of each class, beside each other, where there is no event."""
-    title = "ROC and calibration"
-    classes = [row for row in figures_of(report)["classes"] if row["roc"]]
-    if report["event"] or not classes:
-        return Section(title, [])
-    shown = [
-        picture for of_class in classes[:MOST_CLASSES] for picture in pictures(of_class)
-    ]
-    introduction = (
-        "Left: the share that is found over that of false alarms, at all thresholds. "
-        "Right: the share that is of the class over the predicted one, as a smooth curve "
-        "and in ten groups. Points: figures.csv."
-    )
-    note = left_out(len(classes), "classes", MOST_CLASSES)
-    return Section(title, [], [sentence(introduction), gallery(shown), note])
-
-
 def subgroups(report: Report) -> Section:
     """Figures by level of a column."""
     groups = figures_of(report)["groups"]
     if not groups or not groups["levels"]:
         return Section("Subgroups", [])
-    levels = sorted(
-        groups["levels"],
-        key=lambda level: level["accuracy"][0] if level["accuracy"] else 2.0,
-    )
-    keys: tuple[str, ...] = ("accuracy", "auroc", "auprc", "brier", "calibration_error")
+    levels = groups["levels"]
+    keys: tuple[str, ...] = ("auroc", "calibration_slope", "calibration_intercept")
     if report["event"]:
-        keys = (
-            "auroc",
-            "observed_expected",
-            "calibration_slope",
-            "calibration_intercept",
-            "accuracy",
-        )
+        keys = ("auroc", "observed_expected", *keys[1:])
+    keys = ("accuracy", *keys)
     rows = [
-        (level["level"], level["examples"], *map(level.get, keys)) for level in levels
+        (
+            level["level"],
+            level["examples"],
+            *(with_interval(level.get(key)) for key in keys),
+        )
+        for level in levels
     ]
     column = groups["column"]
-    head = ["level", "samples", *(NAMES[key] for key in keys)]
-    introduction = sentence(
-        f"Test samples by the level of the column {column}, the lowest accuracy first."
+    title = f"AUROC by level of {column}"
+    drawn = forest(
+        title,
+        f"{title}; the table below has the numbers",
+        [Row(level["level"], level["auroc"]) for level in levels if level["auroc"]],
     )
-    figures = _figures(f"{NAMES[keys[0]]} by level of {column}", "levels", head, rows)
+    head = ("level", "rows", *(NAMES[key] for key in keys))
+    table = bounded(f"Figures by level of {column}", head, rows, "levels", "wide")
     facts = [
         (f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})")
         for name, (gap, low, high) in gaps(report).items()
     ]
-    return Section("Subgroups", facts, [introduction, *figures])
+    introduction = sentence(f"Held-out rows by the level of the column {column}.")
+    return Section("Subgroups", facts, [introduction, drawn, *table])
 
 
 def as_csv(report: Report) -> str:
@@ -264,13 +176,11 @@ def as_csv(report: Report) -> str:
     stream = io.StringIO()
     evaluation = dict(report["evaluation"] or {})
     names = report["classes"]
-    classes = figures_of(report)["classes"]
     matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
     evaluation["confusion"] = {
         name: dict(zip(names, row, strict=False)) for name, row in matrix
     }
     tree = evaluation | derived(report) | {"sites": [*map(_site, report["sites"])]}
-    tree |= {"figures": figures_of(report) | {"classes": [*map(_class, classes)]}}
     rows = [(cell(" / ".join(path)), *numbers) for path, numbers in _leaves(tree)]
     csv.writer(stream, lineterminator="\n").writerows(
         [
@@ -280,15 +190,6 @@ def as_csv(report: Report) -> str:
         ]
     )
     return stream.getvalue()
-
-
-def _class(of_class: Report) -> Report:
-    """Figures of a class, with the samples from each threshold on by its name."""
-    flagged = [
-        {"threshold": float(level), "samples": own, "others": rest}
-        for level, (own, rest) in zip(GRID, of_class["flagged"], strict=True)
-    ]
-    return of_class | {"flagged": flagged}
 
 
 def _site(site: Report) -> Report:
@@ -316,7 +217,8 @@ def _leaves(
             yield path, [tree]
     elif isinstance(tree, dict):
         for name, branch in tree.items():
-            yield from _leaves(branch, (*path, str(name)))
+            if name != "flagged":  # they are in the decision curve
+                yield from _leaves(branch, (*path, str(name)))
     elif isinstance(tree, list) and any(isinstance(row, dict | list) for row in tree):
         for row in tree:
             names = [str(row[key]) for key in _NAMES if key in row]

@@ -19,7 +19,6 @@ PAIRED = ("both", "only the federation", "only alone", "neither")
 """Models that get a sample right, in the order of a paired table."""
 
 _REFERENCES = (0.01, 0.02, 0.05, 0.1, 0.2)
-_LAST = 0.6  # threshold of a decision curve
 
 
 def figures_of(report: Report) -> Report:
@@ -32,16 +31,20 @@ def figures_of(report: Report) -> Report:
     }
 
 
+def shown_classes(report: Report) -> list[Report]:
+    """Classes that have samples, and others; the event's alone where there is one."""
+    classes: list[Report] = figures_of(report)["classes"]
+    event = report["event"]
+    if event and classes:
+        classes = [classes[event["index"]]]
+    return [row for row in classes if row["examples"] and row["others"]]
+
+
 def event_class(report: Report) -> Report | None:
     """Figures of the event's class; None without an event or its samples."""
-    event = report["event"]
-    classes = figures_of(report)["classes"]
-    if not event or not classes:
+    if not report["event"]:
         return None
-    of_event: Report = classes[event["index"]]
-    if not of_event["examples"] or not of_event["others"]:
-        return None
-    return of_event
+    return next(iter(shown_classes(report)), None)
 
 
 def thresholds(report: Report) -> list[float]:
@@ -78,9 +81,8 @@ def rates_at(of_class: Report, threshold: float) -> Report:
 
 
 def decision_curve(of_class: Report) -> list[Report]:
-    """Rates at thresholds from .01 to .6; see `rates_at`."""
-    steps = np.arange(1, round(100 * _LAST) + 1) / 100
-    return [rates_at(of_class, float(step)) for step in steps]
+    """Rates at each hundredth; see `rates_at`."""
+    return [rates_at(of_class, float(level)) for level in GRID[1::2]]
 
 
 def spreads(report: Report) -> dict[str, Report]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from itertools import chain
+
+import numpy as np
 
 from flwr_flynn.app.report.derived import (
     KINDS,
@@ -12,6 +14,7 @@ from flwr_flynn.app.report.derived import (
     event_class,
     rates_at,
     reference,
+    shown_classes,
     spreads,
     standard_errors,
     thresholds,
@@ -21,12 +24,14 @@ from flwr_flynn.app.report.markup import (
     Markup,
     figure,
     gallery,
+    joined,
     tag,
     with_interval,
 )
 from flwr_flynn.app.report.plots import DIAGONAL, Axis, Layer, Row, forest, plot
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
+    MOST_CLASSES,
     Facts,
     Report,
     Section,
@@ -42,20 +47,25 @@ _LEAST = 100  # samples of a class, for which calibration can be judged
 
 def in_short(report: Report) -> Section:
     """One sentence, ROC and calibration, and the AUROC by site."""
-    of_event = event_class(report)
-    if of_event is None:
+    evaluation = report["evaluation"]
+    classes = shown_classes(report)
+    if not evaluation:
         return Section("In short", [])
-    event = report["event"]
-    why = "named by the run setting event"
-    if event["why"] == "rarer":
-        why = "the rarer of two classes; event sets another"
-    facts = [("event", f"{event['label']} ({why})")]
-    parts = [
-        tag("p", _in_short(report, of_event), class_="lead"),
-        gallery(pictures(of_event)),
-        *_by_site(report),
-    ]
-    return Section("In short", facts, parts)
+    facts: Facts = []
+    words = (
+        f"The model gets {100 * evaluation['accuracy']:.0f} % of held-out rows right."
+    )
+    drawn = [picture for row in classes[:MOST_CLASSES] for picture in pictures(row)]
+    if event_class(report):
+        event = report["event"]
+        why = "named by the run setting event"
+        if event["why"] == "rarer":
+            why = "the rarer of two classes; event sets another"
+        facts = [("event", f"{event['label']} ({why})")]
+        words = _in_short(report, classes[0])
+    note = left_out(len(classes), "classes", MOST_CLASSES)
+    first = joined(tag("p", words, class_="lead"), gallery(drawn + _by_site(report)))
+    return Section("In short", facts, [first, note])
 
 
 def _in_short(report: Report, of_event: Report) -> str:
@@ -118,38 +128,31 @@ def _smooth(curve: Sequence[Report]) -> list[Layer]:
 # ---- by site
 
 
-def _by_site(report: Report) -> list[Markup | None]:
+def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
     """AUROC by site, and its spread."""
     rows: list[Row] = []
-    areas = [0.5]
     for site in report["sites"][:MOST_BARS]:
-        shown = [
-            Row(f"{name}, {figure(site[kind]['rows'])} rows", site[kind]["auroc"])
-            for kind, name in KINDS.items()
-            if site[kind] and site[kind]["auroc"]
-        ]
-        if shown:
-            rows += [Row(_name(report, site)), *shown]
-            areas += [row.interval[1] for row in shown if row.interval]
-    if not rows:
-        return []
+        rows.append(Row(_name(report, site)))
+        for kind, name in KINDS.items():
+            figures = site[kind]
+            if figures and figures["auroc"]:
+                words = f"{name}, {figure(figures['rows'])} rows"
+                rows.append(Row(words, figures["auroc"]))
     for kind, spread in spreads(report).items():
         rows += [
             Row(f"{spread['sites']} sites, {KINDS[kind]}"),
             Row("mean", spread["mean"], "mean"),
         ]
-        if spread["prediction"]:
+        if kind == "without" and spread["prediction"]:
             rows.append(Row("to expect at a new site", spread["prediction"], "range"))
-            areas.append(spread["prediction"][1])
-    low = int(10 * min(areas)) / 10
+    if not rows:
+        return []
     title = "AUROC by site"
-    introduction = (
-        "AUROC by site, with 95 % intervals: on held-out rows; on all of its rows by the "
-        "model without the site's own counts; and of a model of its own rows alone."
+    text = (
+        "on held-out rows; on all of its rows by the model without the site's counts; "
+        "and of a model of its rows alone"
     )
-    note = left_out(len(report["sites"]), "sites", MOST_BARS)
-    drawn = forest(title, introduction, rows, low)
-    return [sentence(introduction), drawn, note]
+    return [(title, text, forest(title, text, rows))]
 
 
 def _name(report: Report, site: Report) -> str:
@@ -231,68 +234,51 @@ def _paired(report: Report) -> list[Markup | None]:
 
 def use(report: Report) -> Section:
     """Net benefit, probabilities by class, and thresholds in words."""
+    parts = in_words(report)
     of_event = event_class(report)
-    if of_event is None:
-        return Section("Use", [])
-    curve = decision_curve(of_event)
-    label = of_event["label"]
-    own = of_event["examples"]
-    rest = of_event["others"]
-    high = max(own / (own + rest), 0.01)
+    if of_event is not None:
+        parts = [gallery([_benefit(of_event), _probabilities(of_event)]), *parts]
+    return Section("Use", [], parts)
+
+
+def _benefit(of_event: Report) -> tuple[str, str, Markup]:
+    """The decision curve."""
+    text = "of the model; dashed: treat all; line at 0: treat none"
+    most = of_event["examples"] / (of_event["examples"] + of_event["others"])
     x = Axis("threshold", 0.0, 0.6)
-    y = Axis("net benefit", -high / 4, high)
-    layers: list[Layer] = [
-        (
-            class_,
-            [(row["threshold"], row[key]) for row in curve if row[key] >= y.low],
-        )
-        for class_, key in (("other", "treat_all"), ("curve", "net_benefit"))
-    ]
-    text = "The model, against treating all (dashed) and none (the line at 0)."
-    none: Layer = ("grid", [(0, 0), (0.6, 0)])
-    drawn = plot(f"Decision curve of {label}", text, x, y, [none, *layers])
-    shares = _shares(of_event)
-    text = f"Above the line: rows of {label}; below: all others."
-    most = max(chain(*shares), default=1.0)
-    y = Axis("share of rows", -most, most)
+    y = Axis("net benefit", -most / 4, most)
+    layers: list[Layer] = [("grid", [(0, 0), (0.6, 0)])]
+    for class_, key in (("other", "treat_all"), ("curve", "net_benefit")):
+        points = [(row["threshold"], row[key]) for row in decision_curve(of_event)]
+        shown = [(at, up) for at, up in points if at <= x.high and up >= y.low]
+        layers.append((class_, shown))
+    return "Net benefit", text, plot("Net benefit", text, x, y, layers)
+
+
+def _probabilities(of_event: Report) -> tuple[str, str, Markup]:
+    """Shares of the event's samples, and of others, in twenty levels."""
+    text = f"of {of_event['label']}; dashed: of all others"
+    # From each twentieth on.
+    sizes = [(of_event["examples"], of_event["others"]), *of_event["flagged"][9::10]]
+    shares = -np.diff([*sizes, (0, 0)], axis=0) / sizes[0]
+    points = (np.arange(20) + 0.5) / 20
     layers = [
-        ("band", _steps([part for part, _ in shares])),
-        ("other", _steps([-part for _, part in shares])),
+        (class_, np.column_stack([points, shares[:, index]]).tolist())
+        for index, class_ in enumerate(("curve", "other"))
     ]
-    x = Axis("probability")
-    spread = plot(f"Probabilities of {label}", text, x, y, layers)
-    names = ("Net benefit", "Probabilities")
-    texts = ("The model; dashed: treat all; line at 0: none.", text)
-    shown = gallery([*zip(names, texts, (drawn, spread), strict=True)])
-    return Section("Use", [], [shown, *in_words(report, [of_event])])
-
-
-def _shares(of_class: Report) -> list[tuple[float, float]]:
-    """Shares of the class and of the rest in twenty levels of the probability."""
-    ends = [(of_class["examples"], of_class["others"])]
-    ends += [*of_class["flagged"][9::10], (0, 0)]
-    return [
-        ((own - next_own) / ends[0][0], (rest - next_rest) / ends[0][1])
-        for (own, rest), (next_own, next_rest) in pairwise(ends)
-    ]
-
-
-def _steps(shares: Sequence[float]) -> list[tuple[float, float]]:
-    points = [(0.0, 0.0)]
-    for index, share in enumerate(shares):
-        points += [(index / len(shares), share), ((index + 1) / len(shares), share)]
-    return [*points, (1.0, 0.0)]
+    y = Axis("share of rows", 0.0, float(shares.max()))
+    title = "Probabilities"
+    return title, text, plot(title, text, Axis("probability"), y, layers)
 
 
 _RATES = ("sensitivity", "specificity", "ppv", "npv")
 
 
-def in_words(report: Report, classes: Sequence[Report]) -> list[Markup | None]:
-    """Rates of classes at thresholds, in words and in a table; of several it opens."""
+def in_words(report: Report) -> list[Markup | None]:
+    """Rates at thresholds, in words and in a table; of several classes it opens."""
     rows = []
-    for of_class in classes:
-        if not of_class["examples"] or not of_class["others"]:
-            continue
+    classes = shown_classes(report)
+    for of_class in classes[:MOST_CLASSES]:
         n = in_all(of_class)
         per_row = n / (of_class["examples"] + of_class["others"])
         for level in thresholds(report):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import DUTIES, KINDS
-from flwr_flynn.app.report.markup import NONE, plural, shortened
+from flwr_flynn.app.report.markup import NONE, plural
 from flwr_flynn.app.report.sections import (
-    Facts,
     Report,
     Section,
-    absences,
     bounded,
+    participation,
     privacy,
     sentence,
     traffic,
@@ -18,21 +18,6 @@ from flwr_flynn.tables.column_encoding import Column
 
 _WIDTHS = {"number": 1, "date": Column("date", "date", gaps=False).width}
 """Numbers that a value becomes, but for a category."""
-
-
-def by_kind(report: Report) -> Section:
-    """Phases by the kind of what left in them, and parties that sent nothing."""
-    messages = report["messages"]
-    facts: Facts = []
-    for kind, words in KINDS.items():
-        phases = [name for name, row in messages.items() if row["kind"] == kind]
-        if phases:
-            facts.append((words, shortened(", ".join(phases))))
-    facts += [
-        (f"nothing from {name} in {step}", reason)
-        for name, step, reason in absences(report)
-    ]
-    return Section("In short", facts)
 
 
 def words(report: Report) -> Section:
@@ -97,7 +82,12 @@ def recipients(report: Report) -> Section:
     copies = f"a copy at each of {n_sites} that has a model-path"
     if unkept:
         copies += f", but not at {len(unkept)}"
-    facts = [
+    phases_of = {
+        words: [name for name, row in report["messages"].items() if row["kind"] == kind]
+        for kind, words in KINDS.items()
+    }
+    facts = [(words, listed(phases)) for words, phases in phases_of.items() if phases]
+    facts += [
         ("the server gets", sees),
         ("each site gets", "sums over the sites, and the model"),
         ("copies of the model", f"model.npz beside this page; {copies}"),
@@ -107,5 +97,5 @@ def recipients(report: Report) -> Section:
     return Section("Recipients", facts)
 
 
-LEFT = (by_kind, recipients, words, edges, traffic, privacy)
+LEFT = (recipients, words, edges, traffic, participation, privacy)
 """Sections in their order."""

@@ -216,7 +216,7 @@ font-size:.9rem;text-align:left}
 .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);
 padding:.4rem .6rem}
 .shades td{border:2px solid var(--paper)}.thresholds td:nth-child(3){min-width:9.5rem}
-figure{margin:0}
+figure{margin:0}pre{white-space:pre-wrap;overflow-wrap:anywhere}
 svg{display:block;overflow:visible;font:inherit;margin:1.1rem 0}svg text{fill:currentColor;
 font-size:13px}
 svg .bar,svg .band{fill:var(--accent)}svg .soft,svg.square text{fill:var(--soft)}
@@ -226,7 +226,7 @@ svg .other{stroke:var(--soft);stroke-dasharray:5 4}svg .mean{stroke-width:5;opac
 svg .range{stroke-dasharray:2 3}svg .diamond{transform-box:fill-box;transform-origin:center;
 transform:translate(-50%,-50%) rotate(45deg)}
 svg.square{width:100%;max-width:30rem}svg.square text{font-size:11px}
-.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,18rem),1fr));
 gap:1.6rem 2rem}
 @media print{nav,.skip{display:none}.scroll{overflow:visible}table{font-size:7.5pt}
 tr,figure,svg{break-inside:avoid}

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_flynn.app.report.accuracy_sections import (
-    accuracy,
     confusion,
-    curves,
     probability_section,
     subgroups,
 )
@@ -41,13 +39,13 @@ from flwr_flynn.app.report.sections import (
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
-_ON_TEST_SAMPLES = subgroups, accuracy, confusion, curves
 SECTIONS = (
     in_short,
     probability_section,
     use,
     sites,
-    *_ON_TEST_SAMPLES,
+    subgroups,
+    confusion,
     participation,
     skew,
     model,
