@@ -85,6 +85,10 @@ class NodeConfig(SiteSettings):
         "who alone has a level or a gap, or is in a leaf, is told whole, whatever "
         "`min-examples`",
     )
+    table_one: bool = setting(
+        False,
+        "the report may show the party's columns; with `min-examples` 1 it does",
+    )
     max_epsilon: float = setting(
         0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0
     )

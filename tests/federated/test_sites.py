@@ -112,9 +112,7 @@ def test_alone_is_what_fit_makes_of_the_sites_training_samples():
         alone = sites_of(run)[f"site-{index}"]["alone"]
         own = FlyNNClassifier().fit(part["X"], part["y"])
         p = own.predict_proba(part["X_test"])
-        expected = event_figures(
-            *scored(p, part["y_test"], p.argmax(axis=1)), event=1
-        )
+        expected = event_figures(*scored(p, part["y_test"], p.argmax(axis=1)), event=1)
         ours = run.model.predict(part["X_test"]) == part["y_test"]
         right = own.predict(part["X_test"]) == part["y_test"]
         paired = [
@@ -159,9 +157,7 @@ def test_a_site_without_training_samples_validates_the_model_on_all():
 def evaluated_later(run: Run, parts: list[dict[str, Any]]) -> dict[str, Any]:
     """Figures of a later run that tries the saved model."""
     saved: Federation = run.federation("first")
-    later = options(
-        spec=saved.run_spec.specs, federation=saved, purpose="evaluate"
-    )
+    later = options(spec=saved.run_spec.specs, federation=saved, purpose="evaluate")
     return sites_of(federate(later, named(parts)))
 
 
@@ -207,9 +203,7 @@ def test_a_site_of_secure_sums_alone_shows_held_out_samples_only():
     parts = parts_of(3)
     run = federate(options(linear=0), named(parts))
     saved = run.federation("first")
-    later = options(
-        spec=saved.run_spec.specs, federation=saved, purpose="evaluate"
-    )
+    later = options(spec=saved.run_spec.specs, federation=saved, purpose="evaluate")
     sites = sites_of(federate(later, named(parts, secure=True, evaluates=True)))
     for index in range(3):
         site = sites[f"site-{index}"]
