@@ -50,6 +50,24 @@ KINDS = {
 }
 """Kinds of disclosure in plain words."""
 
+DUTIES = {
+    "taking rows out": (
+        "the node settings previous-path (some rows) or leave (all) take the counts out "
+        "exactly, in a run of action update or withdraw; hashes, schema, models that "
+        "were sent before and backups keep their traces"
+    ),
+    "not covered": (
+        "a sum is not anonymous: whoever has the model can test whether a given row fits "
+        "it; Flower adds ids and lengths of messages; other apps of a SuperNode write "
+        "no record"
+    ),
+    "to send less": (
+        "min-examples, class-prior=false, evaluate=false, secure or max-epsilon in the "
+        "node config of a site"
+    ),
+}
+"""Questions of a data-protection officer, and answers that are the same in every run."""
+
 
 def recorder(
     path: Path, run_id: int, rows: Mapping[str, int]
@@ -124,7 +142,8 @@ def page(records: list[Record], name: str) -> str:
     heads = "time (UTC)", "run", "phase", "what left", "bytes"
     rows = [*map(_row, reversed(latest))]
     shown = table("Messages, the latest first", heads, rows)
-    parts = tag("p", introduction), tag("ul", first), shown
+    duties = [tag("p", tag("b", about), f": {text}.") for about, text in DUTIES.items()]
+    parts = tag("p", introduction), tag("ul", first), *duties, shown
     return whole_page("What left this site", *parts)
 
 

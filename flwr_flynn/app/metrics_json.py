@@ -72,11 +72,9 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     members = model.model_.members
     digests = {"model": model.model_.sha256(), "federated": counts_sha256(members)}
     columns = run.state.results.get("columns")
-    evaluation = strategy.evaluation or {"confusion": [[0], [0]]}
-    confusion = evaluation["confusion"]
     table = None
     if config.table_one:
-        event = event_of(run.state, run.options, confusion)
+        event = event_of(run.state, run.options)
         table = table_one(run.state, strategy.parties, event)
     report = {
         "format": 3,
@@ -87,7 +85,8 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "privacy": _privacy(strategy, run_spec.mechanism, run_plan.notes),
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
-        "event": event_facts(run.state, run.options, confusion),
+        "event": event_facts(run.state, run.options),
+        "sites": _sites(run),
         "table_one": table,
         "sha256": digests,
         "members": [_member(member) for member in members],
@@ -184,6 +183,14 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
         for member in counted
         if member.sizes is not None
     }
+
+
+def _sites(run: Run) -> list[dict[str, Any]]:
+    """Figures of each site: held out, without the site, and alone."""
+    evaluation = run.state.results.get("evaluation")
+    if evaluation is None:
+        return []
+    return [*evaluation.sites]
 
 
 def _schema(run: Run) -> dict[str, object] | None:

@@ -24,7 +24,7 @@ from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.console import say
 from flwr_flynn.app.report.accuracy_sections import as_csv
 from flwr_flynn.app.report.markup import shortened
-from flwr_flynn.app.report.page import log_table, page
+from flwr_flynn.app.report.page import left_page, log_table, page
 from flwr_flynn.app.report.sections import EQUALITIES
 from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.run_plan import NO_LIMIT, RunPlan, plan_run
@@ -49,6 +49,7 @@ _MODEL = "model.npz"
 _METRICS = "metrics.json"
 _PAGE = "report.html"
 _FIGURES = "figures.csv"
+_LEFT = "left.html"
 _PLAN = "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
@@ -177,6 +178,7 @@ def _report(
         made = {**metrics_json.run_metrics(plan, after), **ending}
         text = json.dumps(made, indent=2, allow_nan=False) + "\n"
         texts = {_METRICS: text, _PAGE: page(made), _FIGURES: as_csv(made)}
+        texts[_LEFT] = left_page(made)
         results |= {name: text.encode() for name, text in texts.items()}
     finally:
         is_written = _write(
@@ -209,7 +211,7 @@ def _report(
 class RunFiles:
     """The files of a run at the server."""
 
-    folder: Path  # of `model.npz`, `metrics.json`, `report.html` and `figures.csv`
+    folder: Path  # of `model.npz`, `metrics.json`, its pages and `figures.csv`
     federation: Path
     mode: int | None = None  # permissions of the files in the folder
 
@@ -232,11 +234,11 @@ class RunFiles:
             raise ConfigError(
                 "run-config federation", "a file", repr(config.federation[:200])
             ) from None
-        names = (_MODEL, _METRICS, _PAGE, _FIGURES)
+        names = (_MODEL, _METRICS, _PAGE, _FIGURES, _LEFT)
         if federation in [(folder / name).resolve() for name in names]:
             expected = (
-                f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE} "
-                f"and {_FIGURES}"
+                f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE}, "
+                f"{_FIGURES} and {_LEFT}"
             )
             raise ConfigError("run-config federation", expected, federation.name)
         return cls(folder, federation)

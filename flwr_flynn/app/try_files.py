@@ -139,7 +139,13 @@ def run_files(
                 say(path)
         if config is None:
             return 1
-        written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
+        written = [
+            "report.html",
+            "left.html",
+            "figures.csv",
+            "model.npz",
+            "metrics.json",
+        ]
         if config.dry_run:
             written = ["plan.json"]
         # The results are this person's alone.

@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-
 from flwr_flynn.federated.labels import codebook
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import RunState
 
 
-def event_of(
-    state: RunState, options: RunOptions, confusion: npt.ArrayLike = ((0,), (0,))
-) -> int | None:
+def event_of(state: RunState, options: RunOptions) -> int | None:
     """Index of the event's class; None for means over more than two classes.
 
-    Without the option `event` it is the rarer of two classes among the counted samples.
-    Where noise hides these, it is the rarer of the test samples, by their `confusion`
-    matrix. It is the second of two that are equally frequent.
+    Without the option `event` it is the rarer of two classes among the counted samples,
+    as far as noise lets them be known, and the second of two that are equally frequent.
     """
     run = state.run_spec
     if options.event is not None:
         return codebook(run.classes).code(options.event)
     if run.n_classes != 2:
         return None
-    counts = state.results["counts"].parts[0]
-    sizes = counts.n_per_class
-    if counts.noise:
-        sizes = np.sum(confusion, axis=1)
-    if sizes[0] < sizes[1]:
+    sizes = state.results["counts"].parts[0].n_per_class
+    if sizes is not None and sizes[0] < sizes[1]:
         return 0
     return 1
 
 
-def event_facts(
-    state: RunState, options: RunOptions, confusion: npt.ArrayLike
-) -> dict[str, Any] | None:
+def event_facts(state: RunState, options: RunOptions) -> dict[str, object] | None:
     """Label and index of the event, and "set" or "rarer" as its reason, for JSON."""
-    index = event_of(state, options, confusion)
+    index = event_of(state, options)
     if index is None:
         return None
     why = "set"

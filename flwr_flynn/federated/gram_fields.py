@@ -10,7 +10,13 @@ import numpy as np
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.labels import Codes
-from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
+from flwr_flynn.federated.reply_fields import (
+    PLAIN,
+    Field,
+    Sizes,
+    of_arrays,
+    to_arrays,
+)
 from flwr_flynn.model.basis import LARGEST, Basis
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import N_FOLDS, GramMatrix, LearnedGram, fold_sizes
@@ -20,6 +26,7 @@ log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 CAPACITY = (2**63 - 1) // LARGEST**2
 """Samples up to which all sums are within int64."""
 
+_ANY = Sizes(CAPACITY, CAPACITY)
 _ROUNDED = 1 + 2.0**-40  # room for the rounding of products
 
 
@@ -51,6 +58,25 @@ def gram_parts(matrix: GramMatrix) -> list[Array]:
     """The integers of each field."""
     n_terms = matrix.sums.shape[2]
     return [matrix.n_per_class, matrix.products, matrix.sums.reshape(-1, n_terms)]
+
+
+N_GRAM_ARRAYS = 3
+"""Arrays of the sums of a linear part in a request."""
+
+
+def gram_arrays(learned: LearnedGram) -> list[Array]:
+    """The sums of a linear part as arrays of a request."""
+    n_classes = learned.sums.n_per_class.shape[1]
+    fields = gram_fields(learned.terms, n_classes, _ANY)
+    return to_arrays(fields, gram_parts(learned.sums))
+
+
+def gram_of_arrays(
+    arrays: Sequence[Array], basis: Basis, counts: ClassCounts
+) -> LearnedGram:
+    """The sums of a linear part in a request that may come from anybody."""
+    parts = of_arrays(arrays, gram_fields(basis, counts.n_classes, _ANY))
+    return linear_of_parts(parts, basis, counts)
 
 
 def linear_of_parts(

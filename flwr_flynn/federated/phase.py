@@ -261,7 +261,7 @@ def linear_sums(state: RunState, options: RunOptions) -> LearnedGram | None:
 def why_no_linear(state: RunState, options: RunOptions) -> str:
     """A reason why there are no scores of a linear part, or ""."""
     counts = state.results["counts"]
-    n_parties = _n_senders(state, options)
+    n_parties = len(senders_of_linear(counted_members(state, options)))
     if n_parties < min_senders(options):
         return f"sums of {n_parties} of at least {min_senders(options)} parties"
     if 2 * counts.linear.n_examples < counts.parts[0].n_per_class.sum():
@@ -278,12 +278,12 @@ def min_senders(options: RunOptions) -> int:
     return max(options.min_parties, options.federation.min_parties)
 
 
-def _n_senders(state: RunState, options: RunOptions) -> int:
-    """Parties whose products are in the sums of the linear part."""
+def counted_members(state: RunState, options: RunOptions) -> Sequence[Member]:
+    """Parties whose counts are in the sum, of this run or of the saved one."""
     members = state.members
     if members is None and options.federation is not None:
         members = options.federation.members
-    return len(senders_of_linear(members or ()))
+    return members or ()
 
 
 def linear_of(state: RunState, options: RunOptions) -> GramScoring | None:

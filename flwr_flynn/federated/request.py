@@ -10,8 +10,9 @@ reaches the samples through the parsed request alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from flwr_flynn import __version__
@@ -76,6 +77,8 @@ class Measured(NamedTuple, Generic[S]):
     """Samples in it, which travel in clear."""
     change: Entries | None = None
     """See `protocol.Answer.change`."""
+    metrics: Mapping[str, Scalar] = MappingProxyType({})
+    """Further entries that travel in clear."""
 
 
 class Request(ABC, Generic[S]):
@@ -170,7 +173,7 @@ class Request(ABC, Generic[S]):
         An error is a refusal: its text travels to the server and holds no value of the
         data.
         """
-        statistic, n_examples, change = self.measured(view)
+        statistic, n_examples, change, metrics = self.measured(view)
         n_announced = n_examples
         if self.bound is not None:
             # Checked in every phase, so that no phase has them in its sum.
@@ -183,7 +186,7 @@ class Request(ABC, Generic[S]):
             n_announced = NOISY_EXAMPLES
             change = None
         arrays = self.layout.packed(self.parts(statistic))
-        return Answer(arrays, n_announced, change=change)
+        return Answer(arrays, n_announced, dict(metrics), change)
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ from flwr_flynn.tables.table_summary import TableCounter, TableSummary
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
-_SCORES = 2**20
+SCORES = 2**20
 """Class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12
 samples."""
 
@@ -137,6 +137,16 @@ class View:
         """True where an error after a look at samples may not leave."""
         return self.options.keeps_exact or self.discloses == SECURE
 
+    @property
+    def shows_training(self) -> bool:
+        """True if figures of training samples may leave with those of held-out ones.
+
+        They stay at a party with a budget, and one whose exact figures leave in secure
+        sums alone shows them there.
+        """
+        stays = self.options.secure and self.discloses != SECURE
+        return self.options.budget is None and not stays
+
     def labelled(
         self, codes_of: CodesOf, n_features: int, before: bool = False
     ) -> tuple[Array, Codes]:
@@ -144,7 +154,10 @@ class View:
 
         They are the samples of now, or those `before` their change.
         """
-        self._require(EXACT, SECURE)
+        kinds = [EXACT, SECURE]
+        if self.shows_training:
+            kinds.append(RESULTS)
+        self._require(*kinds)
         loader = self.loader
         if before:
             if self.options.previous is None:
@@ -232,7 +245,8 @@ class View:
         if not self.hides:
             mine = self._personalized(run, model)
             has_own = options.class_prior and run.is_plain
-        scores = partial(mine.shared_scores, n_jobs=options.n_jobs)
+        # By the model without the site they are tried again.
+        scores = partial(mine.shared_scores, n_jobs=options.n_jobs, come_again=True)
         return mine, has_own, self._held_out(run, scores)
 
     def _held_out(
@@ -243,7 +257,7 @@ class View:
         if samples.X_test is None or samples.y_test is None:
             return
         X, true = self._complete(run, Samples(samples.X_test, samples.y_test))
-        for rows in batches(len(true), max(1, _SCORES // max(run.n_classes, 256))):
+        for rows in batches(len(true), max(1, SCORES // max(run.n_classes, 256))):
             yield X[rows], true[rows], scores(X[rows])
 
     def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
@@ -339,7 +353,10 @@ class PrivateView(View):
         """
         budget = self.options.budget
         mechanism = run.mechanism
-        if budget is None or mechanism is None or self.discloses not in (NOISY, SECURE):
+        kinds = [NOISY, SECURE]
+        if recall:  # nothing leaves that has not left before
+            kinds.append(RESULTS)
+        if budget is None or mechanism is None or self.discloses not in kinds:
             raise _no_private_counts()
         if recall and mechanism.is_share:
             # Taken out of a sum, a share of noise leaves the other parties with less

@@ -19,10 +19,10 @@ from flwr_flynn.errors import clean
 from flwr_flynn.federated.phase import ALL, NEW
 from flwr_flynn.federated.phases.calibration import CalibrationResult
 from flwr_flynn.federated.phases.columns import Columns
-from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.results import Evaluation
 from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.run_spec import RunSpec

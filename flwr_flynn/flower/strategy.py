@@ -41,9 +41,9 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import options_of
-from flwr_flynn.federated.phases.evaluation import Evaluation
 from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries, Reply
+from flwr_flynn.federated.results import Evaluation
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import ExchangeResult, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines

@@ -28,6 +28,9 @@ from flwr_flynn.hashing.philox import (
 from flwr_flynn.hashing.rank_codes import RankCodes
 from flwr_flynn.hashing.spec import HashSpec
 
+MOST_REMEMBERED = 2**21
+"""Active bits that a hash remembers, at most, 8 MiB."""
+
 Samples: TypeAlias = npt.ArrayLike | sp.sparray | sp.spmatrix
 # Called with the number of samples of each chunk that is done.
 Progress = Callable[[int], object]
@@ -219,6 +222,7 @@ class FlyHash:
             n_inputs, self.row_nnz, signs is not None, center, scale
         )
         self.fingerprint = self._fingerprint()
+        self._recent: dict[bytes, npt.NDArray[np.int32]] = {}
 
     @property
     def takes_gaps(self) -> bool:
@@ -297,6 +301,50 @@ class FlyHash:
 
         self._over_chunks(samples.shape[0], work, n_jobs)
         return out
+
+    def remembers(self, n_samples: int) -> bool:
+        """True if the active bits of so many samples are few enough to be remembered."""
+        return n_samples * self.hash_nnz <= MOST_REMEMBERED
+
+    def remembered(
+        self, X: Samples, n_jobs: int | None = None
+    ) -> npt.NDArray[np.int32]:
+        """The same bits as `active`, read-only, of samples that come again.
+
+        The last ones are known again by their content, so that the phases of a run hash
+        them once. Too many samples, and sparse ones, are hashed each time.
+        """
+        key = self._content(X)
+        bits = self._recent.get(key)
+        if bits is None:
+            bits = self.active(X, n_jobs)
+            self._remember(key, bits)
+        return bits
+
+    def remember_rows(self, X: Array, rows: Mask) -> None:
+        """Remember the bits of some samples, (n,) bool, where those of all are known."""
+        bits = self._recent.get(self._content(X))
+        if bits is not None:
+            self._remember(self._content(X[rows]), bits[rows])
+
+    def _content(self, X: Samples) -> bytes:
+        """Digest of samples; b"" of those that are not remembered."""
+        if sp.issparse(X) or not self.remembers(np.shape(X)[0]):
+            return b""
+        values = np.ascontiguousarray(X)
+        digest = hashlib.blake2b(f"{values.dtype.str} {values.shape} ".encode())
+        digest.update(values.data)
+        return digest.digest()
+
+    def _remember(self, key: bytes, bits: npt.NDArray[np.int32]) -> None:
+        """Keep bits, and let go of the oldest where there are too many."""
+        if not key:
+            return
+        bits.flags.writeable = False
+        self._recent[key] = bits
+        n_bits = sum(known.size for known in self._recent.values())
+        while n_bits > MOST_REMEMBERED:
+            n_bits -= self._recent.pop(next(iter(self._recent))).size
 
     def fits(self, X: Array) -> Mask:
         """Mask of the samples that `active` can hash, (n,) bool, each by its own values

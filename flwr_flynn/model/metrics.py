@@ -9,14 +9,14 @@ class of its own samples, and one of all others. Both are sums over samples, whi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, log_expit, logit
+from scipy.special import bdtr, expit, logit
 
 from flwr_flynn._types import Floats, Integers, Mask
+from flwr_flynn.model.recalibration import Z, coefficient, local_shares
 
 Counts = Integers
 
@@ -97,7 +97,7 @@ def evaluation_figures(
 MOST_CLASSES = 256  # classes of a model, at most, for which histograms are made
 
 # Sums beside the histograms: samples, correct ones, and Brier score and log-loss with
-# their squares.
+# their squares; behind them the probability of each class.
 N_SUMS = 6
 
 # Unit of the sums of scores and losses, so that sums over parties are exact.
@@ -110,13 +110,17 @@ MAX_LOSS = 32.0
 LARGEST_SUM = round(MAX_LOSS**2 / UNIT)  # bound of every sum, for one sample
 
 
-# Edges of the levels: steps of 1/200, and towards 0 and 1 two for each factor of two,
-# down to some 1e-6.
-_TAIL = [0.005 * share * 2.0**-k for k in range(12) for share in (0.75, 0.5)]
+# Edges of the levels: steps of 1/200, of 1/1000 below .08, where the probabilities of
+# rare outcomes are, of 1/2000 below .03, and then twelve for each factor of two, and at
+# last four, down to some 1e-6. Those above 1/2 are their mirror images.
+_TAIL = [
+    *(0.0003125 * 2.0 ** (-k / 4) for k in range(32, 0, -1)),
+    *(0.005 * 2.0 ** (-k / 12) for k in range(48, 0, -1)),
+    *(k / 2000 for k in range(10, 60)),
+    *(k / 1000 for k in range(30, 80)),
+]
 EDGES: Floats = np.array(
-    sorted(_TAIL)
-    + [k / 200 for k in range(1, 200)]
-    + sorted(1 - edge for edge in _TAIL)
+    _TAIL + [k / 200 for k in range(16, 185)] + [1 - edge for edge in _TAIL[::-1]]
 )
 N_LEVELS = len(EDGES) + 1
 # Middle of each level, (N_LEVELS,).
@@ -126,7 +130,7 @@ CENTRES: Floats = (np.append(EDGES, 1.0) + np.insert(EDGES, 0, 0.0)) / 2
 def scored(
     probabilities: Floats, true: Counts, predicted: Counts
 ) -> tuple[Counts, Counts]:
-    """Histograms, (2 L, N_LEVELS), and sums, (N_SUMS,), both int64, of samples with
+    """Histograms, (2 L, N_LEVELS), and sums, (N_SUMS + L,), both int64, of samples with
     probabilities, (n, L).
 
     `true` and `predicted` are class indices, (n,). Row 2 c of the histograms is of the
@@ -145,28 +149,29 @@ def scored(
     of_scores = [
         int(np.rint(score / UNIT).sum()) for score in (brier, brier**2, loss, loss**2)
     ]
-    sums = np.array([len(true), int((predicted == true).sum()), *of_scores], np.int64)
+    of_classes = np.rint(probabilities / UNIT).astype(np.int64).sum(axis=0)
+    first = [len(true), int((predicted == true).sum()), *of_scores]
+    sums = np.array([*first, *of_classes], np.int64)
     return histograms.astype(np.int64, copy=False).reshape(-1, N_LEVELS), sums
 
 
 def above_floor(histograms: Counts, sums: Counts, least: int) -> tuple[Counts, Counts]:
-    """Histograms and sums as a party with this disclosure floor tells them, of all
-    samples or of several subgroups.
+    """Histograms, (2 G L, N_LEVELS), and sums, (G, N_SUMS + L), as a party with this
+    disclosure floor tells them, of all samples (G = 1) or of G subgroups.
 
     Left out are classes of which, or of whose rest, some samples are there, but fewer
     than `least`; and the sums of fewer. So few must not follow from the figures of all
     either: the smallest other subgroups are left out with them, until there are enough.
     With a floor of 1 nothing is left out.
     """
-    tables = histograms.reshape(sums.size // N_SUMS, -1, N_LEVELS)
-    totals = sums.reshape(-1, N_SUMS)
+    tables = histograms.reshape(len(sums), -1, N_LEVELS)
     sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
     is_shown = np.stack(
         [_shown_groups(sizes[:, c], least) for c in range(sizes.shape[1])], axis=1
     )
     shown_tables = tables * np.repeat(is_shown, 2, axis=1)[:, :, None]
-    shown_totals = totals * _shown_groups(totals[:, :1], least)[:, None]
-    return shown_tables.reshape(histograms.shape), shown_totals.reshape(sums.shape)
+    shown_sums = sums * _shown_groups(sums[:, :1], least)[:, None]
+    return shown_tables.reshape(histograms.shape), shown_sums
 
 
 def _shown_groups(sizes: Counts, least: int) -> Mask:
@@ -186,65 +191,112 @@ def _shown_groups(sizes: Counts, least: int) -> Mask:
 
 Figure = list[float] | None
 
-_Z = 1.959963984540054  # of the standard normal distribution
-_THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
+THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
+GRID: Floats = np.arange(1, 200) / 200
+"""Thresholds at which `by_class` counts the samples from there on."""
+
 # Group of each level in the reliability curve; groups are of equal width.
 _GROUPS = np.minimum((CENTRES * 10).astype(np.int64), 9)
+_LOG_ODDS = logit(CENTRES)
 _MOST_POINTS = 64  # of a ROC curve
-_MOST_STEPS = 100  # of Newton's method
-_MOST_HALVES = 20  # of a step
 
 
 def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str, Any]:
-    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums, (N_SUMS,).
+    """Figures over all classes, from histograms, (2 L, N_LEVELS), and sums,
+    (N_SUMS + L,).
 
     Of two classes discrimination and calibration are those of the `event`'s index; of
-    more they are means over the classes.
+    more they are means over the classes, and there is no ratio of observed to expected
+    events.
     """
-    curves = _Curves(histograms)
-    n = int(sums[0])
-    correct = int(sums[1])
     scale = UNIT
-    if len(histograms) == 4:
+    ratio = None
+    if len(histograms) == 4 and event is not None:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-    else:
-        event = None
+        histograms = histograms[2 * event : 2 * event + 2]
+        ratio = _event_ratio(histograms, sums, event)
+    curves = _curves(histograms)
+    n = int(sums[0])
+    correct = int(sums[1])
     return {
         "examples": n,
         "accuracy": share(correct, n),
-        "auroc": _over_classes(curves.auroc, event),
-        "auprc": _over_classes(curves.auprc, event),
+        "auroc": _mean_figure(curve.auroc() for curve in curves),
+        "auprc": _mean_figure(curve.auprc() for curve in curves),
         "brier": _mean(n, int(sums[2]), int(sums[3]), scale),
         "log_loss": _mean(n, int(sums[4]), int(sums[5]), UNIT),
-        "calibration_error": _over_classes(curves.calibration_error, event),
-        "calibration_slope": _over_classes(curves.fitted(1), event),
-        "calibration_intercept": _over_classes(curves.fitted(0), event),
+        "calibration_error": _mean_figure(curve.error() for curve in curves),
+        "calibration_slope": _mean_figure(curve.fitted(1) for curve in curves),
+        "calibration_intercept": _mean_figure(curve.fitted(0) for curve in curves),
+        "observed_expected": ratio,
     }
 
 
+def event_figures(
+    histograms: Counts, sums: Counts, event: int | None
+) -> dict[str, Any]:
+    """Figures of class `event` against the rest, or means over the classes, see
+    `overall`.
+    """
+    events = None
+    ratio = None
+    if event is not None:
+        histograms = histograms[2 * event : 2 * event + 2]
+        ratio = _event_ratio(histograms, sums, event)
+        if histograms.any():
+            events = int(histograms[1].sum())
+    curves = _curves(histograms)
+    return {
+        "rows": int(sums[0]),
+        "events": events,
+        "auroc": _mean_figure(curve.auroc() for curve in curves),
+        "observed_expected": ratio,
+        "slope": _mean_figure(curve.fitted(1) for curve in curves),
+        "intercept": _mean_figure(curve.fitted(0) for curve in curves),
+    }
+
+
+def _event_ratio(histograms: Counts, sums: Counts, event: int) -> Figure:
+    """Observed samples of a class over the sum of its probabilities."""
+    n_rest, n_own = histograms.sum(axis=1).tolist()
+    return observed_expected(n_own, n_own + n_rest, sums[N_SUMS + event] * UNIT)
+
+
+def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
+    """Figures of a subgroup, see `overall`, and of an event the rates at thresholds."""
+    figures = overall(histograms, sums, event)
+    if event is not None:
+        curve = _curves(histograms)[event]
+        figures["thresholds"] = [curve.at(level) for level in THRESHOLDS]
+    return figures
+
+
 def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any]]:
-    """Figures and curves of each class against the rest."""
-    curves = _Curves(histograms)
-    slopes = curves.fitted(1)
-    intercepts = curves.fitted(0)
+    """Figures and curves of each class against the rest.
+
+    "flagged" has for each threshold of `GRID` the samples of the class and the others
+    with a probability from there on.
+    """
     return [
         {
             "label": label,
-            "examples": int(curves.n_own[c]),
-            "others": int(curves.n_rest[c]),
-            "auroc": curves.auroc[c],
-            "auprc": curves.auprc[c],
+            "examples": int(curve.n_own),
+            "others": int(curve.n_rest),
+            "auroc": curve.auroc(),
+            "auprc": curve.auprc(),
             "calibration": {
-                "error": curves.calibration_error[c],
-                "slope": slopes[c],
-                "intercept": intercepts[c],
+                "error": curve.error(),
+                "slope": curve.fitted(1),
+                "intercept": curve.fitted(0),
             },
-            "thresholds": [curves.at(c, threshold) for threshold in _THRESHOLDS],
-            "roc": curves.roc(c),
-            "reliability": curves.reliability(c),
+            "thresholds": [curve.at(threshold) for threshold in THRESHOLDS],
+            "flagged": [[*curve.flagged(threshold)] for threshold in GRID],
+            "roc": curve.roc(),
+            "reliability": curve.reliability(),
+            "smooth": curve.smooth(),
         }
-        for c, label in enumerate(labels)
+        for curve, label in zip(_curves(histograms), labels, strict=True)
     ]
 
 
@@ -265,9 +317,9 @@ def share(part: float, n: float) -> Figure:
         return None
     # Of more than 2**53 samples the share may be beyond by rounding.
     p = min(max(part / n, 0.0), 1.0)
-    z2 = _Z**2 / n
+    z2 = Z**2 / n
     middle = (p + z2 / 2) / (1 + z2)
-    half = _Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
+    half = Z * math.sqrt(p * (1 - p) / n + z2 / (4 * n)) / (1 + z2)
     return [p, min(max(middle - half, 0.0), p), max(min(middle + half, 1.0), p)]
 
 
@@ -281,150 +333,162 @@ def _mean(n: int, total: int, squares: int, scale: float) -> Figure:
     variance = max(squares * UNIT / n - (mean * UNIT) ** 2, 0.0) / UNIT**2
     factor = 1.0
     if mean:
-        factor = math.exp(min(_Z * math.sqrt(variance / (n - 1)) / mean, 50.0))
+        factor = math.exp(min(Z * math.sqrt(variance / (n - 1)) / mean, 50.0))
     # The interval is that of the logarithm, as losses are skewed.
     return [mean * scale, mean * scale / factor, mean * scale * factor]
 
 
-def _over_classes(figures: Sequence[Figure], event: int | None) -> Figure:
-    """The figure of the event, or the mean over the classes that have one."""
-    if event is not None:
-        return figures[event]
+def _mean_figure(figures: Iterable[Figure]) -> Figure:
+    """The mean over the classes that have a figure."""
     defined = [figure for figure in figures if figure is not None]
     if not defined:
         return None
     return [math.fsum(ends) / len(defined) for ends in zip(*defined, strict=True)]
 
 
-class _Curves:
-    """Histograms of each class against the rest, (L, N_LEVELS) both."""
+def observed_expected(n_own: float, n: float, expected: float) -> Figure:
+    """Ratio of the samples of a class, `n_own` of n, to the sum of its probabilities,
+    with Wilson's interval of the former.
+    """
+    observed = share(n_own, n)
+    if observed is None or expected <= 0:
+        return None
+    return [end * n / float(expected) for end in observed]
 
-    def __init__(self, histograms: Counts) -> None:
-        self.own = histograms[1::2].astype(np.float64)
-        self.rest = histograms[::2].astype(np.float64)
-        self.n_own = self.own.sum(axis=1)
-        self.n_rest = self.rest.sum(axis=1)
-        self.is_defined = (self.n_own > 0) & (self.n_rest > 0)
 
-    @cached_property
-    def auroc(self) -> list[Figure]:
+def rates(
+    threshold: float, hit: float, false_alarm: float, n_own: float, n_rest: float
+) -> dict[str, Any]:
+    """Figures of a rule that flags so many samples of a class and of the rest."""
+    missed = n_own - hit
+    passed = n_rest - false_alarm
+    return {
+        "threshold": threshold,
+        "sensitivity": share(hit, n_own),
+        "specificity": share(passed, n_rest),
+        "ppv": share(hit, hit + false_alarm),
+        "npv": share(passed, missed + passed),
+    }
+
+
+def net_benefit(threshold: float, hit: float, false_alarm: float, n: float) -> float:
+    """Share of samples that a rule finds, less that of false alarms at their price.
+
+    >>> net_benefit(0.2, 30, 20, 100)
+    0.25
+    """
+    return (hit - false_alarm * threshold / (1 - threshold)) / n
+
+
+def mcnemar(first: int, second: int) -> float:
+    """Exact p-value of samples that only the first or only the second of two models gets
+    right.
+
+    >>> mcnemar(1, 6)
+    0.125
+    """
+    return min(1.0, 2 * float(bdtr(min(first, second), first + second, 0.5)))
+
+
+def _curves(histograms: Counts) -> list[_Curve]:
+    return [_Curve(*pair) for pair in histograms.reshape(-1, 2, N_LEVELS)]
+
+
+class _Curve:
+    """Samples of all other classes and of one class by level, (N_LEVELS,) both."""
+
+    def __init__(self, rest: Counts, own: Counts) -> None:
+        self.own = own.astype(np.float64)
+        self.rest = rest.astype(np.float64)
+        self.n_own = float(self.own.sum())
+        self.n_rest = float(self.rest.sum())
+        self.is_defined = self.n_own > 0 and self.n_rest > 0
+
+    def auroc(self) -> Figure:
         """Probability that a sample of the class gets more than one of the rest.
 
-        A tie counts half.
+        A tie counts half. The interval is that of the log odds by DeLong's variance, or
+        Wilson's, of the samples of the smaller class, where all are in order, or none.
         """
-        below = np.cumsum(self.rest, axis=1) - self.rest / 2
-        pairs = np.where(self.is_defined, self.n_own * self.n_rest, 1.0)
-        area = (self.own * below).sum(axis=1) / pairs
-        low, high = _area_interval(area, self.n_own, self.n_rest)
-        return self._figures(area, low, high)
+        if not self.is_defined:
+            return None
+        # Shares of the rest below each level, and of the class above it.
+        below = (np.cumsum(self.rest) - self.rest / 2) / self.n_rest
+        above = (_from_here_on(self.own) - self.own / 2) / self.n_own
+        area = float(self.own @ below) / self.n_own
+        variance = 0.0
+        for samples, shares in ((self.own, below), (self.rest, above)):
+            n = samples.sum()
+            variance += samples @ (shares - area) ** 2 / n / max(n - 1, 1)
+        if variance <= 0:
+            fewest = min(self.n_own, self.n_rest)
+            return share(area * fewest, fewest)
+        half = Z * math.sqrt(variance) / (area * (1 - area))
+        ends = expit([logit(area) - half, logit(area) + half])
+        return [area, *ends.tolist()]
 
-    @cached_property
-    def auprc(self) -> list[Figure]:
+    def auprc(self) -> Figure:
         """Average precision: the mean of the precision at each sample of the class."""
+        if not self.is_defined:
+            return None
         own = _from_here_on(self.own)
         flagged = _from_here_on(self.own + self.rest)
-        hits = self.own * own / np.maximum(flagged, 1)
-        area = hits.sum(axis=1) / np.maximum(self.n_own, 1)
-        figures: list[Figure] = [None] * len(area)
-        for c in np.flatnonzero(self.is_defined).tolist():
-            n = float(self.n_own[c])
-            figures[c] = share(area[c] * n, n)
-        return figures
+        return share(float(self.own @ (own / np.maximum(flagged, 1))), self.n_own)
 
-    @cached_property
-    def calibration_error(self) -> list[Figure]:
+    def error(self) -> Figure:
         """Mean distance between predicted and observed shares, over ten groups of equal
         width.
         """
-        own, n, predicted = self._groups
-        total = np.maximum(n.sum(axis=1), 1)
-        error = np.abs(own - predicted).sum(axis=1) / total
+        if not self.is_defined:
+            return None
+        own, n, predicted = self._groups()
+        total = n.sum()
+        error = float(np.abs(own - predicted).sum() / total)
         # The variance to expect counts where few samples are all of one class.
         expected = predicted * (1 - predicted / np.maximum(n, 1))
         variance = np.maximum(own * (1 - own / np.maximum(n, 1)), expected)
-        half = _Z * np.sqrt(variance.sum(axis=1)) / total
+        half = Z * math.sqrt(variance.sum()) / total
         # The mean distance by chance, where the error is 0.
-        most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum(axis=1) / total
-        return self._figures(error, np.maximum(error - most - half, 0.0), error + half)
+        most = math.sqrt(2 / math.pi) * np.sqrt(variance).sum() / total
+        return [error, max(float(error - most - half), 0.0), float(error + half)]
 
-    def fitted(self, index: int) -> list[Figure]:
+    def fitted(self, index: int) -> Figure:
         """Slope (1) of a logistic regression of the class on the log odds, or intercept
         (0).
 
-        The intercept is that of a regression with a slope of 1.
+        The intercept is that of a regression with a slope of 1. There is no slope where
+        the samples do not overlap.
         """
-        y = self.own
-        n = self.own + self.rest
-        log_odds = logit(CENTRES)
-        design = np.stack([np.ones(N_LEVELS), log_odds])[: index + 1]
-        is_solvable = self.is_defined
-        if index == 1:  # there is no slope where the samples do not overlap
-            is_solvable = _is_above(self.own, self.rest)
-            is_solvable &= _is_above(self.rest, self.own)
-        # The coefficients beyond an intercept of 0 and a slope of 1.
-        at = np.zeros((len(n), len(design)))
-        for _ in range(_MOST_STEPS):
-            p = expit(log_odds + at @ design)
-            hessian = (design * (n * p * (1 - p))[:, None]) @ design.T
-            inverse = np.linalg.pinv(hessian, hermitian=True)
-            step = (inverse @ (design @ (y - n * p)[..., None]))[..., 0]
-            is_done = np.abs(step).sum(axis=1) < 1e-6
-            if (is_done | ~is_solvable).all():
-                break
-            step[~is_solvable] = 0.0
-            # Newton's method may go beyond the minimum: a step is halved as long as it
-            # makes the loss larger, but for rounding.
-            most = self._loss(log_odds + at @ design) * (1 + 1e-12)
-            for _ in range(_MOST_HALVES):
-                is_beyond = self._loss(log_odds + (at + step) @ design) > most
-                if not is_beyond.any():
-                    break
-                step[is_beyond] /= 2
-            at += step
-        variance = inverse[:, index, index]
-        if index == 0:  # right whatever the slope is
-            variance = (y * (1 - p) ** 2 + (n - y) * p**2).sum(axis=1) * variance**2
-        value = at[:, index] + index
-        half = _Z * np.sqrt(variance)
-        is_solved = is_solvable & is_done & (half < 1e3)
-        return self._figures(value, value - half, value + half, is_solved)
+        overlaps = _is_above(self.own, self.rest) and _is_above(self.rest, self.own)
+        if not self.is_defined or (index == 1 and not overlaps):
+            return None
+        return coefficient(self.own, self.rest, _LOG_ODDS, index)
 
-    def _loss(self, log_odds: Floats) -> Floats:
-        """Log loss of each class, (L,), by the log odds of each level."""
-        hits = self.own * log_expit(log_odds)
-        return np.asarray(-(hits + self.rest * log_expit(-log_odds)).sum(axis=1))
-
-    def at(self, c: int, threshold: float) -> dict[str, Any]:
-        """Figures of the rule that takes class c from this probability on."""
+    def flagged(self, threshold: float) -> tuple[int, int]:
+        """Samples of the class and of the rest with this probability for it or more."""
         first = int(np.searchsorted(EDGES, threshold, side="right"))
-        hit = self.own[c, first:].sum()
-        false_alarm = self.rest[c, first:].sum()
-        missed = self.n_own[c] - hit
-        passed = self.n_rest[c] - false_alarm
-        return {
-            "threshold": threshold,
-            "sensitivity": share(hit, self.n_own[c]),
-            "specificity": share(passed, self.n_rest[c]),
-            "ppv": share(hit, hit + false_alarm),
-            "npv": share(passed, missed + passed),
-        }
+        return int(self.own[first:].sum()), int(self.rest[first:].sum())
 
-    def roc(self, c: int) -> list[list[float]]:
+    def at(self, threshold: float) -> dict[str, Any]:
+        """Figures of the rule that takes the class from this probability on."""
+        return rates(threshold, *self.flagged(threshold), self.n_own, self.n_rest)
+
+    def roc(self) -> list[list[float]]:
         """Points (false, true positive rate), from (0, 0) to (1, 1)."""
-        if not self.is_defined[c]:
+        if not self.is_defined:
             return []
-        rates = [
-            np.append(0.0, np.cumsum(samples[c, ::-1]) / samples[c].sum())
+        shares = [
+            np.append(0.0, np.cumsum(samples[::-1]) / samples.sum())
             for samples in (self.rest, self.own)
         ]
-        points = np.unique(np.round(rates, 5).T, axis=0)
+        points = np.unique(np.round(shares, 5).T, axis=0)
         chosen = np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)
         roc: list[list[float]] = points[np.unique(chosen)].tolist()
         return roc
 
-    def reliability(self, c: int) -> list[dict[str, Any]]:
+    def reliability(self) -> list[dict[str, Any]]:
         """Mean prediction and observed share of the groups that have samples."""
-        own, n, predicted = (sums[c] for sums in self._groups)
+        own, n, predicted = self._groups()
         return [
             {
                 "predicted": float(predicted[group] / n[group]),
@@ -434,62 +498,30 @@ class _Curves:
             for group in np.flatnonzero(n)
         ]
 
-    @cached_property
+    def smooth(self) -> list[dict[str, Any]]:
+        """Observed share over the prediction, by local regression."""
+        if not self.is_defined:
+            return []
+        points, shares, sizes = local_shares(self.own, self.rest, CENTRES)
+        return [
+            {"predicted": float(at), "observed": share(float(part * n), float(n))}
+            for at, part, n in zip(points, shares, sizes, strict=True)
+        ]
+
     def _groups(self) -> tuple[Floats, Floats, Floats]:
         """Samples of the class, all samples and the sum of their predictions in ten
-        groups of equal width, (L, 10) each.
+        groups of equal width, (10,) each.
         """
         is_in_group = _GROUPS[:, None] == np.arange(10)
         both = self.own + self.rest
         return self.own @ is_in_group, both @ is_in_group, both * CENTRES @ is_in_group
 
-    def _figures(
-        self,
-        value: Floats,
-        low: Floats,
-        high: Floats,
-        is_solved: Mask | bool = True,
-    ) -> list[Figure]:
-        figures: list[Figure] = [None] * len(value)
-        for c in np.flatnonzero(self.is_defined & is_solved).tolist():
-            figures[c] = [float(value[c]), float(low[c]), float(high[c])]
-        return figures
-
 
 def _from_here_on(samples: Floats) -> Floats:
-    """Sums of each level and those above it, of samples by class and level."""
-    return np.cumsum(samples[:, ::-1], axis=1)[:, ::-1]
+    """Samples of each level and those above it."""
+    return np.cumsum(samples[::-1])[::-1]
 
 
-def _is_above(samples: Floats, others: Floats) -> Mask:
-    """True for a class if one of its samples is in a higher level than one of others."""
-    below = np.cumsum(others, axis=1) - others
-    is_above: Mask = (samples * below).sum(axis=1) > 0
-    return is_above
-
-
-def _area_interval(
-    area: Floats, n_own: Floats, n_rest: Floats
-) -> tuple[Floats, Floats]:
-    """Ends of the score interval of an AUROC."""
-    pairs = np.maximum(n_own * n_rest, 1)
-    most = (n_own + n_rest) / 2 - 1
-
-    def is_within(other: Floats) -> Mask:
-        spread = (
-            other
-            * (1 - other)
-            * (1 + most * ((1 - other) / (2 - other) + other / (1 + other)))
-            / pairs
-        )
-        return np.asarray(np.abs(area - other) <= _Z * np.sqrt(np.maximum(spread, 0.0)))
-
-    # The low end comes first, then the high one.
-    inside = np.stack([area, area])
-    outside = np.repeat([[0.0], [1.0]], len(area), axis=1)
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        ok = is_within(middle)
-        inside = np.where(ok, middle, inside)
-        outside = np.where(ok, outside, middle)
-    return inside[0], inside[1]
+def _is_above(samples: Floats, others: Floats) -> bool:
+    """True if one of the samples is in a higher level than one of others."""
+    return bool(samples @ (np.cumsum(others) - others) > 0)

@@ -101,13 +101,16 @@ class ModelMember:
         """Hash of the specification, cached."""
         return flynn_hash(self.spec)
 
-    def log_odds(self, X: Matrix, n_jobs: int | None = None) -> Scores:
+    def log_odds(
+        self, X: Matrix, n_jobs: int | None = None, come_again: bool = False
+    ) -> Scores:
         """Log odds of the classes, (n, L) float64, times the temperature, for samples,
-        (n, d).
+        (n, d), which may come again: then their hashes are remembered.
         """
-        scores = class_scores(
-            self.counts, self.hash.active(X, n_jobs=n_jobs), self.scoring
-        )
+        hashed = self.hash.active
+        if come_again:
+            hashed = self.hash.remembered
+        scores = class_scores(self.counts, hashed(X, n_jobs=n_jobs), self.scoring)
         return log_odds(scores, self.spec.hash_nnz)
 
     @property
@@ -314,13 +317,15 @@ class Model:
         """
         return self.posterior(self.shared_scores(X, n_jobs))
 
-    def shared_scores(self, X: Matrix, n_jobs: int | None = None) -> Scores:
+    def shared_scores(
+        self, X: Matrix, n_jobs: int | None = None, come_again: bool = False
+    ) -> Scores:
         """The same, (n, L), with all classes taken for equally frequent.
 
         The mean of the log probabilities of the members and of the linear part, by
         their weights, and what the forest adds; each sum with its calibration.
         """
-        odds = (member.log_odds(X, n_jobs) for member in self.members)
+        odds = (member.log_odds(X, n_jobs, come_again) for member in self.members)
         scores = self.combined(X.shape[0], odds)
         if self.linear is not None:
             linear = self.linear.log_probabilities(scores, X)

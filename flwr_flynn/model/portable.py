@@ -24,25 +24,6 @@ _EXP = tuple(1.0 / math.factorial(i) for i in range(14))  # coefficients of the 
 _LOG = tuple(2.0 / i for i in range(3, 24, 2))
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _two_to(k):  # type: ignore[no-untyped-def]
-    """Return 2.0 ** k for an integer k, exactly.
-
-    It is 0.0 below the smallest float and infinity beyond the largest.
-    """
-    result = 1.0
-    factor = 0.5
-    if k >= 0:
-        factor = 2.0
-    k = abs(k)
-    while k:
-        if k & 1:
-            result *= factor
-        factor *= factor
-        k >>= 1
-    return result
-
-
 @njit(nogil=True, cache=True)
 def exp(x):  # type: ignore[no-untyped-def]
     """Return e to the power of a float; 0.0 below -745 and infinity above 709.7."""
@@ -55,8 +36,7 @@ def exp(x):  # type: ignore[no-untyped-def]
     series = 0.0  # |r| < 0.35
     for i in range(13, -1, -1):
         series = series * r + _EXP[i]
-    half = int(k) // 2  # in two steps, as a factor alone could overflow
-    return series * _two_to(half) * _two_to(int(k) - half)
+    return math.ldexp(series, int(k))
 
 
 @njit(nogil=True, cache=True)

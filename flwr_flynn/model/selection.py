@@ -110,7 +110,7 @@ def hashed_batches(
 ) -> Iterator[tuple[Active, Integers]]:
     """Batches of active bits and class indices, hashed when they are asked for."""
     for rows in batches(len(y), max(1, HELD // hasher.hash_nnz)):
-        yield hasher.active(X[rows], n_jobs=n_jobs), y[rows]
+        yield hasher.remembered(X[rows], n_jobs=n_jobs), y[rows]
 
 
 def left_out_scores(
@@ -226,7 +226,7 @@ def _left_out_odds(
     temperature.
     """
     counts = member.counts
-    active = member.hash.active(X, n_jobs=n_jobs)
+    active = member.hash.remembered(X, n_jobs=n_jobs)
     blocks = left_out_scores(counts, active, y, [member.scoring])
     scores = [np.array(block) for _, _, block in blocks]
     odds = np.zeros((len(y), counts.n_classes))
@@ -244,14 +244,21 @@ def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ign
     Each is cut off at `MAX_LOSS` and rounded to units of `LOSS_UNIT` first: sums over
     parties equal the pooled ones.
     """
+    n_classes = odds.shape[1]
+    posterior = np.empty(n_classes)
     for p in range(odds.shape[0]):
-        row = odds[p] - odds[p].max()
+        largest = odds[p].max()
         for t in range(len(temperatures)):
-            posterior = row / temperatures[t] + prior
+            for label in range(n_classes):
+                row = odds[p, label] - largest
+                posterior[label] = row / temperatures[t] + prior[label]
             top = posterior.max()
             total = 0.0
-            for label in range(len(row)):
-                total += exp(posterior[label] - top)
+            for label in range(n_classes):
+                if posterior[label] == top:  # exp(0), most often
+                    total += 1.0
+                else:
+                    total += exp(posterior[label] - top)
             loss = min(log(total) - (posterior[true[p]] - top), MAX_LOSS)
             sums[t] += np.int64(np.rint(loss * importance[true[p]] / LOSS_UNIT))
 
@@ -330,7 +337,7 @@ def fit_members(
     active = []
     counts = []
     for hasher in map(flynn_hash, specs):
-        bits = hasher.active(chosen, n_jobs=n_jobs)
+        bits = hasher.remembered(chosen, n_jobs=n_jobs)
         total = ClassCounts.from_active(hasher, bits, chosen_classes, n_classes)
         if not is_whole:
             total += ClassCounts.from_data(

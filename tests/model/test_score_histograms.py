@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logit
+from scipy.stats import binomtest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import (
     average_precision_score,
@@ -78,7 +79,7 @@ def _calibration_error(true: Any, p: Any) -> float:
 
 
 def test_levels_have_the_edges_of_hundredths_and_a_middle_each():
-    assert N_LEVELS == len(CENTRES) == len(EDGES) + 1 == 248
+    assert N_LEVELS == len(CENTRES) == len(EDGES) + 1 == 530
     assert (np.diff(EDGES) > 0).all()
     assert all(np.isclose(EDGES, k / 200).any() for k in range(1, 200))
     assert EDGES[0] < 2e-6 < 1 - EDGES[-1] + 1e-6
@@ -92,7 +93,7 @@ def test_histograms_and_sums_are_those_of_a_plain_loop(n, n_classes, seed):
     predicted = p.argmax(axis=1)
     histograms, sums = scored(p, true, predicted)
     table = np.zeros((2 * n_classes, N_LEVELS), np.int64)
-    expected = [0] * N_SUMS
+    expected = [0] * (N_SUMS + n_classes)
     for row, label, guess in zip(p, true, predicted, strict=True):
         for c in range(n_classes):
             table[2 * c + (c == label), sum(row[c] >= edge for edge in EDGES)] += 1
@@ -105,6 +106,8 @@ def test_histograms_and_sums_are_those_of_a_plain_loop(n, n_classes, seed):
         expected[1] += int(guess == label)
         for i, figure in enumerate((brier, brier**2, loss, loss**2), 2):
             expected[i] += round(float(figure / UNIT))
+        for c in range(n_classes):
+            expected[N_SUMS + c] += round(float(row[c] / UNIT))
     np.testing.assert_array_equal(histograms, table)
     np.testing.assert_allclose(sums, expected, atol=max(1, n))
     assert histograms.dtype == sums.dtype == np.int64
@@ -116,7 +119,7 @@ def test_a_class_below_the_floor_is_not_told_and_a_floor_of_one_tells_all(
 ):
     p, true = probabilities(n, n_classes)
     histograms, sums = scored(p, true, p.argmax(axis=1))
-    shown, shown_sums = above_floor(histograms, sums, least)
+    shown, (shown_sums,) = above_floor(histograms, sums[None], least)
     expected = histograms.copy()
     for c in range(n_classes):
         own = int((true == c).sum())
@@ -146,6 +149,8 @@ def test_figures_are_those_of_scikit_learn_up_to_the_width_of_the_levels(
             name
         )
     assert overall.pop("examples") == 3000
+    ratio = overall.pop("observed_expected")
+    assert ratio is None or n_classes == 2
     assert overall["accuracy"][0] == (p.argmax(axis=1) == true).mean()
     assert all(low <= value <= high for value, low, high in overall.values())
 
@@ -200,12 +205,12 @@ def test_figures_without_a_meaning_are_none():
     assert overall["auroc"] is overall["auprc"] is overall["calibration_slope"] is None
     assert overall["accuracy"] is not None
     nobody = figures.overall(
-        np.zeros((4, N_LEVELS), np.int64), np.zeros(N_SUMS, np.int64)
+        np.zeros((4, N_LEVELS), np.int64), np.zeros(N_SUMS + 2, np.int64)
     )
     assert {value for name, value in nobody.items() if name != "examples"} == {None}
     apart = np.zeros((4, N_LEVELS), np.int64)
     apart[[0, 3], [0, -1]] = apart[[1, 2], [-1, 0]] = 30
-    perfect = figures.overall(apart[[2, 1, 2, 1]], np.array([60, 60, 0, 0, 0, 0]))
+    perfect = figures.overall(apart[[2, 1, 2, 1]], np.array([60, 60, 0, 0, 0, 0, 0, 0]))
     assert perfect["auroc"][0] == perfect["auroc"][2] == 1.0
     assert 0.85 < perfect["auroc"][1] < 1
     assert perfect["calibration_slope"] is None  # of any steepness
@@ -259,7 +264,7 @@ def test_a_steep_calibration_has_its_slope():
     rng = np.random.default_rng(0)
     for _ in range(20):
         table = steep(rng)
-        first, second = figures._Curves(table).fitted(1)
+        first, second = (curve.fitted(1) for curve in figures._curves(table))
         expected = slope_of(table[2], table[3])
         assert second is not None
         assert second[0] == pytest.approx(expected, rel=1e-6)
@@ -308,11 +313,141 @@ def test_subgroups_below_the_floor_do_not_follow_from_the_others(sizes, least, s
         parts.append(scored(p[rows], true[rows], true[rows]))
         first += n
     histograms, sums = map(np.stack, zip(*parts, strict=True))
-    shown, shown_sums = above_floor(
-        histograms.reshape(-1, N_LEVELS), sums.ravel(), least
-    )
+    shown, shown_sums = above_floor(histograms.reshape(-1, N_LEVELS), sums, least)
     hidden = (histograms - shown.reshape(histograms.shape)).sum(axis=(0, 2))
     everything = histograms.sum(axis=(0, 2))
     assert ((hidden == 0) | (hidden >= least) | (hidden == everything)).all()
-    n_hidden = int((sums - shown_sums.reshape(sums.shape))[:, 0].sum())
+    n_hidden = int((sums - shown_sums)[:, 0].sum())
     assert n_hidden == 0 or n_hidden >= least or n_hidden == sum(sizes)
+
+
+# ---- one class as the event
+
+
+def delong(own: Any, rest: Any) -> float:
+    """DeLong's variance of the AUROC, by its definition."""
+    wins = (own[:, None] > rest) + 0.5 * (own[:, None] == rest)
+    placements = wins.mean(axis=1), wins.mean(axis=0)
+    return float(sum(part.var(ddof=1) / len(part) for part in placements))
+
+
+@pytest.mark.parametrize("event", [0, 1, 2])
+def test_figures_of_an_event_are_those_of_its_class_against_the_rest(event):
+    p, true = probabilities(400, 3)
+    histograms, sums = scored(p, true, true)
+    made = figures.event_figures(histograms, sums, event)
+    is_own = true == event
+    assert made["rows"] == 400
+    assert made["events"] == is_own.sum()
+    ratio, low, high = made["observed_expected"]
+    assert ratio == pytest.approx(is_own.sum() / p[:, event].sum(), abs=1e-5)
+    assert low < ratio < high
+    rounded = CENTRES[np.searchsorted(EDGES, p[:, event], side="right")]
+    area = roc_auc_score(is_own, rounded)
+    half = 1.959963984540054 * math.sqrt(delong(rounded[is_own], rounded[~is_own]))
+    half /= area * (1 - area)
+    expected = expit([logit(area) + side * half for side in (0, -1, 1)])
+    assert made["auroc"] == pytest.approx(expected, abs=1e-9)
+    of_class = figures.by_class(histograms, "abc")[event]
+    assert made["auroc"] == of_class["auroc"]
+    assert made["slope"] == of_class["calibration"]["slope"]
+    assert made["intercept"] == of_class["calibration"]["intercept"]
+    nobody = figures.event_figures(histograms * 0, sums * 0, event)
+    assert nobody == dict.fromkeys(made) | {"rows": 0}
+    level = figures.of_level(histograms, sums, event)
+    assert level.pop("thresholds") == of_class["thresholds"]
+    assert level == figures.overall(histograms, sums)
+    assert level == figures.of_level(histograms, sums, None)
+
+
+@pytest.mark.parametrize("event", [0, 1])
+def test_the_ratio_of_two_classes_is_that_of_the_event(event):
+    p, true = probabilities(200, 2)
+    histograms, sums = scored(p, true, true)
+    made = figures.overall(histograms, sums, event)
+    ratio = (true == event).sum() / p[:, event].sum()
+    assert made["observed_expected"][0] == pytest.approx(ratio, abs=1e-5)
+    of_event = figures.event_figures(histograms, sums, event)
+    assert of_event["auroc"] == made["auroc"]
+    assert of_event["observed_expected"] == made["observed_expected"]
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
+def test_slope_and_intercept_are_those_of_a_regression(spread):
+    linear_model = pytest.importorskip("statsmodels.api")
+    p, true = probabilities(500, 2, spread=spread)
+    rounded = CENTRES[np.searchsorted(EDGES, p[:, 1], side="right")]
+    odds = logit(rounded)
+    _, made = figures.by_class(scored(p, true, true)[0], "ab")
+    theirs = linear_model.Logit(true, linear_model.add_constant(odds)).fit(disp=0)
+    slope = [theirs.params[1], *theirs.conf_int()[1]]
+    assert made["calibration"]["slope"] == pytest.approx(slope, abs=1e-5)
+    family = linear_model.families.Binomial()
+    theirs = linear_model.GLM(true, np.ones(len(true)), family, offset=odds).fit(
+        cov_type="HC0"
+    )
+    intercept = [theirs.params[0], *theirs.conf_int()[0]]
+    assert made["calibration"]["intercept"] == pytest.approx(intercept, abs=1e-5)
+
+
+def test_net_benefit_is_that_of_dcurves():
+    dcurves = pytest.importorskip("dcurves")
+    pandas = pytest.importorskip("pandas")
+    p, true = probabilities(600, 2, spread=0.7)
+    _, of_class = figures.by_class(scored(p, true, true)[0], "ab")
+    table = dcurves.dca(
+        pandas.DataFrame({"y": true, "p": p[:, 1]}),
+        outcome="y",
+        modelnames=["p"],
+        thresholds=np.arange(1, 61) / 100,
+    )
+    theirs = table.pivot_table(index="threshold", columns="model", values="net_benefit")
+    assert len(theirs) == 60
+    for threshold, row in theirs.iterrows():
+        index = int(np.argmin(abs(figures.GRID - threshold)))
+        hit, false_alarm = of_class["flagged"][index]
+        mine = figures.net_benefit(figures.GRID[index], hit, false_alarm, 600)
+        assert mine == pytest.approx(row["p"], abs=1e-3)
+        all_of_them = (of_class["examples"], of_class["others"])
+        mine = figures.net_benefit(figures.GRID[index], *all_of_them, 600)
+        assert mine == pytest.approx(row["all"], abs=1e-9)
+
+
+def test_the_smooth_curve_follows_the_truth():
+    """Of probabilities that are too low by half of their log odds."""
+    rng = np.random.default_rng(5)
+    odds = rng.normal(0, 2, 20_000)
+    true = (rng.random(20_000) < expit(2 * odds)).astype(int)
+    p = expit(odds)
+    _, made = figures.by_class(
+        scored(np.stack([1 - p, p], axis=1), true, true)[0], "ab"
+    )
+    curve = made["smooth"]
+    assert 0 < curve[0]["predicted"] < curve[-1]["predicted"] < 1
+    for point in curve:
+        value, low, high = point["observed"]
+        expected = expit(2 * logit(point["predicted"]))
+        assert value == pytest.approx(expected, abs=0.03)
+        assert low <= value <= high
+    one_level = np.zeros((4, N_LEVELS), np.int64)
+    one_level[[0, 1, 2, 3], 100] = 5
+    _, made = figures.by_class(one_level, "ab")
+    shares = [point["observed"][0] for point in made["smooth"]]
+    assert shares == pytest.approx([0.5] * len(shares))
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_mcnemar_is_the_exact_test_of_scipy(first, second):
+    expected = 1.0
+    if first + second:
+        expected = binomtest(first, first + second).pvalue
+    assert figures.mcnemar(first, second) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_ratio_of_events_has_wilsons_interval():
+    assert figures.observed_expected(0, 0, 0.0) is None
+    assert figures.observed_expected(3, 10, 0.0) is None
+    share = figures.share(30, 100)
+    assert share is not None
+    expected = [end * 100 / 40 for end in share]
+    assert figures.observed_expected(30, 100, 40.0) == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""HTML and SVG of the pages: elements, tables, bars, curves, and their style.
+"""HTML of the pages: elements, tables, and their style.
 
 Texts are escaped, and there is one accent colour. The markup is well-formed XML, too.
 It has no script and loads nothing.
@@ -6,9 +6,9 @@ It has no script and loads nothing.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
 from xml.sax.saxutils import escape
 
 LONGEST = 200  # characters of a name, a label or a reason
@@ -79,7 +79,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 def figure(value: float | None) -> str:
-    """A figure with four digits behind the point, or in all.
+    """A figure with three digits behind the point, or four in all.
 
     An integer has commas between thousands.
     """
@@ -90,7 +90,7 @@ def figure(value: float | None) -> str:
             return f"{value:,}"
         return f"{float(value):.4g}"
     if value == 0 or 0.001 <= abs(value) < 10**6:
-        return f"{value:.4f}"
+        return f"{value:.3f}"
     return f"{value:.4g}"
 
 
@@ -111,7 +111,7 @@ def plural(n: int, one: str, many: str = "") -> str:
     return f"{figure(n)} {noun}"
 
 
-# ---- tables and bars
+# ---- tables
 
 
 def table(
@@ -165,40 +165,6 @@ def _cells(row: Sequence[object], sides: Sequence[str | None]) -> list[Markup]:
     return cells
 
 
-def svg(
-    title: str, description: str, *children: object, **attributes: object
-) -> Markup:
-    """A picture with a name and a description for those who do not see it."""
-    return tag(
-        "svg",
-        tag("title", title),
-        tag("desc", description),
-        *children,
-        role="img",
-        **attributes,
-    )
-
-
-def bars(
-    title: str, description: str, rows: Sequence[tuple[str, str, float]]
-) -> Markup:
-    """Bars as wide as the page, each below its label and its figure.
-
-    The third entry of a row is the length of the bar, from 0 to 1.
-    """
-    drawn = []
-    for index, (label, text, share) in enumerate(rows):
-        top = 34 * index
-        width = f"{100 * min(max(share, 0.0), 1.0):.2f}%"
-        drawn += [
-            tag("text", shortened(label, 32), x=0, y=top + 13),
-            tag("text", text, x="100%", y=top + 13, text_anchor="end"),
-            tag("rect", x=0, y=top + 19, width="100%", height=6, rx=3, class_="rest"),
-            tag("rect", x=0, y=top + 19, width=width, height=6, rx=3, class_="bar"),
-        ]
-    return svg(title, description, *drawn, width="100%", height=34 * len(rows))
-
-
 _FORMULA = re.compile(r"[=@\t\r\n]|[-+](?![\d.,]+([eE][-+]?\d+)?\Z)")
 """The beginning of a formula; a number is none."""
 
@@ -231,6 +197,7 @@ header,main,footer,nav{max-width:66rem;margin:0 auto;padding:0 1.5rem}header{pad
 section{padding:2rem 0;border-top:1px solid var(--line)}h1{line-height:1.15;margin:2rem 0 1rem}
 h2{margin:0 0 .5rem}
 p{margin:.5rem 0 1rem;max-width:42rem;overflow-wrap:anywhere}
+.lead{font-size:1.2rem;font-weight:600}
 .fault{border-left:3px solid var(--accent);padding-left:1rem;font-weight:600}
 a,summary{color:var(--accent)}
 .skip{position:absolute;left:-100vw;background:var(--paper)}.skip:focus{left:0}
@@ -249,14 +216,17 @@ font-size:.9rem;text-align:left}
 .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);
 padding:.4rem .6rem}
 .shades td{border:2px solid var(--paper)}.thresholds td:nth-child(3){min-width:9.5rem}
-figure{margin:0}
+figure{margin:0}pre{white-space:pre-wrap;overflow-wrap:anywhere}
 svg{display:block;overflow:visible;font:inherit;margin:1.1rem 0}svg text{fill:currentColor;
 font-size:13px}
-svg .bar{fill:var(--accent)}svg .rest{fill:currentColor;opacity:.1}svg .soft{fill:var(--soft)}
-svg .grid,svg .frame{stroke:var(--line);fill:none}
-svg .whisker,svg .curve{stroke:var(--accent);fill:none;stroke-width:2}
+svg .bar,svg .band{fill:var(--accent)}svg .soft,svg.square text{fill:var(--soft)}
+svg .band{opacity:.25}svg .grid,svg .frame{stroke:var(--line);fill:none}
+svg .whisker,svg .curve,svg .other{stroke:var(--accent);fill:none;stroke-width:2}
+svg .other{stroke:var(--soft);stroke-dasharray:5 4}svg .mean{stroke-width:5;opacity:.5}
+svg .range{stroke-dasharray:2 3}svg .diamond{transform-box:fill-box;transform-origin:center;
+transform:translate(-50%,-50%) rotate(45deg)}
 svg.square{width:100%;max-width:30rem}svg.square text{font-size:11px}
-.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr));
+.gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,18rem),1fr));
 gap:1.6rem 2rem}
 @media print{nav,.skip{display:none}.scroll{overflow:visible}table{font-size:7.5pt}
 tr,figure,svg{break-inside:avoid}
@@ -291,77 +261,22 @@ def whole_page(title: str, *parts: Markup) -> str:
 Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
-_SIDE = 300  # of a curve's square
-_EDGE = 8  # the room around it
+_TO = "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}"
 _CELL = 45
 """Percent of the accent in the strongest cell, on which text can still be read."""
 
 
 def with_interval(interval: Interval | None) -> str:
-    """A figure with its interval in words."""
+    """A figure with its interval in words.
+
+    Digits are two behind the point, and more where the interval is below a hundredth.
+    """
     if interval is None:
         return NONE
-    middle, low, high = map(figure, interval)
-    return f"{middle} ({low}\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}{high})"
-
-
-def _xy(x: float, y: float) -> tuple[float, float]:
-    x = min(max(x, 0.0), 1.0)
-    y = min(max(y, 0.0), 1.0)
-    return round(_EDGE + _SIDE * x, 1), round(_EDGE + _SIDE * (1 - y), 1)
-
-
-def _square(title: str, description: str, x: str, y: str, *drawn: object) -> Markup:
-    """A square from 0 to 1 both ways, with its diagonal and the names of its axes."""
-    end = _SIDE + _EDGE
-    frame = [
-        tag("rect", x=_EDGE, y=_EDGE, width=_SIDE, height=_SIDE, class_="frame"),
-        tag("line", x1=_EDGE, y1=end, x2=end, y2=_EDGE, class_="grid"),
-        tag("text", f"{x} →", x=end, y=end + 16, text_anchor="end", class_="soft"),
-        tag("text", f"↑ {y}", x=_EDGE, y=-1, class_="soft"),
-    ]
-    return svg(
-        title,
-        description,
-        *frame,
-        *drawn,
-        viewBox=f"-2 -14 {end + 6} {end + 34}",
-        class_="square",
-    )
-
-
-def curve(title: str, description: str, points: Sequence[Sequence[float]]) -> Markup:
-    """A ROC curve."""
-    path = " ".join(f"{x},{y}" for x, y in (_xy(*point) for point in points))
-    return _square(
-        title,
-        description,
-        "false alarms",
-        "found",
-        tag("polyline", points=path, class_="curve"),
-    )
-
-
-def reliability(title: str, description: str, bins: Sequence[dict[str, Any]]) -> Markup:
-    """Observed shares over predicted probabilities, with intervals.
-
-    The larger the point, the more samples.
-    """
-    most = max([*(row["examples"] for row in bins), 1])
-    drawn = []
-    for row in bins:
-        if row["observed"] is None:
-            continue
-        middle, low, high = row["observed"]
-        x, y = _xy(row["predicted"], middle)
-        _, bottom = _xy(0, low)
-        _, top = _xy(0, high)
-        radius = round(2 + 3 * (row["examples"] / most) ** 0.5, 1)
-        drawn += [
-            tag("line", x1=x, x2=x, y1=bottom, y2=top, class_="whisker"),
-            tag("circle", cx=x, cy=y, r=radius, class_="bar"),
-        ]
-    return _square(title, description, "predicted", "observed", *drawn)
+    _, low, high = interval
+    digits = max(2, math.ceil(-math.log10(max(high - low, 1e-4))))
+    middle, *ends = (f"{end:.{digits}f}" for end in interval)
+    return f"{middle} ({_TO.join(ends)})"
 
 
 def gallery(pictures: Sequence[tuple[str, str, Markup]]) -> Markup:

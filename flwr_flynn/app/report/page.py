@@ -1,4 +1,5 @@
-"""Renderings of a report: the table at the end of the log, and `report.html`.
+"""Renderings of a report: the table at the end of the log, `report.html`, and
+`left.html`.
 
 The page loads nothing. Names and reasons come from the parties: they are cut here to
 what the page shows, and escaped where it is made.
@@ -7,17 +8,19 @@ what the page shows, and escaped where it is made.
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flwr_flynn.app.report.accuracy_sections import (
-    accuracy,
     confusion,
-    curves,
     probability_section,
     subgroups,
 )
+from flwr_flynn.app.report.event_sections import in_short, sample_size, sites, use
+from flwr_flynn.app.report.left_page import LEFT
 from flwr_flynn.app.report.markup import Markup, html_page, plural, shortened, tag
+from flwr_flynn.app.report.reporting_items import reporting_items
 from flwr_flynn.app.report.sections import (
     EQUALITIES,
     Report,
@@ -37,15 +40,20 @@ from flwr_flynn.app.report.table_one import table_one
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
-_ON_TEST_SAMPLES = accuracy, confusion, curves, subgroups
 SECTIONS = (
+    in_short,
     probability_section,
+    use,
+    sites,
+    subgroups,
+    confusion,
     participation,
     skew,
     table_one,
     model,
     noticed,
-    *_ON_TEST_SAMPLES,
+    sample_size,
+    reporting_items,
     traffic,
     privacy,
     equality,
@@ -73,27 +81,43 @@ def log_table(report: Report, folder: Path) -> list[str]:
 
 def page(report: Report) -> str:
     """The page of a report."""
-    report = {
-        name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200)
-        for name, value in report.items()
-    }
-    sections = {}
-    for make in SECTIONS:
-        section = make(report)
-        if section.facts or section.parts:
-            sections[section.title] = section
     title = (
         f"{report['action'].capitalize()} with "
         f"{plural(len(report['parties']), 'party', 'parties')}"
     )
+    fault = None
+    if any(report["sha256"].get(name) is False for name in EQUALITIES):
+        words = "The model DIFFERS from that of the pooled data."
+        fault = tag("p", words, class_="fault")
+    return _page(report, title, SECTIONS, fault)
+
+
+def left_page(report: Report) -> str:
+    """The page about what left the sites."""
+    return _page(report, "What left the sites", LEFT, None)
+
+
+def _page(
+    report: Report,
+    title: str,
+    makers: Sequence[Callable[[Report], Section]],
+    fault: Markup | None,
+) -> str:
+    report = {
+        name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200)
+        for name, value in report.items()
+    }
+    made = [make(report) for make in makers]
+    sections = {row.title: row for row in made if row.facts or row.parts}
     anchors = {name: name.lower().replace(" ", "-") for name in sections}
     links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in sections]
     body = [
         tag(
             "section",
             tag("h2", name, id=f"{anchors[name]}-title"),
+            *section.parts[:1],
             _facts(section),
-            *section.parts,
+            *section.parts[1:],
             id=anchors[name],
         )
         for name, section in sections.items()
@@ -106,13 +130,9 @@ def page(report: Report) -> str:
     eyebrow = tag(
         "p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow"
     )
-    is_unequal = any(report["sha256"].get(name) is False for name in EQUALITIES)
-    fault = None
-    if is_unequal:
-        words = "The model DIFFERS from that of the pooled data."
-        fault = tag("p", words, class_="fault")
     head = tag("header", eyebrow, tag("h1", title), fault)
-    nav = tag("nav", tag("ul", links), aria_label="Sections")
+    folded = tag("details", tag("summary", "Sections"), tag("ul", links))
+    nav = tag("nav", folded, aria_label="Sections")
     foot = tag("footer", tag("p", made_by))
     return html_page(
         f"{title}: FlyNN report",

@@ -21,9 +21,11 @@ from flwr_flynn.app.report.markup import (
     shades,
     table,
     tag,
+    with_interval,
 )
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.flower.logging import spans
+from flwr_flynn.model.metrics import share
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.tables import table as tables
 
@@ -125,19 +127,48 @@ def participation(report: Report) -> Section:
             "Members of the federation", ("party", "in this run"), marked, "members"
         )
     if parties:
+        tried = (report["evaluation"] or {}).get("parties", ())
+        held_out = {party["name"]: party for party in tried}
         listed = [
             (
                 party["name"],
                 party["examples"],
+                *_held_out(held_out.get(party["name"])),
                 in_bytes(party["bytes"]),
                 party["seconds"],
             )
             for party in parties
         ]
-        columns = "party", "samples", "bytes of the counts", "seconds"
-        title = "Parties that took part"
+        columns = (
+            "party",
+            "rows counted",
+            "held out",
+            "accuracy",
+            "bytes of the counts",
+            "seconds",
+        )
+        title = "Rows of the parties that took part"
         parts.append(more(title, *bounded(title, columns, listed, "parties")))
     return Section("Who took part", facts, parts)
+
+
+def _held_out(party: Report | None) -> tuple[object, str]:
+    """Held-out samples of a party, and its accuracy."""
+    if party is None:
+        return None, NONE
+    n = party["examples"]
+    return n, with_interval(share(party["accuracy"] * n, n))
+
+
+def status_of(report: Report, name: str) -> str:
+    """What the run did to a party, in a word; nothing in one that trains."""
+    action = report["action"]
+    changed = [update["party"] for update in report["updates"]]
+    if action == "join":
+        changed = [party["name"] for party in report["parties"]]
+    if action in _DONE and action != "train" and name in changed:
+        return f"({_DONE[action]})"
+    return ""
 
 
 def asked(report: Report) -> int:

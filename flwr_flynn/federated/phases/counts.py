@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -239,7 +238,7 @@ def _of_parts(
     return CountsOfSpecs(exact, linear_of_parts(parts[n:], basis, exact[0]))
 
 
-def _counts_of(
+def counts_of(
     run: RunSpec,
     basis: Basis | None,
     view: View,
@@ -247,17 +246,20 @@ def _counts_of(
     before: bool = False,
     recall: bool = False,
 ) -> CountsOfSpecs:
-    """Counts of the party's samples, or of those `before` their change.
+    """Counts of the party's samples by each spec, or of those `before` their change.
 
-    Of noisy ones `recall` has those that were sent.
+    With a basis they have the sums of a linear part, as they leave the party. Of noisy
+    counts `recall` has those that were sent.
     """
     if run.mechanism is not None:
         return CountsOfSpecs((view.release(run, recall),))
     X, codes = view.samples_of(run, before)
     hashed = progress(len(codes) * len(run.specs))
     n_jobs = view.options.n_jobs
-    count = partial(ClassCounts.from_data, n_jobs=n_jobs, progress=hashed)
-    counts = tuple(count(hasher, X, codes, run.n_classes) for hasher in run.hashers)
+    counts = tuple(
+        ClassCounts.from_data(hasher, X, codes, run.n_classes, n_jobs, hashed)
+        for hasher in run.hashers
+    )
     if basis is None:
         return CountsOfSpecs(counts)
     if run.bound is None and not view.options.products:
@@ -279,7 +281,7 @@ class CountsRequest(_OfCounts[CountsOfSpecs]):
         return _of_parts(self.run, self.basis, parts, n_parties)
 
     def measured(self, view: View) -> Measured[CountsOfSpecs]:
-        counts = _counts_of(self.run, self.basis, view)
+        counts = counts_of(self.run, self.basis, view)
         return Measured(counts, _announced(counts))
 
 
@@ -298,7 +300,7 @@ class WithdrawRequest(_OfCounts[CountsChange]):
         return CountsChange(_of_parts(self.run, self.basis, parts, n_parties))
 
     def measured(self, view: View) -> Measured[CountsChange]:
-        change = CountsChange(_counts_of(self.run, self.basis, view, recall=True))
+        change = CountsChange(counts_of(self.run, self.basis, view, recall=True))
         return Measured(change, _announced(change.before), change.described)
 
 
@@ -332,8 +334,8 @@ class UpdateRequest(_OfCounts[CountsChange]):
         return CountsChange(before, now)
 
     def measured(self, view: View) -> Measured[CountsChange]:
-        before = _counts_of(self.run, self.basis, view, before=True)
-        now = _counts_of(self.run, self.basis, view)
+        before = counts_of(self.run, self.basis, view, before=True)
+        now = counts_of(self.run, self.basis, view)
         _warn_of_few(before.parts[0], now.parts[0], view.options.min_examples)
         change = CountsChange(before, now)
         return Measured(change, _announced(now), change.described)

@@ -6,6 +6,14 @@ levels, too. A party does not tell the histograms of a class of which it has som
 samples, but fewer than its floor `min_examples`, nor where so few are of other classes;
 nor the sums of so few; nor figures of other levels from which those would follow.
 
+The same is told of two further models, see `model.site_models`: of that without the
+party's own counts, on all of its samples, training samples too, and of what the party
+makes alone. A party with a budget tries the former on held-out samples only, without
+the noisy counts that it sent, and makes no model alone. One without held-out samples
+tells nothing. No party knows whether it is counted: beside an answer in clear goes the
+SHA-256 of the counts that were taken out, and the server keeps the figures where these
+are those of a member, or of no samples.
+
 A party may keep the model with its own class frequencies in the place of those of all,
 see `own_prior`. Its answer has a second confusion matrix then, of its own copy on the
 same samples. Unlike the first, the sum of these depends on the split.
@@ -16,19 +24,23 @@ in which nobody sees a party's own; this phase then distributes the model alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import DataError, PayloadError, clean
+from flwr_flynn.errors import DataError, FlyNNError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.event import event_of
+from flwr_flynn.federated.gram_fields import N_GRAM_ARRAYS, gram_arrays, gram_of_arrays
+from flwr_flynn.federated.labels import Codes
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
@@ -36,10 +48,15 @@ from flwr_flynn.federated.phase import (
     Context,
     Phase,
     RunState,
+    counted_members,
+    linear_sums,
+    member_indices,
     model_of,
     model_of_members,
     run_of_members,
+    senders_of_linear,
 )
+from flwr_flynn.federated.phases.counts import counts_of, no_counts
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     NOTHING,
@@ -63,60 +80,60 @@ from flwr_flynn.federated.request import (
     announced_run,
     register,
 )
+from flwr_flynn.federated.results import (
+    Evaluation,
+    Figures,
+    Scores,
+    evaluated,
+    of_party,
+    site_figures,
+)
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
+from flwr_flynn.federated.score_tables import (
+    ALONE,
+    HELD_OUT,
+    WITHOUT,
+    Pair,
+    add_scored,
+    by_group,
+    n_samples,
+    score_fields,
+    shown,
+)
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts
-from flwr_flynn.federated.views import View, reason_of
-from flwr_flynn.model import metrics as figures
+from flwr_flynn.federated.views import SCORES, View, reason_of
+from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import Tables
-from flwr_flynn.model.gram import GramScoring
-from flwr_flynn.model.metrics import (
-    LARGEST_SUM,
-    MOST_CLASSES,
-    N_LEVELS,
-    N_SUMS,
-    above_floor,
-    confusion,
-)
+from flwr_flynn.model.gram import GramScoring, LearnedGram
+from flwr_flynn.model.metrics import N_SUMS, UNIT, confusion
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.site_models import (
+    MOST_TRIED,
+    SiteClassifier,
+    chosen_rows,
+    fewest_of_fold,
+    least_of_fold,
+    model_without,
+)
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 _CONTENT = (
     "confusion matrices, and histograms and sums of the probabilities, of "
-    "held-out samples"
+    "held-out samples, of all samples by the model without the party, and of the "
+    "held-out ones by its own"
 )
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
-_LARGEST = 2**50  # a party's sum of scores; 1024 of them add up within int64
-_MOST_SHOWN = 1000  # parties whose own figures are kept
-
-Figures = dict[str, Any]
-"""Figures by their names, as JSON can hold them."""
+_MANY = 64  # sums of scores, of some fewer classes
+_LEAST_OTHERS = 2  # parties in the products without any one, so that none stands alone
+_TAKEN_OUT = key("taken_out")
 
 
-def score_fields(n_classes: int, n_groups: int, total: int) -> list[Field]:
-    """Histograms and sums over at most `total` samples, and over so many subgroups.
-
-    There are none of too many classes.
-    """
-    if n_classes > MOST_CLASSES:
-        return []
-    bounds = np.array([total] * 2 + [min(total * LARGEST_SUM, _LARGEST)] * 4)
-    shape = (2 * n_classes, N_LEVELS)
-    fields = [
-        Field("scores", shape, total),
-        Field("sums of scores", (N_SUMS,), bounds, PLAIN),
-    ]
-    if n_groups:
-        shape = (2 * n_classes * n_groups, N_LEVELS)
-        bounds = np.tile(bounds, n_groups)
-        fields += [
-            Field("scores by group", shape, total),
-            Field("sums of scores by group", bounds.shape, bounds, PLAIN),
-        ]
-    return fields
-
-
-def _results(shared: Array, own: Array, scores: Sequence[Array]) -> Tables:
+def _results(
+    shared: Array, own: Array, paired: Array, scores: Sequence[Array]
+) -> Tables:
     """Both confusion matrices, the number of second ones, and histograms and sums.
 
     The number is 0 for a party whose second matrix is of zeros, else 1. Such a party
@@ -125,133 +142,8 @@ def _results(shared: Array, own: Array, scores: Sequence[Array]) -> Tables:
     has_own = own.any()
     if not has_own:
         own = shared
-    return Tables((shared, own, np.full((1, 1), has_own, np.int64), *scores))
-
-
-def by_group(tables: Sequence[Array]) -> list[tuple[Array, Array]]:
-    """Histograms and sums of all samples, and then of each subgroup, as views."""
-    groups: list[tuple[Array, Array]] = []
-    for histograms, sums in zip(tables[::2], tables[1::2], strict=True):
-        of_groups = histograms.reshape(-1, *tables[0].shape)
-        groups += zip(of_groups, sums.reshape(-1, N_SUMS), strict=True)
-    return groups
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Results of one evaluation."""
-
-    figures: Figures | None  # see `evaluated`; None without any
-    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
-
-
-class Result(NamedTuple):
-    """Result of one party."""
-
-    right: tuple[int, int]
-    """Samples that the model gets right, and those that the party's own copy does."""
-    n_examples: int
-    figures: Sequence[Figures] = ()
-    """See `metrics.overall`, for each class that may be the event; of more than two
-    once. None are there below the floor, and of parties beyond 1000."""
-
-
-def of_party(statistic: Tables, n_before: int) -> Result:
-    """The result of a party, after those of so many others."""
-    shared, own, _, *scores = statistic.tables
-    right = (int(np.trace(shared)), int(np.trace(own)))
-    n_examples = int(shared.sum())
-    if n_before < _MOST_SHOWN and _has_sums(scores):
-        events: Sequence[int] = (1,)
-        if len(shared) == 2:
-            events = (0, 1)
-        of_events = [figures.overall(scores[0], scores[1], event) for event in events]
-        return Result(right, n_examples, of_events)
-    return Result(right, n_examples)
-
-
-def _has_sums(scores: Sequence[Array]) -> bool:
-    """True if the sums of scores are those of some samples."""
-    return bool(scores) and bool(scores[1][0])
-
-
-def evaluated(
-    total: Tables,
-    parts: Mapping[str, Result],
-    run: RunSpec,
-    group: str,
-    least: int,
-    event: int | None = 1,
-) -> Figures | None:
-    """Figures from the sum of the answers, and results by party, by name.
-
-    None without samples. They are those of `metrics.evaluation_figures`, under "class_prior" those
-    of the parties' own models, and under "figures" those of `model.metrics`, by party
-    and by subgroup as well, where classes have at least `least` samples. Of two classes
-    the latter are those of the `event`.
-    """
-    if not total.tables[0].any():
-        return None
-    n_own = int(total.tables[2].item())
-    class_prior = None
-    if n_own:
-        class_prior = _summary(total, parts, 1) | {"sent": n_own}
-    scores = _shown(total.tables[3:], least)
-    detailed = None
-    if _has_sums(scores):
-        detailed = {
-            "examples": int(scores[1][0]),
-            "resolution": figures.resolution(scores[0]),
-            "overall": figures.overall(scores[0], scores[1], event),
-            "classes": figures.by_class(scores[0], run.classes),
-            "parties": _by_party(parts, event or 0),
-            "groups": _by_level(scores, run, group, event),
-        }
-    return _summary(total, parts, 0) | {
-        "class_prior": class_prior,
-        "figures": detailed,
-    }
-
-
-def _summary(total: Tables, results: Mapping[str, Result], index: int) -> Figures:
-    """Figures of the model (0), or of the parties' own copies (1)."""
-    right = {
-        name: (party.right[index], party.n_examples) for name, party in results.items()
-    }
-    return figures.evaluation_figures(total.tables[index], right)
-
-
-def _by_party(results: Mapping[str, Result], event: int) -> list[Figures]:
-    """Figures of parties that have some, the least accurate first."""
-    shown = [
-        {"name": name, **party.figures[event % len(party.figures)]}
-        for name, party in results.items()
-        if party.figures
-    ]
-    return sorted(shown, key=lambda party: (party["accuracy"], party["name"]))
-
-
-def _shown(scores: Sequence[Array], least: int) -> list[Array]:
-    """Histograms and sums without those of fewer samples than `least`."""
-    shown: list[Array] = []
-    for histograms, sums in zip(scores[::2], scores[1::2], strict=True):
-        shown += above_floor(histograms, sums, least)
-    return shown
-
-
-def _by_level(
-    scores: Sequence[Array], run: RunSpec, column: str, event: int | None
-) -> Figures | None:
-    """Figures of the levels of a column that have samples; None without a column."""
-    if not column:
-        return None
-    names = subgroup_names(run.feature_names, column)
-    levels = [
-        {"level": name, **figures.overall(histograms, sums, event)}
-        for name, (histograms, sums) in zip(names, by_group(scores)[1:], strict=True)
-        if sums[0]
-    ]
-    return {"column": column, "levels": levels}
+    n_own = np.full((1, 1), has_own, np.int64)
+    return Tables((shared, own, n_own, paired, *scores))
 
 
 def _linear_of(model: Model) -> list[GramScoring]:
@@ -271,6 +163,9 @@ class EvaluationRequest(RunRequest[Tables]):
     n_releases: int = 0  # noises in the counts
     tries: bool = True  # False: parties only keep the model
     group: str = ""  # a column of the schema
+    products: LearnedGram | None = None
+    """Sums of the linear part, for the model without the site; None where they may not
+    be told, or the model has no such part."""
 
     phase = "evaluation"
     channel = EVALUATE
@@ -284,9 +179,10 @@ class EvaluationRequest(RunRequest[Tables]):
             "n_releases": Entry(int, 2**31 - 1),
             "tries": Entry(bool),
             "group": Entry(str, 200, is_needed=False),
+            "products": Entry(bool, is_needed=False),
         }
     )
-    n_arrays = 2 * MAX_SPECS + 1 + codec.N_FOREST_ARRAYS
+    n_arrays = 2 * MAX_SPECS + 1 + N_GRAM_ARRAYS + codec.N_FOREST_ARRAYS
 
     def to_config(self) -> dict[str, Scalar]:
         config = {
@@ -300,11 +196,15 @@ class EvaluationRequest(RunRequest[Tables]):
         }
         if self.group:
             config[key("group")] = self.group
+        if self.products is not None:
+            config[key("products")] = True
         return config
 
     def arrays(self) -> list[Array]:
         counts = [member.counts for member in self.model.members]
         arrays = codec.encode(*counts)
+        if self.products is not None:
+            arrays += gram_arrays(self.products)
         arrays += codec.weights_of(_linear_of(self.model))
         if self.model.forest is not None:
             arrays += codec.forest_arrays(self.model.forest.trees)
@@ -319,8 +219,17 @@ class EvaluationRequest(RunRequest[Tables]):
         forest, arrays = codec.announced_calibrated_forest(config, run, arrays, options)
         scorings, arrays = codec.announced_linear(config, run, arrays)
         linear = next(iter(scorings), None)
+        sums = None
+        if config.get("products"):
+            if linear is None or run.mechanism is not None:
+                raise PayloadError(key("products"), "a linear part", "none")
+            sums = arrays[-N_GRAM_ARRAYS:]
+            arrays = arrays[:-N_GRAM_ARRAYS]
+        products = None
         if run.mechanism is None:
             counts = codec.decode_all(arrays, run.hashers, run.n_classes)
+            if sums is not None and linear is not None:
+                products = gram_of_arrays(sums, linear.terms, counts[0])
         else:
             total = codec.decode_total(arrays, run.hasher, run.mechanism, n_releases)
             counts = (total,)
@@ -328,7 +237,9 @@ class EvaluationRequest(RunRequest[Tables]):
             members = codec.announced_members(config, run, counts)
             calibration = codec.announced_calibration(config, run.n_classes)
             model = model_of_members(run, members, calibration, linear, forest)
-        return cls(run, model, n_releases, config["tries"], config.get("group", ""))
+        tries = config["tries"]
+        group = config.get("group", "")
+        return cls(run, model, n_releases, tries, group, products)
 
     @property
     def bound(self) -> int | None:
@@ -351,8 +262,10 @@ class EvaluationRequest(RunRequest[Tables]):
         if not self.is_summed:
             # It is packed: zeros are next to nothing.
             matrices.append(Field("own confusion matrix", shape, sizes.total))
+        matrices.append(Field("paired", (2, 2), sizes.total, PLAIN))
         n_groups = len(subgroup_names(self.run.feature_names, self.group))
-        return matrices + score_fields(n_classes, n_groups, sizes.total)
+        most_tried = self.bound or MOST_TRIED
+        return matrices + score_fields(n_classes, n_groups, sizes.total, most_tried)
 
     def answer(self, view: View) -> Answer:
         answer = Answer()
@@ -387,55 +300,64 @@ class EvaluationRequest(RunRequest[Tables]):
         The second matrix is of zeros without a class prior of the party's own.
         """
         mine, has_own, batches = view.tried(self.run, self.model)
-        n_classes = self.run.n_classes
-        names = subgroup_names(self.run.feature_names, self.group)
+        run = self.run
+        n_classes = run.n_classes
+        names = subgroup_names(run.feature_names, self.group)
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
-        tables = [
-            np.zeros(field.shape, np.int64)
-            for field in score_fields(n_classes, len(names), 0)
-        ]
+        paired = np.zeros((2, 2), np.int64)
+        fields = score_fields(n_classes, len(names), 0, 0)
+        tables = [np.zeros(field.shape, np.int64) for field in fields]
+        groups = by_group(tables)
+        site = None
         for X, true, scores in batches:
             posterior = self.model.posterior(scores)
-            shared = posterior.argmax(axis=1)
-            matrices[0] += confusion(true, shared, n_classes)
+            predicted = posterior.argmax(axis=1)
+            matrices[0] += confusion(true, predicted, n_classes)
             if has_own:
                 own = mine.posterior(scores).argmax(axis=1)
                 matrices[1] += confusion(true, own, n_classes)
             if tables:
                 probabilities = self.model.probabilities(posterior)
-                groups = [np.ones(len(true), bool)]
+                add_scored(groups[HELD_OUT], probabilities, true, predicted)
                 if names:
-                    codes = subgroup_codes(self.run.feature_names, self.group, X)
-                    groups += [codes == index for index in range(len(names))]
-                for rows, (histograms, sums) in zip(
-                    groups, by_group(tables), strict=True
-                ):
-                    new_histograms, new_sums = figures.scored(
-                        probabilities[rows], true[rows], shared[rows]
-                    )
-                    histograms += new_histograms
-                    sums += new_sums
+                    codes = subgroup_codes(run.feature_names, self.group, X)
+                    for index, pair in enumerate(groups[HELD_OUT + 1 : WITHOUT]):
+                        rows = codes == index
+                        add_scored(
+                            pair, probabilities[rows], true[rows], predicted[rows]
+                        )
+                if site is None:
+                    site = _SiteModels.of(self, view)
+                site.add_held_out(X, true, predicted, groups, paired)
             del scores, posterior  # those of the next batch take as much memory
+        if site is not None:
+            site.add_training(groups[WITHOUT])
         least = view.options.min_examples
         if self.is_summed:
             least = 1
-        results = _results(matrices[0], matrices[1], _shown(tables, least))
-        return Measured(results, int(matrices[0].sum()))
+        told = shown(tables, least)
+        if tables and not told[-1].any():
+            paired[:] = 0
+        results = _results(matrices[0], matrices[1], paired, told)
+        metrics: dict[str, Scalar] = {}
+        if site is not None and site.taken_out and not self.is_summed:
+            metrics[_TAKEN_OUT] = site.taken_out
+        return Measured(results, int(matrices[0].sum()), metrics=metrics)
 
     def parts(self, statistic: Tables) -> list[Array]:
-        shared, own, n_own, *scores = statistic.tables
+        shared, own, n_own, *rest = statistic.tables
         if self.is_summed:
-            return [shared, *scores]
+            return [shared, *rest]
         if not n_own.any():
             own = np.zeros_like(own)
-        return [shared, own, *scores]
+        return [shared, own, *rest]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         if self.is_summed:
-            shared, *scores = parts
+            shared, paired, *scores = parts
             own = np.zeros_like(shared)
         else:
-            shared, own, *scores = parts
+            shared, own, paired, *scores = parts
         has_same_sizes = np.array_equal(shared.sum(axis=1), own.sum(axis=1))
         if own.any() and not (self.run.is_plain and has_same_sizes):
             raise PayloadError(
@@ -443,7 +365,94 @@ class EvaluationRequest(RunRequest[Tables]):
                 "the same samples of each class in both, or one alone",
                 "others",
             )
-        return _results(shared, own, scores)
+        return _results(shared, own, paired, scores)
+
+
+@dataclass
+class _SiteModels:
+    """The models without a site and of a site alone, while samples are tried by them."""
+
+    view: View
+    alone: SiteClassifier | None = None
+    without: Model | None = None
+    taken_out: str = ""
+    """SHA-256 of what was taken out of the model; "" without one."""
+    training: tuple[Array, Codes] | None = None
+    """Training samples by which the model without the site is tried."""
+    n_tried: int = 0
+
+    @classmethod
+    def of(cls, request: EvaluationRequest, view: View) -> _SiteModels:
+        """The models, as far as there are some."""
+        run = request.run
+        site = cls(view)
+        basis = None
+        if request.products is not None:
+            basis = request.products.terms
+        try:
+            own = counts_of(run, basis, view, recall=True)
+            site.without = model_without(
+                request.model, own, request.products, run.class_weight
+            )
+            if view.shows_training:
+                X, codes = view.samples_of(run)
+                site.training = (X, codes)
+                if len(np.unique(codes)) > 1:
+                    site.alone = SiteClassifier(
+                        X, codes, request.model, run.class_weight, view.options.n_jobs
+                    )
+        except FlyNNError as error:
+            # Its text may hold anything, and stays on this machine.
+            log.info("FlyNN: not tried without the site, or alone: %s", error)
+        if site.without is not None:
+            site.taken_out = " ".join(own.sha256)
+        return site
+
+    def add_held_out(
+        self,
+        X: Array,
+        true: Codes,
+        predicted: Codes,
+        groups: Sequence[Pair],
+        paired: Array,
+    ) -> None:
+        """Try held-out samples, of which the model has these predictions."""
+        self._add_without(X, true, groups[WITHOUT])
+        if self.alone is None:
+            return
+        probabilities = self.alone.probabilities(X)
+        of_site = probabilities.argmax(axis=1)
+        add_scored(groups[ALONE], probabilities, true, of_site)
+        np.add.at(
+            paired, ((predicted != true).astype(int), (of_site != true).astype(int)), 1
+        )
+
+    def add_training(self, pair: Pair) -> None:
+        """Try the model without the site on training samples."""
+        if self.training is None:
+            return
+        X, codes = self.training
+        most = MOST_TRIED - self.n_tried
+        if len(codes) > most:
+            rows = chosen_rows(X, most)
+            X = X[rows]
+            codes = codes[rows]
+        step = MOST_TRIED
+        if pair[1].size > _MANY:  # of many classes their scores take much memory
+            step = max(1, SCORES // pair[1].size)
+        for part in batches(len(codes), step):
+            self._add_without(X[part], codes[part], pair)
+
+    def _add_without(self, X: Array, true: Codes, pair: Pair) -> None:
+        if self.without is None:
+            return
+        n = max(0, MOST_TRIED - self.n_tried)
+        self.n_tried += len(true[:n])
+        n_jobs = self.view.options.n_jobs
+        scores = self.without.shared_scores(X[:n], n_jobs, come_again=True)
+        posterior = self.without.posterior(scores)
+        probabilities = self.without.probabilities(posterior)
+        add_scored(pair, probabilities, true[:n], posterior.argmax(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -451,6 +460,11 @@ class EvaluationTally(AnnouncedTally[Tables]):
     """Results that are added up."""
 
     request: EvaluationRequest
+    event: int | None = None
+    """Index of the class that figures by site are of; None: means over the classes."""
+    digests: Collection[str] = ()
+    """Those of what may have been taken out of the model: the counts of a member, or of
+    no samples."""
 
     what = "confusion matrix"
     max_examples = 2**48  # 32768 matrices of so many samples add up within int64
@@ -460,12 +474,22 @@ class EvaluationTally(AnnouncedTally[Tables]):
 
     def check(self, statistic: Tables, sizes: Sizes) -> None:
         super().check(statistic, sizes)
-        matrix, _, _, *scores = statistic.tables
-        for index, (histograms, sums) in enumerate(by_group(scores)):
-            _check_scores(histograms, sums, matrix, sizes.total, is_all=index == 0)
+        matrix, _, _, paired, *scores = statistic.tables
+        groups = by_group(scores)
+        if not groups:
+            return
+        _check_all(groups[HELD_OUT], matrix, np.trace(matrix))
+        for pair in groups[HELD_OUT + 1 : WITHOUT]:
+            _check_some(pair, matrix)
+        _check_sums(groups[WITHOUT])
+        n_right = paired.sum(axis=1)[0]
+        _check_all(groups[ALONE], matrix, paired.sum(axis=0)[0])
+        tried_alone = n_samples(groups[ALONE]), np.trace(matrix)
+        if paired.any() and (paired.sum(), n_right) != tried_alone:
+            raise PayloadError("paired", "the samples tried alone", "others")
 
     def facts(self, statistic: Tables, n_before: int) -> Facts:
-        return Facts(result=of_party(statistic, n_before))
+        return Facts(result=of_party(statistic, n_before, self.event))
 
     def read(
         self, arrays: Sequence[Array], reply: Reply, member: Member | None
@@ -473,35 +497,58 @@ class EvaluationTally(AnnouncedTally[Tables]):
         # What nobody asked for is not looked at.
         if not self.request.tries or reply.announced == 0:
             return None
-        return super().read(arrays, reply, member)
+        statistic = super().read(arrays, reply, member)
+        if statistic is None or reply.metrics.get(_TAKEN_OUT) in self.digests:
+            return statistic
+        tables = [*statistic.tables]
+        for table in tables[4:][2 * WITHOUT : 2 * ALONE]:
+            table[:] = 0
+        return Tables(tuple(tables))
 
 
-def _check_scores(
-    histograms: Array, sums: Array, matrix: Array, total: int, is_all: bool
-) -> None:
-    """Refuse histograms and sums that a confusion matrix does not allow.
+def _check_all(pair: Pair, matrix: Array, n_right: int) -> None:
+    """Refuse histograms and sums that are not of the samples of a confusion matrix.
 
-    They are those of all samples, or of a subgroup. Those of all are left out where
-    they are of few.
+    They are left out where they are of few.
     """
-    sizes = histograms.sum(axis=1).reshape(-1, 2)
+    _check_sums(pair)
+    histograms, sums = pair
     n_per_class = matrix.sum(axis=1)
-    most = np.stack([total - n_per_class, n_per_class], axis=1)
-    if is_all:
-        is_possible = (sizes == most).all(axis=1) | (sizes == 0).all(axis=1)
-    else:
-        is_possible = (sizes <= most).all(axis=1)
-    if not is_possible.all():
+    sizes = histograms.sum(axis=1).reshape(-1, 2)
+    every = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
+    is_possible = (sizes == every).all(axis=1) | (sizes == 0).all(axis=1)
+    if not is_possible.all() or tuple(sums[:2]) not in (
+        (0, 0),
+        (matrix.sum(), n_right),
+    ):
         raise PayloadError("scores", "the samples of the confusion matrix", "others")
+
+
+def _check_some(pair: Pair, matrix: Array) -> None:
+    """Refuse histograms and sums of more samples than are in a confusion matrix."""
+    _check_sums(pair)
+    n_per_class = matrix.sum(axis=1)
+    sizes = pair[0].sum(axis=1).reshape(-1, 2)
+    most = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
+    if (sizes > most).any():
+        raise PayloadError("scores", "the samples of the confusion matrix", "others")
+
+
+def _check_sums(pair: Pair) -> None:
+    """Refuse sums that no samples have, or others than those of the histograms.
+
+    Histograms of a class and its rest are left out where they are of few.
+    """
+    histograms, sums = pair
     n_examples, n_right = sums[:2].tolist()
-    is_wrong = n_right > n_examples
-    if is_all:
-        known = ((0, 0), (total, int(np.trace(matrix))))
-        is_wrong = (n_examples, n_right) not in known
-    if is_wrong:
-        raise PayloadError(
-            "sums of scores", "the samples of the confusion matrix", "others"
-        )
+    sizes = histograms.sum(axis=1).reshape(-1, 2).sum(axis=1)
+    of_classes = sums[N_SUMS:]
+    # The probabilities of a sample add up to 1, but for the rounding of each.
+    room = n_examples * len(of_classes)
+    is_whole = abs(of_classes.sum() - round(n_examples / UNIT)) <= room
+    is_same = np.isin(sizes, (0, n_examples)).all() or not n_examples
+    if n_right > n_examples or not is_whole or not is_same:
+        raise PayloadError("sums of scores", "those of the samples", "others")
 
 
 @register
@@ -528,9 +575,57 @@ def _ask(
         n_releases = len(context.counted.members)  # each added a share of the noise
     tries = kind.is_summed or (options.is_evaluated and not options.sums_results)
     column = ""
+    products = None
     if tries:
         column = options.group_column
-    return EvaluationTally(kind(run, model, n_releases, tries, column))
+        products = _told_products(state, options, model)
+    request = kind(run, model, n_releases, tries, column, products)
+    digests = _digests(state, context, products)
+    event = event_of(state, options)
+    return EvaluationTally(request, event=event, digests=digests)
+
+
+def _told_products(
+    state: RunState, options: RunOptions, model: Model
+) -> LearnedGram | None:
+    """The products that sites may get, to take their own out.
+
+    Without those of any site they are of two others at least, and of enough samples.
+    """
+    sums = linear_sums(state, options)
+    if sums is None or model.linear is None:
+        return None
+    senders = senders_of_linear(counted_members(state, options))
+    n_others = len(senders) - 1
+    if n_others < _LEAST_OTHERS:
+        return None
+    sizes = [member.examples for member in senders]
+    most = max(size or 0 for size in sizes)
+    if None in sizes:  # hidden by a secure sum: that of the mean is taken
+        most = sums.n_examples // len(senders)
+    if fewest_of_fold(sums) - most < least_of_fold(sums):
+        return None
+    return sums
+
+
+def _digests(
+    state: RunState, context: Context, products: LearnedGram | None
+) -> list[str]:
+    """Digests of what parties may take out of the model: of no samples, and of members."""
+    indices = member_indices(state, context.options)
+    n_specs = len(state.run_spec.specs)
+    run = run_of_members(state, context.options)
+    basis = None
+    if products is not None:
+        basis = products.terms
+    digests = [" ".join(no_counts(run, basis).sha256)]
+    for member in counted_members(state, context.options):
+        if member.sha256:
+            own = [member.sha256[index] for index in indices]
+            if products is not None:
+                own += member.sha256[n_specs:]
+            digests.append(" ".join(own))
+    return digests
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -542,14 +637,57 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     }
     summed = state.results.get(SECURE_EVALUATION.name)
     if summed is not None:
-        return state.with_result(request.phase, Evaluation(summed.figures, unkept))
+        return state.with_result(request.phase, replace(summed, unkept=unkept))
+    event = event_of(state, context.options)
     by_party = {context.names[cid]: party for cid, party in batch.parts.items()}
     least = 1
     if request.is_summed:
         least = _PUBLIC_FLOOR
-    event = event_of(state, context.options, batch.total.tables[0])
     summary = evaluated(batch.total, by_party, request.run, request.group, least, event)
-    return state.with_result(request.phase, Evaluation(summary, unkept))
+    sites = []
+    if summary is not None and request.is_summed:
+        figures = site_figures(Scores.of(batch.total, least), event)
+        sites.append({"name": "all sites together", **figures, "reasons": {}})
+    nothing, *_ = digests = _digests(state, context, request.products)
+    for cid, party in batch.parts.items():
+        if party.site is not None:
+            taken_out = batch.passed[cid].metrics.get(_TAKEN_OUT)
+            reasons = _reasons(party.site, request, taken_out, digests)
+            sites.append(
+                {
+                    "name": context.names[cid],
+                    **party.site,
+                    "is_validation": taken_out == nothing,
+                    "reasons": reasons,
+                }
+            )
+    evaluation = Evaluation(summary, unkept, tuple(sites))
+    return state.with_result(request.phase, evaluation)
+
+
+def _reasons(
+    site: Figures, request: EvaluationRequest, taken_out: object, digests: Sequence[str]
+) -> dict[str, str]:
+    """Reasons why a site lacks some figures, by their names.
+
+    They follow from the request and the digest of the reply alone.
+    """
+    few = "none: fewer samples than its floor, min-examples"
+    without = few
+    if taken_out is None and request.products is None and request.model.linear:
+        without = (
+            "the sums of the linear part are of too few other sites, or samples, to be "
+            "told"
+        )
+    elif taken_out is None:
+        without = "the site's counts cannot be taken out, or no samples are left"
+    elif taken_out not in digests:
+        without = (
+            "its counts are not in the sum; test-fraction=1 tries the model on all rows"
+        )
+    alone = "it has a budget, samples of fewer than two classes, or than min-examples"
+    reasons = {"held_out": few, "without": without, "alone": alone}
+    return {name: text for name, text in reasons.items() if site[name] is None}
 
 
 EVALUATION = Phase(

@@ -99,6 +99,8 @@ class SelectionRequest(RunRequest[Tables]):
         )
         n_examples = len(codes)
         if not subsample.all():
+            for hasher in self.run.hashers:
+                hasher.remember_rows(X, subsample)
             X = X[subsample]
             codes = codes[subsample]
         tables: list[Array] = [

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn.model.metrics import GRID
+
 FOLDER = Path(__file__).parent
 KNOWN: dict[str, Any] = json.loads((FOLDER / "reports.json").read_text())
 REPORT: dict[str, Any] = KNOWN["empty"]
@@ -29,13 +31,54 @@ def class_figures(number: int, label: str) -> dict[str, Any]:
         {"predicted": p, "observed": interval(min(0.97, p + off)), "examples": n}
         for p, off, n in bins
     ]
-    sizes = {"label": label, "examples": 120 + number, "others": 280 - number}
+    own = 120 + number
+    rest = 280 - number
+    sizes = {"label": label, "examples": own, "others": rest}
+    shares = 1 - GRID
+    flagged = [
+        [round(own * part**0.5), round(rest * part**2)] for part in shares.tolist()
+    ]
+    smooth = [
+        {"predicted": at, "observed": interval(at)} for at in (0.1, 0.3, 0.5, 0.7, 0.9)
+    ]
     return {
         **copy.deepcopy(KNOWN["class"]),
         **sizes,
         "roc": roc,
         "reliability": reliability,
+        "smooth": smooth,
+        "flagged": flagged,
     }
+
+
+def site(number: int, name: str) -> dict[str, Any]:
+    """Figures of a site: of the last it is not known what it makes alone."""
+    area = 0.92 - 0.05 * (number % 5)
+    figures = {
+        "rows": 40 + number,
+        "events": 17,
+        "auroc": interval(area),
+        "observed_expected": [1.1, 0.9, 1.4],
+        "slope": [0.9, 0.7, 1.1],
+        "intercept": None,
+    }
+    alone = figures | {
+        "paired": [[30, 5], [1, 4 + number]],
+        "mcnemar": 0.21875,
+        "federation_auroc": figures["auroc"],
+    }
+    made = {
+        "name": name,
+        "held_out": figures,
+        "without": figures | {"rows": 200, "auroc": interval(area - 0.1)},
+        "alone": alone,
+        "reasons": {},
+        "is_validation": False,
+    }
+    if number % 3 == 2:
+        made |= {"alone": None, "reasons": {"alone": "fewer than 5 rows of a class"}}
+        made["is_validation"] = True
+    return made
 
 
 def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
@@ -79,6 +122,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     ]
     if n_classes == 2:
         made["event"] = {"label": classes[0], "index": 0, "why": "rarer"}
+    made["sites"] = [site(i, name) for i, name in enumerate(names)]
     made["class_sizes"] = dict(zip(names, sizes, strict=True))
     made["simulation"]["parties"] = n_parties + 1
     evaluation = made["evaluation"]
@@ -99,6 +143,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         {**known, **row, "accuracy": interval(row["accuracy"])} for row in rows
     ]
     figures["groups"]["levels"] = [
-        known | level for level in figures["groups"]["levels"]
+        known | {"thresholds": figures["classes"][0]["thresholds"]} | level
+        for level in figures["groups"]["levels"]
     ]
     return made

@@ -15,8 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flwr_flynn.app.report.accuracy_sections import as_csv
-from flwr_flynn.app.report.markup import tag
-from flwr_flynn.app.report.page import page
+from flwr_flynn.app.report.derived import derived, thresholds
+from flwr_flynn.app.report.markup import NONE, tag
+from flwr_flynn.app.report.page import left_page, page
+from flwr_flynn.model.heterogeneity import heterogeneity
+from flwr_flynn.model.metrics import GRID, THRESHOLDS
 from tests.app.report.example import FOLDER, REPORT, metrics
 from tests.snapshots import assert_on_record
 
@@ -113,14 +116,6 @@ def step_of(name: str) -> int | str:
 
 
 OF_CLASSES = "evaluation figures classes"
-ROW = {
-    "threshold": 0.2,
-    "sensitivity": [0.75, 0.5, 0.9],
-    "specificity": [0.9, 0.8, 1],
-    "ppv": None,
-    "npv": None,
-}
-SEES_NONE = ROW | {"sensitivity": None}
 NOISY = {"guarantee": "(1, 1e-5)-DP < here", "epsilon": 1.0, "delta": 1e-5}
 NOISY |= {
     "notes": ["Up to <2 may drop out."],
@@ -131,27 +126,28 @@ FEW = {"name": "few", "accuracy": 0.5, "examples": 4}
 JOIN = {"action": "join", "missing": {"Clinic 1": "in the federation already"}}
 
 
-def of_two(rare: int, row: dict[str, Any]) -> dict[str, Any]:
-    """A binary outcome, of whose classes one is rarer."""
-    sizes = {f"{OF_CLASSES} {rare} examples": 16, f"{OF_CLASSES} {rare} others": 184}
-    sizes["event"] = {
-        "label": metrics()["classes"][rare],
-        "index": rare,
-        "why": "rarer",
+def of_two(rare: int, share: float) -> dict[str, Any]:
+    """A binary outcome, of whose classes one is rarer; thresholds find such a share."""
+    own = 16
+    rest = 184
+    flagged = [[round(share * own * (1 - at)), 5] for at in GRID]
+    changes = {
+        "event": {"label": metrics()["classes"][rare], "index": rare, "why": "rarer"},
+        f"{OF_CLASSES} {rare} examples": own,
+        f"{OF_CLASSES} {rare} others": rest,
+        f"{OF_CLASSES} {rare} flagged": flagged,
+        f"{OF_CLASSES} {1 - rare} examples": rest,
+        f"{OF_CLASSES} {1 - rare} others": own,
     }
-    sizes |= {
-        f"{OF_CLASSES} {1 - rare} examples": 184,
-        f"{OF_CLASSES} {1 - rare} others": 16,
-    }
-    return changed(sizes | {f"{OF_CLASSES} {rare} thresholds": [row]}, 3, 2)
+    return changed(changes, 3, 2)
 
 
 def test_pages_show_what_is_on_record():
     made = {
         "empty": REPORT,
         "three classes": metrics(),
-        "the first class is rarer": of_two(0, ROW),
-        "the second class is rarer, and no threshold finds it": of_two(1, SEES_NONE),
+        "the first class is rarer": of_two(0, 1.0),
+        "the second class is rarer, and no threshold finds it": of_two(1, 0.0),
         "a join": changed(
             {"settings action": "join"},
             4,
@@ -296,3 +292,125 @@ def test_an_element_keeps_its_text_and_attributes(text, attribute):
     assert len(element) == 0
     assert len(element.text or "") == len(text)
     assert set(element.attrib) == {"title"}
+
+
+# ---- figures that follow
+
+
+def heart() -> dict[str, Any]:
+    """Two classes at four sites, of which the last validates only."""
+    return changed({"settings thresholds": ".02, 0.05 .2"}, 4, 2)
+
+
+def test_the_first_sentence_is_about_the_event_at_the_first_threshold():
+    made = heart()
+    of_event = made["evaluation"]["figures"]["classes"][0]
+    own, rest = of_event["examples"], of_event["others"]
+    found, wrong = of_event["flagged"][3]
+    n = own + rest
+    text = (
+        f"Of 100 rows like these, flagging benign at 2 % finds {100 * found / n:.0f} of "
+        f"{100 * own / n:.0f} and flags {100 * wrong / n:.0f} wrongly"
+    )
+    assert text in shown(made)
+    _, low, high = derived(made)["heterogeneity"]["without"]["prediction"]
+    assert f"expect an AUROC of {low:.2f} to {high:.2f}." in shown(made)
+    assert "flagging benign at 20 %" in shown(metrics(4, 2))
+    assert thresholds(made) == [0.02, 0.05, 0.2]
+    assert thresholds(metrics()) == [*THRESHOLDS]
+
+
+def test_figures_that_follow_are_those_of_the_report():
+    made = heart()
+    follows = derived(made)
+    areas = [site["held_out"]["auroc"] for site in made["sites"]]
+    assert follows["heterogeneity"]["held_out"] == heterogeneity(areas)
+    assert follows["heterogeneity"]["alone"]["sites"] == 3
+    of_event = made["evaluation"]["figures"]["classes"][0]
+    n = of_event["examples"] + of_event["others"]
+    assert len(follows["decision"]) == 99
+    for row in follows["decision"]:
+        price = row["threshold"] / (1 - row["threshold"])
+        benefit = (row["found"] - price * row["false_alarms"]) / n
+        assert row["net_benefit"] == pytest.approx(benefit)
+    low, high = made["evaluation"]["figures"]["overall"]["auroc"][1:]
+    assert follows["standard_errors"]["AUROC"] == pytest.approx(
+        (high - low) / 3.92, rel=1e-4
+    )
+    # All levels have the same rates.
+    assert follows["gaps"]["true positive rate"][0] == 0
+    for key in (
+        "sites / Clinic 1 / alone / paired / only alone",
+        "decision / 0.2 / found",
+    ):
+        assert re.search(f"^{re.escape(key)},", as_csv(made), re.MULTILINE), key
+
+
+@pytest.mark.parametrize("missing", ["sites", "classes", "held_out"])
+def test_a_report_with_less_has_a_page(missing):
+    made = heart()
+    figures = made["evaluation"]["figures"]
+    if missing == "sites":
+        made["sites"] = []
+    elif missing == "classes":
+        figures["classes"][0] |= {"examples": 0, "others": 0, "roc": []}
+    else:
+        for site in made["sites"]:
+            site |= dict.fromkeys(("held_out", "without", "alone"))
+    tree(page(made))
+    assert as_csv(made)
+
+
+def test_items_are_filled_or_named_blanks():
+    root = tree(page(heart()))
+    table = root.find(".//table[@class='items']/tbody")
+    assert table is not None
+    rows = [["".join(cell.itertext()) for cell in row] for row in table]
+    numbers = {item.split()[0].strip("abcdefg") for item, _ in rows}
+    assert numbers == {*map(str, range(1, 28)), "C1", "C2", "C3", "C4"}
+    assert sum(not text.startswith("to be written: ") for _, text in rows) >= 12
+    assert all(text for _, text in rows)
+
+
+def test_no_part_of_a_page_is_wider_than_a_phone():
+    for text in (page(heart()), left_page(LEFT)):
+        root = tree(text)
+        parents = {child: parent for parent in root.iter() for child in parent}
+        for element in root.iter():
+            if element.tag == "table":
+                assert "scroll" in (parents[element].get("class") or "")
+            width = element.get("width") or "0"
+            assert width.endswith("%") or float(width) <= 342
+        for width in re.findall(r"(?<!max-)(?<!-)width:([\d.]+)(rem|px)", text):
+            assert float(width[0]) * {"rem": 16, "px": 1}[width[1]] <= 342
+
+
+# ---- the page about what left
+
+COLUMNS = [
+    {"name": "age", "kind": "number", "gaps": False},
+    {"name": "sex", "kind": "category", "levels": ["female", "male"]},
+    {"name": "bmi", "kind": "number", "unit": "kg/m2", "gap_texts": ["-9"]},
+]
+SCHEMA = {"columns": COLUMNS, "is_learned": True, "left_out": {}, "remarks": []}
+SCHEMA |= {"n_remarks": 0, "coinciding": {}}
+EDGES = [[30.0, 41.5, 41.5], *[[0.0]] * 3, [18.25, 31.0], [0.0]]
+LEFT = changed({"members 0 spec": {"edges": EDGES}}, 3, 2, schema=SCHEMA)
+
+
+def test_the_page_about_what_left_names_words_and_values():
+    root = tree(left_page(LEFT))
+    rows = {
+        (table.findtext("caption"), row[0].text): [
+            "".join(cell.itertext()) for cell in row[1:]
+        ]
+        for table in root.iter("table")
+        for row in table.iter("tr")
+    }
+    words = "Names, levels and words"
+    assert rows[words, "sex"] == ["category", "female, male", "", ""]
+    assert rows[words, "bmi"] == ["number", NONE, "-9", "kg/m2"]
+    assert rows["Values of columns", "age"] == ["2", "30, 41.5"]
+    assert rows["Values of columns", "bmi"] == ["2", "18.25, 31"]
+    assert rows["Recipients", "taking rows out"]
+    tree(left_page(REPORT))

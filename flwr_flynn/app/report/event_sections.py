@@ -1,0 +1,332 @@
+"""Sections about the event: the first screen, its use at thresholds, and by site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from flwr_flynn.app.report.derived import (
+    KINDS,
+    PAIRED,
+    decision_curve,
+    event_class,
+    rates_at,
+    reference,
+    shown_classes,
+    spreads,
+    standard_errors,
+    thresholds,
+)
+from flwr_flynn.app.report.markup import (
+    NONE,
+    Markup,
+    figure,
+    gallery,
+    joined,
+    tag,
+    with_interval,
+)
+from flwr_flynn.app.report.plots import DIAGONAL, Axis, Layer, Row, forest, plot
+from flwr_flynn.app.report.sections import (
+    MOST_BARS,
+    MOST_CLASSES,
+    Facts,
+    Report,
+    Section,
+    bounded,
+    left_out,
+    more,
+    sentence,
+    status_of,
+)
+
+_LEAST = 100  # samples of a class, for which calibration can be judged
+
+
+def in_short(report: Report) -> Section:
+    """One sentence, ROC and calibration, and the AUROC by site."""
+    evaluation = report["evaluation"]
+    classes = shown_classes(report)
+    if not evaluation:
+        return Section("In short", [])
+    facts: Facts = []
+    words = (
+        f"The model gets {100 * evaluation['accuracy']:.0f} % of held-out rows right."
+    )
+    drawn = [picture for row in classes[:MOST_CLASSES] for picture in pictures(row)]
+    if event_class(report):
+        event = report["event"]
+        why = "named by the run setting event"
+        if event["why"] == "rarer":
+            why = "the rarer of two classes; event sets another"
+        facts = [("event", f"{event['label']} ({why})")]
+        words = _in_short(report, classes[0])
+    note = left_out(len(classes), "classes", MOST_CLASSES)
+    first = joined(tag("p", words, class_="lead"), gallery(drawn + _by_site(report)))
+    return Section("In short", facts, [first, note])
+
+
+def _in_short(report: Report, of_event: Report) -> str:
+    level = reference(report, of_event)
+    n = in_all(of_event)
+    own = n * of_event["examples"] / (of_event["examples"] + of_event["others"])
+    rates = rates_at(of_event, level)
+    found = own * rates["sensitivity"][0]
+    wrong = (n - own) * (1 - rates["specificity"][0])
+    words = (
+        f"Of {n:,} rows like these, flagging {of_event['label']} at {100 * level:g} % "
+        f"finds {found:.0f} of {own:.0f} and flags {wrong:.0f} wrongly"
+    )
+    expected = spreads(report).get("without", {}).get("prediction")
+    if expected:
+        _, low, high = expected
+        words += (
+            f"; at a site that was not in it expect an AUROC of {low:.2f} to {high:.2f}"
+        )
+    return f"{words}."
+
+
+def in_all(of_class: Report) -> int:
+    """Samples of which sentences speak: 1000 where a class is rare."""
+    if 20 * of_class["examples"] < of_class["examples"] + of_class["others"]:
+        return 1000
+    return 100
+
+
+def pictures(of_class: Report) -> list[tuple[str, str, Markup]]:
+    """The ROC curve of a class, and its calibration."""
+    label = of_class["label"]
+    area = f"AUROC {with_interval(of_class['auroc'])}"
+    axes = (Axis("false alarms"), Axis("found"))
+    roc = ("curve", of_class["roc"])
+    drawn = plot(f"ROC curve of {label}", area, *axes, [DIAGONAL, roc])
+    calibration = of_class["calibration"] or {}
+    slope = f"slope {with_interval(calibration.get('slope'))}"
+    groups = [row for row in of_class["reliability"] if row["observed"]]
+    layers: list[Layer] = [DIAGONAL, *_smooth(of_class["smooth"])]
+    for row in groups:
+        at = row["predicted"]
+        _, low, high = row["observed"]
+        layers.append(("other", [(at, low), (at, high)]))
+    dots = [(row["predicted"], row["observed"][0]) for row in groups]
+    layers.append(("dot", dots))
+    axes = (Axis("predicted"), Axis("observed"))
+    calibrated = plot(f"Calibration of {label}", slope, *axes, layers)
+    return [(f"ROC of {label}", area, drawn), ("Calibration", slope, calibrated)]
+
+
+def _smooth(curve: Sequence[Report]) -> list[Layer]:
+    known = [(row["predicted"], *row["observed"]) for row in curve if row["observed"]]
+    low = [(at, end) for at, _, end, _ in known]
+    high = [(at, end) for at, _, _, end in reversed(known)]
+    line = [(at, value) for at, value, _, _ in known]
+    return [("band", low + high), ("curve", line)]
+
+
+# ---- by site
+
+
+def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
+    """AUROC by site, and its spread."""
+    rows: list[Row] = []
+    for site in report["sites"][:MOST_BARS]:
+        rows.append(Row(_name(report, site)))
+        for kind, name in KINDS.items():
+            figures = site[kind]
+            if figures and figures["auroc"]:
+                words = f"{name}, {figure(figures['rows'])} rows"
+                rows.append(Row(words, figures["auroc"]))
+    for kind, spread in spreads(report).items():
+        rows += [
+            Row(f"{spread['sites']} sites, {KINDS[kind]}"),
+            Row("mean", spread["mean"], "mean"),
+        ]
+        if kind == "without" and spread["prediction"]:
+            rows.append(Row("to expect at a new site", spread["prediction"], "range"))
+    if not rows:
+        return []
+    title = "AUROC by site"
+    text = (
+        "on held-out rows; on all of its rows by the model without the site's counts; "
+        "and of a model of its rows alone"
+    )
+    return [(title, text, forest(title, text, rows))]
+
+
+def _name(report: Report, site: Report) -> str:
+    """The name of a site, with what the run did to it."""
+    words = [site["name"], status_of(report, site["name"])]
+    if site["is_validation"]:
+        words.append("(validation)")
+    return " ".join(filter(None, words))
+
+
+_COLUMNS = {
+    "auroc": "AUROC",
+    "observed_expected": "O:E",
+    "slope": "slope",
+    "intercept": "intercept",
+}
+
+
+def sites(report: Report) -> Section:
+    """Figures by site, their spread, and what joining gains."""
+    title = "By site"
+    rows = []
+    for site in report["sites"]:
+        for kind, name in KINDS.items():
+            figures = site[kind]
+            row = [_name(report, site), name]
+            if figures:
+                row += [figures["rows"], figures["events"]]
+                row += [with_interval(figures[key]) for key in _COLUMNS]
+            else:
+                reason = site["reasons"].get(kind) or NONE
+                row += [NONE, NONE, reason, *[NONE] * 3]
+            rows.append(row)
+    if not rows:
+        return Section(title, [])
+    head = ("site", "figures", "rows", "events", *_COLUMNS.values())
+    introduction = sentence(
+        "The model without a site has none of its counts; columns, hashes, weights and "
+        "calibration still come from all sites."
+    )
+    parts = [introduction, *bounded("Figures by site", head, rows, "rows", "wide")]
+    return Section(title, _spread_facts(report), [*parts, *_paired(report)])
+
+
+def _spread_facts(report: Report) -> Facts:
+    facts = []
+    for kind, spread in spreads(report).items():
+        text = (
+            f"mean {with_interval(spread['mean'])}, tau {spread['tau']:.2f}, "
+            f"I squared {100 * spread['i_squared']:.0f} %"
+        )
+        if spread["prediction"]:
+            _, low, high = spread["prediction"]
+            text += f"; at a new site {low:.2f} to {high:.2f}"
+        facts.append((f"AUROC of {spread['sites']} sites, {KINDS[kind]}", text))
+    return facts
+
+
+def _paired(report: Report) -> list[Markup | None]:
+    """Held-out samples that the federation and the site alone get right."""
+    rows = []
+    for site in report["sites"]:
+        alone = site["alone"]
+        if alone and alone.get("paired"):
+            areas = map(with_interval, (alone["federation_auroc"], alone["auroc"]))
+            p = f"{alone['mcnemar']:.2g}"
+            name = _name(report, site)
+            rows.append((name, *chain(*alone["paired"]), p, *areas))
+    if not rows:
+        return []
+    tests = ("McNemar's p", "AUROC of the federation", "AUROC alone")
+    head = ("site", *PAIRED, *tests)
+    caption = "Gain of joining: held-out rows that each model gets right"
+    return [*bounded(caption, head, rows, "sites", "wide")]
+
+
+# ---- at thresholds
+
+
+def use(report: Report) -> Section:
+    """Net benefit, probabilities by class, and thresholds in words."""
+    parts = in_words(report)
+    of_event = event_class(report)
+    if of_event is not None:
+        parts = [gallery([_benefit(of_event), _probabilities(of_event)]), *parts]
+    return Section("Use", [], parts)
+
+
+def _benefit(of_event: Report) -> tuple[str, str, Markup]:
+    """The decision curve."""
+    text = "of the model; dashed: treat all; line at 0: treat none"
+    most = of_event["examples"] / (of_event["examples"] + of_event["others"])
+    x = Axis("threshold", 0.0, 0.6)
+    y = Axis("net benefit", -most / 4, most)
+    layers: list[Layer] = [("grid", [(0, 0), (0.6, 0)])]
+    for class_, key in (("other", "treat_all"), ("curve", "net_benefit")):
+        points = [(row["threshold"], row[key]) for row in decision_curve(of_event)]
+        shown = [(at, up) for at, up in points if at <= x.high and up >= y.low]
+        layers.append((class_, shown))
+    return "Net benefit", text, plot("Net benefit", text, x, y, layers)
+
+
+def _probabilities(of_event: Report) -> tuple[str, str, Markup]:
+    """Shares of the event's samples, and of others, in twenty levels."""
+    text = f"of {of_event['label']}; dashed: of all others"
+    # From each twentieth on.
+    sizes = [(of_event["examples"], of_event["others"]), *of_event["flagged"][9::10]]
+    shares = -np.diff([*sizes, (0, 0)], axis=0) / sizes[0]
+    points = (np.arange(20) + 0.5) / 20
+    layers = [
+        (class_, np.column_stack([points, shares[:, index]]).tolist())
+        for index, class_ in enumerate(("curve", "other"))
+    ]
+    y = Axis("share of rows", 0.0, float(shares.max()))
+    title = "Probabilities"
+    return title, text, plot(title, text, Axis("probability"), y, layers)
+
+
+_RATES = ("sensitivity", "specificity", "ppv", "npv")
+
+
+def in_words(report: Report) -> list[Markup | None]:
+    """Rates at thresholds, in words and in a table; of several classes it opens."""
+    rows = []
+    classes = shown_classes(report)
+    for of_class in classes[:MOST_CLASSES]:
+        n = in_all(of_class)
+        per_row = n / (of_class["examples"] + of_class["others"])
+        for level in thresholds(report):
+            rates = rates_at(of_class, level)
+            hit = per_row * rates["found"]
+            flagged = hit + per_row * rates["false_alarms"]
+            missed = per_row * of_class["examples"] - hit
+            words = (
+                f"of {n:,} rows {flagged:.0f} are flagged, {hit:.0f} rightly; "
+                f"{missed:.0f} are missed"
+            )
+            shown = [with_interval(rates[name]) for name in _RATES]
+            rows.append((of_class["label"], f"{rates['threshold']:g}", words, *shown))
+    if not rows:
+        return []
+    head = (
+        "class",
+        "threshold",
+        "in words",
+        "sensitivity",
+        "specificity",
+        "PPV",
+        "NPV",
+    )
+    caption = "What thresholds of the probability would do"
+    table = bounded(caption, head, rows, "rows", "thresholds")
+    if len(classes) == 1:
+        return table
+    return [more("Thresholds of the probability", *table)]
+
+
+# ---- sample size
+
+
+def sample_size(report: Report) -> Section:
+    """Samples of the event and others, and the standard errors that follow."""
+    of_event = event_class(report)
+    if of_event is None:
+        return Section("Sample size", [])
+    sizes = (
+        f"{figure(of_event['examples'])} events, {figure(of_event['others'])} others"
+    )
+    least = min(of_event["examples"], of_event["others"])
+    if least < _LEAST:
+        sizes += f"; calibration is uncertain with fewer than {_LEAST} of each"
+    facts = [("held-out rows", sizes)]
+    facts += [
+        (f"standard error of {name}", f"{error:.2g}")
+        for name, error in standard_errors(report).items()
+    ]
+    return Section("Sample size", facts)

@@ -1,0 +1,101 @@
+"""The page for a data-protection officer: what left the sites of a run, and who has it."""
+
+from __future__ import annotations
+
+from flwr_flynn._validation import listed
+from flwr_flynn.app.disclosure_file import DUTIES, KINDS
+from flwr_flynn.app.report.markup import NONE, plural
+from flwr_flynn.app.report.sections import (
+    Report,
+    Section,
+    bounded,
+    participation,
+    privacy,
+    sentence,
+    traffic,
+)
+from flwr_flynn.tables.column_encoding import Column
+
+_WIDTHS = {"number": 1, "date": Column("date", "date", gaps=False).width}
+"""Numbers that a value becomes, but for a category."""
+
+
+def words(report: Report) -> Section:
+    """Names, kinds, levels and other words of the columns, which leave with a schema."""
+    title = "Names, levels and words"
+    schema = report["schema"]
+    if not schema:
+        return Section(title, [])
+    rows = [
+        (
+            column["name"],
+            column["kind"],
+            ", ".join(column.get("levels", ())) or NONE,
+            ", ".join([*column.get("gap_texts", ()), *column.get("synonyms", ())]),
+            column.get("unit", ""),
+        )
+        for column in schema["columns"]
+    ]
+    source = "They are from the server's file: no site told them."
+    if schema["is_learned"]:
+        source = "Sites told them: names of columns, and levels of at least min-examples rows."
+    head = ("column", "kind", "levels", "gaps and synonyms", "unit")
+    return Section(
+        title, [], [sentence(source), *bounded(title, head, rows, "columns")]
+    )
+
+
+def edges(report: Report) -> Section:
+    """Values between the codes of a column, which are ranks of all sites' values."""
+    title = "Values of columns"
+    schema = report["schema"] or {"columns": []}
+    spec = (report["members"] or [{}])[0].get("spec", {})
+    of_inputs = spec.get("edges") or []
+    rows = []
+    first = 0
+    for column in schema["columns"]:
+        width = _WIDTHS.get(column["kind"], len(column.get("levels", ())))
+        if column["kind"] in _WIDTHS and first < len(of_inputs):
+            values = [*dict.fromkeys(of_inputs[first])]
+            text = ", ".join(f"{value:.6g}" for value in values)
+            rows.append((column["name"], len(values), text))
+        first += width + column.get("gaps", True)
+    if not rows:
+        return Section(title, [])
+    introduction = sentence(
+        "Edges of the columns, from ranks of the values of all sites. They stand in the "
+        "model, which every site has. With min-examples of 1 they are values of rows."
+    )
+    head = ("column", "number", "edges")
+    return Section(title, [], [introduction, *bounded(title, head, rows, "columns")])
+
+
+def recipients(report: Report) -> Section:
+    """Who has what, where the model is, how a site takes its rows out, and limits."""
+    sees = "the figures of each site, in clear"
+    if report["settings"].get("secure") is True:
+        sees = "sums over the sites alone, if it keeps to the protocol"
+    if report["privacy"]:
+        sees += ", with noise in the counts"
+    unkept = report["absent"].get("saving the model", {})
+    n_sites = plural(len(report["federation"]), "site")
+    copies = f"a copy at each of {n_sites} that has a model-path"
+    if unkept:
+        copies += f", but not at {len(unkept)}"
+    phases_of = {
+        words: [name for name, row in report["messages"].items() if row["kind"] == kind]
+        for kind, words in KINDS.items()
+    }
+    facts = [(words, listed(phases)) for words, phases in phases_of.items() if phases]
+    facts += [
+        ("the server gets", sees),
+        ("each site gets", "sums over the sites, and the model"),
+        ("copies of the model", f"model.npz beside this page; {copies}"),
+        ("sums by site", "federation.npz at the server"),
+        *DUTIES.items(),
+    ]
+    return Section("Recipients", facts)
+
+
+LEFT = (recipients, words, edges, traffic, participation, privacy)
+"""Sections in their order."""

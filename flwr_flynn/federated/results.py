@@ -1,0 +1,188 @@
+"""Results of an evaluation: figures of all samples, by party, by level, and by site with
+the model without it and the site alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_flynn._types import Array
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.score_tables import (
+    ALONE,
+    HELD_OUT,
+    WITHOUT,
+    Pair,
+    by_group,
+    n_samples,
+    shown,
+)
+from flwr_flynn.federated.subgroups import subgroup_names
+from flwr_flynn.model import metrics
+from flwr_flynn.model.counts import Tables
+
+_MOST_SHOWN = 1000  # parties whose own figures are kept
+
+Figures = dict[str, Any]
+"""Figures by their names, as JSON can hold them."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of one evaluation."""
+
+    figures: Figures | None  # see `evaluated`; None without any
+    unkept: dict[str, str]  # reasons of parties that could not keep the model, by name
+    sites: tuple[Figures, ...] = ()
+    """See `site_figures`, with their names; of a secure sum those of all together."""
+
+
+class Result(NamedTuple):
+    """Result of one party."""
+
+    right: tuple[int, int]
+    """Samples that the model gets right, and those that the party's own copy does."""
+    n_examples: int
+    figures: Figures | None = None
+    """See `metrics.overall`; None below the floor, and of parties beyond 1000."""
+    site: Figures | None = None
+    """See `site_figures`; None of parties beyond 1000."""
+
+
+class Scores(NamedTuple):
+    """The statistic of an evaluation, by its parts."""
+
+    shared: Array
+    """Confusion matrix, (L, L)."""
+    own: Array
+    """That of the party's own copy, which is the shared model without a class prior."""
+    n_own: Array
+    """Number of own copies that differ, (1, 1)."""
+    paired: Array
+    """Samples by the model, right or wrong, and by the site alone, (2, 2)."""
+    groups: list[Pair]
+    """See `by_group`; none of too many classes."""
+
+    @classmethod
+    def of(cls, statistic: Tables, least: int = 1) -> Scores:
+        """The parts of a statistic; histograms of at least so many samples."""
+        shared, own, n_own, paired, *scores = statistic.tables
+        return cls(shared, own, n_own, paired, by_group(shown(scores, least)))
+
+    @property
+    def has_sums(self) -> bool:
+        """True if the sums of scores are those of some samples."""
+        return bool(self.groups) and n_samples(self.groups[HELD_OUT]) > 0
+
+
+def of_party(statistic: Tables, n_before: int, event: int | None) -> Result:
+    """The result of a party, after those of so many others."""
+    scores = Scores.of(statistic)
+    right = (int(np.trace(scores.shared)), int(np.trace(scores.own)))
+    n_examples = int(scores.shared.sum())
+    if n_before >= _MOST_SHOWN:
+        return Result(right, n_examples)
+    overall = None
+    if scores.has_sums:
+        overall = metrics.overall(*scores.groups[HELD_OUT], event)
+    return Result(right, n_examples, overall, site_figures(scores, event))
+
+
+def site_figures(scores: Scores, event: int | None) -> Figures:
+    """Figures of a site: held out, without the site, and alone; each may be None.
+
+    Those alone have a table of samples by the federation's model, right or wrong, and
+    by the site alone, McNemar's p-value, and the federation's AUROC of the same
+    samples.
+    """
+    if not scores.has_sums:
+        return {"held_out": None, "without": None, "alone": None}
+    figures: Figures = {}
+    for name, index in (("held_out", HELD_OUT), ("without", WITHOUT), ("alone", ALONE)):
+        pair = scores.groups[index]
+        figures[name] = None
+        if n_samples(pair):
+            figures[name] = metrics.event_figures(*pair, event)
+    if figures["alone"] is not None:
+        figures["alone"] |= {
+            "paired": scores.paired.tolist(),
+            "mcnemar": metrics.mcnemar(*map(int, scores.paired[[0, 1], [1, 0]])),
+            "federation_auroc": figures["held_out"]["auroc"],
+        }
+    return figures
+
+
+def evaluated(
+    total: Tables,
+    parts: Mapping[str, Result],
+    run: RunSpec,
+    group: str,
+    least: int,
+    event: int | None,
+) -> Figures | None:
+    """Figures from the sum of the answers, and results by party, by name.
+
+    None without samples. They are those of `metrics.evaluation_figures`, under
+    "class_prior" those of the parties' own models, and under "figures" those of
+    `model.metrics`, by party and by subgroup as well, where classes have at least
+    `least` samples; of two classes they are about the `event`.
+    """
+    if not total.tables[0].any():
+        return None
+    scores = Scores.of(total, least)
+    n_own = int(scores.n_own.item())
+    class_prior = None
+    if n_own:
+        class_prior = _summary(scores.own, parts, 1) | {"sent": n_own}
+    detailed = None
+    if scores.has_sums:
+        everyone = scores.groups[HELD_OUT]
+        detailed = {
+            "examples": n_samples(everyone),
+            "resolution": metrics.resolution(everyone[0]),
+            "overall": metrics.overall(*everyone, event),
+            "classes": metrics.by_class(everyone[0], run.classes),
+            "parties": _by_party(parts),
+            "groups": _by_level(scores.groups, run, group, event),
+        }
+    return _summary(scores.shared, parts, 0) | {
+        "class_prior": class_prior,
+        "figures": detailed,
+    }
+
+
+def _summary(matrix: Array, results: Mapping[str, Result], index: int) -> Figures:
+    """Figures of the model (0), or of the parties' own copies (1)."""
+    right = {
+        name: (party.right[index], party.n_examples) for name, party in results.items()
+    }
+    return metrics.evaluation_figures(matrix, right)
+
+
+def _by_party(results: Mapping[str, Result]) -> list[Figures]:
+    """Figures of parties that have some, the least accurate first."""
+    parties = [
+        {"name": name, **party.figures}
+        for name, party in results.items()
+        if party.figures
+    ]
+    return sorted(parties, key=lambda party: (party["accuracy"], party["name"]))
+
+
+def _by_level(
+    groups: list[Pair], run: RunSpec, column: str, event: int | None
+) -> Figures | None:
+    """Figures of the levels of a column that have samples; None without a column."""
+    if not column:
+        return None
+    names = subgroup_names(run.feature_names, column)
+    levels = [
+        {"level": name, **metrics.overall(*pair, event)}
+        for name, pair in zip(names, groups[HELD_OUT + 1 : WITHOUT], strict=True)
+        if n_samples(pair)
+    ]
+    return {"column": column, "levels": levels}

@@ -1,0 +1,93 @@
+"""Histograms and sums of probabilities, as an answer about an evaluation has them.
+
+They are of held-out samples by the model, and by the levels of a column; of all samples
+of the site by the model without it; and of the held-out ones by what the site makes
+alone, see `model.site_models`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from flwr_flynn._types import Array, Integers
+from flwr_flynn.federated.reply_fields import PLAIN, Field
+from flwr_flynn.model.metrics import (
+    LARGEST_SUM,
+    MOST_CLASSES,
+    N_LEVELS,
+    N_SUMS,
+    above_floor,
+    scored,
+)
+from flwr_flynn.model.scoring import Scores
+
+_LARGEST = 2**50  # a party's sum of scores; 1024 of them add up within int64
+
+HELD_OUT = 0
+WITHOUT = -2
+ALONE = -1
+"""Indices in `by_group`."""
+
+Pair = tuple[Array, Array]
+"""Histograms, (2 L, N_LEVELS), and sums, (N_SUMS + L,)."""
+
+
+def score_fields(
+    n_classes: int, n_groups: int, total: int, most_tried: int
+) -> list[Field]:
+    """Histograms and sums over at most `total` held-out samples, over so many
+    subgroups, and over at most `most_tried` samples of the site.
+
+    There are none of too many classes.
+    """
+    if n_classes > MOST_CLASSES:
+        return []
+    fields = []
+    for name, n, most in (
+        ("scores", 1, total),
+        ("scores by group", n_groups, total),
+        ("scores without the site", 1, most_tried),
+        ("scores alone", 1, total),
+    ):
+        bounds = np.full((n, N_SUMS + n_classes), min(most * LARGEST_SUM, _LARGEST))
+        bounds[:, :2] = most
+        if n:
+            fields += [
+                Field(name, (2 * n_classes * n, N_LEVELS), most),
+                Field(f"sums of {name}", bounds.shape, bounds, PLAIN),
+            ]
+    return fields
+
+
+def by_group(tables: Sequence[Array]) -> list[Pair]:
+    """Views of histograms and sums: of held-out samples, of each subgroup of these, of
+    the site's samples without it, and alone.
+    """
+    groups: list[Pair] = []
+    for histograms, sums in zip(tables[::2], tables[1::2], strict=True):
+        of_groups = histograms.reshape(len(sums), -1, N_LEVELS)
+        groups += zip(of_groups, sums, strict=True)
+    return groups
+
+
+def add_scored(
+    pair: Pair, probabilities: Scores, true: Integers, predicted: Integers
+) -> None:
+    """Add samples with probabilities, (n, L), to histograms and sums."""
+    for total, new in zip(pair, scored(probabilities, true, predicted), strict=True):
+        total += new
+
+
+def shown(tables: Sequence[Array], least: int) -> list[Array]:
+    """Histograms and sums without those of fewer samples than `least`."""
+    parts: list[Array] = []
+    for histograms, sums in zip(tables[::2], tables[1::2], strict=True):
+        parts += above_floor(histograms, sums, least)
+    return parts
+
+
+def n_samples(pair: Pair) -> int:
+    """Number of samples in the sums."""
+    return int(pair[1][0])
