@@ -723,7 +723,14 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
     assert model.members[0].counts.n_examples == 40
 
 
-RESULTS = ["federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"]
+RESULTS = [
+    "federation.npz",
+    "model.npz",
+    "metrics.json",
+    "report.html",
+    "left.html",
+    "figures.csv",
+]
 ALL = set(RESULTS)
 
 
@@ -767,12 +774,16 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run_on_a_full_disk(
     [
         (ALL, {"federation.npz", "figures.csv"}, set()),
         ({"model.npz"}, {"model.npz"}, ALL - {"model.npz"}),
-        ({"report.html"}, {"report.html"}, {"federation.npz", "figures.csv"}),
+        (
+            {"report.html"},
+            {"report.html"},
+            {"federation.npz", "left.html", "figures.csv"},
+        ),
         ({"metrics.json"}, {"metrics.json"}, ALL - {"model.npz", "metrics.json"}),
         (
             {"federation.npz", "metrics.json"},
             {"federation.npz", "metrics.json"},
-            {"report.html", "figures.csv"},
+            {"report.html", "left.html", "figures.csv"},
         ),
     ],
     ids=["all", "model", "page", "metrics", "federation and metrics"],
@@ -815,7 +826,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     lines = [line.split() for line in out.splitlines()]
     digest = report["sha256"]["federated"]
     assert ["SHA-256", "of", "the", "counts", digest] in lines
-    assert f"{report['evaluation']['accuracy']:.4f}" in out
+    assert f"{report['evaluation']['accuracy']:.3f}" in out
     for name in {"model.npz", "federation.npz"} & renamed:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == digest

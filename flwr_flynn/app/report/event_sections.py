@@ -158,7 +158,7 @@ def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
 def _name(report: Report, site: Report) -> str:
     """The name of a site, with what the run did to it."""
     words = [site["name"], status_of(report, site["name"])]
-    if site["is_validation"]:
+    if site.get("is_validation"):
         words.append("(validation)")
     return " ".join(filter(None, words))
 
@@ -183,7 +183,7 @@ def sites(report: Report) -> Section:
                 row += [figures["rows"], figures["events"]]
                 row += [with_interval(figures[key]) for key in _COLUMNS]
             else:
-                reason = site["reasons"].get(kind) or NONE
+                reason = site.get("reasons", {}).get(kind) or NONE
                 row += [NONE, NONE, reason, *[NONE] * 3]
             rows.append(row)
     if not rows:

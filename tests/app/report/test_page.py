@@ -305,7 +305,8 @@ def heart() -> dict[str, Any]:
 def test_the_first_sentence_is_about_the_event_at_the_first_threshold():
     made = heart()
     of_event = made["evaluation"]["figures"]["classes"][0]
-    own, rest = of_event["examples"], of_event["others"]
+    own = of_event["examples"]
+    rest = of_event["others"]
     found, wrong = of_event["flagged"][3]
     n = own + rest
     text = (
