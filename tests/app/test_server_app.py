@@ -835,12 +835,15 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
 def runs_of(folder: Path) -> dict[str, str]:
     """The run that each result says it is of; of the model its SHA-256."""
     report = json.loads((folder / "metrics.json").read_text())
-    page_of = re.search(r"report of run (\d+)", (folder / "report.html").read_text())
+    pages = {
+        name: re.search(r"report of run (\d+)", (folder / name).read_text())
+        for name in ("report.html", "left.html")
+    }
     with (folder / "figures.csv").open(newline="") as stream:
         figures = {row["figure"]: row["value"] for row in csv.DictReader(stream)}
     return {
         "metrics.json": report["run"]["run_id"],
-        "report.html": page_of[1],
+        **{name: page[1] for name, page in pages.items() if page},
         "figures.csv": figures["run"],
         "model.npz": FlyNNClassifier.load(folder / "model.npz").model_.sha256(),
     }
@@ -895,7 +898,7 @@ def test_on_a_full_disk_results_are_those_of_one_run_or_say_of_which(
             assert (now[name] == content) == (after[name] == before[name])
         assert not [*run.out.glob(".*.partial.*")]
         whole = run(**settings)
-        reports_of = ("metrics.json", "report.html", "figures.csv")
+        reports_of = ("metrics.json", "report.html", "left.html", "figures.csv")
         last = dict.fromkeys(reports_of, str(run.number))
         assert runs_of(run.out) == last | {"model.npz": whole["sha256"]["model"]}
 
