@@ -1,8 +1,7 @@
 """Items of TRIPOD+AI and TRIPOD-Cluster: filled where the run knows, else a blank.
 
-The run fills 5a, 6a, 7, 8a, 9a, 10, 11, 12a, 12c, 12d, 12e, 13, 14, 15, 18f, 20a, 20b,
-21, 22, 23a, 23b, 24, and C1 to C3. A person writes the others, and what is missing in
-these.
+The run fills 5a, 6a, 7, 8a, 9a, 10, 11, 12a to 12e, 12g, 13, 14, 15, 18f, 20a, 20b, 21,
+22, 23a, 23b, 24, and C2 to C4. A person writes the others, and what is missing in these.
 """
 
 from __future__ import annotations
