@@ -126,7 +126,13 @@ def deployed_client(context: Context) -> Client:
             previous=previous,
             **{
                 name: getattr(node, name)
-                for name in ("class_prior", "secure", "products", "response_seconds")
+                for name in (
+                    "class_prior",
+                    "secure",
+                    "products",
+                    "table_one",
+                    "response_seconds",
+                )
             },
             member=_membership(context.node_config),
             on_model=_keeper(context.node_config),
@@ -164,6 +170,7 @@ def simulated_client(context: Context) -> Client:
             leaves=is_named and config.action == "withdraw",
             secure=config.secure,
             products=True,
+            table_one=True,
             # Nodes have other ids in each run.
             member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),
             **_common(config, name),

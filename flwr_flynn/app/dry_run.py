@@ -123,6 +123,12 @@ def questions(options: RunOptions, memory: int) -> list[Question]:
             "classes and levels of fewer samples stay at home",
         ),
         (
+            looks,
+            "table_one",
+            None,
+            "true lets the report show the site's columns",
+        ),
+        (
             is_clear and options.has_linear and "counts" in names,
             "products",
             None,

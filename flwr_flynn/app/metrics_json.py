@@ -22,7 +22,7 @@ from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.algorithm import federate
-from flwr_flynn.federated.event import event_facts
+from flwr_flynn.federated.event import event_facts, event_of
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.federated.gram_fields import stay
 from flwr_flynn.federated.options import RunOptions
@@ -42,6 +42,7 @@ from flwr_flynn.federated.protocol import PHASE, Answer, Entries
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
+from flwr_flynn.federated.table_one import table_one
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
@@ -71,6 +72,10 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     members = model.model_.members
     digests = {"model": model.model_.sha256(), "federated": counts_sha256(members)}
     columns = run.state.results.get("columns")
+    table = None
+    if config.table_one:
+        event = event_of(run.state, run.options)
+        table = table_one(run.state, strategy.parties, event)
     report = {
         "format": 3,
         "parties": [_party(member) for member in strategy.parties],
@@ -82,6 +87,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "evaluation": strategy.evaluation,
         "event": event_facts(run.state, run.options),
         "sites": _sites(run),
+        "table_one": table,
         "sha256": digests,
         "members": [_member(member) for member in members],
         "updates": _updates(run),

@@ -60,7 +60,11 @@ class NodeConfig(SiteSettings):
     )
     party_id: str = setting("", "the name under which the server reports this party")
     test_fraction: float = setting(
-        0.2, "share of the party's samples held out for the evaluation", low=0, below=1
+        0.2,
+        "share of the party's samples held out for the evaluation; 0: no figures of any; "
+        "1: a site that only tries the model, on all",
+        low=0,
+        high=1,
     )
     memory_limit: float = setting(
         4.0, "most GiB for the counting; a hash that needs more is refused", above=0
@@ -80,6 +84,10 @@ class NodeConfig(SiteSettings):
         "sums of products of columns, and those of trees, may leave the party in clear: "
         "who alone has a level or a gap, or is in a leaf, is told whole, whatever "
         "`min-examples`",
+    )
+    table_one: bool = setting(
+        False,
+        "the report may show the party's columns; with `min-examples` 1 it does",
     )
     max_epsilon: float = setting(
         0.0, "bound on the epsilon of all answers; only noisy counts leave", above=0

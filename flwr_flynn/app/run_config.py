@@ -334,6 +334,9 @@ class RunSettings(Settings):
     group_column: str = setting(
         "", "a category among the columns: the report has figures by its levels, too"
     )
+    table_one: bool = setting(
+        True, "the report shows columns by party, of those that agree"
+    )
     event: str = setting(
         "",
         "the class whose probability and curves are shown; not given: the rarer of two",

@@ -153,7 +153,8 @@ def run_files(
         files = server_app.RunFiles(output, Path(folder) / "federation.npz", 0o600)
         check_apart([output / name for name in written], paths)
         # Nobody's consent is asked for what stays in this process.
-        grid = FilesGrid([{"products": True, **site.raw} for site in sites], progress)
+        consent = {"products": True, "table-one": True}
+        grid = FilesGrid([{**consent, **site.raw} for site in sites], progress)
         run_id = int(time.time() * 1000)  # the results say to which run they belong
         context = Context(run_id, 0, {}, RecordDict(), given)
         server_app.carry_out(config, files, grid, context, command)

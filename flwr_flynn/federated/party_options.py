@@ -65,6 +65,9 @@ class PartyOptions:
         clear, see `model.gram` and `model.growth`: they tell far more than counts.
         Classes of which one of their two folds has fewer than `min_examples` samples
         stay out of products. In a secure sum they need no consent.
+    table_one : bool, default=False
+        Let reports show quartiles, levels and gaps of the party's columns, as it tells
+        them to the server. With `min_examples` 1 they do.
     class_prior : bool, default=True
         Give the party's copy of the model its own class frequencies, see `own_prior`.
         Not with a budget.
@@ -93,6 +96,7 @@ class PartyOptions:
     evaluates: bool = False
     secure: bool = False
     products: bool = False
+    table_one: bool = False
     class_prior: bool = True
     leaves: bool = False
     previous: Samples | Callable[[Features], Samples] | None = None
@@ -115,7 +119,14 @@ class PartyOptions:
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in ("evaluates", "secure", "products", "class_prior", "leaves"):
+        for name in (
+            "evaluates",
+            "secure",
+            "products",
+            "table_one",
+            "class_prior",
+            "leaves",
+        ):
             boolean(name, getattr(self, name))
         number("response_seconds", self.response_seconds, least=0)
 

@@ -62,6 +62,10 @@ MEMBER = key("member")
 """Key of an answer with counts: the party's proof that it is a member, of which the
 server keeps the SHA-256."""
 
+FLOOR = key("floor")
+"""Key of an answer with histograms of columns: the disclosure floor of a party that
+agrees to a table of its columns in the report."""
+
 STATISTIC = key("statistic")
 """Key of an answer of the evaluate channel, whose replies carry no arrays: the arrays,
 joined by `codec.join`."""

@@ -173,7 +173,7 @@ def briefly(table: TableSummary) -> TableSummary:
     for name, summary in table.columns.items():
         columns[name] = summary
         is_plain = summary.kind == "number" and [*summary.units] == [""]
-        if is_plain and not summary.codes:
+        if is_plain and not summary.codes and not summary.gaps:
             columns[name] = _PLAIN
     return replace(table, columns=columns)
 

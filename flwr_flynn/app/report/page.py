@@ -36,6 +36,7 @@ from flwr_flynn.app.report.sections import (
     skew,
     traffic,
 )
+from flwr_flynn.app.report.table_one import table_one
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
@@ -48,6 +49,7 @@ SECTIONS = (
     confusion,
     participation,
     skew,
+    table_one,
     model,
     noticed,
     sample_size,

@@ -21,13 +21,13 @@ cuts) or by class (L, cuts).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
-from flwr_flynn._types import Array, Integers
+from flwr_flynn._types import Array, Floats, Integers
 from flwr_flynn.errors import ConfigError, DataError, PayloadError
 from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
@@ -37,7 +37,9 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import Context, Phase, RunState
 from flwr_flynn.federated.protocol import (
+    FLOOR,
     TRAIN,
+    Answer,
     Config,
     Entry,
     Scalar,
@@ -64,6 +66,7 @@ _BINS_CONTENT = "samples in bins of the columns"
 _CONTENT = "histograms of the columns, and the samples of each class"
 _MOST_CELLS = 2**24  # cells of one party: they take 128 MiB a column of numbers
 _CELL_BYTES = 64  # memory of a cell while it is made, roughly
+_MOST_SHOWN = 100  # parties whose columns the report shows
 _SUM_BYTES = 96  # memory of a cell of the sum while relevance follows, roughly
 
 USUAL_BINS: int = 2 ** (MANTISSA_BITS + 6)
@@ -117,6 +120,13 @@ class ColumnsRequest(Request[ColumnHistograms]):
         what = f"histograms of {n_features} columns, {len(classes)} classes"
         options.check_memory(needed, what)
         return cls(n_features, classes, names or ())
+
+    def answer(self, view: View) -> Answer:
+        answer = super().answer(view)
+        options = view.options
+        if self.bound is None and (options.table_one or options.min_examples == 1):
+            answer.metrics[FLOOR] = options.min_examples
+        return answer
 
     def measured(self, view: View) -> Measured[ColumnHistograms]:
         """The histograms of the party's samples, in groups of at least its floor."""
@@ -214,7 +224,11 @@ class ColumnsTally(AnnouncedTally[ColumnHistograms]):
         return statistic.n_examples
 
     def facts(self, statistic: ColumnHistograms, n_before: int) -> Facts:
-        return Facts(statistic.n_per_class)
+        result = None
+        if n_before < _MOST_SHOWN and statistic.n_examples:
+            has_none = np.equal(statistic.n_numbers, 0)[:, None]
+            result = np.where(has_none, np.nan, statistic.edges())
+        return Facts(statistic.n_per_class, result=result)
 
 
 @dataclass(frozen=True)
@@ -225,6 +239,8 @@ class Columns:
     fallback_reason: str  # the reason why the columns are not scaled, or ""
     basis: Basis | None = None
     """That of the linear part; None without one."""
+    sites: Mapping[str, tuple[object, Floats | None]] = field(default_factory=dict)
+    """Floors of parties that agree to be shown, and edges of columns, by cid."""
 
 
 def plan_of(state: RunState, context: Context) -> HashPlan:
@@ -260,7 +276,11 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     basis = None
     if context.options.has_linear and not trouble:
         basis = Basis.of_columns(batch.total, context.options.linear)
-    return state.with_result(COLUMNS.name, Columns(batch.total, trouble, basis))
+    sites = {
+        cid: (reply.metrics.get(FLOOR), batch.parts.get(cid))
+        for cid, reply in batch.passed.items()
+    }
+    return state.with_result(COLUMNS.name, Columns(batch.total, trouble, basis, sites))
 
 
 COLUMNS = Phase("columns", TRAIN, _tally, fold, derives_specs=True, content=_CONTENT)

@@ -651,7 +651,7 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     nothing, *_ = digests = _digests(state, context, request.products)
     for cid, party in batch.parts.items():
         if party.site is not None:
-            taken_out = batch.replies[cid].metrics.get(_TAKEN_OUT)
+            taken_out = batch.passed[cid].metrics.get(_TAKEN_OUT)
             reasons = _reasons(party.site, request, taken_out, digests)
             sites.append(
                 {

@@ -38,7 +38,7 @@ from flwr_flynn.federated.roster import missing_text, require_samples
 from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import placeholder_specs
-from flwr_flynn.tables.column_summary import MOST_ROWS
+from flwr_flynn.tables.column_summary import MOST_ROWS, ColumnSummary
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (
     Remark,
@@ -141,6 +141,8 @@ class LearnedSchema:
     """Reasons of columns that are not in the schema, by name."""
     held: dict[str, frozenset[str]]
     """Forms of names of columns that a party has for half of its rows, by cid."""
+    tables: dict[str, dict[str, ColumnSummary]]
+    """Summaries of the parties' columns, by cid and form of the name."""
     remarks: list[Remark]
     """Remarks on the columns, and on differences between the parties."""
 
@@ -178,7 +180,11 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
             names = schema
         run = replace(run, specs=options.counted_specs(specs), feature_names=names)
     held = {cid: part[0] for cid, part in batch.parts.items()}
-    result = LearnedSchema(left_out, held, remarks)
+    tables = {
+        cid: {form_of(name): column for name, column in part[1].columns.items()}
+        for cid, part in batch.parts.items()
+    }
+    result = LearnedSchema(left_out, held, tables, remarks)
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 

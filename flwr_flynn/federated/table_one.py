@@ -1,0 +1,159 @@
+"""Table 1: columns by site, from what sites told in the phases "schema" and "columns".
+
+A site with a disclosure floor of k rows tells numbers of rows as multiples of k, rounded
+down. As the number of all of its rows is known, a smaller one could still follow. So the
+rows of levels are shown only where all that are not told could be 0: where the rest of
+the rows is at most k - 1 for each number that is told. Sites of fewer than 2 k rows are
+not shown, and nothing is added up over sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_flynn._types import Floats
+from flwr_flynn._validation import listed
+from flwr_flynn.federated.phase import RunState
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.tables.column_encoding import Column, level_codes
+from flwr_flynn.tables.column_summary import CONVERTED, ColumnSummary
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import form_of
+
+_MOST_COLUMNS = 200
+_UNTOLD = ColumnSummary(0, {})
+
+Figures = dict[str, Any]
+
+
+class Site(NamedTuple):
+    """What a site that agrees to be shown has told."""
+
+    name: str
+    sizes: Sequence[int]
+    """Samples of each class."""
+    floor: int
+    edges: Floats
+    """Quantiles of each number of a row, (d, 32), see `ColumnHistograms.edges`."""
+    columns: Mapping[str, ColumnSummary]
+    """Summaries by the forms of their names; none without a learned schema."""
+
+
+def table_one(
+    state: RunState, members: Sequence[Member], event: int | None
+) -> Figures | None:
+    """Rows, events and columns by site, and differences between sites, for JSON.
+
+    None where no site is shown, or the run has no schema.
+    """
+    told = getattr(state.results.get("columns"), "sites", {})
+    tables = getattr(state.results.get("schema"), "tables", {})
+    sites = []
+    for member in members:
+        floor, edges = told.get(member.node, (None, None))
+        is_told = type(floor) is int and edges is not None
+        if is_told and member.sizes and sum(member.sizes) >= 2 * floor > 0:
+            columns = tables.get(member.node, {})
+            sites.append(Site(str(member), member.sizes, floor, edges, columns))
+    schema = state.run_spec.features
+    if not sites or not isinstance(schema, Schema):
+        return None
+    shown = [site.name for site in sites]
+    entries = []
+    first = 0
+    for column in schema.columns[:_MOST_COLUMNS]:
+        entries.append(_column(column, first, sites))
+        first += column.width
+    return {
+        "sites": [_head(site, event) for site in sites],
+        "not_shown": [name for name in map(str, members) if name not in shown],
+        "columns": entries,
+    }
+
+
+def _head(site: Site, event: int | None) -> Figures:
+    """Rows of a site, and its events where they and the others are enough."""
+    rows = sum(site.sizes)
+    events = None
+    if event is not None:
+        events = site.sizes[event]
+        if min(events, rows - events) in range(1, site.floor):
+            events = None
+    return {"name": site.name, "floor": site.floor, "rows": rows, "events": events}
+
+
+def rows_of(column: Column, summary: ColumnSummary, floor: int) -> list[int] | None:
+    """Rows of each level, with gaps, and of other levels, as told.
+
+    None where smaller numbers would follow, or the site has no such column.
+    """
+    code = level_codes(column)
+    told = [0] * (len(column.levels) + 2)
+    told[-2] = summary.gaps
+    for level, n in summary.levels.items():
+        told[code(level)] += n
+    rest = summary.n_rows - sum(told)
+    is_hidden = rest > (floor - 1) * np.count_nonzero(told) and floor > 1
+    if not summary.n_rows or (is_hidden and column.kind == "category"):
+        return None
+    return told
+
+
+def _column(column: Column, first: int, sites: Sequence[Site]) -> Figures:
+    """Rows of levels and gaps, and quartiles, of a column by site."""
+    units = set[str]()
+    entries = []
+    moments = np.full((len(sites), 2, len(column.levels) or 1), np.nan)
+    for index, site in enumerate(sites):
+        summary = site.columns.get(form_of(column.name), _UNTOLD)
+        units |= summary.units.keys() - {"", CONVERTED}
+        rows = rows_of(column, summary, site.floor)
+        entry: Figures = {"rows": rows, "quartiles": None}
+        edges = site.edges[first]
+        if column.kind != "category" and np.isfinite(edges).all():
+            quartiles = edges[[7, 15, 23]] / 2 + edges[[8, 16, 24]] / 2
+            entry["quartiles"] = quartiles.tolist()
+            moments[index] = [[edges.mean()], [edges.var()]]
+        elif rows is not None and column.levels:
+            shares = np.divide(rows[:-2], summary.n_rows)
+            moments[index] = shares, shares * (1 - shares)
+        entries.append(entry)
+    return {
+        "name": column.name,
+        "kind": column.kind,
+        "unit": column.unit or listed(sorted(units)),
+        "levels": [*column.levels],
+        "sites": entries,
+        "differences": _differences(moments, [sum(site.sizes) for site in sites]),
+    }
+
+
+def _differences(moments: Floats, n_rows: Sequence[int]) -> Figures:
+    """The largest standardised mean difference between two sites, and that between each
+    site and the rest.
+
+    `moments`, (sites, 2, numbers), are means and variances, of which the largest counts.
+    """
+    means = moments[:, 0]
+    variances = moments[:, 1]
+    weights = np.array(n_rows)[:, None] * np.isfinite(means)
+    sums = np.stack([weights, weights * means, weights * (variances + means**2)])
+    with np.errstate(all="ignore"):
+        n, total, squares = np.nansum(sums, axis=1, keepdims=True) - sums
+        center = total / n
+        spread = np.maximum(squares / n - center**2, 0.0)
+        rest = np.abs(means - center) / np.sqrt((variances + spread) / 2)
+        pairs = means[:, None] - means
+        pairs = np.abs(pairs) / np.sqrt((variances[:, None] + variances) / 2)
+    return {"largest": _largest(pairs), "rest": [*map(_largest, rest)]}
+
+
+def _largest(differences: Floats) -> float | None:
+    """The largest of the finite differences; None without any."""
+    known = differences[np.isfinite(differences)]
+    if not known.size:
+        return None
+    return float(known.max())

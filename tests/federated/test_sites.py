@@ -1,0 +1,266 @@
+"""Figures by site: the model without it on its samples, and what it makes alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr_flynn.federated.algorithm import federate, party_of
+from flwr_flynn.federated.federation_file import Federation
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.run import Run
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.classifier import FlyNNClassifier
+from flwr_flynn.model.metrics import event_figures, scored
+from flwr_flynn.model.model import Model
+from flwr_flynn.model.prior import counted_prior
+from flwr_flynn.privacy import GaussianCounts
+from flwr_flynn.privacy.ledger import Budget
+from flwr_flynn.privacy.release_policy import Policy
+from tests.federated.secure_runs import secretly
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(600, 6))
+Y = (X @ [2.0, -1.5, 1.0, 0.5, 0, 0] + RNG.logistic(size=600) > 1).astype(int)
+PLAN = HashPlan(6, 2, len(X), "auto", hash_dim=256, max_members=2)
+TEST = np.arange(len(X)) % 5 == 0
+
+
+def parts_of(n: int) -> list[dict[str, np.ndarray]]:
+    """Samples of so many sites, a fifth of them held out."""
+    parts = []
+    for site in range(n):
+        own = np.flatnonzero(np.arange(len(X)) // 2 % n == site)
+        train = own[~TEST[own]]
+        test = own[TEST[own]]
+        parts.append(
+            {
+                "X": X[train],
+                "y": Y[train],
+                "X_test": X[test],
+                "y_test": Y[test],
+            }
+        )
+    return parts
+
+
+def options(**changes: Any) -> RunOptions:
+    given: dict[str, Any] = {"spec": PLAN, "classes": (0, 1), "min_parties": 1}
+    return RunOptions(**given | changes)
+
+
+def named(parts: list[dict[str, Any]], **changes: Any) -> list[Party]:
+    given = {"min_examples": 1, "products": True, **changes}
+    return [
+        party_of(**part, name=f"site-{index}", member=f"secret of {index}", **given)
+        for index, part in enumerate(parts)
+    ]
+
+
+def sites_of(run: Run) -> dict[str, dict[str, Any]]:
+    return {site["name"]: site for site in run.state.results["evaluation"].sites}
+
+
+def without(run: Run, others: list[dict[str, np.ndarray]]) -> Model:
+    """The oracle: the model with the counts of the other sites alone."""
+    model = run.model.model_
+    X_others = np.concatenate([part["X"] for part in others])
+    y_others = np.concatenate([part["y"] for part in others])
+    members = []
+    for member in model.members:
+        counted = FlyNNClassifier(member.spec, decay=0.5).fit(X_others, y_others)
+        members.append(replace(member, counts=counted.counts_))
+    linear = None
+    if model.linear is not None:
+        terms = run.totals.linear.terms
+        linear = type(run.totals.linear).of(terms, X_others, y_others, 2).scoring
+    prior = counted_prior(members[0].counts, None)
+    return replace(model, members=tuple(members), prior=prior, linear=linear)
+
+
+def figures(model: Model, part: dict[str, np.ndarray], event: int) -> dict[str, Any]:
+    """Figures of a model on all samples of a site."""
+    samples = np.concatenate([part["X_test"], part["X"]])
+    true = np.concatenate([part["y_test"], part["y"]])
+    scores = model.scores(samples)
+    tables = scored(model.probabilities(scores), true, scores.argmax(axis=1))
+    return event_figures(*tables, event)
+
+
+@pytest.mark.parametrize("linear", [0, 512])
+def test_without_a_site_is_the_model_of_the_others_on_all_of_its_samples(linear):
+    parts = parts_of(4)
+    run = federate(options(linear=linear), named(parts))
+    assert (run.model.model_.linear is not None) == (linear > 0)
+    for index, part in enumerate(parts):
+        site = sites_of(run)[f"site-{index}"]
+        model = without(run, parts[:index] + parts[index + 1 :])
+        assert site["without"] == figures(model, part, event=1)
+        assert site["without"]["rows"] == len(part["X"]) + len(part["X_test"])
+        assert site["held_out"]["rows"] == len(part["X_test"])
+        assert site["reasons"] == {}
+        assert not site["is_validation"]
+
+
+def test_alone_is_what_fit_makes_of_the_sites_training_samples():
+    parts = parts_of(3)
+    run = federate(options(), named(parts))
+    for index, part in enumerate(parts):
+        alone = sites_of(run)[f"site-{index}"]["alone"]
+        own = FlyNNClassifier().fit(part["X"], part["y"])
+        p = own.predict_proba(part["X_test"])
+        expected = event_figures(*scored(p, part["y_test"], p.argmax(axis=1)), event=1)
+        ours = run.model.predict(part["X_test"]) == part["y_test"]
+        right = own.predict(part["X_test"]) == part["y_test"]
+        paired = [
+            [(ours & right).sum(), (ours & ~right).sum()],
+            [(~ours & right).sum(), (~ours & ~right).sum()],
+        ]
+        assert expected.items() <= alone.items()
+        assert alone["paired"] == paired
+        assert 0 < alone["mcnemar"] <= 1
+
+
+def test_products_are_told_where_two_other_sites_have_enough():
+    run = federate(options(), named(parts_of(2)))
+    assert run.model.model_.linear is not None
+    for site in sites_of(run).values():
+        assert site["without"] is None
+        assert "linear part" in site["reasons"]["without"]
+        assert site["alone"] is not None
+    run = federate(options(linear=0), named(parts_of(2)))
+    assert all(site["without"] for site in sites_of(run).values())
+
+
+def test_a_site_without_training_samples_validates_the_model_on_all():
+    *parts, last = parts_of(4)
+    nobody = {
+        "X": X[:0],
+        "y": Y[:0],
+        "X_test": np.concatenate([last["X_test"], last["X"]]),
+        "y_test": np.concatenate([last["y_test"], last["y"]]),
+    }
+    run = federate(options(), named([*parts, nobody]))
+    site = sites_of(run)["site-3"]
+    assert site["is_validation"]
+    assert site["without"] == site["held_out"]
+    assert site["held_out"] == figures(run.model.model_, last, event=1)
+    assert site["alone"] is None
+    again = evaluated_later(run, [*parts, nobody])
+    assert again["site-3"] == site
+    assert again["site-0"] == sites_of(run)["site-0"]
+
+
+def evaluated_later(run: Run, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Figures of a later run that tries the saved model."""
+    saved: Federation = run.federation("first")
+    later = options(spec=saved.run_spec.specs, federation=saved, purpose="evaluate")
+    return sites_of(federate(later, named(parts)))
+
+
+def test_a_site_whose_counts_are_not_in_the_sum_gets_no_figure_without():
+    parts = parts_of(4)
+    run = federate(options(), named(parts[:3]))
+    changed = parts[0] | {"X": parts[0]["X"][:-1], "y": parts[0]["y"][:-1]}
+    later = evaluated_later(run, [changed, *parts[1:]])
+    for name in ("site-0", "site-3"):
+        assert later[name]["without"] is None
+        assert "not in the sum" in later[name]["reasons"]["without"] or (
+            "taken out" in later[name]["reasons"]["without"]
+        )
+        assert later[name]["held_out"] is not None
+    assert later["site-1"] == sites_of(run)["site-1"]
+
+
+def test_a_site_without_held_out_samples_tells_nothing():
+    first, *parts = parts_of(4)
+    silent = first | {"X_test": None, "y_test": None}
+    run = federate(options(), named([silent, *parts]))
+    assert sites_of(run).keys() == {"site-1", "site-2", "site-3"}
+
+
+@pytest.mark.parametrize(
+    ("least", "held_out", "without"), [(5, True, True), (40, False, True), (200, 0, 0)]
+)
+def test_figures_of_fewer_samples_than_the_floor_stay(least, held_out, without):
+    run = federate(options(linear=0), named(parts_of(3), min_examples=least))
+    for site in sites_of(run).values():
+        told = {
+            name: bool(site[name] and site[name]["auroc"])
+            for name in ("held_out", "without", "alone")
+        }
+        assert told == {
+            "held_out": bool(held_out),
+            "without": bool(without),
+            "alone": bool(held_out),
+        }
+
+
+def test_a_site_of_secure_sums_alone_shows_held_out_samples_only():
+    parts = parts_of(3)
+    run = federate(options(linear=0), named(parts))
+    saved = run.federation("first")
+    later = options(spec=saved.run_spec.specs, federation=saved, purpose="evaluate")
+    sites = sites_of(federate(later, named(parts, secure=True, evaluates=True)))
+    for index in range(3):
+        site = sites[f"site-{index}"]
+        assert site["held_out"] == sites_of(run)[f"site-{index}"]["held_out"]
+        assert site["without"] is None
+        assert site["alone"] is None
+
+
+def test_secure_sums_tell_the_figures_of_all_sites_together():
+    parts = parts_of(4)
+    clear = federate(options(), named(parts))
+    assert clear.model.model_.linear is not None
+    given = {"spec": PLAN, "classes": (0, 1)}
+    run = secretly(given, parts, bound=256)
+    assert run.model.model_.sha256() == clear.model.model_.sha256()
+    (site,) = run.state.results["evaluation"].sites
+    sites = sites_of(clear).values()
+    for name in ("held_out", "without", "alone"):
+        for figure in ("rows", "events"):
+            assert site[name][figure] == sum(own[name][figure] for own in sites)
+    paired = np.sum([own["alone"]["paired"] for own in sites], axis=0)
+    assert site["alone"]["paired"] == paired.tolist()
+
+
+def test_a_private_site_takes_out_the_counts_it_sent_and_tries_held_out_samples(
+    tmp_path,
+):
+    spec = HashPlan(6, 2, len(X), hash_dim=256).specs(None)[0]
+    mechanism = GaussianCounts(1.0, 1e-5, hash_nnz=spec.hash_nnz, n_classes=2)
+    parts = parts_of(3)
+    parties = [
+        Party(
+            Samples(*part.values()),
+            PartyOptions(
+                name=f"site-{index}",
+                evaluates=True,
+                min_examples=1,
+                budget=Budget(tmp_path / str(index), Policy(1.0, 1e-5)),
+            ),
+        )
+        for index, part in enumerate(parts)
+    ]
+    given = options(spec=spec, mechanism=mechanism, fraction_evaluate=1.0)
+    run = federate(given, parties)
+    for index, site in sites_of(run).items():
+        assert site["without"]["rows"] == site["held_out"]["rows"], index
+        assert site["alone"] is None
+
+
+def test_another_class_as_the_event_mirrors_the_figures():
+    parts = parts_of(3)
+    first, second = (
+        sites_of(federate(options(linear=0, event=event), named(parts)))["site-1"]
+        for event in (0, 1)
+    )
+    for name in ("held_out", "without", "alone"):
+        assert first[name]["rows"] == second[name]["rows"]
+        total = first[name]["events"] + second[name]["events"]
+        assert total == first[name]["rows"]
+        assert first[name]["auroc"] == pytest.approx(second[name]["auroc"], abs=1e-3)
