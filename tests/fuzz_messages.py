@@ -481,7 +481,7 @@ class Stop:
         assert batch.passed.keys() == batch.members.keys()
         total = ask.start
         for cid in batch.passed:
-            total = total + read_of(request, replies, cid, known[cid])
+            total = total + read_of(ask.tally, replies, cid, known[cid])
         if ask.phase.is_counting:
             request = CountsRequest(request.run)
         assert as_bytes(request.parts(batch.total)) == as_bytes(request.parts(total))
@@ -493,15 +493,13 @@ class Stop:
 
 
 def read_of(
-    request: Request[Any], replies: Sequence[Reply], cid: str, member: Member | None
+    tally: Tally[Any], replies: Sequence[Reply], cid: str, member: Member | None
 ) -> Any:
     """The statistic of the first readable reply of a party."""
     for reply in replies:
         with suppress(FlyNNError):
             if reply.cid == cid and REFUSED not in reply.metrics and not reply.fault:
-                return tally_of(request).read(
-                    codec.read_tensors(reply.tensors), reply, member
-                )
+                return tally.read(codec.read_tensors(reply.tensors), reply, member)
     raise AssertionError(f"no reply of {cid} can be read")
 
 

@@ -52,9 +52,9 @@ KINDS = {
 
 DUTIES = {
     "taking rows out": (
-        "the node settings previous-path (some rows) or leave (all) take the counts out "
-        "exactly, in a run of action update or withdraw; hashes, schema, models that "
-        "were sent before and backups keep their traces"
+        "a node setting that names the file as it was counted (for some rows), or leave "
+        "(for all), has the counts subtracted exactly in a later run; hashes, schema, "
+        "models that were sent before and backups keep their traces"
     ),
     "not covered": (
         "a sum is not anonymous: whoever has the model can test whether a given row fits "
@@ -62,8 +62,8 @@ DUTIES = {
         "no record"
     ),
     "to send less": (
-        "min-examples, class-prior=false, evaluate=false, secure or max-epsilon in the "
-        "node config of a site"
+        "min-examples, test-fraction=0, secure or max-epsilon in the node config of a "
+        "site"
     ),
 }
 """Questions of a data-protection officer, and answers that are the same in every run."""

@@ -177,8 +177,12 @@ def _report(
     try:
         made = {**metrics_json.run_metrics(plan, after), **ending}
         text = json.dumps(made, indent=2, allow_nan=False) + "\n"
-        texts = {_METRICS: text, _PAGE: page(made), _FIGURES: as_csv(made)}
-        texts[_LEFT] = left_page(made)
+        texts = {
+            _METRICS: text,
+            _PAGE: page(made),
+            _LEFT: left_page(made),
+            _FIGURES: as_csv(made),
+        }
         results |= {name: text.encode() for name, text in texts.items()}
     finally:
         is_written = _write(

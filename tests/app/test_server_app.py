@@ -723,7 +723,14 @@ def test_whatever_fails_after_the_counting_the_model_is_there(run, monkeypatch):
     assert model.members[0].counts.n_examples == 40
 
 
-RESULTS = ["federation.npz", "model.npz", "metrics.json", "report.html", "figures.csv"]
+RESULTS = [
+    "federation.npz",
+    "model.npz",
+    "metrics.json",
+    "report.html",
+    "left.html",
+    "figures.csv",
+]
 ALL = set(RESULTS)
 
 
@@ -767,12 +774,16 @@ def test_counts_that_are_not_the_pooled_ones_fail_the_run_on_a_full_disk(
     [
         (ALL, {"federation.npz", "figures.csv"}, set()),
         ({"model.npz"}, {"model.npz"}, ALL - {"model.npz"}),
-        ({"report.html"}, {"report.html"}, {"federation.npz", "figures.csv"}),
+        (
+            {"report.html"},
+            {"report.html"},
+            {"federation.npz", "left.html", "figures.csv"},
+        ),
         ({"metrics.json"}, {"metrics.json"}, ALL - {"model.npz", "metrics.json"}),
         (
             {"federation.npz", "metrics.json"},
             {"federation.npz", "metrics.json"},
-            {"report.html", "figures.csv"},
+            {"report.html", "left.html", "figures.csv"},
         ),
     ],
     ids=["all", "model", "page", "metrics", "federation and metrics"],
@@ -815,7 +826,7 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
     lines = [line.split() for line in out.splitlines()]
     digest = report["sha256"]["federated"]
     assert ["SHA-256", "of", "the", "counts", digest] in lines
-    assert f"{report['evaluation']['accuracy']:.4f}" in out
+    assert f"{report['evaluation']['accuracy']:.3f}" in out
     for name in {"model.npz", "federation.npz"} & renamed:
         members = FlyNNClassifier.load(run.out / name).model_.members
         assert reports.counts_sha256(members) == digest
@@ -824,12 +835,15 @@ def test_results_that_cannot_be_written_are_told_after_the_report(
 def runs_of(folder: Path) -> dict[str, str]:
     """The run that each result says it is of; of the model its SHA-256."""
     report = json.loads((folder / "metrics.json").read_text())
-    page_of = re.search(r"report of run (\d+)", (folder / "report.html").read_text())
+    pages = {
+        name: re.search(r"report of run (\d+)", (folder / name).read_text())
+        for name in ("report.html", "left.html")
+    }
     with (folder / "figures.csv").open(newline="") as stream:
         figures = {row["figure"]: row["value"] for row in csv.DictReader(stream)}
     return {
         "metrics.json": report["run"]["run_id"],
-        "report.html": page_of[1],
+        **{name: page[1] for name, page in pages.items() if page},
         "figures.csv": figures["run"],
         "model.npz": FlyNNClassifier.load(folder / "model.npz").model_.sha256(),
     }
@@ -884,7 +898,7 @@ def test_on_a_full_disk_results_are_those_of_one_run_or_say_of_which(
             assert (now[name] == content) == (after[name] == before[name])
         assert not [*run.out.glob(".*.partial.*")]
         whole = run(**settings)
-        reports_of = ("metrics.json", "report.html", "figures.csv")
+        reports_of = ("metrics.json", "report.html", "left.html", "figures.csv")
         last = dict.fromkeys(reports_of, str(run.number))
         assert runs_of(run.out) == last | {"model.npz": whole["sha256"]["model"]}
 

@@ -132,12 +132,18 @@ def test_three_files_are_a_deployment_of_three_parties(folder, capsys):
     assert "simulation" not in report
     assert features(report) == ["age", "pressure", "sex", "ward"]
     assert 0 < report["evaluation"]["examples"] == 210 - report["examples"]
-    written = ["report.html", "figures.csv", "model.npz", "metrics.json"]
+    written = [
+        "report.html",
+        "left.html",
+        "figures.csv",
+        "model.npz",
+        "metrics.json",
+    ]
     made = [path for path in (folder / "made").iterdir() if path.suffix != ".lock"]
     assert {path.name for path in made} == {*written}
     assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o600}
     assert stat.S_IMODE((folder / "made").stat().st_mode) == 0o700
-    assert capsys.readouterr().out.splitlines()[-4:] == [
+    assert capsys.readouterr().out.splitlines()[-5:] == [
         str(folder / "made" / name) for name in written
     ]
     assert logging.getLogger("flwr").level == level

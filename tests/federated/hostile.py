@@ -25,6 +25,7 @@ from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.gram import LARGEST_WEIGHT
+from flwr_flynn.model.metrics import N_SUMS
 from tests.federated.runs import GRID, NAMES, X, Y
 
 Spoil = Callable[[Request[Any], Reply], Reply]
@@ -101,7 +102,7 @@ def one_less(parts: list[Any]) -> list[Any]:
 
 def without_row(parts: list[Any]) -> list[Any]:
     """No probabilities of a class for its own samples."""
-    parts[2][3] = 0
+    parts[3][3] = 0
     return parts
 
 
@@ -194,11 +195,21 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
             plus(1, (0, 1), (4, -1)),
         ),
         "a score less of a class": ("refused: scores: ", integers(without_row)),
-        "sums of another number": ("refused: sums of scores: ", plus(3, (0, -1))),
+        "sums of another number": ("refused: sums of scores: ", plus(4, (0, -1))),
         "more right than in the matrix": (
             "refused: sums of scores: ",
-            plus(3, (1, -1)),
+            plus(4, (1, -1)),
         ),
+        "probabilities of another sum": (
+            "refused: sums of scores: ",
+            plus(4, (N_SUMS, 2**22)),
+        ),
+        "more right than without the site": (
+            "refused: sums of scores: ",
+            plus(6, (0, 10), (1, 11)),
+        ),
+        "other samples alone": ("refused: ", plus(8, (0, 1))),
+        "other samples paired": ("refused: paired: ", plus(2, (0, 1))),
     },
 }
 

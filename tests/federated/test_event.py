@@ -70,11 +70,11 @@ def test_the_event_of_two_classes_is_the_rarer_of_the_counted(classes, n_rare, e
 
 
 @pytest.mark.parametrize("classes", ORDERS)
-@pytest.mark.parametrize(("n_rare", "event"), [(10, "rare"), (70, "usual")], ids=str)
-def test_of_noisy_counts_it_is_the_rarer_as_far_as_is_known(
+@pytest.mark.parametrize(("n_rare", "event"), [(20, "rare"), (60, "usual")], ids=str)
+def test_where_counts_are_noisy_it_is_the_rarer_as_far_as_they_tell(
     classes, n_rare, event, tmp_path
 ):
-    noise = SimulatedRelease(LaplaceCounts(20.0, hash_nnz=5, n_classes=2), 3)
+    noise = SimulatedRelease(LaplaceCounts(5.0, hash_nnz=5, n_classes=2), 3)
     settings = [
         {
             "budget": Budget(tmp_path / name, Policy(50.0, mechanisms=("simulated",))),
@@ -117,9 +117,8 @@ def test_of_more_classes_figures_are_means_and_the_event_is_as_set(driver):
         for event in (None, "virginica")
     ]
     plain, with_event = runs
-    results = [run.state.results["evaluation"].figures["figures"] for run in runs]
-    assert results[0]["overall"] == results[1]["overall"]
-    assert results[0]["classes"] == results[1]["classes"]
+    figures = [run.state.results["evaluation"].figures for run in runs]
+    assert figures[0] == figures[1]
     assert event_of(plain.state, plain.options) is None
     assert facts_of(plain) is None
     expected = {"label": "virginica", "index": 2, "why": "set"}

@@ -175,7 +175,11 @@ def any_party(is_private: bool, folder: Path, **options: Any) -> Party:
     return party(**options)
 
 
-IN_CLEAR = {"labelled": (EXACT, SECURE), "release": (), "tried": (RESULTS, SECURE)}
+IN_CLEAR = {
+    "labelled": (EXACT, SECURE, RESULTS),
+    "release": (),
+    "tried": (RESULTS, SECURE),
+}
 """Declarations by which a party without a budget gives its samples."""
 PRIVATE = {"labelled": (), "release": (NOISY, SECURE), "tried": ()}
 """The same of a party with a budget."""

@@ -85,7 +85,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples():
     loss, n_examples, metrics = client.evaluate(ARRAYS, EVALUATE)
     assert n_examples == 30
     assert received[0].counts_ == TOTAL
-    assert metrics.keys() == {STATISTIC, "accuracy", PARTY}
+    assert metrics.keys() == {STATISTIC, "accuracy", PARTY, "flynn-taken-out"}
     assert loss == 1 - metrics["accuracy"] == 1 - received[0].with_prior().score(X, y)
 
 

@@ -136,7 +136,7 @@ def test_the_records_of_a_run_are_what_was_seen_to_leave(api, floor):
         assert fields == FIELDS[record.phase]
         if record.phase == "evaluation":
             assert record.kind == "results"
-            assert record.entries.keys() == {PARTY, "accuracy"}
+            assert record.entries.keys() == {PARTY, "accuracy", "flynn-taken-out"}
         else:
             assert record.kind == "exact"
             floors = {FLOOR} if record.phase == "columns" and floor == 1 else set()

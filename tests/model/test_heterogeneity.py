@@ -39,7 +39,8 @@ def by_bisection(sites: Any) -> tuple[float, float, float]:
         q = sum(w * (y - mean) ** 2 for w, (y, _) in zip(weights, sites, strict=True))
         return q, mean, q / (len(sites) - 1) / sum(weights)
 
-    low, high = 0.0, 100.0
+    low = 0.0
+    high = 100.0
     for _ in range(200):
         middle = (low + high) / 2
         if squares(middle)[0] > len(sites) - 1:

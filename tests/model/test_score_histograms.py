@@ -326,7 +326,7 @@ def test_subgroups_below_the_floor_do_not_follow_from_the_others(sizes, least, s
 
 def delong(own: Any, rest: Any) -> float:
     """DeLong's variance of the AUROC, by its definition."""
-    wins = (own[:, None] > rest) + 0.5 * (own[:, None] == rest)
+    wins = (np.sign(own[:, None] - rest) + 1) / 2
     placements = wins.mean(axis=1), wins.mean(axis=0)
     return float(sum(part.var(ddof=1) / len(part) for part in placements))
 

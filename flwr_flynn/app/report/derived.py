@@ -86,14 +86,14 @@ def decision_curve(of_class: Report) -> list[Report]:
 
 
 def spreads(report: Report) -> dict[str, Report]:
-    """Heterogeneity of the AUROC over the sites, by kind of figures."""
+    """Heterogeneity of the AUROC over the sites, held out and without each site."""
     areas = {
         kind: [
             site[kind]["auroc"]
             for site in report["sites"]
             if site[kind] and site[kind]["auroc"]
         ]
-        for kind in KINDS
+        for kind in ("held_out", "without")
     }
     spread = {kind: heterogeneity(of_sites) for kind, of_sites in areas.items()}
     return {kind: found for kind, found in spread.items() if found}

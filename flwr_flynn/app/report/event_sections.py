@@ -143,7 +143,7 @@ def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
             Row(f"{spread['sites']} sites, {KINDS[kind]}"),
             Row("mean", spread["mean"], "mean"),
         ]
-        if kind == "without" and spread["prediction"]:
+        if spread["prediction"]:
             rows.append(Row("to expect at a new site", spread["prediction"], "range"))
     if not rows:
         return []
@@ -158,7 +158,7 @@ def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
 def _name(report: Report, site: Report) -> str:
     """The name of a site, with what the run did to it."""
     words = [site["name"], status_of(report, site["name"])]
-    if site["is_validation"]:
+    if site.get("is_validation"):
         words.append("(validation)")
     return " ".join(filter(None, words))
 
@@ -183,7 +183,7 @@ def sites(report: Report) -> Section:
                 row += [figures["rows"], figures["events"]]
                 row += [with_interval(figures[key]) for key in _COLUMNS]
             else:
-                reason = site["reasons"].get(kind) or NONE
+                reason = site.get("reasons", {}).get(kind) or NONE
                 row += [NONE, NONE, reason, *[NONE] * 3]
             rows.append(row)
     if not rows:
@@ -246,7 +246,7 @@ def _benefit(of_event: Report) -> tuple[str, str, Markup]:
     text = "of the model; dashed: treat all; line at 0: treat none"
     most = of_event["examples"] / (of_event["examples"] + of_event["others"])
     x = Axis("threshold", 0.0, 0.6)
-    y = Axis("net benefit", -most / 4, most)
+    y = Axis("net benefit", -most / 3, most)
     layers: list[Layer] = [("grid", [(0, 0), (0.6, 0)])]
     for class_, key in (("other", "treat_all"), ("curve", "net_benefit")):
         points = [(row["threshold"], row[key]) for row in decision_curve(of_event)]

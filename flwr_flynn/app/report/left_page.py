@@ -58,7 +58,7 @@ def edges(report: Report) -> Section:
         if column["kind"] in _WIDTHS and first < len(of_inputs):
             values = [*dict.fromkeys(of_inputs[first])]
             text = ", ".join(f"{value:.6g}" for value in values)
-            rows.append((column["name"], len(values), text))
+            rows.append((column["name"], f"at {text}"))
         first += width + column.get("gaps", True)
     if not rows:
         return Section(title, [])
@@ -66,8 +66,8 @@ def edges(report: Report) -> Section:
         "Edges of the columns, from ranks of the values of all sites. They stand in the "
         "model, which every site has. With min-examples of 1 they are values of rows."
     )
-    head = ("column", "number", "edges")
-    return Section(title, [], [introduction, *bounded(title, head, rows, "columns")])
+    table = bounded(title, ("column", "edges"), rows, "columns", "facts")
+    return Section(title, [], [introduction, *table])
 
 
 def recipients(report: Report) -> Section:

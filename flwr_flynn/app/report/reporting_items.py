@@ -1,8 +1,7 @@
 """Items of TRIPOD+AI and TRIPOD-Cluster: filled where the run knows, else a blank.
 
-The run fills 5a, 6a, 7, 8a, 9a, 10, 11, 12a, 12c, 12d, 12e, 13, 14, 15, 18f, 20a, 20b,
-21, 22, 23a, 23b, 24, and C1 to C3. A person writes the others, and what is missing in
-these.
+The run fills 5a, 6a, 7, 8a, 9a, 10, 11, 12a to 12e, 12g, 13, 14, 15, 18f, 20a, 20b, 21,
+22, 23a, 23b, 24, and C2 to C4. A person writes the others, and what is missing in these.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _ITEMS = """\
 6a setting | {n_sites} sites; to be written: kind and place of each
 6b eligibility | to be written: criteria of each site
 6c treatments | to be written: those received, and how they were handled
-7 preparation | columns matched by name, {n_columns} used; What was noticed
+7 preparation | columns matched by name, {n_columns} used
 8a outcome | {outcome}; to be written: definition and horizon
 8b outcome assessment | to be written: who assessed it, with which expertise
 8c blinding | to be written: of those who assessed the outcome
@@ -33,7 +32,7 @@ _ITEMS = """\
 9c predictor assessment | to be written: who assessed them
 10 sample size | {sizes}; Sample size
 11 missing data | a gap is a value of its own, nothing is imputed; {n_gaps} columns have gaps
-12a use of data | a share of {held_out} of each site is held out, by the content of a row
+12a use of data | rows are held out at each site by their content; share: {held_out}
 12b handling of predictors | ranks of numbers among all sites' values, levels of categories
 12c type of model | {n_members} members of hashes and counts, chosen by leave-one-out; Model
 12d heterogeneity | random effects by Paule and Mandel on the log odds of the AUROC
@@ -59,7 +58,7 @@ _ITEMS = """\
 22 specification | model.npz, of the SHA-256 in Equality
 23a performance | AUROC {auroc}, slope {slope}; by site and group below
 23b heterogeneity | {spread}
-24 updating | {n_updates} sites updated or withdrawn in this run
+24 updating | {n_updates} sites changed in this run
 25 interpretation | to be written: with objectives and earlier studies
 26 limitations | to be written: of the sample, missing data, fairness
 27a poor input | to be written: what to do with missing or poor values in use
@@ -84,7 +83,7 @@ def reporting_items(report: Report) -> Section:
     columns = (report["schema"] or {"columns": []})["columns"]
     names = [column["name"] for column in columns]
     sizes = f"{report['examples']} rows in training, {evaluation['examples']} held out"
-    outcome = f"one of {listed(report['classes'], 20)}"
+    outcome = f"one of {listed([*map(str, report['classes'])], 20)}"
     of_event = event_class(report)
     if of_event:
         sizes += f", of these {of_event['examples']} events"
@@ -97,7 +96,7 @@ def reporting_items(report: Report) -> Section:
         "columns": listed(names, 30) or NONE,
         "sizes": sizes,
         "n_gaps": sum(column.get("gaps", True) for column in columns),
-        "held_out": report["settings"].get("test-fraction", "its choice"),
+        "held_out": report["settings"].get("test-fraction", "a setting of each"),
         "n_members": len(report["members"]),
         "group": (figures["groups"] or {}).get("column", "no column was named"),
         "version": report["versions"].get("flwr-flynn", NONE),

@@ -327,7 +327,7 @@ class EvaluationRequest(RunRequest[Tables]):
                             pair, probabilities[rows], true[rows], predicted[rows]
                         )
                 if site is None:
-                    site = _SiteModels.of(self, view)
+                    site = _SiteModels.of(run, self.model, self.products, view)
                 site.add_held_out(X, true, predicted, groups, paired)
             del scores, posterior  # those of the next batch take as much memory
         if site is not None:
@@ -382,24 +382,23 @@ class _SiteModels:
     n_tried: int = 0
 
     @classmethod
-    def of(cls, request: EvaluationRequest, view: View) -> _SiteModels:
+    def of(
+        cls, run: RunSpec, model: Model, products: LearnedGram | None, view: View
+    ) -> _SiteModels:
         """The models, as far as there are some."""
-        run = request.run
         site = cls(view)
         basis = None
-        if request.products is not None:
-            basis = request.products.terms
+        if products is not None:
+            basis = products.terms
         try:
             own = counts_of(run, basis, view, recall=True)
-            site.without = model_without(
-                request.model, own, request.products, run.class_weight
-            )
+            site.without = model_without(model, own, products, run.class_weight)
             if view.shows_training:
                 X, codes = view.samples_of(run)
                 site.training = (X, codes)
                 if len(np.unique(codes)) > 1:
                     site.alone = SiteClassifier(
-                        X, codes, request.model, run.class_weight, view.options.n_jobs
+                        X, codes, model, run.class_weight, view.options.n_jobs
                     )
         except FlyNNError as error:
             # Its text may hold anything, and stays on this machine.
@@ -517,11 +516,11 @@ def _check_all(pair: Pair, matrix: Array, n_right: int) -> None:
     sizes = histograms.sum(axis=1).reshape(-1, 2)
     every = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
     is_possible = (sizes == every).all(axis=1) | (sizes == 0).all(axis=1)
-    if not is_possible.all() or tuple(sums[:2]) not in (
-        (0, 0),
-        (matrix.sum(), n_right),
-    ):
-        raise PayloadError("scores", "the samples of the confusion matrix", "others")
+    expected = "the samples of the confusion matrix"
+    if not is_possible.all():
+        raise PayloadError("scores", expected, "others")
+    if tuple(sums[:2]) not in ((0, 0), (matrix.sum(), n_right)):
+        raise PayloadError("sums of scores", expected, "others")
 
 
 def _check_some(pair: Pair, matrix: Array) -> None:
@@ -546,9 +545,10 @@ def _check_sums(pair: Pair) -> None:
     # The probabilities of a sample add up to 1, but for the rounding of each.
     room = n_examples * len(of_classes)
     is_whole = abs(of_classes.sum() - round(n_examples / UNIT)) <= room
-    is_same = np.isin(sizes, (0, n_examples)).all() or not n_examples
-    if n_right > n_examples or not is_whole or not is_same:
+    if n_right > n_examples or not is_whole:
         raise PayloadError("sums of scores", "those of the samples", "others")
+    if n_examples and not np.isin(sizes, (0, n_examples)).all():
+        raise PayloadError("scores", "the samples of the sums, or none", "others")
 
 
 @register
@@ -648,11 +648,12 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     if summary is not None and request.is_summed:
         figures = site_figures(Scores.of(batch.total, least), event)
         sites.append({"name": "all sites together", **figures, "reasons": {}})
+    lacks_products = request.model.linear is not None and request.products is None
     nothing, *_ = digests = _digests(state, context, request.products)
     for cid, party in batch.parts.items():
         if party.site is not None:
             taken_out = batch.passed[cid].metrics.get(_TAKEN_OUT)
-            reasons = _reasons(party.site, request, taken_out, digests)
+            reasons = _reasons(party.site, lacks_products, taken_out, digests)
             sites.append(
                 {
                     "name": context.names[cid],
@@ -666,7 +667,7 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
 
 
 def _reasons(
-    site: Figures, request: EvaluationRequest, taken_out: object, digests: Sequence[str]
+    site: Figures, lacks_products: bool, taken_out: object, digests: Sequence[str]
 ) -> dict[str, str]:
     """Reasons why a site lacks some figures, by their names.
 
@@ -674,7 +675,7 @@ def _reasons(
     """
     few = "none: fewer samples than its floor, min-examples"
     without = few
-    if taken_out is None and request.products is None and request.model.linear:
+    if taken_out is None and lacks_products:
         without = (
             "the sums of the linear part are of too few other sites, or samples, to be "
             "told"

@@ -17,14 +17,15 @@ from sklearn.metrics import confusion_matrix
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.algorithm import federate, party_of
-from flwr_flynn.federated.compression import pack, unpack
+from flwr_flynn.federated.compression import unpack
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, UNKEPT, Reply
+from flwr_flynn.federated.reply_fields import Sizes, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.metrics import N_LEVELS, above_floor, accuracies, overall, scored
+from flwr_flynn.model.metrics import above_floor, accuracies, of_level, overall, scored
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
@@ -85,6 +86,7 @@ def test_a_party_tries_the_model_on_its_held_out_samples(
     assert reply.metrics == {
         "accuracy": np.mean(LABELS[::3] == shared.predict(X[::3])),
         "flynn-party": "Basel",
+        "flynn-taken-out": reply.metrics["flynn-taken-out"],
     }
     assert shared.model_.sha256() == request_.model.sha256()
 
@@ -119,7 +121,7 @@ def test_test_samples_that_do_not_fit_are_named_and_the_model_is_kept():
 def test_many_test_samples_are_tried_in_batches(convert, monkeypatch):
     party = party_of(X, LABELS, convert(X), LABELS)
     whole = replied(REQUEST, party)
-    monkeypatch.setattr("flwr_flynn.federated.views._SCORES", 256 * 7)
+    monkeypatch.setattr("flwr_flynn.federated.views.SCORES", 256 * 7)
     assert replied(REQUEST, party) == whole
 
 
@@ -135,20 +137,16 @@ def with_matrix(reply: Reply, matrix: Any, n: Any = None, own: Any = None) -> Re
     The second matrix is of zeros by default.
     """
     matrix = np.array(matrix)
-    if own is None:
-        own = np.zeros_like(matrix)
-    else:
-        own = np.array(own)
-    arrays = [
-        matrix,
-        pack(own),
-        pack(np.zeros((6, N_LEVELS), np.int64)),
-        np.zeros(6, np.int64),
-    ]
+    n_examples = int(matrix.sum())
+    fields = REQUEST.fields(Sizes(n_examples, n_examples))
+    parts = [matrix, *(np.zeros(field.shape, np.int64) for field in fields[1:])]
+    if own is not None:
+        parts[1] = np.array(own)
+    arrays = to_arrays(fields, parts)
     return replace(
         reply,
         tensors=codec.write_tensors(arrays),
-        n_examples=int(matrix.sum()) if n is None else n,
+        n_examples=n_examples if n is None else n,
     )
 
 
@@ -302,8 +300,9 @@ def test_class_prior_is_hidden(request_, own, has_prior, tries, tmp_path):
     )
     reply = replied(replace(request_, tries=tries), party)
     assert REFUSED not in reply.metrics
-    assert len(reply.tensors) == 4 * tries
-    assert reply.metrics.keys() == ({"accuracy"} if tries else set())
+    assert len(reply.tensors) == 9 * tries
+    known = {"accuracy"} if tries else set()
+    assert reply.metrics.keys() - {"flynn-taken-out"} == known
     assert (received[0].model_.sha256() != request_.model.sha256()) == has_prior
     if tries:
         matrix, personal = matrices_of(reply)
@@ -325,7 +324,7 @@ def test_a_second_matrix_beside_noise_or_a_secure_sum_is_refused(request_):
 
 
 def scores_of(reply: Reply) -> list[Any]:
-    return codec.read_tensors(reply.tensors)[-2:]
+    return codec.read_tensors(reply.tensors)[3:5]
 
 
 def test_scores_are_those_of_the_shared_model_above_the_floor():
@@ -340,7 +339,7 @@ def test_scores_are_those_of_the_shared_model_above_the_floor():
         Y[test],
         model.model_.scores(X[test]).argmax(axis=1),
     )
-    told = above_floor(*found, 5)
+    told = above_floor(found[0], found[1][None], 5)
     table, sums = scores_of(reply)
     np.testing.assert_array_equal(sums, told[1])
     np.testing.assert_array_equal(unpack(table, told[0].shape, 33), told[0])
@@ -402,7 +401,7 @@ def test_figures_of_subgroups_are_those_of_their_samples():
         chosen = np.array([i for i, sex in enumerate(sexes) if sex == value])
         read = model.model_.scores(SEX.encode(with_sex(chosen, sexes[chosen])))
         found = scored(model.model_.probabilities(read), Y[chosen], read.argmax(axis=1))
-        assert {"level": level, **overall(*found)} in groups["levels"]
+        assert {"level": level, **of_level(*found, None)} in groups["levels"]
     assert len(groups["levels"]) == 4
 
 
