@@ -275,3 +275,15 @@ def test_a_run_without_a_schema_has_no_table():
         [party_of(X, LABELS, name="a", min_examples=1)],
     )
     assert table_of(run) is None
+
+
+def test_with_a_schema_that_is_given_numbers_alone_are_shown():
+    """Rows of levels and gaps travel for a schema that is learned."""
+    schema = RUN.state.run_spec.feature_names
+    plan = HashPlan(schema.width, 2, 300, "auto", hash_dim=64, hash_nnz=4)
+    options = RunOptions(plan, ["no", "yes"], 1, feature_names=schema, decay=0.5)
+    made = table_of(federate(options, [party_of(*ROWS["a"], min_examples=1)]))
+    for column in made["columns"]:
+        (entry,) = column["sites"]
+        assert entry["rows"] is None
+        assert (entry["quartiles"] is None) == (column["kind"] == "category")
