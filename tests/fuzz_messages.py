@@ -42,6 +42,7 @@ from flwr_flynn.federated.reply_fields import PLAIN, Field, to_arrays
 from flwr_flynn.federated.request import Request, kind_of
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.tally import Tally
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.flower.records import reply_of_evaluation

@@ -4,14 +4,13 @@ the model without it and the site alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.score_tables import (
     ALONE,
     HELD_OUT,
@@ -21,7 +20,6 @@ from flwr_flynn.federated.score_tables import (
     n_samples,
     shown,
 )
-from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.model import metrics
 from flwr_flynn.model.counts import Tables
 
@@ -119,8 +117,8 @@ def site_figures(scores: Scores, event: int | None) -> Figures:
 def evaluated(
     total: Tables,
     parts: Mapping[str, Result],
-    run: RunSpec,
-    group: str,
+    classes: Sequence[object],
+    levels: tuple[str, Sequence[str]],
     least: int,
     event: int | None,
 ) -> Figures | None:
@@ -145,9 +143,9 @@ def evaluated(
             "examples": n_samples(everyone),
             "resolution": metrics.resolution(everyone[0]),
             "overall": metrics.overall(*everyone, event),
-            "classes": metrics.by_class(everyone[0], run.classes),
+            "classes": metrics.by_class(everyone[0], classes),
             "parties": _by_party(parts),
-            "groups": _by_level(scores.groups, run, group, event),
+            "groups": _by_level(scores.groups, *levels, event),
         }
     return _summary(scores.shared, parts, 0) | {
         "class_prior": class_prior,
@@ -174,14 +172,13 @@ def _by_party(results: Mapping[str, Result]) -> list[Figures]:
 
 
 def _by_level(
-    groups: list[Pair], run: RunSpec, column: str, event: int | None
+    groups: list[Pair], column: str, names: Sequence[str], event: int | None
 ) -> Figures | None:
     """Figures of the levels of a column that have samples; None without a column."""
     if not column:
         return None
-    names = subgroup_names(run.feature_names, column)
     levels = [
-        {"level": name, **metrics.overall(*pair, event)}
+        {"level": name, **metrics.of_level(*pair, event)}
         for name, pair in zip(names, groups[HELD_OUT + 1 : WITHOUT], strict=True)
         if n_samples(pair)
     ]

@@ -429,6 +429,16 @@ class LearnedGram(Additive):
         return self.scorings.folds
 
     @property
+    def fewest(self) -> int:
+        """Number of samples of the smaller fold."""
+        return int(self.sums.n_per_class.sum(axis=1).min())
+
+    @property
+    def least(self) -> int:
+        """Samples of each fold, at least, of sums that other sites may get."""
+        return 2 * self.terms.n_terms
+
+    @property
     def n_examples(self) -> int:
         """Number of samples."""
         return sum(self.sums.n_per_class.ravel().tolist())

@@ -14,7 +14,6 @@ import numpy as np
 from flwr_flynn._types import Array, Integers, Matrix
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.portable import content_shares
 from flwr_flynn.model.prior import ClassWeight, counted_prior
@@ -33,10 +32,7 @@ def chosen_rows(X: Matrix, most: int = MOST_TRIED) -> Integers:
 
 
 def model_without(
-    model: Model,
-    own: CountsOfSpecs,
-    products: LearnedGram | None,
-    class_weight: ClassWeight,
+    model: Model, own: CountsOfSpecs, total: CountsOfSpecs, class_weight: ClassWeight
 ) -> Model | None:
     """The model without what a site counted; None where none follows.
 
@@ -46,48 +42,34 @@ def model_without(
     Parameters
     ----------
     model : Model
-    own : CountsOfSpecs
-        Counts of the site by the hash of each member, and its products.
-    products : LearnedGram, optional
-        Those of all sites; needed for a model with a linear part.
+    own, total : CountsOfSpecs
+        Counts of the site, and of all, by the hash of each member; with the sums of a
+        linear part where the model has one.
     class_weight : "balanced", optional
     """
-    linear = None
     try:
-        members = [
-            replace(member, counts=member.counts - counts)
-            for member, counts in zip(model.members, own.parts, strict=True)
-        ]
-        if model.linear is not None:
-            if products is None or own.linear is None:
-                return None
-            rest = products - own.linear
-            if fewest_of_fold(rest) < least_of_fold(rest):
-                return None
-            linear = rest.scoring
+        rest = total - own
     except FlyNNError:  # the site is not in the sum, or its samples have changed
         return None
-    left = members[0].counts
-    lacks_linear = model.linear is not None and linear is None
-    if lacks_linear or left.empty_classes.all():
+    linear = None
+    if model.linear is not None:
+        sums = rest.linear
+        if sums is None or sums.fewest < sums.least or sums.scoring is None:
+            return None
+        linear = sums.scoring
+    if rest.parts[0].empty_classes.all():
         return None
+    members = [
+        replace(member, counts=counts)
+        for member, counts in zip(model.members, rest.parts, strict=True)
+    ]
     return replace(
         model,
         members=tuple(members),
-        prior=counted_prior(left, class_weight),
+        prior=counted_prior(rest.parts[0], class_weight),
         linear=linear,
         forest=None,
     )
-
-
-def fewest_of_fold(products: LearnedGram) -> int:
-    """Samples in the smaller fold."""
-    return int(products.sums.n_per_class.sum(axis=1).min())
-
-
-def least_of_fold(products: LearnedGram) -> int:
-    """Samples that a fold of the products of several sites has where the sum is told."""
-    return 2 * products.terms.n_terms
 
 
 class SiteClassifier:

@@ -209,7 +209,7 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
             plus(6, (0, 10), (1, 11)),
         ),
         "other samples alone": ("refused: ", plus(8, (0, 1))),
-        "other samples paired": ("refused: paired: ", plus(2, (0, 1))),
+        "other samples paired": ("refused: sums of scores: ", plus(2, (0, 1))),
     },
 }
 

@@ -49,8 +49,13 @@ FIELDS = {
     "evaluation": [
         "confusion matrix",
         "own confusion matrix",
+        "paired",
         "scores",
         "sums of scores",
+        "scores without the site",
+        "sums of scores without the site",
+        "scores alone",
+        "sums of scores alone",
     ],
 }
 

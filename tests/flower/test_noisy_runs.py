@@ -27,6 +27,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.protocol import (
     NOISY_EXAMPLES,
     REFUSED,
+    STATISTIC,
     TRAIN,
     Reply,
     key,

@@ -106,6 +106,7 @@ from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import SCORES, View, reason_of
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import Tables
+from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import GramScoring, LearnedGram
 from flwr_flynn.model.metrics import N_SUMS, UNIT, confusion
 from flwr_flynn.model.model import Model
@@ -113,8 +114,6 @@ from flwr_flynn.model.site_models import (
     MOST_TRIED,
     SiteClassifier,
     chosen_rows,
-    fewest_of_fold,
-    least_of_fold,
     model_without,
 )
 
@@ -392,7 +391,9 @@ class _SiteModels:
             basis = products.terms
         try:
             own = counts_of(run, basis, view, recall=True)
-            site.without = model_without(model, own, products, run.class_weight)
+            counts = tuple(member.counts for member in model.members)
+            total = CountsOfSpecs(counts, products)
+            site.without = model_without(model, own, total, run.class_weight)
             if view.shows_training:
                 X, codes = view.samples_of(run)
                 site.training = (X, codes)
@@ -603,7 +604,7 @@ def _told_products(
     most = max(size or 0 for size in sizes)
     if None in sizes:  # hidden by a secure sum: that of the mean is taken
         most = sums.n_examples // len(senders)
-    if fewest_of_fold(sums) - most < least_of_fold(sums):
+    if sums.fewest - most < sums.least:
         return None
     return sums
 
@@ -643,7 +644,11 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     least = 1
     if request.is_summed:
         least = _PUBLIC_FLOOR
-    summary = evaluated(batch.total, by_party, request.run, request.group, least, event)
+    names = subgroup_names(request.run.feature_names, request.group)
+    levels = (request.group, names)
+    summary = evaluated(
+        batch.total, by_party, request.run.classes, levels, least, event
+    )
     sites = []
     if summary is not None and request.is_summed:
         figures = site_figures(Scores.of(batch.total, least), event)
