@@ -67,6 +67,10 @@ EXPERIMENTS = {
         "federations of 8000 samples beside pooled boosting, with exchanges and bytes",
         "--data",
     ),
+    "new_site": Experiment(
+        "AUROC at a site by the model without its counts, beside training without it",
+        "--data",
+    ),
     "rivals": Experiment(
         "one-round rivals with exact sums, and boosting on summed histograms, beside "
         "FlyNN",
