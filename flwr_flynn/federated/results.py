@@ -181,7 +181,7 @@ def _by_level(
         return None
     names = subgroup_names(run.feature_names, column)
     levels = [
-        {"level": name, **metrics.overall(*pair, event)}
+        {"level": name, **metrics.of_level(*pair, event)}
         for name, pair in zip(names, groups[HELD_OUT + 1 : WITHOUT], strict=True)
         if n_samples(pair)
     ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
