@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -341,6 +342,11 @@ class RunSettings(Settings):
         "",
         "the class whose probability and curves are shown; not given: the rarer of two",
     )
+    thresholds: str = setting(
+        "",
+        "thresholds of the report, such as `.02 .05 .2`, in steps of .005; the first is "
+        "that of its first sentence",
+    )
     check_pooled: bool = _simulated(
         True, "train on the pooled data, too, and compare the counts"
     )
@@ -411,6 +417,8 @@ class RunConfig(
             "none beside center and scale",
         )
         yield "n_released", bool(self.delta and self.n_released), "0 with delta"
+        is_wrong = not re.fullmatch(r"(0?\.\d+[ ,]*)*", self.thresholds)
+        yield "thresholds", is_wrong, "numbers between 0 and 1, such as .02 .05 .2"
         needs_bound = self.secure and not (self.max_examples or self.honest_parties)
         yield "max_examples", needs_bound, "a number above 0 with secure = true"
         yield (

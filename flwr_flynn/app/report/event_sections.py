@@ -70,11 +70,7 @@ def in_short(report: Report) -> Section:
 
 def _in_short(report: Report, of_event: Report) -> str:
     level = reference(report, of_event)
-    n = in_all(of_event)
-    own = n * of_event["examples"] / (of_event["examples"] + of_event["others"])
-    rates = rates_at(of_event, level)
-    found = own * rates["sensitivity"][0]
-    wrong = (n - own) * (1 - rates["specificity"][0])
+    n, own, found, wrong = _per_hundred(of_event, level)
     words = (
         f"Of {n:,} rows like these, flagging {of_event['label']} at {100 * level:g} % "
         f"finds {found:.0f} of {own:.0f} and flags {wrong:.0f} wrongly"
@@ -88,11 +84,18 @@ def _in_short(report: Report, of_event: Report) -> str:
     return f"{words}."
 
 
-def in_all(of_class: Report) -> int:
-    """Samples of which sentences speak: 1000 where a class is rare."""
-    if 20 * of_class["examples"] < of_class["examples"] + of_class["others"]:
-        return 1000
-    return 100
+def _per_hundred(of_class: Report, level: float) -> tuple[int, float, float, float]:
+    """A number of samples, those of the class, and those found and flagged wrongly at a
+    threshold: of 100, or of 1000 where the class is rare.
+    """
+    n = 100
+    size = of_class["examples"] + of_class["others"]
+    if 20 * of_class["examples"] < size:
+        n = 1000
+    rates = rates_at(of_class, level)
+    numbers = (of_class["examples"], rates["found"], rates["false_alarms"])
+    own, found, wrong = (n * number / size for number in numbers)
+    return n, own, found, wrong
 
 
 def pictures(of_class: Report) -> list[tuple[str, str, Markup]]:
@@ -104,12 +107,8 @@ def pictures(of_class: Report) -> list[tuple[str, str, Markup]]:
     drawn = plot(f"ROC curve of {label}", area, *axes, [DIAGONAL, roc])
     calibration = of_class["calibration"] or {}
     slope = f"slope {with_interval(calibration.get('slope'))}"
-    groups = [row for row in of_class["reliability"] if row["observed"]]
     layers: list[Layer] = [DIAGONAL, *_smooth(of_class["smooth"])]
-    for row in groups:
-        at = row["predicted"]
-        _, low, high = row["observed"]
-        layers.append(("other", [(at, low), (at, high)]))
+    groups = [row for row in of_class["reliability"] if row["observed"]]
     dots = [(row["predicted"], row["observed"][0]) for row in groups]
     layers.append(("dot", dots))
     axes = (Axis("predicted"), Axis("observed"))
@@ -279,16 +278,12 @@ def in_words(report: Report) -> list[Markup | None]:
     rows = []
     classes = shown_classes(report)
     for of_class in classes[:MOST_CLASSES]:
-        n = in_all(of_class)
-        per_row = n / (of_class["examples"] + of_class["others"])
         for level in thresholds(report):
             rates = rates_at(of_class, level)
-            hit = per_row * rates["found"]
-            flagged = hit + per_row * rates["false_alarms"]
-            missed = per_row * of_class["examples"] - hit
+            n, own, found, wrong = _per_hundred(of_class, level)
             words = (
-                f"of {n:,} rows {flagged:.0f} are flagged, {hit:.0f} rightly; "
-                f"{missed:.0f} are missed"
+                f"of {n:,} rows {found + wrong:.0f} are flagged, {found:.0f} rightly; "
+                f"{own - found:.0f} are missed"
             )
             shown = [with_interval(rates[name]) for name in _RATES]
             rows.append((of_class["label"], f"{rates['threshold']:g}", words, *shown))
