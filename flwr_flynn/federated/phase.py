@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -107,6 +107,19 @@ PRESENT = "present"
 the saved federation; parties whose counts are in the sum; parties that are there."""
 
 
+class Description(NamedTuple):
+    """The result of a phase in words."""
+
+    text: str = ""
+    """What came of it, in less than a line; "" where the answers alone are told."""
+    warnings: Sequence[str] = ()
+    details: Sequence[str] = ()
+
+
+def _nothing_to_tell(state: RunState, options: RunOptions) -> Description:
+    return Description()
+
+
 @dataclass(frozen=True)
 class Phase:
     """One step of a run.
@@ -142,6 +155,8 @@ class Phase:
         (state, options) -> True where the phase has nothing to do, and is left out.
     follows : str, default=""
         An earlier phase: only parties that answered there are asked.
+    describe : callable, default=nothing
+        (state, options) -> Description of the result, for the log.
     """
 
     name: str
@@ -156,6 +171,13 @@ class Phase:
     applies: Callable[[RunOptions], bool] = lambda _options: True
     is_idle: Callable[[RunState, RunOptions], bool] = lambda _state, _options: False
     follows: str = ""
+    describe: Callable[[RunState, RunOptions], Description] = _nothing_to_tell
+
+    def described(self, state: RunState, options: RunOptions) -> Description:
+        """The result in words; nothing without one."""
+        if self.name not in state.results:
+            return Description()
+        return self.describe(state, options)
 
     def resumed_at(self, names: Collection[str]) -> str:
         """Name of the phase at which a run that lacks this one begins anew.

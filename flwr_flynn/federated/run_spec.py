@@ -180,6 +180,22 @@ class RunSpec:
         return X[fits], codes[fits]
 
     @property
+    def hash_lines(self) -> list[str]:
+        """Each spec in a line."""
+        lines = []
+        for spec, hasher in zip(self.specs, self.hashers, strict=True):
+            entries = "0/1"
+            if spec.signed:
+                entries = "+1/-1"
+            lines.append(
+                f"hash: {spec.n_features} features, {spec.n_inputs} inputs -> "
+                f"{spec.hash_dim} rows of {spec.row_nnz} {entries} entries, "
+                f"{spec.hash_nnz} winners, seed {spec.seed}; "
+                f"fingerprint {hasher.fingerprint[:16]}"
+            )
+        return lines
+
+    @property
     def hashers(self) -> tuple[FlyHash, ...]:
         """The hashes of `specs`."""
         return tuple(flynn_hash(spec) for spec in self.specs)

@@ -6,31 +6,20 @@ noisy counts there are none. `federated.roster` cleans names and reasons of part
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from logging import INFO, WARNING
 from string import digits
-from typing import Any
 
 from flwr.common.logger import log
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import clean
 from flwr_flynn.federated.phase import ALL, NEW
-from flwr_flynn.federated.phases.calibration import CalibrationResult
-from flwr_flynn.federated.phases.columns import Columns
-from flwr_flynn.federated.phases.selection import Selection
-from flwr_flynn.federated.phases.table_schema import LearnedSchema
 from flwr_flynn.federated.protocol import TRAIN
-from flwr_flynn.federated.results import Evaluation
 from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
-from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES
-from flwr_flynn.federated.subgroups import subgroup_names
-from flwr_flynn.model.growth import Growth
-from flwr_flynn.model.scoring import MAX_LOSS
-from flwr_flynn.tables.remarks import MOST
 
 Line = tuple[int, str]
 """A level of `logging`, and a text."""
@@ -57,22 +46,6 @@ def _span(names: list[str]) -> str:
     return f"{names[0]} to {names[-1].split()[-1]}"
 
 
-def hash_lines(run: RunSpec) -> list[str]:
-    """One line for each spec."""
-    lines = []
-    for spec, hasher in zip(run.specs, run.hashers, strict=True):
-        entries = "0/1"
-        if spec.signed:
-            entries = "+1/-1"
-        lines.append(
-            f"hash: {spec.n_features} features, {spec.n_inputs} inputs -> "
-            f"{spec.hash_dim} rows of {spec.row_nnz} {entries} entries, "
-            f"{spec.hash_nnz} winners, seed {spec.seed}; "
-            f"fingerprint {hasher.fingerprint[:16]}"
-        )
-    return lines
-
-
 def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Line]:
     """The plan of a run, before a party is asked."""
     options = run.options
@@ -82,7 +55,7 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
     if options.plan is not None:
         yield INFO, f"hash: from the parties' columns, scaling {options.plan.scaling}"
     else:
-        yield from ((INFO, line) for line in hash_lines(spec))
+        yield from ((INFO, line) for line in spec.hash_lines)
     yield (
         INFO,
         f"classes: {spec.n_classes}; counts: {spec.mode}; rule {options.rule}, decay "
@@ -128,21 +101,9 @@ def result_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
     if run.due is not None:
         following = f"; next: {run.due.name}"
     yield INFO, f"{phase.name}: {_outcome(run, exchange)}{following}"
-    outcome = run.state.results.get(phase.name)
-    if isinstance(outcome, LearnedSchema):
-        yield from _schema_lines(run, phase.name, outcome)
-    if isinstance(outcome, Columns):
-        if outcome.fallback_reason:
-            yield (
-                WARNING,
-                f"{phase.name}: COLUMNS NOT SCALED: {outcome.fallback_reason}",
-            )
-        # The hashes follow from the columns.
-        for line in hash_lines(run.state.run_spec):
-            yield INFO, line
-    if isinstance(outcome, Evaluation):
-        for name, reason in outcome.unkept.items():
-            yield WARNING, f"evaluation: {name}: could not save the model: {reason}"
+    told = phase.described(run.state, run.options)
+    yield from ((WARNING, f"{phase.name}: {text}") for text in told.warnings)
+    yield from ((INFO, text) for text in told.details)
 
 
 def _party_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
@@ -166,24 +127,6 @@ def _party_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
             INFO,
             f"{exchange.phase.name}: {exchange.names[cid]}: {samples}, "
             f"{member.bytes} bytes{seconds}, {done}",
-        )
-
-
-def _schema_lines(run: Run, phase: str, learned: LearnedSchema) -> Iterator[Line]:
-    """Warnings of columns that are left out, and of subgroups without levels."""
-    if learned.left_out:
-        columns = listed(
-            [f"{name[:60]!r} ({reason})" for name, reason in learned.left_out.items()]
-        )
-        yield WARNING, f"{phase}: columns are left out: {columns}"
-    for remark in learned.remarks[:MOST]:
-        yield WARNING, f"{phase}: {remark.text()}"
-    column = run.options.group_column
-    if column and not subgroup_names(run.state.run_spec.feature_names, column):
-        yield (
-            WARNING,
-            f"{phase}: no category {column[:60]!r} was learned, so there are no "
-            "figures by its levels",
         )
 
 
@@ -219,53 +162,15 @@ def _namesake_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
 
 
 def _outcome(run: Run, exchange: ExchangeResult) -> str:
+    phase = exchange.phase
     n_passed = len(exchange.batch.passed)
     answers = f"{n_passed} of {n_passed + len(exchange.missing)} parties"
-    outcome = run.state.results.get(exchange.phase.name)
-    if exchange.phase.is_counting:
+    if phase.is_counting:
         enough = ""
         if not run.is_enough:
             enough = f"; at least {run.options.min_parties} are needed"
         return f"{answers}, {len(run.counted)} in all{enough}"
-    if isinstance(outcome, LearnedSchema):
-        return f"{run.state.run_spec.spec.n_features} numbers a row ({answers})"
-    if isinstance(outcome, CalibrationResult):
-        return f"{outcome.described()} ({answers})"
-    if isinstance(outcome, Growth):
-        return f"{_growth_text(outcome)} ({answers})"
-    if isinstance(outcome, Selection):
-        return _selection_text(outcome, answers)
-    if isinstance(outcome, Evaluation) and outcome.figures is not None:
-        return _evaluation_text(outcome.figures, answers)
+    text = phase.described(run.state, run.options).text
+    if text:
+        return f"{text} ({answers})"
     return answers
-
-
-def _growth_text(growth: Growth) -> str:
-    if growth.best_loss > MAX_LOSS:
-        return "no sums, so no trees"
-    n_leaves = len(growth.forest.leaf_nodes)
-    return f"{n_leaves} leaves, least log-loss so far {growth.best_loss:.4f}"
-
-
-def _selection_text(selection: Selection, answers: str) -> str:
-    compared = "not compared"
-    if selection.accuracy is not None:
-        compared = f"best leave-one-out {selection.accuracy:.4f}"
-    chosen = ", ".join(
-        f"{choice.spec + 1} ({choice.weight:.2f})" for choice in selection.choices
-    )
-    members = ""
-    if len(selection.candidates) > 1:
-        members = f"candidates {chosen} of {len(selection.candidates)}, "
-    return f"{members}decay {selection.scorings[0].decay:.4g} ({compared}, {answers})"
-
-
-def _evaluation_text(figures: Mapping[str, Any], answers: str) -> str:
-    shown = f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples"
-    worst = figures["worst_party"]
-    if worst is None:
-        return f"{shown} ({answers})"
-    return (
-        f"{shown} of {len(figures['parties'])} parties, "
-        f"{worst['accuracy']:.4f} at {worst['name']}, the worst"
-    )

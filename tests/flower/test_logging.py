@@ -61,7 +61,7 @@ def test_every_phase_says_what_came_of_it_and_what_is_next():
         f"{choice.spec + 1} ({choice.weight:.2f})" for choice in chosen.choices
     )
     assert selection[-1].startswith(
-        f"selection: candidates {listed} of 5, decay {chosen.scorings[0].decay:.4g} ("
+        f"selection: candidates {listed} of 5, decay {chosen.scorings[0].decay:.4g}, best "
     )
     assert selection[-1].endswith("4 of 4 parties); next: calibration")
     assert calibration[-1].startswith("calibration: temperature ")
@@ -80,7 +80,7 @@ def test_levels_of_trees_are_told_in_a_line_each():
     level = step(steps.until("trees 2"), TRAIN)
     growth = steps.run.state.results["trees 2"]
     assert level == [
-        f"trees 2: {len(growth.forest.leaf_nodes)} leaves, least log-loss so far "
+        f"trees 2: {len(growth.forest.leaf_nodes)} leaf nodes, least log-loss so far "
         f"{growth.best_loss:.4f} (4 of 4 parties); next: trees 3"
     ]
     assert 0 < growth.best_loss < 1

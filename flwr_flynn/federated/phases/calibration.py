@@ -30,6 +30,7 @@ from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     COUNTED,
     Context,
+    Description,
     Phase,
     RunState,
     linear_sums,
@@ -259,6 +260,12 @@ def fold(
     return state.with_result(name, CalibrationResult(calibration, n_examples))
 
 
+def describe(state: RunState, options: RunOptions, name: str) -> Description:
+    """The calibration of the phase of this name."""
+    result: CalibrationResult = state.results[name]
+    return Description(result.described())
+
+
 def _is_half(
     batch: Batch[CalibrationSums], context: Context, counts: ClassCounts
 ) -> bool:
@@ -279,4 +286,5 @@ CALIBRATION = Phase(
     audience=COUNTED,
     content=_CONTENT,
     applies=lambda options: options.calibrates,
+    describe=partial(describe, name="calibration"),
 )

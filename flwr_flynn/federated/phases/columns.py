@@ -35,7 +35,7 @@ from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.phase import Context, Phase, RunState
+from flwr_flynn.federated.phase import Context, Description, Phase, RunState
 from flwr_flynn.federated.protocol import (
     FLOOR,
     TRAIN,
@@ -284,7 +284,26 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     return state.with_result(COLUMNS.name, Columns(batch.total, trouble, basis, sites))
 
 
-COLUMNS = Phase("columns", TRAIN, _tally, fold, derives_specs=True, content=_CONTENT)
+def _describe(state: RunState, options: RunOptions) -> Description:
+    """The hashes, which follow from the columns."""
+    columns: Columns | None = state.results.get(COLUMNS.name)
+    warnings = []
+    if columns is None:  # bins are split first
+        return Description()
+    if columns.fallback_reason:
+        warnings.append(f"COLUMNS NOT SCALED: {columns.fallback_reason}")
+    return Description("", warnings, state.run_spec.hash_lines)
+
+
+COLUMNS = Phase(
+    "columns",
+    TRAIN,
+    _tally,
+    fold,
+    derives_specs=True,
+    content=_CONTENT,
+    describe=_describe,
+)
 
 
 SPLITS = (1024, 128, 32, 32, 32)

@@ -45,6 +45,7 @@ from flwr_flynn.federated.phase import (
     COUNTED,
     PRESENT,
     Context,
+    Description,
     Phase,
     RunState,
     counted_members,
@@ -602,6 +603,26 @@ def _reasons(
     return {name: text for name, text in reasons.items() if site[name] is None}
 
 
+def _describe(state: RunState, options: RunOptions, name: str) -> Description:
+    """Accuracy, of all and of the worst party, and parties that kept no model."""
+    evaluation: Evaluation = state.results[name]
+    warnings = [
+        f"{party}: could not save the model: {reason}"
+        for party, reason in evaluation.unkept.items()
+    ]
+    figures = evaluation.figures
+    if figures is None:
+        return Description("", warnings)
+    text = f"accuracy {figures['accuracy']:.4f} on {figures['examples']} test samples"
+    worst = figures["worst_party"]
+    if worst is not None:
+        text += (
+            f" of {len(figures['parties'])} parties, {worst['accuracy']:.4f} at "
+            f"{worst['name']}, the worst"
+        )
+    return Description(text, warnings)
+
+
 EVALUATION = Phase(
     "evaluation",
     EVALUATE,
@@ -610,6 +631,7 @@ EVALUATION = Phase(
     audience=PRESENT,
     content=_CONTENT,
     applies=lambda options: options.is_evaluated or options.distribute,
+    describe=partial(_describe, name="evaluation"),
 )
 SECURE_EVALUATION = replace(
     EVALUATION,
@@ -618,4 +640,5 @@ SECURE_EVALUATION = replace(
     tally=partial(_ask, kind=SecureEvaluationRequest),
     audience=COUNTED,
     applies=lambda options: options.sums_results,
+    describe=partial(_describe, name="secure evaluation"),
 )

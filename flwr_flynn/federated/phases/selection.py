@@ -23,8 +23,16 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.phase import COUNTED, Context, Phase, RunState, members_of
+from flwr_flynn.federated.phase import (
+    COUNTED,
+    Context,
+    Description,
+    Phase,
+    RunState,
+    members_of,
+)
 from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import (
@@ -284,6 +292,22 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     return state.with_result("selection", selection)
 
 
+def _describe(state: RunState, options: RunOptions) -> Description:
+    """The members, their decay, and how well the best of them does."""
+    selection: Selection = state.results[SELECTION.name]
+    compared = "not compared"
+    if selection.accuracy is not None:
+        compared = f"best leave-one-out {selection.accuracy:.4f}"
+    chosen = ", ".join(
+        f"{choice.spec + 1} ({choice.weight:.2f})" for choice in selection.choices
+    )
+    members = ""
+    if len(selection.candidates) > 1:
+        members = f"candidates {chosen} of {len(selection.candidates)}, "
+    decay = selection.scorings[0].decay
+    return Description(f"{members}decay {decay:.4g}, {compared}")
+
+
 SELECTION = Phase(
     "selection",
     TRAIN,
@@ -292,4 +316,5 @@ SELECTION = Phase(
     audience=COUNTED,
     content=_CONTENT,
     applies=lambda options: options.selects,
+    describe=_describe,
 )

@@ -17,12 +17,14 @@ from operator import attrgetter
 import numpy as np
 
 from flwr_flynn._types import Array
+from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
+from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.phase import Context, Phase, RunState
+from flwr_flynn.federated.phase import Context, Description, Phase, RunState
 from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
@@ -35,12 +37,14 @@ from flwr_flynn.federated.protocol import (
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
 from flwr_flynn.federated.roster import missing_text, require_samples
+from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import placeholder_specs
 from flwr_flynn.tables.column_summary import MOST_ROWS, ColumnSummary
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (
+    MOST,
     Remark,
     briefly,
     of_parties,
@@ -188,8 +192,34 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 
+def _describe(state: RunState, options: RunOptions) -> Description:
+    """Width of the numbers, columns that are left out, and remarks."""
+    learned: LearnedSchema = state.results[SCHEMA.name]
+    warnings = []
+    if learned.left_out:
+        columns = [
+            f"{name[:60]!r} ({reason})" for name, reason in learned.left_out.items()
+        ]
+        warnings.append(f"columns are left out: {listed(columns)}")
+    warnings += [remark.text() for remark in learned.remarks[:MOST]]
+    column = options.group_column
+    if column and not subgroup_names(state.run_spec.feature_names, column):
+        warnings.append(
+            f"no category {column[:60]!r} was learned, so there are no figures by its "
+            "levels"
+        )
+    return Description(f"{state.run_spec.spec.n_features} numbers a row", warnings)
+
+
 _CONTENT = "names, kinds, levels and gaps of the columns"
 _learns = attrgetter("learn_schema")
 SCHEMA = Phase(
-    "schema", TRAIN, _ask, _fold, derives_specs=True, content=_CONTENT, applies=_learns
+    "schema",
+    TRAIN,
+    _ask,
+    _fold,
+    derives_specs=True,
+    content=_CONTENT,
+    applies=_learns,
+    describe=_describe,
 )

@@ -34,6 +34,7 @@ from flwr_flynn.federated.phase import (
     COUNTED,
     TREES,
     Context,
+    Description,
     Phase,
     RunState,
     basis_of,
@@ -242,6 +243,16 @@ def _ask_calibration(state: RunState, context: Context) -> Tally[CalibrationSums
     return Tally(_request(state, options, _best(state, options)))
 
 
+def _describe(state: RunState, options: RunOptions) -> Description:
+    """Leaves so far, and the least log-loss of samples that have not seen them."""
+    growth = growth_of(state, options)
+    if growth is None or growth.best_loss > MAX_LOSS:
+        return Description("no sums, so no trees")
+    n_nodes = len(growth.forest.leaf_nodes)
+    loss = f"least log-loss so far {growth.best_loss:.4f}"
+    return Description(f"{n_nodes} leaf nodes, {loss}")
+
+
 def _phase(name: str, before: str) -> Phase:
     """The phase of a level, behind another."""
     return Phase(
@@ -254,6 +265,7 @@ def _phase(name: str, before: str) -> Phase:
         applies=lambda options: options.has_trees,
         is_idle=_is_idle,
         follows=before,
+        describe=_describe,
     )
 
 
@@ -264,6 +276,7 @@ FOREST = replace(
     content="log-losses and sums of probabilities at 5 shares of the trees",
     tally=_ask_calibration,
     fold=partial(calibration.fold, name="forest"),
+    describe=partial(calibration.describe, name="forest"),
     applies=lambda options: options.has_trees,
     is_idle=lambda state, options: _best(state, options) is None,
 )
