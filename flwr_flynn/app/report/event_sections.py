@@ -10,6 +10,7 @@ import numpy as np
 from flwr_flynn.app.report.derived import (
     KINDS,
     PAIRED,
+    areas_of,
     decision_curve,
     event_class,
     rates_at,
@@ -76,11 +77,15 @@ def _in_short(report: Report, of_event: Report) -> str:
         f"finds {found:.0f} of {own:.0f} and flags {wrong:.0f} wrongly"
     )
     expected = spreads(report).get("without", {}).get("prediction")
+    areas = areas_of(report, "without")
     if expected:
         _, low, high = expected
         words += (
             f"; at a site that was not in it expect an AUROC of {low:.2f} to {high:.2f}"
         )
+    elif areas:
+        low = min(area[0] for area in areas)
+        words += f"; without a site's own rows its AUROC is {low:.2f} or more"
     return f"{words}."
 
 
