@@ -159,7 +159,7 @@ def subgroups(report: Report) -> Section:
         [Row(level["level"], level["auroc"]) for level in levels if level["auroc"]],
     )
     head = ("level", "rows", *(NAMES[key] for key in keys))
-    table = bounded(f"Figures by level of {column}", head, rows, "levels", "wide")
+    table = bounded(f"Figures by level of {column}", head, rows, "levels")
     facts = [
         (f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})")
         for name, (gap, low, high) in gaps(report).items()

@@ -197,7 +197,7 @@ def sites(report: Report) -> Section:
         "The model without a site has none of its counts; columns, hashes, weights and "
         "calibration still come from all sites."
     )
-    parts = [introduction, *bounded("Figures by site", head, rows, "rows", "wide")]
+    parts = [introduction, *bounded("Figures by site", head, rows, "rows")]
     return Section(title, _spread_facts(report), [*parts, *_paired(report)])
 
 
@@ -230,7 +230,7 @@ def _paired(report: Report) -> list[Markup | None]:
     tests = ("McNemar's p", "AUROC of the federation", "AUROC alone")
     head = ("site", *PAIRED, *tests)
     caption = "Gain of joining: held-out rows that each model gets right"
-    return [*bounded(caption, head, rows, "sites", "wide")]
+    return [*bounded(caption, head, rows, "sites")]
 
 
 # ---- at thresholds

@@ -402,6 +402,11 @@ def test_no_part_of_a_page_is_wider_than_a_phone():
         for element in root.iter():
             if element.tag == "table":
                 assert "scroll" in (parents[element].get("class") or "")
+                is_stacked = "wide" in (element.get("class") or "")
+                assert is_stacked == (len(list(element[1][0])) > 3)
+                heads = {cell.get("data-head") for cell in element.iter("td")}
+                names = ["".join(cell.itertext()) for cell in element[1][0]]
+                assert heads <= {*names[1:], None}
             width = element.get("width") or "0"
             assert width.endswith("%") or float(width) <= 342
         for width in re.findall(r"(?<!max-)(?<!-)width:([\d.]+)(rem|px)", text):
