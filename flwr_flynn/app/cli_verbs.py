@@ -45,6 +45,7 @@ from flwr_flynn.federated.private_rows import (
 )
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.prior import rarer
 from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
@@ -391,10 +392,7 @@ def _rarer(model: Model, threshold: float | None) -> int:
     """
     if threshold is not None and len(model.classes) != 2:
         raise ConfigError("--threshold", "a model of two classes", len(model.classes))
-    sizes = model.members[0].counts.n_per_class
-    if sizes is not None and sizes[0] < sizes[1]:
-        return 0
-    return 1
+    return rarer(model.members[0].counts.n_per_class)
 
 
 def _opened_for(model: FlyNNClassifier, path: Path, reading: Reading) -> TableFile:

@@ -45,7 +45,7 @@ KINDS = {
     EXACT: "exact figures, in clear",
     NOISY: "counts with noise, in clear",
     SECURE: "a summand of a secure sum, masked",
-    RESULTS: "exact results on held-out samples, in clear",
+    RESULTS: "exact results of models on samples, in clear",
     NOTHING: "nothing about the samples",
 }
 """Kinds of disclosure in plain words."""

@@ -83,7 +83,7 @@ class NodeConfig(SiteSettings):
         False,
         "sums of products of columns, and those of trees, may leave the party in clear: "
         "who alone has a level or a gap, or is in a leaf, is told whole, whatever "
-        "`min-examples`",
+        "`min-examples`; the total goes on to all sites",
     )
     table_one: bool = setting(
         False,

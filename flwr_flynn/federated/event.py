@@ -5,6 +5,7 @@ from __future__ import annotations
 from flwr_flynn.federated.labels import codebook
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import RunState
+from flwr_flynn.model.prior import rarer
 
 
 def event_of(state: RunState, options: RunOptions) -> int | None:
@@ -18,10 +19,7 @@ def event_of(state: RunState, options: RunOptions) -> int | None:
         return codebook(run.classes).code(options.event)
     if run.n_classes != 2:
         return None
-    sizes = state.results["counts"].parts[0].n_per_class
-    if sizes is not None and sizes[0] < sizes[1]:
-        return 0
-    return 1
+    return rarer(state.results["counts"].parts[0].n_per_class)
 
 
 def event_facts(state: RunState, options: RunOptions) -> dict[str, object] | None:

@@ -6,7 +6,7 @@ data.
 Answers, by the party's options (rows) and what a request discloses (columns):
 
 =======  ===============  =================  =========================  ==============
-option   exact            noisy              secure                     held-out rows
+option   exact            noisy              secure                     results
 =======  ===============  =================  =========================  ==============
 none     yes              refused            yes                        yes
 budget   refused          within the policy  with noise, in the policy  if `evaluates`
@@ -14,8 +14,9 @@ secure   refused          refused            yes                        if `eval
 leaves   withdrawal only  withdrawal only    withdrawal only, no noise  refused
 =======  ===============  =================  =========================  ==============
 
-Results in a secure sum are answered like other secure sums, but with a budget only if
-the party `evaluates`.
+Results are of held-out samples; without `budget` and `secure`, or in a secure sum, also of
+training samples, by the model without the party. In a secure sum they are answered like
+other secure sums, but with a budget only if the party `evaluates`.
 """
 
 from __future__ import annotations

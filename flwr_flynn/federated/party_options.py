@@ -56,13 +56,14 @@ class PartyOptions:
         noisy counts are refused.
     evaluates : bool, default=False
         With `budget` or `secure`: let exact results on held-out samples leave all the
-        same. A server that chooses its models can learn counts of the held-out samples
-        from them.
+        same, and on no others. A server that chooses its models can learn counts of the
+        held-out samples from them.
     secure : bool, default=False
         Let figures leave in secure sums only, see `flwr_flynn.secagg`.
     products : bool, default=False
         Let sums of products of columns, and sums over the leaves of trees, leave in
-        clear, see `model.gram` and `model.growth`: they tell far more than counts.
+        clear, see `model.gram` and `model.growth`: they tell far more than counts. The
+        total of products goes on to all sites, see `phases.evaluation`.
         Classes of which one of their two folds has fewer than `min_examples` samples
         stay out of products. In a secure sum they need no consent.
     table_one : bool, default=False

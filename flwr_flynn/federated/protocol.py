@@ -80,7 +80,7 @@ SECURE = "secure"
 RESULTS = "results"
 NOTHING = "nothing"
 """Disclosures by an answer: exact figures in clear, noisy counts, a summand of a secure
-sum, results on held-out samples, or nothing. A party admits or refuses by them, see
+sum, results on held-out and other samples, or nothing. A party admits or refuses by them, see
 `federated.party`."""
 
 

@@ -56,7 +56,8 @@ SENTENCES = {
     "max-epsilon keeps.",
     SECURE: "A masked summand: a server that follows the protocol (secure) reads sums "
     "alone; a known row shows there.",
-    RESULTS: "Results on held-out rows: only who knows all others can single one out; "
+    RESULTS: "Results on held-out rows and, without max-epsilon and secure, on all rows "
+    "by the model without the site: only who knows all others can single one out; "
     "test-fraction=0 keeps them.",
     NOTHING: "Nothing about the rows: nobody is singled out.",
     EXACT: "Exact figures of another app about the rows: ask its authors whether a "

@@ -30,6 +30,13 @@ ClassWeight = str | Scores | None
 frequencies that are all equal."""
 
 
+def rarer(sizes: Integers | None) -> int:
+    """Index of the rarer of two classes; the second where they are equal, or unknown."""
+    if sizes is not None and sizes[0] < sizes[1]:
+        return 0
+    return 1
+
+
 def counted_prior(counts: ClassCounts, class_weight: ClassWeight) -> Scores | None:
     """Log frequencies of the classes of counted samples, (L,); None with "balanced".
 

@@ -218,6 +218,8 @@ def test_secure_sums_tell_the_figures_of_all_sites_together():
     clear = federate(options(), named(parts))
     assert clear.model.model_.linear is not None
     given = {"spec": PLAN, "classes": (0, 1)}
+    few = secretly(given, parts, bound=128)
+    assert few.state.results["evaluation"].sites[0]["without"]["rows"] == 4 * 128
     run = secretly(given, parts, bound=256)
     assert run.model.model_.sha256() == clear.model.model_.sha256()
     (site,) = run.state.results["evaluation"].sites

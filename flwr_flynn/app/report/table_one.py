@@ -48,11 +48,11 @@ def _rows(report: Report, shown: slice) -> Iterator[list[object]]:
     for column in report["table_one"]["columns"]:
         entries = column["sites"][shown]
         name = f"{column['name']} {column['unit']}".strip()
+        head = name
         difference = column["differences"]["largest"]
         if difference is not None:
-            name += f" (SMD {difference:.2f})"
-        if column["kind"] != "category":
-            yield [name, *(_quartiles(entry, column["kind"]) for entry in entries)]
+            head += f" (SMD {difference:.2f})"
+        yield [head, *(_quartiles(entry, column["kind"]) for entry in entries)]
         for index, level in enumerate([*column["levels"], "missing"]):
             told = [entry["rows"] and entry["rows"][index] for entry in entries]
             if any(told):
@@ -67,10 +67,10 @@ def _share(n: int | None, site: Report) -> str:
 
 
 def _quartiles(entry: Report, kind: str) -> str:
-    """Median and quartiles, of dates as days."""
+    """Median and quartiles, of dates as days; "" without."""
     if entry["quartiles"] is None:
-        return NONE
-    texts = [f"{quartile:.4g}" for quartile in entry["quartiles"]]
+        return ""
+    texts = [f"{float(f'{quartile:.3g}'):g}" for quartile in entry["quartiles"]]
     if kind == "date":
         texts = [str(np.datetime64(int(day), "D")) for day in entry["quartiles"]]
     low, middle, high = texts

@@ -263,8 +263,8 @@ class EvaluationRequest(RunRequest[Tables]):
             matrices.append(Field("own confusion matrix", shape, sizes.total))
         matrices.append(Field("paired", (2, 2), sizes.total, PLAIN))
         n_groups = len(subgroup_names(self.run.feature_names, self.group))
-        most_tried = self.bound or MOST_TRIED
-        return matrices + score_fields(n_classes, n_groups, sizes.total, most_tried)
+        most = _most_tried(self.run.bound)
+        return matrices + score_fields(n_classes, n_groups, sizes.total, most)
 
     def answer(self, view: View) -> Answer:
         answer = Answer()
@@ -367,11 +367,18 @@ class EvaluationRequest(RunRequest[Tables]):
         return _results(shared, own, paired, scores)
 
 
+def _most_tried(bound: int | None) -> int:
+    """Samples of a site, at most, that are tried by the model without it."""
+    return min(bound or MOST_TRIED, MOST_TRIED)
+
+
 @dataclass
 class _SiteModels:
     """The models without a site and of a site alone, while samples are tried by them."""
 
     view: View
+    most: int
+    """Samples that are tried without the site, at most."""
     alone: SiteClassifier | None = None
     without: Model | None = None
     taken_out: str = ""
@@ -385,7 +392,7 @@ class _SiteModels:
         cls, run: RunSpec, model: Model, products: LearnedGram | None, view: View
     ) -> _SiteModels:
         """The models, as far as there are some."""
-        site = cls(view)
+        site = cls(view, _most_tried(run.bound))
         basis = None
         if products is not None:
             basis = products.terms
@@ -404,6 +411,8 @@ class _SiteModels:
         except FlyNNError as error:
             # Its text may hold anything, and stays on this machine.
             log.info("FlyNN: not tried without the site, or alone: %s", error)
+        except Exception as error:  # the other figures are told
+            log.error("FlyNN: not tried without the site, or alone", exc_info=error)
         if site.without is not None:
             site.taken_out = " ".join(own.sha256)
         return site
@@ -423,16 +432,15 @@ class _SiteModels:
         probabilities = self.alone.probabilities(X)
         of_site = probabilities.argmax(axis=1)
         add_scored(groups[ALONE], probabilities, true, of_site)
-        np.add.at(
-            paired, ((predicted != true).astype(int), (of_site != true).astype(int)), 1
-        )
+        wrong = (predicted != true).astype(np.int64)
+        paired += confusion(wrong, (of_site != true).astype(np.int64), 2)
 
     def add_training(self, pair: Pair) -> None:
         """Try the model without the site on training samples."""
         if self.training is None:
             return
         X, codes = self.training
-        most = MOST_TRIED - self.n_tried
+        most = self.most - self.n_tried
         if len(codes) > most:
             rows = chosen_rows(X, most)
             X = X[rows]
@@ -446,7 +454,7 @@ class _SiteModels:
     def _add_without(self, X: Array, true: Codes, pair: Pair) -> None:
         if self.without is None:
             return
-        n = max(0, MOST_TRIED - self.n_tried)
+        n = self.most - self.n_tried
         self.n_tried += len(true[:n])
         n_jobs = self.view.options.n_jobs
         scores = self.without.shared_scores(X[:n], n_jobs, come_again=True)
