@@ -117,12 +117,10 @@ def gaps(report: Report) -> dict[str, Interval]:
     groups = figures_of(report)["groups"]
     if of_event is None or not groups:
         return {}
-    threshold = reference(report, of_event)
-    rows = [
-        min(level["thresholds"], key=lambda row: abs(row["threshold"] - threshold))
-        for level in groups["levels"]
-        if level.get("thresholds")
-    ]
+    distances = np.abs(np.array(THRESHOLDS) - reference(report, of_event))
+    index = int(distances.argmin())
+    levels = [level for level in groups["levels"] if level.get("thresholds")]
+    rows = [level["thresholds"][index] for level in levels]
     found = [row["sensitivity"][0] for row in rows if row["sensitivity"]]
     passed = [1 - row["specificity"][0] for row in rows if row["specificity"]]
     names = ("true positive rate", "false positive rate")

@@ -64,9 +64,12 @@ def in_short(report: Report) -> Section:
             why = "the rarer of two classes; event sets another"
         facts = [("event", f"{event['label']} ({why})")]
         words = _in_short(report, classes[0])
-    note = left_out(len(classes), "classes", MOST_CLASSES)
+    notes = [
+        left_out(len(classes), "classes", MOST_CLASSES),
+        left_out(len(report["sites"]), "sites", MOST_BARS),
+    ]
     first = joined(tag("p", words, class_="lead"), gallery(drawn + _by_site(report)))
-    return Section("In short", facts, [first, note])
+    return Section("In short", facts, [first, *notes])
 
 
 def _in_short(report: Report, of_event: Report) -> str:

@@ -361,7 +361,8 @@ def test_figures_that_follow_are_those_of_the_report():
         (high - low) / 3.92, rel=1e-4
     )
     # All levels have the same rates.
-    assert follows["gaps"]["true positive rate"][0] == 0
+    assert follows["gaps"]["true positive rate"] == [0, 0.8, 0.8]
+    assert follows["gaps"]["false positive rate"] == [0, 0.25, 0.25]
     for key in (
         "sites / Clinic 1 / alone / paired / only alone",
         "decision / 0.2 / found",
