@@ -67,7 +67,7 @@ EXPERIMENTS = {
         "federations of 8000 samples beside pooled boosting, with exchanges and bytes",
         "--data",
     ),
-    "new_site": Experiment(
+    "sites": Experiment(
         "AUROC at a site by the model without its counts, beside training without it",
         "--data",
     ),

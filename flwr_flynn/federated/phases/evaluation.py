@@ -33,13 +33,12 @@ from typing import ClassVar
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import DataError, FlyNNError, PayloadError, clean
+from flwr_flynn.errors import DataError, PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.event import event_of
 from flwr_flynn.federated.gram_fields import N_GRAM_ARRAYS, gram_arrays, gram_of_arrays
-from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
@@ -56,7 +55,7 @@ from flwr_flynn.federated.phase import (
     run_of_members,
     senders_of_linear,
 )
-from flwr_flynn.federated.phases.counts import counts_of, no_counts
+from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     NOTHING,
@@ -101,21 +100,15 @@ from flwr_flynn.federated.score_tables import (
     score_fields,
     shown,
 )
+from flwr_flynn.federated.site_trial import SiteTrial, most_tried
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts
-from flwr_flynn.federated.views import SCORES, View, reason_of
-from flwr_flynn.hashing.batching import batches
+from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import GramScoring, LearnedGram
 from flwr_flynn.model.metrics import N_SUMS, UNIT, confusion
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.site_models import (
-    MOST_TRIED,
-    SiteClassifier,
-    chosen_rows,
-    model_without,
-)
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -125,7 +118,6 @@ _CONTENT = (
     "held-out ones by its own"
 )
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
-_MANY = 64  # sums of scores, of some fewer classes
 _LEAST_OTHERS = 2  # parties in the products without any one, so that none stands alone
 _TAKEN_OUT = key("taken_out")
 
@@ -263,7 +255,7 @@ class EvaluationRequest(RunRequest[Tables]):
             matrices.append(Field("own confusion matrix", shape, sizes.total))
         matrices.append(Field("paired", (2, 2), sizes.total, PLAIN))
         n_groups = len(subgroup_names(self.run.feature_names, self.group))
-        most = _most_tried(self.run.bound)
+        most = most_tried(self.run.bound)
         return matrices + score_fields(n_classes, n_groups, sizes.total, most)
 
     def answer(self, view: View) -> Answer:
@@ -326,7 +318,9 @@ class EvaluationRequest(RunRequest[Tables]):
                             pair, probabilities[rows], true[rows], predicted[rows]
                         )
                 if site is None:
-                    site = _SiteModels.of(run, self.model, self.products, view)
+                    counts = tuple(member.counts for member in self.model.members)
+                    total = CountsOfSpecs(counts, self.products)
+                    site = SiteTrial.of(run, self.model, total, view)
                 site.add_held_out(X, true, predicted, groups, paired)
             del scores, posterior  # those of the next batch take as much memory
         if site is not None:
@@ -365,102 +359,6 @@ class EvaluationRequest(RunRequest[Tables]):
                 "others",
             )
         return _results(shared, own, paired, scores)
-
-
-def _most_tried(bound: int | None) -> int:
-    """Samples of a site, at most, that are tried by the model without it."""
-    return min(bound or MOST_TRIED, MOST_TRIED)
-
-
-@dataclass
-class _SiteModels:
-    """The models without a site and of a site alone, while samples are tried by them."""
-
-    view: View
-    most: int
-    """Samples that are tried without the site, at most."""
-    alone: SiteClassifier | None = None
-    without: Model | None = None
-    taken_out: str = ""
-    """SHA-256 of what was taken out of the model; "" without one."""
-    training: tuple[Array, Codes] | None = None
-    """Training samples by which the model without the site is tried."""
-    n_tried: int = 0
-
-    @classmethod
-    def of(
-        cls, run: RunSpec, model: Model, products: LearnedGram | None, view: View
-    ) -> _SiteModels:
-        """The models, as far as there are some."""
-        site = cls(view, _most_tried(run.bound))
-        basis = None
-        if products is not None:
-            basis = products.terms
-        try:
-            own = counts_of(run, basis, view, recall=True)
-            counts = tuple(member.counts for member in model.members)
-            total = CountsOfSpecs(counts, products)
-            site.without = model_without(model, own, total, run.class_weight)
-            if view.shows_training:
-                X, codes = view.samples_of(run)
-                site.training = (X, codes)
-                if len(np.unique(codes)) > 1:
-                    site.alone = SiteClassifier(
-                        X, codes, model, run.class_weight, view.options.n_jobs
-                    )
-        except FlyNNError as error:
-            # Its text may hold anything, and stays on this machine.
-            log.info("FlyNN: not tried without the site, or alone: %s", error)
-        except Exception as error:  # the other figures are told
-            log.error("FlyNN: not tried without the site, or alone", exc_info=error)
-        if site.without is not None:
-            site.taken_out = " ".join(own.sha256)
-        return site
-
-    def add_held_out(
-        self,
-        X: Array,
-        true: Codes,
-        predicted: Codes,
-        groups: Sequence[Pair],
-        paired: Array,
-    ) -> None:
-        """Try held-out samples, of which the model has these predictions."""
-        self._add_without(X, true, groups[WITHOUT])
-        if self.alone is None:
-            return
-        probabilities = self.alone.probabilities(X)
-        of_site = probabilities.argmax(axis=1)
-        add_scored(groups[ALONE], probabilities, true, of_site)
-        wrong = (predicted != true).astype(np.int64)
-        paired += confusion(wrong, (of_site != true).astype(np.int64), 2)
-
-    def add_training(self, pair: Pair) -> None:
-        """Try the model without the site on training samples."""
-        if self.training is None:
-            return
-        X, codes = self.training
-        most = self.most - self.n_tried
-        if len(codes) > most:
-            rows = chosen_rows(X, most)
-            X = X[rows]
-            codes = codes[rows]
-        step = MOST_TRIED
-        if pair[1].size > _MANY:  # of many classes their scores take much memory
-            step = max(1, SCORES // pair[1].size)
-        for part in batches(len(codes), step):
-            self._add_without(X[part], codes[part], pair)
-
-    def _add_without(self, X: Array, true: Codes, pair: Pair) -> None:
-        if self.without is None:
-            return
-        n = self.most - self.n_tried
-        self.n_tried += len(true[:n])
-        n_jobs = self.view.options.n_jobs
-        scores = self.without.shared_scores(X[:n], n_jobs, come_again=True)
-        posterior = self.without.posterior(scores)
-        probabilities = self.without.probabilities(posterior)
-        add_scored(pair, probabilities, true[:n], posterior.argmax(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

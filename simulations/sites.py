@@ -24,7 +24,7 @@ from simulations.results import Row, markdown_table
 from simulations.splits import SHIFT, Parts, deal_out, federated, read, source
 from simulations.study import FEDERATED, Study, code_digest
 
-_CODE = code_digest(*FEDERATED, "simulations.new_site")
+_CODE = code_digest(*FEDERATED, "simulations.sites")
 SETS = (
     "qsar_biodeg",
     "kc1",
@@ -78,7 +78,7 @@ def sites_of(data: Dataset, split: str) -> Iterator[Row]:
 
 def main(arguments: list[str]) -> None:
     """Measure, print, write."""
-    study = Study("new_site", "AUROC at a site that was not in it", __doc__, arguments)
+    study = Study("sites", "AUROC at a site that was not in it", __doc__, arguments)
     there = files(study.chosen.data)
     most = study.sized(2500, 600)
     known = [source(name, study.chosen.data) for name in SETS if name in there]
@@ -94,7 +94,7 @@ def main(arguments: list[str]) -> None:
             work = partial(lambda *about: [*sites_of(*about)], data, split)
             label = f"{data.name}: {split}"
             rows += study.cells.finish(label, (data.y, most, _CODE), work)
-    study.write("new_site", rows)
+    study.write("sites", rows)
     frame = pd.DataFrame(rows)
     means = [
         {
