@@ -390,6 +390,20 @@ def test_slope_and_intercept_are_those_of_a_regression(spread):
     assert made["calibration"]["intercept"] == pytest.approx(intercept, abs=1e-5)
 
 
+@pytest.mark.parametrize("n", [200, 3000])
+@pytest.mark.parametrize("spread", [0.3, 1.0, 3.0])
+def test_figures_are_near_those_of_probabilities_that_are_not_rounded(n, spread):
+    linear_model = pytest.importorskip("statsmodels.api")
+    p, true = probabilities(n, 2, 3, spread)
+    made = figures.overall(*scored(p, true, true))
+    assert made["auroc"][0] == pytest.approx(roc_auc_score(true, p[:, 1]), abs=1e-3)
+    odds = linear_model.add_constant(logit(np.clip(p[:, 1], 1e-9, 1 - 1e-9)))
+    slope = linear_model.Logit(true, odds).fit(disp=0).params[1]
+    assert made["calibration_slope"][0] == pytest.approx(slope, abs=1e-2)
+    ratio = true.sum() / p[:, 1].sum()
+    assert made["observed_expected"][0] == pytest.approx(ratio, abs=1e-6)
+
+
 def test_net_benefit_is_that_of_dcurves():
     dcurves = pytest.importorskip("dcurves")
     pandas = pytest.importorskip("pandas")

@@ -22,6 +22,7 @@ from flwr_flynn.app.report.markup import (
 )
 from flwr_flynn.app.report.plots import Row, forest
 from flwr_flynn.app.report.sections import (
+    MOST_BARS,
     MOST_CLASSES,
     Facts,
     Report,
@@ -156,10 +157,10 @@ def subgroups(report: Report) -> Section:
     drawn = forest(
         title,
         f"{title}; the table below has the numbers",
-        [Row(level["level"], level["auroc"]) for level in levels if level["auroc"]],
+        [Row(row["level"], row["auroc"]) for row in levels[:MOST_BARS] if row["auroc"]],
     )
     head = ("level", "rows", *(NAMES[key] for key in keys))
-    table = bounded(f"Figures by level of {column}", head, rows, "levels", "wide")
+    table = bounded(f"Figures by level of {column}", head, rows, "levels")
     facts = [
         (f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})")
         for name, (gap, low, high) in gaps(report).items()

@@ -85,17 +85,16 @@ def decision_curve(of_class: Report) -> list[Report]:
     return [rates_at(of_class, float(level)) for level in GRID[1::2]]
 
 
+def areas_of(report: Report, kind: str) -> list[Interval]:
+    """AUROCs of the sites that have one."""
+    figures = [site[kind] for site in report["sites"] if site[kind]]
+    return [row["auroc"] for row in figures if row["auroc"]]
+
+
 def spreads(report: Report) -> dict[str, Report]:
     """Heterogeneity of the AUROC over the sites, held out and without each site."""
-    areas = {
-        kind: [
-            site[kind]["auroc"]
-            for site in report["sites"]
-            if site[kind] and site[kind]["auroc"]
-        ]
-        for kind in ("held_out", "without")
-    }
-    spread = {kind: heterogeneity(of_sites) for kind, of_sites in areas.items()}
+    kinds = ("held_out", "without")
+    spread = {kind: heterogeneity(areas_of(report, kind)) for kind in kinds}
     return {kind: found for kind, found in spread.items() if found}
 
 
@@ -118,12 +117,10 @@ def gaps(report: Report) -> dict[str, Interval]:
     groups = figures_of(report)["groups"]
     if of_event is None or not groups:
         return {}
-    threshold = reference(report, of_event)
-    rows = [
-        min(level["thresholds"], key=lambda row: abs(row["threshold"] - threshold))
-        for level in groups["levels"]
-        if level.get("thresholds")
-    ]
+    distances = np.abs(np.array(THRESHOLDS) - reference(report, of_event))
+    index = int(distances.argmin())
+    levels = [level for level in groups["levels"] if level.get("thresholds")]
+    rows = [level["thresholds"][index] for level in levels]
     found = [row["sensitivity"][0] for row in rows if row["sensitivity"]]
     passed = [1 - row["specificity"][0] for row in rows if row["specificity"]]
     names = ("true positive rate", "false positive rate")

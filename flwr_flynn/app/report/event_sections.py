@@ -10,6 +10,7 @@ import numpy as np
 from flwr_flynn.app.report.derived import (
     KINDS,
     PAIRED,
+    areas_of,
     decision_curve,
     event_class,
     rates_at,
@@ -63,9 +64,12 @@ def in_short(report: Report) -> Section:
             why = "the rarer of two classes; event sets another"
         facts = [("event", f"{event['label']} ({why})")]
         words = _in_short(report, classes[0])
-    note = left_out(len(classes), "classes", MOST_CLASSES)
+    notes = [
+        left_out(len(classes), "classes", MOST_CLASSES),
+        left_out(len(report["sites"]), "sites", MOST_BARS),
+    ]
     first = joined(tag("p", words, class_="lead"), gallery(drawn + _by_site(report)))
-    return Section("In short", facts, [first, note])
+    return Section("In short", facts, [first, *notes])
 
 
 def _in_short(report: Report, of_event: Report) -> str:
@@ -76,11 +80,15 @@ def _in_short(report: Report, of_event: Report) -> str:
         f"finds {found:.0f} of {own:.0f} and flags {wrong:.0f} wrongly"
     )
     expected = spreads(report).get("without", {}).get("prediction")
+    areas = areas_of(report, "without")
     if expected:
         _, low, high = expected
         words += (
             f"; at a site that was not in it expect an AUROC of {low:.2f} to {high:.2f}"
         )
+    elif areas:
+        low = min(area[0] for area in areas)
+        words += f"; without a site's own rows its AUROC is {low:.2f} or more"
     return f"{words}."
 
 
@@ -192,7 +200,7 @@ def sites(report: Report) -> Section:
         "The model without a site has none of its counts; columns, hashes, weights and "
         "calibration still come from all sites."
     )
-    parts = [introduction, *bounded("Figures by site", head, rows, "rows", "wide")]
+    parts = [introduction, *bounded("Figures by site", head, rows, "rows")]
     return Section(title, _spread_facts(report), [*parts, *_paired(report)])
 
 
@@ -225,7 +233,7 @@ def _paired(report: Report) -> list[Markup | None]:
     tests = ("McNemar's p", "AUROC of the federation", "AUROC alone")
     head = ("site", *PAIRED, *tests)
     caption = "Gain of joining: held-out rows that each model gets right"
-    return [*bounded(caption, head, rows, "sites", "wide")]
+    return [*bounded(caption, head, rows, "sites")]
 
 
 # ---- at thresholds

@@ -122,8 +122,11 @@ def table(
 ) -> Markup:
     """A table whose rows begin with their header.
 
-    Numbers, and texts that begin with a digit or a dash, are figures.
+    Numbers, and texts that begin with a digit or a dash, are figures. On a narrow
+    screen the cells of more than three columns stand below each other.
     """
+    if len(head) > 3:
+        class_ = f"wide {class_ or ''}".strip()
     body = [*rows]
     sides: list[str | None] = [None] * len(head)
     for index, column in enumerate(zip(*body, strict=True)):
@@ -133,7 +136,7 @@ def table(
         tag("th", name, scope="col", class_=side)
         for name, side in zip(head, sides, strict=True)
     ]
-    filled = tag("tbody", [tag("tr", _cells(row, sides)) for row in body])
+    filled = tag("tbody", [tag("tr", _cells(row, head, sides)) for row in body])
     parts = tag("caption", caption), tag("thead", tag("tr", names)), filled
     return scroll(caption, tag("table", *parts, class_=class_))
 
@@ -154,14 +157,16 @@ def _is_figure(cell: object) -> bool:
     return cell is None or isinstance(cell, int | float)
 
 
-def _cells(row: Sequence[object], sides: Sequence[str | None]) -> list[Markup]:
+def _cells(
+    row: Sequence[object], head: Sequence[str], sides: Sequence[str | None]
+) -> list[Markup]:
     shown = [
         figure(cell) if cell is None or isinstance(cell, int | float) else cell
         for cell in row
     ]
     cells = [tag("th", shown[0], scope="row")]
-    for cell, side in zip(shown[1:], sides[1:], strict=True):
-        cells.append(tag("td", cell, class_=side))
+    for cell, name, side in zip(shown[1:], head[1:], sides[1:], strict=True):
+        cells.append(tag("td", cell, class_=side, data_head=name))
     return cells
 
 
@@ -210,7 +215,11 @@ th,td{padding:.4rem .9rem .4rem 0;text-align:left;vertical-align:top;font-weight
 th[scope=row]{overflow-wrap:anywhere;min-width:7rem;max-width:22rem}
 tbody th,td{border-bottom:1px solid var(--line)}.facts td{overflow-wrap:anywhere}
 .n{text-align:right;white-space:nowrap}
-@media screen and (max-width:30rem){.facts .n{white-space:normal}}
+@media screen and (max-width:30rem){.facts .n{white-space:normal}.wide thead{display:none}
+.wide tr,.wide tbody th{display:block;max-width:none;font-weight:600;padding-top:.5rem}
+.wide td{font-weight:400}.wide td{display:flex;border:0;gap:1rem;
+justify-content:space-between;white-space:normal;padding:.1rem 0}
+.wide td::before{content:attr(data-head);color:var(--soft)}}
 .note,footer,caption,thead th,figcaption{overflow-wrap:anywhere;color:var(--soft);
 font-size:.9rem;text-align:left}
 .cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);
@@ -229,6 +238,7 @@ svg.square{width:100%;max-width:30rem}svg.square text{font-size:11px}
 .gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,18rem),1fr));
 gap:1.6rem 2rem}
 @media print{nav,.skip{display:none}.scroll{overflow:visible}table{font-size:7.5pt}
+.n{white-space:normal}th,td{padding:.2rem .4rem .2rem 0}
 tr,figure,svg{break-inside:avoid}
 details::details-content{content-visibility:visible;display:block;height:auto}}
 """

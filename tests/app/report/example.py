@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn.model.metrics import GRID
+from flwr_flynn.model import metrics as model_metrics
+from flwr_flynn.model.metrics import GRID, THRESHOLDS
 
 FOLDER = Path(__file__).parent
 KNOWN: dict[str, Any] = json.loads((FOLDER / "reports.json").read_text())
@@ -143,7 +144,9 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         {**known, **row, "accuracy": interval(row["accuracy"])} for row in rows
     ]
     figures["groups"]["levels"] = [
-        known | {"thresholds": figures["classes"][0]["thresholds"]} | level
+        known
+        | {"thresholds": [model_metrics.rates(at, 8, 5, 10, 20) for at in THRESHOLDS]}
+        | level
         for level in figures["groups"]["levels"]
     ]
     return made

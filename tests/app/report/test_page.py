@@ -321,6 +321,28 @@ def test_the_first_sentence_is_about_the_event_at_the_first_threshold():
     assert thresholds(metrics()) == [*THRESHOLDS]
 
 
+def test_two_sites_have_no_prediction_and_the_least_area_without_one_is_told():
+    made = changed({}, 2, 2)
+    least = min(site["without"]["auroc"][0] for site in made["sites"])
+    assert derived(made)["heterogeneity"]["without"]["prediction"] is None
+    assert f"without a site's own rows its AUROC is {least:.2f} or more" in shown(made)
+
+
+@pytest.mark.parametrize(
+    ("action", "mark"),
+    [("train", ""), ("evaluate", ""), ("join", " (joined)"), ("update", " (updated)")],
+)
+def test_the_party_that_a_run_changes_is_marked(action, mark):
+    made = metrics(4, 2) | {"action": action}
+    change = {"examples": 40, "sha256": ["ab" * 32]}
+    made["parties"] = made["parties"][1:2]
+    if action == "update":
+        made["updates"] = [{"party": "Clinic 1", "before": change, "now": change}]
+    root = tree(page(made))
+    names = {row[0].text for row in root.iter("tr")}
+    assert {f"Clinic 1{mark}", "Clinic 3"} <= names
+
+
 def test_figures_that_follow_are_those_of_the_report():
     made = heart()
     follows = derived(made)
@@ -339,7 +361,8 @@ def test_figures_that_follow_are_those_of_the_report():
         (high - low) / 3.92, rel=1e-4
     )
     # All levels have the same rates.
-    assert follows["gaps"]["true positive rate"][0] == 0
+    assert follows["gaps"]["true positive rate"] == [0, 0.8, 0.8]
+    assert follows["gaps"]["false positive rate"] == [0, 0.25, 0.25]
     for key in (
         "sites / Clinic 1 / alone / paired / only alone",
         "decision / 0.2 / found",
@@ -380,6 +403,11 @@ def test_no_part_of_a_page_is_wider_than_a_phone():
         for element in root.iter():
             if element.tag == "table":
                 assert "scroll" in (parents[element].get("class") or "")
+                is_stacked = "wide" in (element.get("class") or "")
+                assert is_stacked == (len(list(element[1][0])) > 3)
+                heads = {cell.get("data-head") for cell in element.iter("td")}
+                names = ["".join(cell.itertext()) for cell in element[1][0]]
+                assert heads <= {*names[1:], None}
             width = element.get("width") or "0"
             assert width.endswith("%") or float(width) <= 342
         for width in re.findall(r"(?<!max-)(?<!-)width:([\d.]+)(rem|px)", text):
