@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, log_expit
 
 from flwr_flynn._types import Floats
 
@@ -23,28 +23,35 @@ def coefficient(
     `own` and `rest` are the samples of the class and of others at each of the log odds.
     The intercept is that of a regression with a slope of 1.
     """
-    from scipy.optimize import root  # the time of its import
+    from scipy.optimize import minimize  # the time of its import
 
     n = own + rest
     design = np.stack([np.ones(len(n)), log_odds])[: index + 1]
 
     # The coefficients are those beyond an intercept of 0 and a slope of 1.
+    def loss(at: Floats) -> float:
+        odds = log_odds + at @ design
+        return float(-(own @ log_expit(odds) + rest @ log_expit(-odds)) / n.sum())
+
     def gradient(at: Floats) -> Floats:
-        return np.asarray(design @ (n * expit(log_odds + at @ design) - own))
+        p = expit(log_odds + at @ design)
+        return np.asarray(design @ (n * p - own) / n.sum())
 
     def hessian(at: Floats) -> Floats:
         p = expit(log_odds + at @ design)
-        return np.asarray((design * (n * p * (1 - p))) @ design.T)
+        return np.asarray((design * (n * p * (1 - p))) @ design.T / n.sum())
 
     start = np.zeros(index + 1)
-    fit = root(gradient, start, jac=hessian, method="lm", tol=1e-12)
-    covariance = np.linalg.pinv(hessian(fit.x), hermitian=True)
+    fit = minimize(
+        loss, start, jac=gradient, hess=hessian, method="trust-exact", tol=1e-13
+    )
+    covariance = np.linalg.pinv(n.sum() * hessian(fit.x), hermitian=True)
     variance = covariance[index, index]
     if index == 0:  # right whatever the slope is
         p = expit(log_odds + fit.x[0])
         variance = (own @ (1 - p) ** 2 + rest @ p**2) * variance**2
     half = Z * math.sqrt(variance)
-    if np.abs(fit.fun).max() > 1e-6 * n.sum() or half > 1e3:
+    if np.abs(fit.jac).max() > 1e-6 or half > 1e3:
         return None
     value = float(fit.x[index]) + index
     return [value, value - half, value + half]
