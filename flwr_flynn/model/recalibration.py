@@ -43,17 +43,20 @@ def coefficient(
 
     start = np.zeros(index + 1)
     fit = minimize(
-        loss, start, jac=gradient, hess=hessian, method="trust-exact", tol=1e-13
+        loss, start, jac=gradient, hess=hessian, method="trust-exact", tol=1e-10
     )
-    covariance = np.linalg.pinv(n.sum() * hessian(fit.x), hermitian=True)
+    at = fit.x
+    for _ in range(2):  # the loss alone does not tell the last digits
+        at = at - np.linalg.pinv(hessian(at), hermitian=True) @ gradient(at)
+    covariance = np.linalg.pinv(n.sum() * hessian(at), hermitian=True)
     variance = covariance[index, index]
     if index == 0:  # right whatever the slope is
-        p = expit(log_odds + fit.x[0])
+        p = expit(log_odds + at[0])
         variance = (own @ (1 - p) ** 2 + rest @ p**2) * variance**2
     half = Z * math.sqrt(variance)
-    if np.abs(fit.jac).max() > 1e-6 or half > 1e3:
+    if np.abs(gradient(at)).max() > 1e-6 or half > 1e3:
         return None
-    value = float(fit.x[index]) + index
+    value = float(at[index]) + index
     return [value, value - half, value + half]
 
 
