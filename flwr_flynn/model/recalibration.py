@@ -34,12 +34,14 @@ def coefficient(
         return float(-(own @ log_expit(odds) + rest @ log_expit(-odds)) / n.sum())
 
     def gradient(at: Floats) -> Floats:
-        p = expit(log_odds + at @ design)
-        return np.asarray(design @ (n * p - own) / n.sum())
+        odds = log_odds + at @ design
+        excess = rest * expit(odds) - own * expit(-odds)  # of many, no digit is lost
+        return np.asarray(design @ excess / n.sum())
 
     def hessian(at: Floats) -> Floats:
-        p = expit(log_odds + at @ design)
-        return np.asarray((design * (n * p * (1 - p))) @ design.T / n.sum())
+        odds = log_odds + at @ design
+        weights = n * expit(odds) * expit(-odds)
+        return np.asarray((design * weights) @ design.T / n.sum())
 
     start = np.zeros(index + 1)
     fit = minimize(
@@ -47,7 +49,7 @@ def coefficient(
     )
     at = fit.x
     for _ in range(2):  # the loss alone does not tell the last digits
-        at = at - np.linalg.pinv(hessian(at), hermitian=True) @ gradient(at)
+        at = at - np.linalg.solve(hessian(at), gradient(at))
     covariance = np.linalg.pinv(n.sum() * hessian(at), hermitian=True)
     variance = covariance[index, index]
     if index == 0:  # right whatever the slope is

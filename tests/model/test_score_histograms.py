@@ -250,7 +250,9 @@ def slope_of(rest: Any, own: Any) -> float:
     x = logit(figures.CENTRES)
 
     def residuals(slope: float, intercept: float) -> Any:
-        return own - (own + rest) * expit(slope * x + intercept)
+        # Of own - (own + rest) * p the last digits, which decide here, would be lost.
+        odds = slope * x + intercept
+        return own * expit(-odds) - rest * expit(odds)
 
     def gradient(slope: float) -> float:
         intercept = root(lambda at: residuals(slope, at).sum(), -1e5, 1e5)
