@@ -12,6 +12,7 @@ from flwr_flynn._types import Floats
 Z = 1.959963984540054  # of the standard normal distribution, for intervals of 95 %
 
 _N_POINTS = 33  # of a curve
+_LAST_STEPS = 8  # of Newton's method
 
 
 def coefficient(
@@ -48,8 +49,8 @@ def coefficient(
         loss, start, jac=gradient, hess=hessian, method="trust-exact", tol=1e-10
     )
     at = fit.x
-    for _ in range(2):  # the loss alone does not tell the last digits
-        at = at - np.linalg.solve(hessian(at), gradient(at))
+    for _ in range(_LAST_STEPS):  # the loss does not tell the last digits
+        at = at - np.linalg.pinv(hessian(at), hermitian=True) @ gradient(at)
     covariance = np.linalg.pinv(n.sum() * hessian(at), hermitian=True)
     variance = covariance[index, index]
     if index == 0:  # right whatever the slope is
