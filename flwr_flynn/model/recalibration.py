@@ -57,7 +57,7 @@ def coefficient(
         p = expit(log_odds + at[0])
         variance = (own @ (1 - p) ** 2 + rest @ p**2) * variance**2
     half = Z * math.sqrt(variance)
-    if np.abs(gradient(at)).max() > 1e-6 or half > 1e3:
+    if not (np.abs(gradient(at)).max() <= 1e-6 and half <= 1e3):
         return None
     value = float(at[index]) + index
     return [value, value - half, value + half]
