@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
@@ -222,7 +225,11 @@ def test_secure_sums_tell_the_figures_of_all_sites_together():
     assert few.state.results["evaluation"].sites[0]["without"]["rows"] == 4 * 128
     run = secretly(given, parts, bound=256)
     assert run.model.model_.sha256() == clear.model.model_.sha256()
-    (site,) = run.state.results["evaluation"].sites
+    results = [done.state.results["evaluation"] for done in (run, clear)]
+    secret, open_ = (result.figures["figures"] for result in results)
+    for figure in ("overall", "classes"):
+        assert secret[figure] == open_[figure]
+    (site,) = results[0].sites
     sites = sites_of(clear).values()
     for name in ("held_out", "without", "alone"):
         for figure in ("rows", "events"):
@@ -267,3 +274,38 @@ def test_another_class_as_the_event_mirrors_the_figures():
         total = first[name]["events"] + second[name]["events"]
         assert total == first[name]["rows"]
         assert first[name]["auroc"] == pytest.approx(second[name]["auroc"], abs=1e-3)
+
+
+HEART = Path(__file__).parents[3] / "shared" / "data" / "raw"
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+
+
+@pytest.mark.skipif(not HEART.exists(), reason="the files are not here")
+def test_a_hospital_that_takes_itself_out_is_as_one_that_never_was_in():
+    """Four hospitals; one of them has 8 patients of a class, and so has no say."""
+    parts = {}
+    for name in HOSPITALS:
+        frame = pd.read_csv(HEART / f"heart_{name}.csv")
+        y = frame.pop("num").to_numpy(dtype=str)
+        test = np.arange(len(y)) % 5 == 0
+        parts[name] = {
+            "X": frame[~test],
+            "y": y[~test],
+            "X_test": frame[test],
+            "y_test": y[test],
+        }
+    plan = HashPlan(13, 2, scaling="auto")
+    classes = ("'not_present'", "'present'")
+    learned = options(spec=plan, classes=classes, learn_schema=True)
+    told = sites_of(federate(learned, named([*parts.values()])))
+    for index, name in enumerate(HOSPITALS):
+        others = [part for other, part in parts.items() if other != name]
+        model = federate(learned, named(others)).model
+        own = parts[name]
+        p = model.predict_proba(pd.concat([own["X"], own["X_test"]]))[:, 1]
+        again = roc_auc_score(np.r_[own["y"], own["y_test"]] == classes[1], p)
+        room = 0.03
+        if name == "switzerland":
+            room = 0.06
+        without = told[f"site-{index}"]["without"]["auroc"][0]
+        assert without == pytest.approx(again, abs=room)
