@@ -169,9 +169,7 @@ def test_a_site_whose_counts_are_not_in_the_sum_gets_no_figure_without():
     later = evaluated_later(run, [changed, *parts[1:]])
     for name in ("site-0", "site-3"):
         assert later[name]["without"] is None
-        assert "not in the sum" in later[name]["reasons"]["without"] or (
-            "taken out" in later[name]["reasons"]["without"]
-        )
+        assert later[name]["reasons"].keys() == {"without"}
         assert later[name]["held_out"] is not None
     assert later["site-1"] == sites_of(run)["site-1"]
 
@@ -267,3 +265,29 @@ def test_another_class_as_the_event_mirrors_the_figures():
         total = first[name]["events"] + second[name]["events"]
         assert total == first[name]["rows"]
         assert first[name]["auroc"] == pytest.approx(second[name]["auroc"], abs=1e-3)
+
+
+def test_a_member_whose_rows_are_all_tried_does_not_validate_the_model():
+    """Its counts are in the sum still."""
+    parts = parts_of(4)
+    run = federate(options(), named(parts))
+    first = parts[0]
+    tried = {
+        "X": X[:0],
+        "y": Y[:0],
+        "X_test": np.concatenate([first["X_test"], first["X"]]),
+        "y_test": np.concatenate([first["y_test"], first["y"]]),
+    }
+    site = evaluated_later(run, [tried, *parts[1:]])["site-0"]
+    assert site["without"] is None
+    assert not site["is_validation"]
+    assert site["reasons"].keys() == {"without", "alone"}
+    assert "test-fraction" not in site["reasons"]["without"]
+
+
+def test_a_site_that_was_counted_twice_is_not_without_its_counts():
+    parts = parts_of(4)
+    sites = sites_of(federate(options(), named([parts[0], *parts])))
+    for name in ("site-0", "site-1"):
+        assert sites[name]["without"] is None
+    assert sites["site-2"]["without"] is not None

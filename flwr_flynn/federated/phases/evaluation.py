@@ -12,7 +12,8 @@ makes alone. A party with a budget tries the former on held-out samples only, wi
 the noisy counts that it sent, and makes no model alone. One without held-out samples
 tells nothing. No party knows whether it is counted: beside an answer in clear goes the
 SHA-256 of the counts that were taken out, and the server keeps the figures where these
-are those of a member, or of no samples.
+are those of the member that the party is, or, of a party that is none for certain, of
+one member alone, or of no samples.
 
 A party may keep the model with its own class frequencies in the place of those of all,
 see `own_prior`. Its answer has a second confusion matrix then, of its own copy on the
@@ -25,10 +26,11 @@ in which nobody sees a party's own; this phase then distributes the model alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -463,6 +465,22 @@ class _SiteModels:
         add_scored(pair, probabilities, true[:n], posterior.argmax(axis=1))
 
 
+class Digests(NamedTuple):
+    """SHA-256 of what parties may take out of the model."""
+
+    nothing: str
+    """That of no samples."""
+    of_members: Mapping[str, str]
+    """Those of counts that one member alone has, or none, by its node."""
+
+    def allow(self, digest: object, member: Member | None) -> bool:
+        """True if a party, maybe a member for certain, may have taken this out."""
+        if member is not None:
+            own = self.of_members.get(member.node)
+            return own is not None and digest == own
+        return digest == self.nothing or digest in self.of_members.values()
+
+
 @dataclass(frozen=True, eq=False)
 class EvaluationTally(AnnouncedTally[Tables]):
     """Results that are added up."""
@@ -470,9 +488,8 @@ class EvaluationTally(AnnouncedTally[Tables]):
     request: EvaluationRequest
     event: int | None = None
     """Index of the class that figures by site are of; None: means over the classes."""
-    digests: Collection[str] = ()
-    """Those of what may have been taken out of the model: the counts of a member, or of
-    no samples."""
+    digests: Digests | None = None
+    """Those of what may have been taken out of the model."""
 
     what = "confusion matrix"
     max_examples = 2**48  # 32768 matrices of so many samples add up within int64
@@ -506,7 +523,9 @@ class EvaluationTally(AnnouncedTally[Tables]):
         if not self.request.tries or reply.announced == 0:
             return None
         statistic = super().read(arrays, reply, member)
-        if statistic is None or reply.metrics.get(_TAKEN_OUT) in self.digests:
+        if statistic is None or self.digests is None:
+            return statistic
+        if self.digests.allow(reply.metrics.get(_TAKEN_OUT), member):
             return statistic
         tables = [*statistic.tables]
         for table in tables[4:][2 * WITHOUT : 2 * ALONE]:
@@ -619,22 +638,32 @@ def _told_products(
 
 def _digests(
     state: RunState, context: Context, products: LearnedGram | None
-) -> list[str]:
-    """Digests of what parties may take out of the model: of no samples, and of members."""
+) -> Digests:
+    """Digests of what parties may take out of the model."""
     indices = member_indices(state, context.options)
     n_specs = len(state.run_spec.specs)
     run = run_of_members(state, context.options)
     basis = None
     if products is not None:
         basis = products.terms
-    digests = [" ".join(no_counts(run, basis).sha256)]
+    of_members = {}
     for member in counted_members(state, context.options):
         if member.sha256:
             own = [member.sha256[index] for index in indices]
             if products is not None:
                 own += member.sha256[n_specs:]
-            digests.append(" ".join(own))
-    return digests
+            of_members[member.node] = " ".join(own)
+    times = Counter(of_members.values())
+    nothing = " ".join(no_counts(run, basis).sha256)
+    # A party that was counted twice is still in the sum without its counts.
+    return Digests(
+        nothing,
+        {
+            node: digest
+            for node, digest in of_members.items()
+            if digest == nothing or times[digest] == 1
+        },
+    )
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -662,16 +691,20 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
         figures = site_figures(Scores.of(batch.total, least), event)
         sites.append({"name": "all sites together", **figures, "reasons": {}})
     lacks_products = request.model.linear is not None and request.products is None
-    nothing, *_ = digests = _digests(state, context, request.products)
+    digests = _digests(state, context, request.products)
     for cid, party in batch.parts.items():
         if party.site is not None:
             taken_out = batch.passed[cid].metrics.get(_TAKEN_OUT)
-            reasons = _reasons(party.site, lacks_products, taken_out, digests)
+            member = context.counted.member(cid)
+            is_allowed = digests.allow(taken_out, member)
+            reasons = _reasons(
+                party.site, lacks_products, taken_out, is_allowed, member is not None
+            )
             sites.append(
                 {
                     "name": context.names[cid],
                     **party.site,
-                    "is_validation": taken_out == nothing,
+                    "is_validation": is_allowed and taken_out == digests.nothing,
                     "reasons": reasons,
                 }
             )
@@ -680,11 +713,15 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
 
 
 def _reasons(
-    site: Figures, lacks_products: bool, taken_out: object, digests: Sequence[str]
+    site: Figures,
+    lacks_products: bool,
+    taken_out: object,
+    is_allowed: bool,
+    is_member: bool,
 ) -> dict[str, str]:
     """Reasons why a site lacks some figures, by their names.
 
-    They follow from the request and the digest of the reply alone.
+    They follow from the request, the digest of the reply and the members alone.
     """
     few = "none: fewer samples than its floor, min-examples"
     without = few
@@ -695,7 +732,9 @@ def _reasons(
         )
     elif taken_out is None:
         without = "the site's counts cannot be taken out, or no samples are left"
-    elif taken_out not in digests:
+    elif is_member and not is_allowed:
+        without = "its counts in the sum are of other rows, or there twice"
+    elif not is_allowed:
         without = (
             "its counts are not in the sum; test-fraction=1 tries the model on all rows"
         )
