@@ -37,12 +37,13 @@ def coefficient(
         return np.asarray((design * (n * p * (1 - p))) @ design.T)
 
     start = np.zeros(index + 1)
-    fit = root(gradient, start, jac=hessian, method="lm", tol=1e-12)
-    covariance = np.linalg.pinv(hessian(fit.x), hermitian=True)
-    variance = covariance[index, index]
-    if index == 0:  # right whatever the slope is
-        p = expit(log_odds + fit.x[0])
-        variance = (own @ (1 - p) ** 2 + rest @ p**2) * variance**2
+    with np.errstate(over="ignore"):  # of samples in levels of next to 0 and 1
+        fit = root(gradient, start, jac=hessian, method="lm", tol=1e-12)
+        covariance = np.linalg.pinv(hessian(fit.x), hermitian=True)
+        variance = covariance[index, index]
+        if index == 0:  # right whatever the slope is
+            p = expit(log_odds + fit.x[0])
+            variance = (own @ (1 - p) ** 2 + rest @ p**2) * variance**2
     half = Z * math.sqrt(variance)
     if np.abs(fit.fun).max() > 1e-6 * n.sum() or half > 1e3:
         return None
