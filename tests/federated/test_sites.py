@@ -182,7 +182,8 @@ def test_a_site_without_held_out_samples_tells_nothing():
 
 
 @pytest.mark.parametrize(
-    ("least", "held_out", "without"), [(5, True, True), (40, False, True), (200, 0, 0)]
+    ("least", "held_out", "without"),
+    [(5, True, True), (40, False, True), (60, False, True), (200, 0, 0)],
 )
 def test_figures_of_fewer_samples_than_the_floor_stay(least, held_out, without):
     run = federate(options(linear=0), named(parts_of(3), min_examples=least))
@@ -227,6 +228,16 @@ def test_secure_sums_tell_the_figures_of_all_sites_together():
             assert site[name][figure] == sum(own[name][figure] for own in sites)
     paired = np.sum([own["alone"]["paired"] for own in sites], axis=0)
     assert site["alone"]["paired"] == paired.tolist()
+
+
+def test_a_sum_compares_models_on_the_same_samples_alone():
+    parts = parts_of(4)
+    is_none = parts[0]["y"] == 0
+    parts[0] |= {"X": parts[0]["X"][is_none], "y": parts[0]["y"][is_none]}
+    run = secretly({"spec": PLAN, "classes": (0, 1)}, parts, bound=256)
+    (site,) = run.state.results["evaluation"].sites
+    assert site["alone"]["rows"] == site["held_out"]["rows"] - len(parts[0]["X_test"])
+    assert site["alone"]["federation_auroc"] is None
 
 
 def test_a_private_site_takes_out_the_counts_it_sent_and_tries_held_out_samples(
