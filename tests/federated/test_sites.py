@@ -12,6 +12,7 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.phases import evaluation
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -172,6 +173,31 @@ def test_a_site_whose_counts_are_not_in_the_sum_gets_no_figure_without():
         assert later[name]["reasons"].keys() == {"without"}
         assert later[name]["held_out"] is not None
     assert later["site-1"] == sites_of(run)["site-1"]
+
+
+@pytest.mark.parametrize("most", [20, 40, 120])
+def test_which_of_many_samples_are_tried_does_not_depend_on_their_order(
+    most, monkeypatch
+):
+    monkeypatch.setattr(evaluation, "MOST_TRIED", most)
+    parts = parts_of(3)
+    sorted_parts = []
+    for part in parts:
+        held_out = np.argsort(part["y_test"])
+        train = np.argsort(part["y"])
+        sorted_parts.append(
+            {
+                "X": part["X"][train],
+                "y": part["y"][train],
+                "X_test": part["X_test"][held_out],
+                "y_test": part["y_test"][held_out],
+            }
+        )
+    sites = sites_of(federate(options(linear=0), named(parts)))
+    again = sites_of(federate(options(linear=0), named(sorted_parts)))
+    for name, site in sites.items():
+        assert site["without"] == again[name]["without"]
+        assert site["without"]["rows"] == max(most, site["held_out"]["rows"])
 
 
 def test_a_site_without_held_out_samples_tells_nothing():

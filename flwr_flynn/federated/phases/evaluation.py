@@ -265,7 +265,7 @@ class EvaluationRequest(RunRequest[Tables]):
             matrices.append(Field("own confusion matrix", shape, sizes.total))
         matrices.append(Field("paired", (2, 2), sizes.total, PLAIN))
         n_groups = len(subgroup_names(self.run.feature_names, self.group))
-        most = _most_tried(self.run.bound)
+        most = max(sizes.total, _most_tried(self.run.bound))
         return matrices + score_fields(n_classes, n_groups, sizes.total, most)
 
     def answer(self, view: View) -> Answer:
@@ -370,7 +370,7 @@ class EvaluationRequest(RunRequest[Tables]):
 
 
 def _most_tried(bound: int | None) -> int:
-    """Samples of a site, at most, that are tried by the model without it."""
+    """Samples of a site, at most, up to which training samples are tried without it."""
     return min(bound or MOST_TRIED, MOST_TRIED)
 
 
@@ -380,7 +380,7 @@ class _SiteModels:
 
     view: View
     most: int
-    """Samples that are tried without the site, at most."""
+    """Samples up to which training samples are tried, after all held-out ones."""
     alone: SiteClassifier | None = None
     without: Model | None = None
     taken_out: str = ""
@@ -442,7 +442,7 @@ class _SiteModels:
         if self.training is None:
             return
         X, codes = self.training
-        most = self.most - self.n_tried
+        most = max(self.most - self.n_tried, 0)
         if len(codes) > most:
             rows = chosen_rows(X, most)
             X = X[rows]
@@ -456,13 +456,12 @@ class _SiteModels:
     def _add_without(self, X: Array, true: Codes, pair: Pair) -> None:
         if self.without is None:
             return
-        n = self.most - self.n_tried
-        self.n_tried += len(true[:n])
+        self.n_tried += len(true)
         n_jobs = self.view.options.n_jobs
-        scores = self.without.shared_scores(X[:n], n_jobs, come_again=True)
+        scores = self.without.shared_scores(X, n_jobs, come_again=True)
         posterior = self.without.posterior(scores)
         probabilities = self.without.probabilities(posterior)
-        add_scored(pair, probabilities, true[:n], posterior.argmax(axis=1))
+        add_scored(pair, probabilities, true, posterior.argmax(axis=1))
 
 
 class Digests(NamedTuple):
