@@ -137,6 +137,39 @@ def test_products_are_told_where_two_other_sites_have_enough():
     assert all(site["without"] for site in sites_of(run).values())
 
 
+@pytest.mark.parametrize("purpose", ["join", "withdraw", "update"])
+def test_products_are_not_told_again_once_their_sum_has_changed(purpose):
+    """The difference of two totals would be the products of the site that changed."""
+    *parts, newcomer = parts_of(6)[:5]
+    run = federate(options(), named(parts))
+    saved = run.federation("first")
+    parties = named(parts)
+    if purpose == "join":
+        parties += named([*parts, newcomer])[-1:]
+    else:
+        first = parts[0]
+        parties[0] = party_of(
+            **first | {"X": first["X"][1:], "y": first["y"][1:]},
+            name="site-0",
+            member="secret of 0",
+            min_examples=1,
+            products=True,
+            previous=Samples(first["X"], first["y"]),
+        )
+    if purpose == "withdraw":
+        parties[0] = named(parts, leaves=True)[0]
+    given: dict[str, Any] = {"spec": saved.run_spec.specs, "federation": saved}
+    changed = federate(options(**given, purpose=purpose), parties)
+    assert changed.totals.linear.n_examples != run.totals.linear.n_examples
+    saved = changed.federation("second")
+    given = {"spec": saved.run_spec.specs, "federation": saved}
+    again = federate(options(**given, purpose="evaluate"), named(parts))
+    for later in (changed, again):
+        assert later.model.model_.linear is not None
+        assert sites_of(later)["site-1"]["held_out"] is not None
+        assert all(site["without"] is None for site in sites_of(later).values())
+
+
 def test_a_site_without_training_samples_validates_the_model_on_all():
     *parts, last = parts_of(4)
     nobody = {

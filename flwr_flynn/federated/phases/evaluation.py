@@ -51,6 +51,7 @@ from flwr_flynn.federated.phase import (
     Phase,
     RunState,
     counted_members,
+    is_changed,
     linear_sums,
     member_indices,
     model_of,
@@ -618,9 +619,10 @@ def _told_products(
     """The products that sites may get, to take their own out.
 
     Without those of any site they are of two others at least, and of enough samples.
+    They are those of one total: two would differ by the products of few samples.
     """
     sums = linear_sums(state, options)
-    if sums is None or model.linear is None:
+    if sums is None or model.linear is None or is_changed(options):
         return None
     senders = senders_of_linear(counted_members(state, options))
     n_others = len(senders) - 1
@@ -726,8 +728,8 @@ def _reasons(
     without = few
     if taken_out is None and lacks_products:
         without = (
-            "the sums of the linear part are of too few other sites, or samples, to be "
-            "told"
+            "the sums of the linear part are of too few other sites, or samples, or "
+            "have changed, and are not told"
         )
     elif taken_out is None:
         without = "the site's counts cannot be taken out, or no samples are left"
