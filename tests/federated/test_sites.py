@@ -137,6 +137,20 @@ def test_products_are_told_where_two_other_sites_have_enough():
     assert all(site["without"] for site in sites_of(run).values())
 
 
+def test_a_site_without_samples_is_none_of_two_others():
+    """Without its own products, each of the two had those of the other one alone."""
+    *parts, last = parts_of(3)
+    nobody = last | {"X": X[:0], "y": Y[:0]}
+    run = federate(options(), named([*parts, nobody]))
+    assert run.model.model_.linear is not None
+    sites = sites_of(run)
+    assert sites["site-0"]["without"] is None
+    assert sites["site-1"]["without"] is None
+    # It has nothing to take out.
+    assert sites["site-2"]["is_validation"]
+    assert sites["site-2"]["without"] == sites["site-2"]["held_out"]
+
+
 @pytest.mark.parametrize("purpose", ["join", "withdraw", "update"])
 def test_products_are_not_told_again_once_their_sum_has_changed(purpose):
     """The difference of two totals would be the products of the site that changed."""

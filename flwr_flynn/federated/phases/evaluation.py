@@ -625,13 +625,12 @@ def _told_products(
     if sums is None or model.linear is None or is_changed(options):
         return None
     senders = senders_of_linear(counted_members(state, options))
-    n_others = len(senders) - 1
-    if n_others < _LEAST_OTHERS:
+    sizes = [member.examples for member in senders if member.examples != 0]
+    if len(sizes) <= _LEAST_OTHERS:
         return None
-    sizes = [member.examples for member in senders]
     most = max(size or 0 for size in sizes)
     if None in sizes:  # hidden by a secure sum: that of the mean is taken
-        most = sums.n_examples // len(senders)
+        most = sums.n_examples // len(sizes)
     if sums.fewest - most < sums.least:
         return None
     return sums
