@@ -369,6 +369,16 @@ def test_a_member_whose_rows_are_all_tried_does_not_validate_the_model():
     assert "test-fraction" not in site["reasons"]["without"]
 
 
+def test_a_member_is_known_by_its_counts_under_another_node():
+    parts = parts_of(3)
+    run = federate(options(linear=0), named(parts))
+    saved = run.federation("first")
+    given = {"spec": saved.run_spec.specs, "federation": saved, "linear": 0}
+    parties = named(parts)[::-1]
+    again = federate(options(**given, purpose="evaluate"), parties)
+    assert sites_of(again) == sites_of(run)
+
+
 def test_a_site_that_was_counted_twice_is_not_without_its_counts():
     parts = parts_of(4)
     sites = sites_of(federate(options(), named([parts[0], *parts])))

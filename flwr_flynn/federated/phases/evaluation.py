@@ -12,8 +12,7 @@ makes alone. A party with a budget tries the former on held-out samples only, wi
 the noisy counts that it sent, and makes no model alone. One without held-out samples
 tells nothing. No party knows whether it is counted: beside an answer in clear goes the
 SHA-256 of the counts that were taken out, and the server keeps the figures where these
-are those of the member that the party is, or, of a party that is none for certain, of
-one member alone, or of no samples.
+are those of one member alone, or of no samples, and the party is no member.
 
 A party may keep the model with its own class frequencies in the place of those of all,
 see `own_prior`. Its answer has a second confusion matrix then, of its own copy on the
@@ -474,11 +473,14 @@ class Digests(NamedTuple):
     """Those of counts that one member alone has, or none, by its node."""
 
     def allow(self, digest: object, member: Member | None) -> bool:
-        """True if a party, maybe a member for certain, may have taken this out."""
-        if member is not None:
-            own = self.of_members.get(member.node)
-            return own is not None and digest == own
-        return digest == self.nothing or digest in self.of_members.values()
+        """True if a party may have taken this out.
+
+        Who has the counts of a member is that member, whatever its node is now; a
+        member that has no samples now had some that are in the sum.
+        """
+        if digest != self.nothing:
+            return digest in self.of_members.values()
+        return member is None or self.of_members.get(member.node) == digest
 
 
 @dataclass(frozen=True, eq=False)
