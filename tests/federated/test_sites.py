@@ -313,6 +313,17 @@ def test_a_sum_compares_models_on_the_same_samples_alone():
     assert site["alone"]["federation_auroc"] is None
 
 
+def test_a_sum_without_figures_has_their_reasons():
+    parts = [
+        {name: values[: 9 if "test" in name else 24] for name, values in part.items()}
+        for part in parts_of(3)
+    ]
+    run = secretly({"spec": PLAN, "classes": (0, 1)}, parts, bound=64)
+    (site,) = run.state.results["evaluation"].sites
+    assert site["without"] is None
+    assert "linear part" in site["reasons"]["without"]
+
+
 def test_a_private_site_takes_out_the_counts_it_sent_and_tries_held_out_samples(
     tmp_path,
 ):

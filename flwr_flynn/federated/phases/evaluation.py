@@ -689,10 +689,11 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
         batch.total, by_party, request.run.classes, levels, least, event
     )
     sites = []
+    lacks_products = request.model.linear is not None and request.products is None
     if summary is not None and request.is_summed:
         figures = site_figures(Scores.of(batch.total, least), event)
-        sites.append({"name": "all sites together", **figures, "reasons": {}})
-    lacks_products = request.model.linear is not None and request.products is None
+        reasons = _reasons(figures, lacks_products, None, True, False)
+        sites.append({"name": "all sites together", **figures, "reasons": reasons})
     digests = _digests(state, context, request.products)
     for cid, party in batch.parts.items():
         if party.site is not None:
