@@ -138,7 +138,7 @@ def test_products_are_told_where_two_other_sites_have_enough():
 
 
 def test_a_site_without_samples_is_none_of_two_others():
-    """Without its own products, each of the two had those of the other one alone."""
+    """Without its own products, each of two would have those of the other one alone."""
     *parts, last = parts_of(3)
     nobody = last | {"X": X[:0], "y": Y[:0]}
     run = federate(options(), named([*parts, nobody]))
