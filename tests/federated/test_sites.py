@@ -151,6 +151,21 @@ def test_a_site_without_samples_is_none_of_two_others():
     assert sites["site-2"]["without"] == sites["site-2"]["held_out"]
 
 
+@pytest.mark.parametrize("sizes", [(240, 240, 0), (440, 20, 20)])
+def test_in_a_secure_sum_nobody_gets_the_products_of_few_others(sizes):
+    """Sizes are hidden there, and a site may have no samples, or most of them."""
+    train = np.split(np.flatnonzero(~TEST), np.cumsum(sizes)[:-1])
+    parts = [
+        {"X": X[rows], "y": Y[rows], "X_test": X[TEST][i::3], "y_test": Y[TEST][i::3]}
+        for i, rows in enumerate(train)
+    ]
+    run = secretly({"spec": PLAN, "classes": (0, 1)}, parts, bound=512)
+    assert run.model.model_.linear is not None
+    (site,) = run.state.results["evaluation"].sites
+    assert site["held_out"] is not None
+    assert site["without"] is None
+
+
 @pytest.mark.parametrize("purpose", ["join", "withdraw", "update"])
 def test_products_are_not_told_again_once_their_sum_has_changed(purpose):
     """The difference of two totals would be the products of the site that changed."""
@@ -286,13 +301,16 @@ def test_a_site_of_secure_sums_alone_shows_held_out_samples_only():
 
 
 def test_secure_sums_tell_the_figures_of_all_sites_together():
-    parts = parts_of(4)
+    given = {"spec": PLAN, "classes": (0, 1)}
+    few = secretly(given, parts_of(4), bound=128)
+    assert few.state.results["evaluation"].sites[0]["without"]["rows"] == 4 * 128
+    parts = [
+        {name: rows[: 28 if "test" in name else 100] for name, rows in part.items()}
+        for part in parts_of(4)
+    ]
     clear = federate(options(), named(parts))
     assert clear.model.model_.linear is not None
-    given = {"spec": PLAN, "classes": (0, 1)}
-    few = secretly(given, parts, bound=128)
-    assert few.state.results["evaluation"].sites[0]["without"]["rows"] == 4 * 128
-    run = secretly(given, parts, bound=256)
+    run = secretly(given, parts, bound=128)
     assert run.model.model_.sha256() == clear.model.model_.sha256()
     (site,) = run.state.results["evaluation"].sites
     sites = sites_of(clear).values()

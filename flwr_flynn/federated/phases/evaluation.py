@@ -402,7 +402,10 @@ class _SiteModels:
             own = counts_of(run, basis, view, recall=True)
             counts = tuple(member.counts for member in model.members)
             total = CountsOfSpecs(counts, products)
-            site.without = model_without(model, own, total, run.class_weight)
+            # A sum of figures of a site without samples alone would be its own.
+            lacks_products = model.linear is not None and products is None
+            if not lacks_products or view.discloses != SECURE:
+                site.without = model_without(model, own, total, run.class_weight)
             if view.shows_training:
                 X, codes = view.samples_of(run)
                 site.training = (X, codes)
@@ -631,8 +634,8 @@ def _told_products(
     if len(sizes) <= _LEAST_OTHERS:
         return None
     most = max(size or 0 for size in sizes)
-    if None in sizes:  # hidden by a secure sum: that of the mean is taken
-        most = sums.n_examples // len(sizes)
+    if None in sizes:  # hidden by a secure sum, whose bound they keep
+        most = state.run_spec.bound or sums.n_examples
     if sums.fewest - most < sums.least:
         return None
     return sums
