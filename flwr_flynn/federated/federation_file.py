@@ -58,6 +58,7 @@ _FACTS = {
     "trees": "n_trees",
     "calibrated": "is_calibrated",
     "min_parties": "min_parties",
+    "changed": "is_changed",
 }
 """Entries of the roster, and the attributes that they are."""
 
@@ -96,6 +97,8 @@ class Federation:
         Members whose sums a linear part needs, at least.
     growth : Growth, optional
         A forest that is not complete yet.
+    is_changed : bool, default=False
+        True if parties joined the sum, left it or updated it after its first run.
     """
 
     run_spec: RunSpec
@@ -109,6 +112,7 @@ class Federation:
     linear: LearnedGram | None = None
     min_parties: int = 1
     growth: Growth | None = None
+    is_changed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_members", "min_parties"):
@@ -117,6 +121,7 @@ class Federation:
         for name, value in (
             ("selected", self.is_selected),
             ("calibrated", self.is_calibrated),
+            ("changed", self.is_changed),
         ):
             boolean(name, value, ModelFileError)
         if tuple(member.spec for member in self.shared.members) != self.run_spec.specs:
@@ -254,7 +259,8 @@ class Federation:
                     text="a model without a roster: nobody can join or leave",
                 )
             lacking: dict[str, Any] = {"calibrated": True, "min_parties": 1}  # in 0.8
-            lacking |= {"basis": None, "growth": None}
+            # Parties of 0.8 did not consent to products for all sites.
+            lacking |= {"basis": None, "growth": None, "changed": True}
             if "trees" not in roster and "thorough" in roster:  # in 0.8
                 lacking["trees"] = THOROUGH_TREES * (roster.pop("thorough") is True)
             for name, value in lacking.items():

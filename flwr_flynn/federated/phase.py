@@ -300,6 +300,14 @@ def min_senders(options: RunOptions) -> int:
     return max(options.min_parties, options.federation.min_parties)
 
 
+def is_changed(options: RunOptions) -> bool:
+    """True if parties joined a saved sum, left it or updated it, now or before."""
+    saved = options.federation
+    if saved is None:
+        return False
+    return saved.is_changed or options.purpose not in ("evaluate", "resume")
+
+
 def counted_members(state: RunState, options: RunOptions) -> Sequence[Member]:
     """Parties whose counts are in the sum, of this run or of the saved one."""
     members = state.members
@@ -464,6 +472,7 @@ def federation_of(
         state.results["counts"].linear,
         min_senders(options),
         growth,
+        is_changed(options),
     )
 
 

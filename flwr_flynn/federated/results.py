@@ -97,19 +97,24 @@ def site_figures(scores: Scores, event: int | None) -> Figures:
     by the site alone, McNemar's p-value, and the federation's AUROC of the same
     samples.
     """
-    if not scores.has_sums:
-        return {"held_out": None, "without": None, "alone": None}
-    figures: Figures = {}
+    figures: Figures = {"held_out": None, "without": None, "alone": None}
+    if not scores.groups:
+        return figures
     for name, index in (("held_out", HELD_OUT), ("without", WITHOUT), ("alone", ALONE)):
         pair = scores.groups[index]
-        figures[name] = None
         if n_samples(pair):
             figures[name] = metrics.event_figures(*pair, event)
-    if figures["alone"] is not None:
-        figures["alone"] |= {
+    held_out = figures["held_out"]
+    alone = figures["alone"]
+    if alone is not None:
+        auroc = None
+        # In a secure sum some sites may have no model alone.
+        if held_out is not None and held_out["rows"] == alone["rows"]:
+            auroc = held_out["auroc"]
+        alone |= {
             "paired": scores.paired.tolist(),
             "mcnemar": metrics.mcnemar(*map(int, scores.paired[[0, 1], [1, 0]])),
-            "federation_auroc": figures["held_out"]["auroc"],
+            "federation_auroc": auroc,
         }
     return figures
 

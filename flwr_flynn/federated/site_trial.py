@@ -12,6 +12,7 @@ from flwr_flynn._types import Array
 from flwr_flynn.errors import FlyNNError
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.phases.counts import counts_of
+from flwr_flynn.federated.protocol import SECURE
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.score_tables import ALONE, WITHOUT, Pair, add_scored
 from flwr_flynn.federated.views import SCORES, View
@@ -32,7 +33,7 @@ _MANY = 64  # sums of scores, of some fewer classes
 
 
 def most_tried(bound: int | None) -> int:
-    """Samples of a site, at most, that are tried by the model without it."""
+    """Samples of a site, at most, up to which training samples are tried without it."""
     return min(bound or MOST_TRIED, MOST_TRIED)
 
 
@@ -42,7 +43,7 @@ class SiteTrial:
 
     view: View
     most: int
-    """Samples that are tried without the site, at most."""
+    """Samples up to which training samples are tried, after all held-out ones."""
     alone: SiteClassifier | None = None
     without: Model | None = None
     taken_out: str = ""
@@ -62,7 +63,10 @@ class SiteTrial:
             basis = total.linear.terms
         try:
             own = counts_of(run, basis, view, recall=True)
-            site.without = model_without(model, own, total, run.class_weight)
+            # A sum of figures of a site without samples alone would be its own.
+            lacks_products = model.linear is not None and total.linear is None
+            if not lacks_products or view.discloses != SECURE:
+                site.without = model_without(model, own, total, run.class_weight)
             if view.shows_training:
                 X, codes = view.samples_of(run)
                 site.training = (X, codes)
@@ -102,7 +106,7 @@ class SiteTrial:
         if self.training is None:
             return
         X, codes = self.training
-        most = self.most - self.n_tried
+        most = max(self.most - self.n_tried, 0)
         if len(codes) > most:
             rows = chosen_rows(X, most)
             X = X[rows]
@@ -116,10 +120,9 @@ class SiteTrial:
     def _add_without(self, X: Array, true: Codes, pair: Pair) -> None:
         if self.without is None:
             return
-        n = self.most - self.n_tried
-        self.n_tried += len(true[:n])
+        self.n_tried += len(true)
         n_jobs = self.view.options.n_jobs
-        scores = self.without.shared_scores(X[:n], n_jobs, come_again=True)
+        scores = self.without.shared_scores(X, n_jobs, come_again=True)
         posterior = self.without.posterior(scores)
         probabilities = self.without.probabilities(posterior)
-        add_scored(pair, probabilities, true[:n], posterior.argmax(axis=1))
+        add_scored(pair, probabilities, true, posterior.argmax(axis=1))

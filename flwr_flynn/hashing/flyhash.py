@@ -223,6 +223,7 @@ class FlyHash:
         )
         self.fingerprint = self._fingerprint()
         self._recent: dict[bytes, npt.NDArray[np.int32]] = {}
+        self._remembering = threading.Lock()
 
     @property
     def takes_gaps(self) -> bool:
@@ -314,10 +315,11 @@ class FlyHash:
         The last ones are known again by their content, so that the phases of a run hash
         them once. Too many samples, and sparse ones, are hashed each time.
         """
-        key = self._content(X)
+        samples = self._checked(X)
+        key = self._content(samples)
         bits = self._recent.get(key)
         if bits is None:
-            bits = self.active(X, n_jobs)
+            bits = self.active(samples, n_jobs)
             self._remember(key, bits)
         return bits
 
@@ -327,9 +329,9 @@ class FlyHash:
         if bits is not None:
             self._remember(self._content(X[rows]), bits[rows])
 
-    def _content(self, X: Samples) -> bytes:
+    def _content(self, X: Any) -> bytes:
         """Digest of samples; b"" of those that are not remembered."""
-        if sp.issparse(X) or not self.remembers(np.shape(X)[0]):
+        if sp.issparse(X) or not self.remembers(X.shape[0]):
             return b""
         values = np.ascontiguousarray(X)
         digest = hashlib.blake2b(f"{values.dtype.str} {values.shape} ".encode())
@@ -341,10 +343,11 @@ class FlyHash:
         if not key:
             return
         bits.flags.writeable = False
-        self._recent[key] = bits
-        n_bits = sum(known.size for known in self._recent.values())
-        while n_bits > MOST_REMEMBERED:
-            n_bits -= self._recent.pop(next(iter(self._recent))).size
+        with self._remembering:
+            self._recent[key] = bits
+            n_bits = sum(known.size for known in self._recent.values())
+            while n_bits > MOST_REMEMBERED:
+                n_bits -= self._recent.pop(next(iter(self._recent))).size
 
     def fits(self, X: Array) -> Mask:
         """Mask of the samples that `active` can hash, (n,) bool, each by its own values

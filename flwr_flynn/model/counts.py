@@ -257,7 +257,7 @@ class ClassCounts(Additive):
         """Counts of labelled samples: the training of Algorithm 1, by `FlyHash.count`,
         which has the parameters.
         """
-        if hasher.remembers(np.shape(y)[0]):
+        if hasher.remembers(np.size(y)):
             return cls.from_active(hasher, hasher.remembered(X, n_jobs), y, n_classes)
         return cls._of(
             hasher, hasher.count(X, y, n_classes, n_jobs=n_jobs, progress=progress)

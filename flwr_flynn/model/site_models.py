@@ -51,8 +51,9 @@ def model_without(
         rest = total - own
     except FlyNNError:  # the site is not in the sum, or its samples have changed
         return None
-    linear = None
-    if model.linear is not None:
+    linear = model.linear
+    # A site without samples takes nothing out.
+    if linear is not None and not own.parts[0].empty_classes.all():
         sums = rest.linear
         if sums is None or sums.fewest < sums.least or sums.scoring is None:
             return None

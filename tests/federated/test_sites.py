@@ -15,6 +15,7 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
+from flwr_flynn.federated.phases import evaluation
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
@@ -139,6 +140,68 @@ def test_products_are_told_where_two_other_sites_have_enough():
     assert all(site["without"] for site in sites_of(run).values())
 
 
+def test_a_site_without_samples_is_none_of_two_others():
+    """Without its own products, each of two would have those of the other one alone."""
+    *parts, last = parts_of(3)
+    nobody = last | {"X": X[:0], "y": Y[:0]}
+    run = federate(options(), named([*parts, nobody]))
+    assert run.model.model_.linear is not None
+    sites = sites_of(run)
+    assert sites["site-0"]["without"] is None
+    assert sites["site-1"]["without"] is None
+    # It has nothing to take out.
+    assert sites["site-2"]["is_validation"]
+    assert sites["site-2"]["without"] == sites["site-2"]["held_out"]
+
+
+@pytest.mark.parametrize("sizes", [(240, 240, 0), (440, 20, 20)])
+def test_in_a_secure_sum_nobody_gets_the_products_of_few_others(sizes):
+    """Sizes are hidden there, and a site may have no samples, or most of them."""
+    train = np.split(np.flatnonzero(~TEST), np.cumsum(sizes)[:-1])
+    parts = [
+        {"X": X[rows], "y": Y[rows], "X_test": X[TEST][i::3], "y_test": Y[TEST][i::3]}
+        for i, rows in enumerate(train)
+    ]
+    run = secretly({"spec": PLAN, "classes": (0, 1)}, parts, bound=512)
+    assert run.model.model_.linear is not None
+    (site,) = run.state.results["evaluation"].sites
+    assert site["held_out"] is not None
+    assert site["without"] is None
+
+
+@pytest.mark.parametrize("purpose", ["join", "withdraw", "update"])
+def test_products_are_not_told_again_once_their_sum_has_changed(purpose):
+    """The difference of two totals would be the products of the site that changed."""
+    *parts, newcomer = parts_of(6)[:5]
+    run = federate(options(), named(parts))
+    saved = run.federation("first")
+    parties = named(parts)
+    if purpose == "join":
+        parties += named([*parts, newcomer])[-1:]
+    else:
+        first = parts[0]
+        parties[0] = party_of(
+            **first | {"X": first["X"][1:], "y": first["y"][1:]},
+            name="site-0",
+            member="secret of 0",
+            min_examples=1,
+            products=True,
+            previous=Samples(first["X"], first["y"]),
+        )
+    if purpose == "withdraw":
+        parties[0] = named(parts, leaves=True)[0]
+    given: dict[str, Any] = {"spec": saved.run_spec.specs, "federation": saved}
+    changed = federate(options(**given, purpose=purpose), parties)
+    assert changed.totals.linear.n_examples != run.totals.linear.n_examples
+    saved = changed.federation("second")
+    given = {"spec": saved.run_spec.specs, "federation": saved}
+    again = federate(options(**given, purpose="evaluate"), named(parts))
+    for later in (changed, again):
+        assert later.model.model_.linear is not None
+        assert sites_of(later)["site-1"]["held_out"] is not None
+        assert all(site["without"] is None for site in sites_of(later).values())
+
+
 def test_a_site_without_training_samples_validates_the_model_on_all():
     *parts, last = parts_of(4)
     nobody = {
@@ -172,11 +235,34 @@ def test_a_site_whose_counts_are_not_in_the_sum_gets_no_figure_without():
     later = evaluated_later(run, [changed, *parts[1:]])
     for name in ("site-0", "site-3"):
         assert later[name]["without"] is None
-        assert "not in the sum" in later[name]["reasons"]["without"] or (
-            "taken out" in later[name]["reasons"]["without"]
-        )
+        assert later[name]["reasons"].keys() == {"without"}
         assert later[name]["held_out"] is not None
     assert later["site-1"] == sites_of(run)["site-1"]
+
+
+@pytest.mark.parametrize("most", [20, 40, 120])
+def test_which_of_many_samples_are_tried_does_not_depend_on_their_order(
+    most, monkeypatch
+):
+    monkeypatch.setattr(evaluation, "MOST_TRIED", most)
+    parts = parts_of(3)
+    sorted_parts = []
+    for part in parts:
+        held_out = np.argsort(part["y_test"])
+        train = np.argsort(part["y"])
+        sorted_parts.append(
+            {
+                "X": part["X"][train],
+                "y": part["y"][train],
+                "X_test": part["X_test"][held_out],
+                "y_test": part["y_test"][held_out],
+            }
+        )
+    sites = sites_of(federate(options(linear=0), named(parts)))
+    again = sites_of(federate(options(linear=0), named(sorted_parts)))
+    for name, site in sites.items():
+        assert site["without"] == again[name]["without"]
+        assert site["without"]["rows"] == max(most, site["held_out"]["rows"])
 
 
 def test_a_site_without_held_out_samples_tells_nothing():
@@ -187,7 +273,8 @@ def test_a_site_without_held_out_samples_tells_nothing():
 
 
 @pytest.mark.parametrize(
-    ("least", "held_out", "without"), [(5, True, True), (40, False, True), (200, 0, 0)]
+    ("least", "held_out", "without"),
+    [(5, True, True), (40, False, True), (60, False, True), (200, 0, 0)],
 )
 def test_figures_of_fewer_samples_than_the_floor_stay(least, held_out, without):
     run = federate(options(linear=0), named(parts_of(3), min_examples=least))
@@ -217,13 +304,16 @@ def test_a_site_of_secure_sums_alone_shows_held_out_samples_only():
 
 
 def test_secure_sums_tell_the_figures_of_all_sites_together():
-    parts = parts_of(4)
+    given = {"spec": PLAN, "classes": (0, 1)}
+    few = secretly(given, parts_of(4), bound=128)
+    assert few.state.results["evaluation"].sites[0]["without"]["rows"] == 4 * 128
+    parts = [
+        {name: rows[: 28 if "test" in name else 100] for name, rows in part.items()}
+        for part in parts_of(4)
+    ]
     clear = federate(options(), named(parts))
     assert clear.model.model_.linear is not None
-    given = {"spec": PLAN, "classes": (0, 1)}
-    few = secretly(given, parts, bound=128)
-    assert few.state.results["evaluation"].sites[0]["without"]["rows"] == 4 * 128
-    run = secretly(given, parts, bound=256)
+    run = secretly(given, parts, bound=128)
     assert run.model.model_.sha256() == clear.model.model_.sha256()
     results = [done.state.results["evaluation"] for done in (run, clear)]
     secret, open_ = (result.figures["figures"] for result in results)
@@ -236,6 +326,27 @@ def test_secure_sums_tell_the_figures_of_all_sites_together():
             assert site[name][figure] == sum(own[name][figure] for own in sites)
     paired = np.sum([own["alone"]["paired"] for own in sites], axis=0)
     assert site["alone"]["paired"] == paired.tolist()
+
+
+def test_a_sum_compares_models_on_the_same_samples_alone():
+    parts = parts_of(4)
+    is_none = parts[0]["y"] == 0
+    parts[0] |= {"X": parts[0]["X"][is_none], "y": parts[0]["y"][is_none]}
+    run = secretly({"spec": PLAN, "classes": (0, 1)}, parts, bound=256)
+    (site,) = run.state.results["evaluation"].sites
+    assert site["alone"]["rows"] == site["held_out"]["rows"] - len(parts[0]["X_test"])
+    assert site["alone"]["federation_auroc"] is None
+
+
+def test_a_sum_without_figures_has_their_reasons():
+    parts = [
+        {name: values[: 9 if "test" in name else 24] for name, values in part.items()}
+        for part in parts_of(3)
+    ]
+    run = secretly({"spec": PLAN, "classes": (0, 1)}, parts, bound=64)
+    (site,) = run.state.results["evaluation"].sites
+    assert site["without"] is None
+    assert "linear part" in site["reasons"]["without"]
 
 
 def test_a_private_site_takes_out_the_counts_it_sent_and_tries_held_out_samples(
@@ -309,3 +420,39 @@ def test_a_hospital_that_takes_itself_out_is_as_one_that_never_was_in():
             room = 0.06
         without = told[f"site-{index}"]["without"]["auroc"][0]
         assert without == pytest.approx(again, abs=room)
+
+
+def test_a_member_whose_rows_are_all_tried_does_not_validate_the_model():
+    """Its counts are in the sum still."""
+    parts = parts_of(4)
+    run = federate(options(), named(parts))
+    first = parts[0]
+    tried = {
+        "X": X[:0],
+        "y": Y[:0],
+        "X_test": np.concatenate([first["X_test"], first["X"]]),
+        "y_test": np.concatenate([first["y_test"], first["y"]]),
+    }
+    site = evaluated_later(run, [tried, *parts[1:]])["site-0"]
+    assert site["without"] is None
+    assert not site["is_validation"]
+    assert site["reasons"].keys() == {"without", "alone"}
+    assert "test-fraction" not in site["reasons"]["without"]
+
+
+def test_a_member_is_known_by_its_counts_under_another_node():
+    parts = parts_of(3)
+    run = federate(options(linear=0), named(parts))
+    saved = run.federation("first")
+    given = {"spec": saved.run_spec.specs, "federation": saved, "linear": 0}
+    parties = named(parts)[::-1]
+    again = federate(options(**given, purpose="evaluate"), parties)
+    assert sites_of(again) == sites_of(run)
+
+
+def test_a_site_that_was_counted_twice_is_not_without_its_counts():
+    parts = parts_of(4)
+    sites = sites_of(federate(options(), named([parts[0], *parts])))
+    for name in ("site-0", "site-1"):
+        assert sites[name]["without"] is None
+    assert sites["site-2"]["without"] is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -354,3 +356,30 @@ def test_integers_beyond_the_bound_are_no_samples():
     fits, largest = _integer_samples(X, 10)
     assert fits.tolist() == [True, False, False]
     assert largest == 4
+
+
+@pytest.mark.parametrize(
+    "refused", [3.0, [[1.0] * 10, [1.0]], np.zeros((2, 10), "M8[s]"), np.zeros(10)]
+)
+def test_remembered_refuses_what_active_refuses(refused):
+    hasher = FlyHash(SPEC)
+    for hashed in (hasher.active, hasher.remembered):
+        with raises(DataError, field="X"):
+            hashed(refused)
+
+
+def test_threads_share_the_remembered_bits():
+    spec = HashSpec(n_features=4, hash_dim=4096, row_nnz=2, hash_nnz=256, seed=1)
+    hasher = FlyHash(spec)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def of(seed: int) -> bool:
+        samples = np.random.default_rng(seed).normal(size=(1 + seed % 60, 4))
+        return bool((hasher.remembered(samples) == hasher.active(samples)).all())
+
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(of, range(1500)))
+    finally:
+        sys.setswitchinterval(before)

@@ -12,7 +12,7 @@ makes alone. A party with a budget tries the former on held-out samples only, wi
 the noisy counts that it sent, and makes no model alone. One without held-out samples
 tells nothing. No party knows whether it is counted: beside an answer in clear goes the
 SHA-256 of the counts that were taken out, and the server keeps the figures where these
-are those of a member, or of no samples.
+are those of one member alone, or of no samples, and the party is no member.
 
 A party may keep the model with its own class frequencies in the place of those of all,
 see `own_prior`. Its answer has a second confusion matrix then, of its own copy on the
@@ -25,7 +25,8 @@ in which nobody sees a party's own; this phase then distributes the model alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -49,6 +50,7 @@ from flwr_flynn.federated.phase import (
     Phase,
     RunState,
     counted_members,
+    is_changed,
     linear_sums,
     member_indices,
     model_of,
@@ -82,7 +84,6 @@ from flwr_flynn.federated.request import (
 )
 from flwr_flynn.federated.results import (
     Evaluation,
-    Figures,
     Scores,
     evaluated,
     of_party,
@@ -103,6 +104,7 @@ from flwr_flynn.federated.score_tables import (
 )
 from flwr_flynn.federated.site_trial import SiteTrial, most_tried
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
+from flwr_flynn.federated.taken_out import Digests, reasons_of
 from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model.counts import Tables
@@ -256,7 +258,7 @@ class EvaluationRequest(RunRequest[Tables]):
             matrices.append(Field("own confusion matrix", shape, sizes.total))
         matrices.append(Field("paired", (2, 2), sizes.total, PLAIN))
         n_groups = len(subgroup_names(self.run.feature_names, self.group))
-        most = most_tried(self.run.bound)
+        most = max(sizes.total, most_tried(self.run.bound))
         return matrices + score_fields(n_classes, n_groups, sizes.total, most)
 
     def answer(self, view: View) -> Answer:
@@ -369,9 +371,8 @@ class EvaluationTally(AnnouncedTally[Tables]):
     request: EvaluationRequest
     event: int | None = None
     """Index of the class that figures by site are of; None: means over the classes."""
-    digests: Collection[str] = ()
-    """Those of what may have been taken out of the model: the counts of a member, or of
-    no samples."""
+    digests: Digests | None = None
+    """Those of what may have been taken out of the model."""
 
     what = "confusion matrix"
     max_examples = 2**48  # 32768 matrices of so many samples add up within int64
@@ -405,7 +406,9 @@ class EvaluationTally(AnnouncedTally[Tables]):
         if not self.request.tries or reply.announced == 0:
             return None
         statistic = super().read(arrays, reply, member)
-        if statistic is None or reply.metrics.get(_TAKEN_OUT) in self.digests:
+        if statistic is None or self.digests is None:
+            return statistic
+        if self.digests.allow(reply.metrics.get(_TAKEN_OUT), member):
             return statistic
         tables = [*statistic.tables]
         for table in tables[4:][2 * WITHOUT : 2 * ALONE]:
@@ -499,18 +502,18 @@ def _told_products(
     """The products that sites may get, to take their own out.
 
     Without those of any site they are of two others at least, and of enough samples.
+    They are those of one total: two would differ by the products of few samples.
     """
     sums = linear_sums(state, options)
-    if sums is None or model.linear is None:
+    if sums is None or model.linear is None or is_changed(options):
         return None
     senders = senders_of_linear(counted_members(state, options))
-    n_others = len(senders) - 1
-    if n_others < _LEAST_OTHERS:
+    sizes = [member.examples for member in senders if member.examples != 0]
+    if len(sizes) <= _LEAST_OTHERS:
         return None
-    sizes = [member.examples for member in senders]
     most = max(size or 0 for size in sizes)
-    if None in sizes:  # hidden by a secure sum: that of the mean is taken
-        most = sums.n_examples // len(senders)
+    if None in sizes:  # hidden by a secure sum, whose bound they keep
+        most = state.run_spec.bound or sums.n_examples
     if sums.fewest - most < sums.least:
         return None
     return sums
@@ -518,22 +521,32 @@ def _told_products(
 
 def _digests(
     state: RunState, context: Context, products: LearnedGram | None
-) -> list[str]:
-    """Digests of what parties may take out of the model: of no samples, and of members."""
+) -> Digests:
+    """Digests of what parties may take out of the model."""
     indices = member_indices(state, context.options)
     n_specs = len(state.run_spec.specs)
     run = run_of_members(state, context.options)
     basis = None
     if products is not None:
         basis = products.terms
-    digests = [" ".join(no_counts(run, basis).sha256)]
+    of_members = {}
     for member in counted_members(state, context.options):
         if member.sha256:
             own = [member.sha256[index] for index in indices]
             if products is not None:
                 own += member.sha256[n_specs:]
-            digests.append(" ".join(own))
-    return digests
+            of_members[member.node] = " ".join(own)
+    times = Counter(of_members.values())
+    nothing = " ".join(no_counts(run, basis).sha256)
+    # A party that was counted twice is still in the sum without its counts.
+    return Digests(
+        nothing,
+        {
+            node: digest
+            for node, digest in of_members.items()
+            if digest == nothing or times[digest] == 1
+        },
+    )
 
 
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
@@ -557,50 +570,30 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
         batch.total, by_party, request.run.classes, levels, least, event
     )
     sites = []
+    lacks_products = request.model.linear is not None and request.products is None
     if summary is not None and request.is_summed:
         figures = site_figures(Scores.of(batch.total, least), event)
-        sites.append({"name": "all sites together", **figures, "reasons": {}})
-    lacks_products = request.model.linear is not None and request.products is None
-    nothing, *_ = digests = _digests(state, context, request.products)
+        reasons = reasons_of(figures, lacks_products, None, True, False)
+        sites.append({"name": "all sites together", **figures, "reasons": reasons})
+    digests = _digests(state, context, request.products)
     for cid, party in batch.parts.items():
         if party.site is not None:
             taken_out = batch.passed[cid].metrics.get(_TAKEN_OUT)
-            reasons = _reasons(party.site, lacks_products, taken_out, digests)
+            member = context.counted.member(cid)
+            is_allowed = digests.allow(taken_out, member)
+            reasons = reasons_of(
+                party.site, lacks_products, taken_out, is_allowed, member is not None
+            )
             sites.append(
                 {
                     "name": context.names[cid],
                     **party.site,
-                    "is_validation": taken_out == nothing,
+                    "is_validation": is_allowed and taken_out == digests.nothing,
                     "reasons": reasons,
                 }
             )
     evaluation = Evaluation(summary, unkept, tuple(sites))
     return state.with_result(request.phase, evaluation)
-
-
-def _reasons(
-    site: Figures, lacks_products: bool, taken_out: object, digests: Sequence[str]
-) -> dict[str, str]:
-    """Reasons why a site lacks some figures, by their names.
-
-    They follow from the request and the digest of the reply alone.
-    """
-    few = "none: fewer samples than its floor, min-examples"
-    without = few
-    if taken_out is None and lacks_products:
-        without = (
-            "the sums of the linear part are of too few other sites, or samples, to be "
-            "told"
-        )
-    elif taken_out is None:
-        without = "the site's counts cannot be taken out, or no samples are left"
-    elif taken_out not in digests:
-        without = (
-            "its counts are not in the sum; test-fraction=1 tries the model on all rows"
-        )
-    alone = "it has a budget, samples of fewer than two classes, or than min-examples"
-    reasons = {"held_out": few, "without": without, "alone": alone}
-    return {name: text for name, text in reasons.items() if site[name] is None}
 
 
 def _describe(state: RunState, options: RunOptions, name: str) -> Description:
