@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,18 +93,31 @@ class SiteTrial:
         paired: Array,
     ) -> None:
         """Try held-out samples, of which the model has these predictions."""
-        self._add_without(X, true, groups[WITHOUT])
-        if self.alone is None:
-            return
-        probabilities = self.alone.probabilities(X)
-        of_site = probabilities.argmax(axis=1)
-        add_scored(groups[ALONE], probabilities, true, of_site)
-        wrong = (predicted != true).astype(np.int64)
-        paired += confusion(wrong, (of_site != true).astype(np.int64), 2)
+        with self._dropped("without", groups[WITHOUT]):
+            self._add_without(X, true, groups[WITHOUT])
+        with self._dropped("alone", groups[ALONE]):
+            if self.alone is not None:
+                probabilities = self.alone.probabilities(X)
+                of_site = probabilities.argmax(axis=1)
+                add_scored(groups[ALONE], probabilities, true, of_site)
+                wrong = (predicted != true).astype(np.int64)
+                paired += confusion(wrong, (of_site != true).astype(np.int64), 2)
+
+    @contextmanager
+    def _dropped(self, name: str, pair: Pair) -> Iterator[None]:
+        """Drop a model that fails in the block, and its figures; others are told."""
+        try:
+            yield
+        except Exception as error:
+            log.error("FlyNN: not tried %s", name, exc_info=error)
+            setattr(self, name, None)
+            for table in pair:
+                table[:] = 0
 
     def add_training(self, pair: Pair) -> None:
-        """Try the model without the site on training samples."""
-        if self.training is None:
+        """Try the model without the site on training samples, unless they are few."""
+        least = self.view.options.min_examples
+        if self.training is None or len(self.training[1]) < least:
             return
         X, codes = self.training
         most = max(self.most - self.n_tried, 0)
@@ -114,8 +128,9 @@ class SiteTrial:
         step = MOST_TRIED
         if pair[1].size > _MANY:  # of many classes their scores take much memory
             step = max(1, SCORES // pair[1].size)
-        for part in batches(len(codes), step):
-            self._add_without(X[part], codes[part], pair)
+        with self._dropped("without", pair):
+            for part in batches(len(codes), step):
+                self._add_without(X[part], codes[part], pair)
 
     def _add_without(self, X: Array, true: Codes, pair: Pair) -> None:
         if self.without is None:

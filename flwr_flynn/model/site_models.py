@@ -82,7 +82,7 @@ class SiteClassifier:
     codes : (n,) int array
         Class indices.
     model : Model
-        That of the federation, for the effort: the same is made of the site's samples.
+        That of the federation, for its rule and effort; all else is by default.
     class_weight : "balanced", optional
     n_jobs : int, optional
     """
@@ -108,7 +108,11 @@ class SiteClassifier:
         rows = chosen_rows(X)
         self.n_classes = len(model.classes)
         self.classifier = FlyNNClassifier(
-            effort=effort, trees=n_trees, class_weight=class_weight, n_jobs=n_jobs
+            rule=model.members[0].scoring.rule,
+            effort=effort,
+            trees=n_trees,
+            class_weight=class_weight,
+            n_jobs=n_jobs,
         )
         self.classifier.fit(X[rows], codes[rows])
 

@@ -15,13 +15,14 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.phases import evaluation
+from flwr_flynn.federated import site_trial
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.metrics import event_figures, scored
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import counted_prior
+from flwr_flynn.model.site_models import SiteClassifier
 from flwr_flynn.privacy import GaussianCounts
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.privacy.release_policy import Policy
@@ -244,7 +245,7 @@ def test_a_site_whose_counts_are_not_in_the_sum_gets_no_figure_without():
 def test_which_of_many_samples_are_tried_does_not_depend_on_their_order(
     most, monkeypatch
 ):
-    monkeypatch.setattr(evaluation, "MOST_TRIED", most)
+    monkeypatch.setattr(site_trial, "MOST_TRIED", most)
     parts = parts_of(3)
     sorted_parts = []
     for part in parts:
@@ -456,3 +457,27 @@ def test_a_site_that_was_counted_twice_is_not_without_its_counts():
     for name in ("site-0", "site-1"):
         assert sites[name]["without"] is None
     assert sites["site-2"]["without"] is not None
+
+
+@pytest.mark.parametrize("error", [MemoryError, ValueError])
+def test_a_model_that_fails_costs_no_other_figures(error, monkeypatch):
+    parts = parts_of(3)
+    whole = sites_of(federate(options(), named(parts)))
+
+    def fails(*_: Any) -> Any:
+        raise error("for a reason")
+
+    monkeypatch.setattr(SiteClassifier, "probabilities", fails)
+    sites = sites_of(federate(options(), named(parts)))
+    for name, site in sites.items():
+        assert site["alone"] is None
+        assert site["held_out"] == whole[name]["held_out"]
+        assert site["without"] == whole[name]["without"]
+
+
+def test_training_samples_below_the_floor_are_not_tried():
+    first, *others = parts_of(4)
+    few = {name: rows[:3] for name, rows in first.items() if "test" not in name}
+    run = federate(options(linear=0), named([first | few, *others], min_examples=5))
+    site = sites_of(run)["site-0"]
+    assert site["without"]["rows"] == site["held_out"]["rows"]

@@ -118,7 +118,7 @@ log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 _CONTENT = (
     "confusion matrices, and histograms and sums of the probabilities, of "
     "held-out samples, of all samples by the model without the party, and of the "
-    "held-out ones by its own"
+    "held-out ones by its own, with a table of right and wrong by both"
 )
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
 _LEAST_OTHERS = 2  # parties in the products without any one, so that none stands alone
