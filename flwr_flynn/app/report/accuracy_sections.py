@@ -17,7 +17,6 @@ from flwr_flynn.app.report.markup import (
     cell,
     figure,
     plural,
-    shades,
     with_interval,
 )
 from flwr_flynn.app.report.plots import Row, forest
@@ -28,8 +27,8 @@ from flwr_flynn.app.report.sections import (
     Report,
     Section,
     bounded,
-    left_out,
     sentence,
+    shades,
 )
 
 _WORDS = {
@@ -118,20 +117,10 @@ def confusion(report: Report) -> Section:
     names = report["classes"]
     if not matrix:
         return Section("Confusion", [])
-    rows = zip(names, matrix, strict=True)
-    shown = [(name, row[:MOST_CLASSES]) for name, row in rows]
-    introduction = (
-        "Rows are true classes, columns predicted ones. The stronger the colour, "
-        "the more samples, by row."
-    )
-    drawn = shades(
-        "Test samples by true and predicted class",
-        "true \\ predicted",
-        names[:MOST_CLASSES],
-        shown[:MOST_CLASSES],
-    )
-    note = left_out(len(names), "classes", MOST_CLASSES)
-    return Section("Confusion", [], [sentence(introduction), drawn, note])
+    rows = [*zip(names, matrix, strict=True)][:MOST_CLASSES]
+    caption = "Test samples by true and predicted class"
+    parts = shades(caption, "true \\ predicted", names, rows)
+    return Section("Confusion", [], parts)
 
 
 def subgroups(report: Report) -> Section:
@@ -156,7 +145,7 @@ def subgroups(report: Report) -> Section:
     title = f"AUROC by level of {column}"
     drawn = forest(
         title,
-        f"{title}; the table below has the numbers",
+        "on held-out rows",
         [Row(row["level"], row["auroc"]) for row in levels[:MOST_BARS] if row["auroc"]],
     )
     head = ("level", "rows", *(NAMES[key] for key in keys))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -24,7 +23,6 @@ from flwr_flynn.app.report.markup import (
     NONE,
     Markup,
     figure,
-    gallery,
     joined,
     tag,
     with_interval,
@@ -57,6 +55,7 @@ def in_short(report: Report) -> Section:
         f"The model gets {100 * evaluation['accuracy']:.0f} % of held-out rows right."
     )
     drawn = [picture for row in classes[:MOST_CLASSES] for picture in pictures(row)]
+    drawn += _by_site(report)
     if event_class(report):
         event = report["event"]
         why = "named by the run setting event"
@@ -68,8 +67,9 @@ def in_short(report: Report) -> Section:
         left_out(len(classes), "classes", MOST_CLASSES),
         left_out(len(report["sites"]), "sites", MOST_BARS),
     ]
-    first = joined(tag("p", words, class_="lead"), gallery(drawn + _by_site(report)))
-    return Section("In short", facts, [first, *notes])
+    lead = tag("p", words, class_="lead")
+    shown = tag("div", drawn, class_="gallery")
+    return Section("In short", facts, [joined(lead, shown), *notes])
 
 
 def _in_short(report: Report, of_event: Report) -> str:
@@ -106,36 +106,35 @@ def _per_hundred(of_class: Report, level: float) -> tuple[int, float, float, flo
     return n, own, found, wrong
 
 
-def pictures(of_class: Report) -> list[tuple[str, str, Markup]]:
+def pictures(of_class: Report) -> list[Markup]:
     """The ROC curve of a class, and its calibration."""
     label = of_class["label"]
     area = f"AUROC {with_interval(of_class['auroc'])}"
-    axes = (Axis("false alarms"), Axis("found"))
-    roc = ("curve", of_class["roc"])
-    drawn = plot(f"ROC curve of {label}", area, *axes, [DIAGONAL, roc])
-    calibration = of_class["calibration"] or {}
-    slope = f"slope {with_interval(calibration.get('slope'))}"
-    layers: list[Layer] = [DIAGONAL, *_smooth(of_class["smooth"])]
-    groups = [row for row in of_class["reliability"] if row["observed"]]
-    dots = [(row["predicted"], row["observed"][0]) for row in groups]
-    layers.append(("dot", dots))
-    axes = (Axis("predicted"), Axis("observed"))
-    calibrated = plot(f"Calibration of {label}", slope, *axes, layers)
-    return [(f"ROC of {label}", area, drawn), ("Calibration", slope, calibrated)]
-
-
-def _smooth(curve: Sequence[Report]) -> list[Layer]:
-    known = [(row["predicted"], *row["observed"]) for row in curve if row["observed"]]
+    slope = f"slope {with_interval(of_class['calibration']['slope'])}"
+    roc = [DIAGONAL, ("curve", of_class["roc"])]
+    known = [(row["predicted"], *row["observed"]) for row in of_class["smooth"]]
     low = [(at, end) for at, _, end, _ in known]
     high = [(at, end) for at, _, _, end in reversed(known)]
-    line = [(at, value) for at, value, _, _ in known]
-    return [("band", low + high), ("curve", line)]
+    calibration = [
+        DIAGONAL,
+        ("band", low + high),
+        ("curve", [(at, value) for at, value, _, _ in known]),
+        (
+            "dot",
+            [(row["predicted"], row["observed"][0]) for row in of_class["reliability"]],
+        ),
+    ]
+    observed = Axis("predicted"), Axis("observed")
+    return [
+        plot(f"ROC of {label}", area, Axis("false alarms"), Axis("found"), roc),
+        plot(f"Calibration of {label}", slope, *observed, calibration),
+    ]
 
 
 # ---- by site
 
 
-def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
+def _by_site(report: Report) -> list[Markup]:
     """AUROC by site, and its spread."""
     rows: list[Row] = []
     for site in report["sites"][:MOST_BARS]:
@@ -159,7 +158,7 @@ def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
         "on held-out rows; on all of its rows by the model without the site's counts; "
         "and of a model of its rows alone"
     )
-    return [(title, text, forest(title, text, rows))]
+    return [forest(title, text, rows)]
 
 
 def _name(report: Report, site: Report) -> str:
@@ -223,15 +222,12 @@ def _paired(report: Report) -> list[Markup | None]:
     rows = []
     for site in report["sites"]:
         alone = site["alone"]
-        if alone and alone.get("paired"):
-            areas = map(with_interval, (alone["federation_auroc"], alone["auroc"]))
+        if alone:
             p = f"{alone['mcnemar']:.2g}"
-            name = _name(report, site)
-            rows.append((name, *chain(*alone["paired"]), p, *areas))
+            rows.append((_name(report, site), *chain(*alone["paired"]), p))
     if not rows:
         return []
-    tests = ("McNemar's p", "AUROC of the federation", "AUROC alone")
-    head = ("site", *PAIRED, *tests)
+    head = ("site", *PAIRED, "McNemar's p")
     caption = "Gain of joining: held-out rows that each model gets right"
     return [*bounded(caption, head, rows, "sites")]
 
@@ -244,11 +240,12 @@ def use(report: Report) -> Section:
     parts = in_words(report)
     of_event = event_class(report)
     if of_event is not None:
-        parts = [gallery([_benefit(of_event), _probabilities(of_event)]), *parts]
+        drawn = _benefit(of_event), _probabilities(of_event)
+        parts = [tag("div", *drawn, class_="gallery"), *parts]
     return Section("Use", [], parts)
 
 
-def _benefit(of_event: Report) -> tuple[str, str, Markup]:
+def _benefit(of_event: Report) -> Markup:
     """The decision curve."""
     text = "of the model; dashed: treat all; line at 0: treat none"
     most = of_event["examples"] / (of_event["examples"] + of_event["others"])
@@ -259,10 +256,10 @@ def _benefit(of_event: Report) -> tuple[str, str, Markup]:
         points = [(row["threshold"], row[key]) for row in decision_curve(of_event)]
         shown = [(at, up) for at, up in points if at <= x.high and up >= y.low]
         layers.append((class_, shown))
-    return "Net benefit", text, plot("Net benefit", text, x, y, layers)
+    return plot("Net benefit", text, x, y, layers)
 
 
-def _probabilities(of_event: Report) -> tuple[str, str, Markup]:
+def _probabilities(of_event: Report) -> Markup:
     """Shares of the event's samples, and of others, in twenty levels."""
     text = f"of {of_event['label']}; dashed: of all others"
     # From each twentieth on.
@@ -274,8 +271,7 @@ def _probabilities(of_event: Report) -> tuple[str, str, Markup]:
         for index, class_ in enumerate(("curve", "other"))
     ]
     y = Axis("share of rows", 0.0, float(shares.max()))
-    title = "Probabilities"
-    return title, text, plot(title, text, Axis("probability"), y, layers)
+    return plot("Probabilities", text, Axis("probability"), y, layers)
 
 
 _RATES = ("sensitivity", "specificity", "ppv", "npv")

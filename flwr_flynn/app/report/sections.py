@@ -18,7 +18,7 @@ from flwr_flynn.app.report.markup import (
     Markup,
     figure,
     in_bytes,
-    shades,
+    shortened,
     table,
     tag,
     with_interval,
@@ -45,6 +45,7 @@ class Section(NamedTuple):
 MOST_ROWS = 100
 MOST_CLASSES = 32
 MOST_BARS = 24
+_CELL = 45  # percent of the accent in the strongest cell, so that text can be read
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names."""
@@ -91,6 +92,30 @@ def bounded(
 ) -> list[Markup | None]:
     """A table of the first rows, and a note about the others."""
     return [table(caption, head, rows[:MOST_ROWS], class_), left_out(len(rows), noun)]
+
+
+def shades(
+    caption: str,
+    corner: str,
+    classes: Sequence[str],
+    rows: Sequence[tuple[str, Sequence[int]]],
+) -> list[Markup | None]:
+    """A table of numbers of samples by class, coloured by the row's largest."""
+    lines = []
+    for name, sizes in rows:
+        most = max(*sizes[:MOST_CLASSES], 1)
+        strengths = [f"--v:{_CELL * n / most:.0f}" for n in sizes[:MOST_CLASSES]]
+        cells = [
+            tag("span", figure(n), style=strength)
+            for n, strength in zip(sizes, strengths, strict=False)
+        ]
+        lines.append((name, *cells))
+    head = [corner, *(shortened(name, 24) for name in classes[:MOST_CLASSES])]
+    return [
+        sentence("The stronger the colour, the more samples, by row."),
+        *bounded(caption, head, lines, "parties", "shades"),
+        left_out(len(classes), "classes", MOST_CLASSES),
+    ]
 
 
 # ---- parties
@@ -243,16 +268,8 @@ def skew(report: Report) -> Section:
     if total is None:
         total = [*map(sum, zip(*sizes.values(), strict=True))]
     rows = [("all parties", total), *sorted(sizes.items())]
-    shown = [(name, row[:MOST_CLASSES]) for name, row in rows[:MOST_ROWS]]
-    parts = [
-        sentence("The stronger the colour, the more samples, by row."),
-        shades(
-            "Training samples by party and class", "party", names[:MOST_CLASSES], shown
-        ),
-        left_out(len(rows), "parties"),
-        left_out(len(names), "classes", MOST_CLASSES),
-    ]
-    return Section("Classes by party", [], parts)
+    caption = "Training samples by party and class"
+    return Section("Classes by party", [], shades(caption, "party", names, rows))
 
 
 # ---- the model
