@@ -76,20 +76,16 @@ def evaluation_figures(
         for name, (right, n_examples) in by_party.items()
     ]
     parties.sort(key=lambda party: (party["accuracy"], party["name"]))
-    worst = None
-    best = None
-    deviation = None
+    spread = dict[str, Any].fromkeys(("worst_party", "best_party", "accuracy_std"))
     if parties:
-        worst = parties[0]
-        best = parties[-1]
-        deviation = float(np.std([party["accuracy"] for party in parties]))
+        deviation = np.std([party["accuracy"] for party in parties])
+        ends = (parties[0], parties[-1], float(deviation))
+        spread = dict(zip(spread, ends, strict=True))
     return {
         **accuracies(total),
         "examples": int(total.sum()),
         "parties": parties,
-        "worst_party": worst,
-        "best_party": best,
-        "accuracy_std": deviation,
+        **spread,
         "confusion": total.tolist(),
     }
 
@@ -210,25 +206,19 @@ def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str
     events.
     """
     scale = UNIT
-    ratio = None
-    if len(histograms) == 4 and event is not None:
+    if len(histograms) != 4:
+        event = None
+    if event is not None:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-        histograms = histograms[2 * event : 2 * event + 2]
-        ratio = _event_ratio(histograms, sums, event)
-    curves = _curves(histograms)
-    n = int(sums[0])
-    correct = int(sums[1])
+    figures, ratio = _against_rest(histograms, sums, event)
+    n, correct, brier, brier_squares, loss, loss_squares = map(int, sums[:N_SUMS])
     return {
         "examples": n,
         "accuracy": share(correct, n),
-        "auroc": _mean_figure(curve.auroc() for curve in curves),
-        "auprc": _mean_figure(curve.auprc() for curve in curves),
-        "brier": _mean(n, int(sums[2]), int(sums[3]), scale),
-        "log_loss": _mean(n, int(sums[4]), int(sums[5]), UNIT),
-        "calibration_error": _mean_figure(curve.error() for curve in curves),
-        "calibration_slope": _mean_figure(curve.fitted(1) for curve in curves),
-        "calibration_intercept": _mean_figure(curve.fitted(0) for curve in curves),
+        "brier": _mean(n, brier, brier_squares, scale),
+        "log_loss": _mean(n, loss, loss_squares, UNIT),
+        **figures,
         "observed_expected": ratio,
     }
 
@@ -240,27 +230,34 @@ def event_figures(
     `overall`.
     """
     events = None
-    ratio = None
-    if event is not None:
-        histograms = histograms[2 * event : 2 * event + 2]
-        ratio = _event_ratio(histograms, sums, event)
-        if histograms.any():
-            events = int(histograms[1].sum())
-    curves = _curves(histograms)
+    figures, ratio = _against_rest(histograms, sums, event)
+    if event is not None and ratio is not None:
+        events = int(histograms[2 * event + 1].sum())
     return {
         "rows": int(sums[0]),
         "events": events,
-        "auroc": _mean_figure(curve.auroc() for curve in curves),
+        "auroc": figures["auroc"],
         "observed_expected": ratio,
-        "slope": _mean_figure(curve.fitted(1) for curve in curves),
-        "intercept": _mean_figure(curve.fitted(0) for curve in curves),
+        "slope": figures["calibration_slope"],
+        "intercept": figures["calibration_intercept"],
     }
 
 
-def _event_ratio(histograms: Counts, sums: Counts, event: int) -> Figure:
-    """Observed samples of a class over the sum of its probabilities."""
-    n_rest, n_own = histograms.sum(axis=1).tolist()
-    return observed_expected(n_own, n_own + n_rest, sums[N_SUMS + event] * UNIT)
+def _against_rest(
+    histograms: Counts, sums: Counts, event: int | None
+) -> tuple[dict[str, Figure], Figure]:
+    """Discrimination and calibration of class `event`, and its observed samples over
+    the sum of its probabilities; or means over the classes.
+    """
+    ratio = None
+    curves = _curves(histograms)
+    if event is not None:
+        curves = [curves[event]]
+        n_own = curves[0].n_own
+        expected = sums[N_SUMS + event] * UNIT
+        ratio = observed_expected(n_own, n_own + curves[0].n_rest, expected)
+    rows = [curve.figures() for curve in curves]
+    return {name: _mean_figure(row[name] for row in rows) for name in rows[0]}, ratio
 
 
 def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
@@ -403,6 +400,16 @@ class _Curve:
         self.n_own = float(self.own.sum())
         self.n_rest = float(self.rest.sum())
         self.is_defined = self.n_own > 0 and self.n_rest > 0
+
+    def figures(self) -> dict[str, Figure]:
+        """Discrimination and calibration, by their names."""
+        return {
+            "auroc": self.auroc(),
+            "auprc": self.auprc(),
+            "calibration_error": self.error(),
+            "calibration_slope": self.fitted(1),
+            "calibration_intercept": self.fitted(0),
+        }
 
     def auroc(self) -> Figure:
         """Probability that a sample of the class gets more than one of the rest.

@@ -23,9 +23,9 @@ from flwr_flynn.app.report.plots import Row, forest
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
-    Facts,
+    Fact,
+    Items,
     Report,
-    Section,
     bounded,
     sentence,
     shades,
@@ -43,19 +43,20 @@ NAMES["observed_expected"] = "O:E"
 """Figures with intervals, and their names."""
 
 
-def probability_section(report: Report) -> Section:
-    """Discrimination and calibration over all samples, and rates at thresholds."""
+def probability_section(report: Report) -> Items:
+    """Discrimination and calibration over all samples."""
     figures = figures_of(report)
     evaluation = report["evaluation"]
     if not evaluation:
-        return Section("Figures", [("evaluation", _why_none(report))])
-    overall = figures["overall"] or {}
-    n_samples = figures.get("examples") or evaluation["examples"]
+        yield "evaluation", _why_none(report)
+        return
+    overall = figures["overall"]
+    n_samples = figures.get("examples", evaluation["examples"])
     introduction = f"Over {plural(n_samples, 'test sample')} of all parties"
     if overall:
         introduction += ", with 95 % intervals in brackets"
     introduction += ". "
-    if len(figures["classes"]) > 2 and overall:
+    if len(figures["classes"]) > 2:
         introduction += (
             "AUROC, AUPRC and calibration are means over the classes, each "
             "against the rest. "
@@ -65,33 +66,32 @@ def probability_section(report: Report) -> Section:
         introduction += (
             f"{plural(n_more, 'more sample')} are of parties below their floor. "
         )
-    return Section("Figures", _overall(evaluation, overall), [sentence(introduction)])
+    yield sentence(introduction)
+    yield from _overall(evaluation, overall)
 
 
-def _overall(evaluation: Report, overall: Report) -> Facts:
+def _overall(evaluation: Report, overall: Report) -> Iterator[Fact]:
     """Figures of all parties, of the worst party, and of the parties' own copies."""
+    for key, name in NAMES.items():
+        if overall.get(key):
+            yield name, with_interval(overall[key])
     plain = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
     if not overall.get("accuracy"):
         plain = {"accuracy": "accuracy", **plain}
-    facts = [
-        (name, with_interval(overall[key]))
-        for key, name in NAMES.items()
-        if overall.get(key)
-    ]
-    facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
+    for key, name in plain.items():
+        yield name, figure(evaluation[key])
     worst = evaluation["worst_party"]
     if worst:
         of = f"({worst['name']}, {worst['examples']} test samples)"
-        facts.append(("worst party", f"{figure(worst['accuracy'])} {of}"))
-    prior = evaluation.get("class_prior")
+        yield "worst party", f"{figure(worst['accuracy'])} {of}"
+    prior = evaluation["class_prior"]
     if prior:
         worst = prior["worst_party"]
         shown = (
             f"{figure(prior['accuracy'])}, worst party "
             f"{figure(worst['accuracy'])} ({worst['name']})"
         )
-        facts.append(("with class prior", shown))
-    return facts
+        yield "with class prior", shown
 
 
 def _why_none(report: Report) -> str:
@@ -111,51 +111,43 @@ def _why_none(report: Report) -> str:
     return "none: no party holds test samples"
 
 
-def confusion(report: Report) -> Section:
+def confusion(report: Report) -> Items:
     """The confusion matrix."""
-    matrix = (report["evaluation"] or {}).get("confusion", ())
-    names = report["classes"]
-    if not matrix:
-        return Section("Confusion", [])
-    rows = [*zip(names, matrix, strict=True)][:MOST_CLASSES]
-    caption = "Test samples by true and predicted class"
-    parts = shades(caption, "true \\ predicted", names, rows)
-    return Section("Confusion", [], parts)
+    matrix = (report["evaluation"] or {}).get("confusion")
+    if matrix:
+        names = report["classes"]
+        rows = [*zip(names, matrix, strict=True)][:MOST_CLASSES]
+        caption = "Test samples by true and predicted class"
+        yield from shades(caption, "true \\ predicted", names, rows)
 
 
-def subgroups(report: Report) -> Section:
+def subgroups(report: Report) -> Items:
     """Figures by level of a column."""
     groups = figures_of(report)["groups"]
     if not groups or not groups["levels"]:
-        return Section("Subgroups", [])
+        return
     levels = groups["levels"]
-    keys: tuple[str, ...] = ("auroc", "calibration_slope", "calibration_intercept")
+    column = groups["column"]
+    keys = ["accuracy", "auroc", "calibration_slope", "calibration_intercept"]
     if report["event"]:
-        keys = ("auroc", "observed_expected", *keys[1:])
-    keys = ("accuracy", *keys)
+        keys.insert(2, "observed_expected")
+    yield sentence(f"Held-out rows by the level of the column {column}.")
+    for name, (gap, low, high) in gaps(report).items():
+        yield f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})"
+    drawn = [
+        Row(row["level"], row["auroc"]) for row in levels[:MOST_BARS] if row["auroc"]
+    ]
+    yield forest(f"AUROC by level of {column}", "on held-out rows", drawn)
     rows = [
         (
             level["level"],
             level["examples"],
-            *(with_interval(level.get(key)) for key in keys),
+            *(with_interval(level[key]) for key in keys),
         )
         for level in levels
     ]
-    column = groups["column"]
-    title = f"AUROC by level of {column}"
-    drawn = forest(
-        title,
-        "on held-out rows",
-        [Row(row["level"], row["auroc"]) for row in levels[:MOST_BARS] if row["auroc"]],
-    )
     head = ("level", "rows", *(NAMES[key] for key in keys))
-    table = bounded(f"Figures by level of {column}", head, rows, "levels")
-    facts = [
-        (f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})")
-        for name, (gap, low, high) in gaps(report).items()
-    ]
-    introduction = sentence(f"Held-out rows by the level of the column {column}.")
-    return Section("Subgroups", facts, [introduction, drawn, *table])
+    yield from bounded(f"Figures by level of {column}", head, rows, "levels")
 
 
 def as_csv(report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -31,9 +32,8 @@ from flwr_flynn.app.report.plots import DIAGONAL, Axis, Layer, Row, forest, plot
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
-    Facts,
+    Items,
     Report,
-    Section,
     bounded,
     left_out,
     more,
@@ -44,32 +44,31 @@ from flwr_flynn.app.report.sections import (
 _LEAST = 100  # samples of a class, for which calibration can be judged
 
 
-def in_short(report: Report) -> Section:
+def in_short(report: Report) -> Items:
     """One sentence, ROC and calibration, and the AUROC by site."""
     evaluation = report["evaluation"]
-    classes = shown_classes(report)
     if not evaluation:
-        return Section("In short", [])
-    facts: Facts = []
+        return
+    classes = shown_classes(report)
     words = (
         f"The model gets {100 * evaluation['accuracy']:.0f} % of held-out rows right."
     )
     drawn = [picture for row in classes[:MOST_CLASSES] for picture in pictures(row)]
     drawn += _by_site(report)
-    if event_class(report):
-        event = report["event"]
+    event = report["event"]
+    if event and classes:
         why = "named by the run setting event"
         if event["why"] == "rarer":
             why = "the rarer of two classes; event sets another"
-        facts = [("event", f"{event['label']} ({why})")]
+        yield "event", f"{event['label']} ({why})"
         words = _in_short(report, classes[0])
-    notes = [
-        left_out(len(classes), "classes", MOST_CLASSES),
-        left_out(len(report["sites"]), "sites", MOST_BARS),
-    ]
-    lead = tag("p", words, class_="lead")
-    shown = tag("div", drawn, class_="gallery")
-    return Section("In short", facts, [joined(lead, shown), *notes])
+    yield joined(tag("p", words, class_="lead"), _gallery(drawn))
+    yield left_out(len(classes), "classes", MOST_CLASSES)
+    yield left_out(len(report["sites"]), "sites", MOST_BARS)
+
+
+def _gallery(pictures: Sequence[Markup]) -> Markup:
+    return tag("div", pictures, class_="gallery")
 
 
 def _in_short(report: Report, of_event: Report) -> str:
@@ -177,9 +176,8 @@ _COLUMNS = {
 }
 
 
-def sites(report: Report) -> Section:
+def sites(report: Report) -> Items:
     """Figures by site, their spread, and what joining gains."""
-    title = "By site"
     rows = []
     for site in report["sites"]:
         for kind, name in KINDS.items():
@@ -189,22 +187,15 @@ def sites(report: Report) -> Section:
                 row += [figures["rows"], figures["events"]]
                 row += [with_interval(figures[key]) for key in _COLUMNS]
             else:
-                reason = site.get("reasons", {}).get(kind) or NONE
+                reason = site["reasons"].get(kind, NONE)
                 row += [NONE, NONE, reason, *[NONE] * 3]
             rows.append(row)
     if not rows:
-        return Section(title, [])
-    head = ("site", "figures", "rows", "events", *_COLUMNS.values())
-    introduction = sentence(
+        return
+    yield sentence(
         "The model without a site has none of its counts; columns, hashes, weights and "
         "calibration still come from all sites."
     )
-    parts = [introduction, *bounded("Figures by site", head, rows, "rows")]
-    return Section(title, _spread_facts(report), [*parts, *_paired(report)])
-
-
-def _spread_facts(report: Report) -> Facts:
-    facts = []
     for kind, spread in spreads(report).items():
         text = (
             f"mean {with_interval(spread['mean'])}, tau {spread['tau']:.2f}, "
@@ -213,36 +204,32 @@ def _spread_facts(report: Report) -> Facts:
         if spread["prediction"]:
             _, low, high = spread["prediction"]
             text += f"; at a new site {low:.2f} to {high:.2f}"
-        facts.append((f"AUROC of {spread['sites']} sites, {KINDS[kind]}", text))
-    return facts
-
-
-def _paired(report: Report) -> list[Markup | None]:
-    """Held-out samples that the federation and the site alone get right."""
-    rows = []
-    for site in report["sites"]:
-        alone = site["alone"]
-        if alone:
-            p = f"{alone['mcnemar']:.2g}"
-            rows.append((_name(report, site), *chain(*alone["paired"]), p))
-    if not rows:
-        return []
-    head = ("site", *PAIRED, "McNemar's p")
-    caption = "Gain of joining: held-out rows that each model gets right"
-    return [*bounded(caption, head, rows, "sites")]
+        yield f"AUROC of {spread['sites']} sites, {KINDS[kind]}", text
+    head = ("site", "figures", "rows", "events", *_COLUMNS.values())
+    yield from bounded("Figures by site", head, rows, "rows")
+    paired = [
+        (
+            _name(report, site),
+            *chain(*site["alone"]["paired"]),
+            f"{site['alone']['mcnemar']:.2g}",
+        )
+        for site in report["sites"]
+        if site["alone"]
+    ]
+    if paired:
+        caption = "Gain of joining: held-out rows that each model gets right"
+        yield from bounded(caption, ("site", *PAIRED, "McNemar's p"), paired, "sites")
 
 
 # ---- at thresholds
 
 
-def use(report: Report) -> Section:
+def use(report: Report) -> Items:
     """Net benefit, probabilities by class, and thresholds in words."""
-    parts = in_words(report)
     of_event = event_class(report)
-    if of_event is not None:
-        drawn = _benefit(of_event), _probabilities(of_event)
-        parts = [tag("div", *drawn, class_="gallery"), *parts]
-    return Section("Use", [], parts)
+    if of_event:
+        yield _gallery([_benefit(of_event), _probabilities(of_event)])
+    yield from in_words(report)
 
 
 def _benefit(of_event: Report) -> Markup:
@@ -277,7 +264,7 @@ def _probabilities(of_event: Report) -> Markup:
 _RATES = ("sensitivity", "specificity", "ppv", "npv")
 
 
-def in_words(report: Report) -> list[Markup | None]:
+def in_words(report: Report) -> Items:
     """Rates at thresholds, in words and in a table; of several classes it opens."""
     rows = []
     classes = shown_classes(report)
@@ -292,7 +279,7 @@ def in_words(report: Report) -> list[Markup | None]:
             shown = [with_interval(rates[name]) for name in _RATES]
             rows.append((of_class["label"], f"{rates['threshold']:g}", words, *shown))
     if not rows:
-        return []
+        return
     head = (
         "class",
         "threshold",
@@ -304,28 +291,24 @@ def in_words(report: Report) -> list[Markup | None]:
     )
     caption = "What thresholds of the probability would do"
     table = bounded(caption, head, rows, "rows", "thresholds")
-    if len(classes) == 1:
-        return table
-    return [more("Thresholds of the probability", *table)]
+    if len(classes) > 1:
+        table = [more("Thresholds of the probability", *table)]
+    yield from table
 
 
 # ---- sample size
 
 
-def sample_size(report: Report) -> Section:
+def sample_size(report: Report) -> Items:
     """Samples of the event and others, and the standard errors that follow."""
     of_event = event_class(report)
-    if of_event is None:
-        return Section("Sample size", [])
+    if not of_event:
+        return
     sizes = (
         f"{figure(of_event['examples'])} events, {figure(of_event['others'])} others"
     )
-    least = min(of_event["examples"], of_event["others"])
-    if least < _LEAST:
+    if min(of_event["examples"], of_event["others"]) < _LEAST:
         sizes += f"; calibration is uncertain with fewer than {_LEAST} of each"
-    facts = [("held-out rows", sizes)]
-    facts += [
-        (f"standard error of {name}", f"{error:.2g}")
-        for name, error in standard_errors(report).items()
-    ]
-    return Section("Sample size", facts)
+    yield "held-out rows", sizes
+    for name, error in standard_errors(report).items():
+        yield f"standard error of {name}", f"{error:.2g}"

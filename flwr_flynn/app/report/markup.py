@@ -214,7 +214,8 @@ justify-content:space-between;white-space:normal;padding:.1rem 0}
 .note,footer,caption,thead th,figcaption{overflow-wrap:anywhere;color:var(--soft);
 font-size:.9rem;text-align:left}
 .shades span{background:color-mix(in srgb,var(--accent) calc(var(--v)*1%),transparent);
-padding:.4rem .6rem;display:block;min-width:3rem}.shades span,.shades th+th{text-align:right}
+padding:.4rem .6rem;display:block;min-width:3rem}
+.shades span,.shades th+th{text-align:right;padding-right:.6rem}
 .shades td{border:2px solid var(--paper);padding:0}.thresholds td:nth-child(3){min-width:9.5rem}
 figure{margin:0}pre{white-space:pre-wrap;overflow-wrap:anywhere}
 svg{display:block;overflow:visible;font:inherit;margin:1.1rem 0}svg text{fill:currentColor;
@@ -226,7 +227,7 @@ svg path.dot{stroke:var(--accent);stroke-width:6;stroke-linecap:round}
 svg .other{stroke:var(--soft);stroke-dasharray:5 4}svg .whisker.mean{stroke-width:5;opacity:.5}
 svg .range{stroke-dasharray:2 3}svg .bar{transform-box:fill-box;transform-origin:center;
 transform:translate(-50%,-50%)}svg .bar.dot{rx:50%}svg .bar.range{display:none}
-svg .bar.mean{opacity:.5;transform:translate(-50%,-50%) rotate(45deg) scale(1.2)}
+svg .bar.mean{transform:translate(-50%,-50%) rotate(45deg) scale(1.2)}
 svg.square{width:100%;max-width:30rem}svg.square text{font-size:11px}
 .gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,18rem),1fr));
 gap:1.6rem 2rem}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from flwr_flynn._validation import listed
 from flwr_flynn.app.report.derived import event_class, figures_of, spreads
 from flwr_flynn.app.report.markup import NONE, with_interval
-from flwr_flynn.app.report.sections import Report, Section, bounded, sentence
+from flwr_flynn.app.report.sections import Items, Report, bounded, sentence
 
 _ITEMS = """\
 1 title | to be written: developing or evaluating, target population, outcome
@@ -72,12 +72,11 @@ C4 validation by site | By site: the model without each site, on all of its rows
 """An item in each line: number and name, and its text with what a run knows."""
 
 
-def reporting_items(report: Report) -> Section:
+def reporting_items(report: Report) -> Items:
     """The items as a table, in their order."""
-    title = "TRIPOD+AI"
     evaluation = report["evaluation"]
     if not evaluation:
-        return Section(title, [])
+        return
     figures = figures_of(report)
     overall = figures["overall"] or {}
     columns = (report["schema"] or {"columns": []})["columns"]
@@ -110,9 +109,8 @@ def reporting_items(report: Report) -> Section:
         "n_updates": len(report["updates"]),
     }
     rows = [line.format_map(known).split(" | ", 1) for line in _ITEMS.splitlines()]
-    introduction = sentence(
+    yield sentence(
         "Items of TRIPOD+AI (BMJ 2024), and as C those that TRIPOD-Cluster adds, as far "
         "as the run knows them. Check what it fills in."
     )
-    table = bounded(title, ("item", "text"), rows, "items", "items")
-    return Section(title, [], [introduction, *table])
+    yield from bounded("TRIPOD+AI", ("item", "text"), rows, "items", "items")
