@@ -86,7 +86,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
         "event": event_facts(run.state, run.options),
-        "sites": _sites(run),
+        "sites": [*getattr(run.state.results.get("evaluation"), "sites", ())],
         "table_one": table,
         "sha256": digests,
         "members": [_member(member) for member in members],
@@ -183,14 +183,6 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
         for member in counted
         if member.sizes is not None
     }
-
-
-def _sites(run: Run) -> list[dict[str, Any]]:
-    """Figures of each site: held out, without the site, and alone."""
-    evaluation = run.state.results.get("evaluation")
-    if evaluation is None:
-        return []
-    return [*evaluation.sites]
 
 
 def _schema(run: Run) -> dict[str, object] | None:

@@ -38,11 +38,10 @@ def accuracies(matrix: Counts) -> dict[str, float]:
     correct = np.diag(matrix)
     occurs = matrix.sum(axis=1)
     predicted = matrix.sum(axis=0)
-    present = occurs > 0
     seen = occurs + predicted > 0
     return {
         "accuracy": float(correct.sum() / occurs.sum()),
-        "balanced_accuracy": float(np.mean(correct[present] / occurs[present])),
+        "balanced_accuracy": mean_recall(correct, occurs),
         "macro_f1": float(np.mean(2 * correct[seen] / (occurs + predicted)[seen])),
     }
 
@@ -76,16 +75,20 @@ def evaluation_figures(
         for name, (right, n_examples) in by_party.items()
     ]
     parties.sort(key=lambda party: (party["accuracy"], party["name"]))
-    spread = dict[str, Any].fromkeys(("worst_party", "best_party", "accuracy_std"))
+    worst = None
+    best = None
+    deviation = None
     if parties:
-        deviation = np.std([party["accuracy"] for party in parties])
-        ends = (parties[0], parties[-1], float(deviation))
-        spread = dict(zip(spread, ends, strict=True))
+        worst = parties[0]
+        best = parties[-1]
+        deviation = float(np.std([party["accuracy"] for party in parties]))
     return {
         **accuracies(total),
         "examples": int(total.sum()),
         "parties": parties,
-        **spread,
+        "worst_party": worst,
+        "best_party": best,
+        "accuracy_std": deviation,
         "confusion": total.tolist(),
     }
 

@@ -155,31 +155,28 @@ def as_csv(report: Report) -> str:
 
     The first one is the number of their run.
     """
-    stream = io.StringIO()
     evaluation = dict(report["evaluation"] or {})
     names = report["classes"]
     matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
     evaluation["confusion"] = {
-        name: dict(zip(names, row, strict=False)) for name, row in matrix
+        name: dict(zip(names, row, strict=True)) for name, row in matrix
     }
     tree = evaluation | derived(report) | {"sites": [*map(_site, report["sites"])]}
-    rows = [(cell(" / ".join(path)), *numbers) for path, numbers in _leaves(tree)]
-    csv.writer(stream, lineterminator="\n").writerows(
-        [
-            ("figure", "value", "low", "high"),
-            ("run", report["run"]["run_id"]),
-            *rows,
-        ]
-    )
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("figure", "value", "low", "high"))
+    writer.writerow(("run", report["run"]["run_id"]))
+    for path, numbers in _leaves(tree):
+        writer.writerow((cell(" / ".join(path)), *numbers))
     return stream.getvalue()
 
 
 def _site(site: Report) -> Report:
     """Figures of a site, with its paired table by name."""
     alone = site["alone"]
-    if alone and alone.get("paired"):
-        numbers = chain(*alone["paired"])
-        alone = alone | {"paired": dict(zip(PAIRED, numbers, strict=True))}
+    if alone:
+        paired = zip(PAIRED, chain(*alone["paired"]), strict=True)
+        alone = alone | {"paired": dict(paired)}
     return site | {"alone": alone}
 
 
@@ -194,19 +191,21 @@ def _leaves(
 
     The first number of a curve's point is the end of its path.
     """
-    if isinstance(tree, int | float) and not isinstance(tree, bool):
-        if not path or path[-1] not in _NAMES:
-            yield path, [tree]
-    elif isinstance(tree, dict):
+    if isinstance(tree, bool):
+        return
+    if isinstance(tree, dict):
         for name, branch in tree.items():
             if name != "flagged":  # they are in the decision curve
                 yield from _leaves(branch, (*path, str(name)))
-    elif isinstance(tree, list) and any(isinstance(row, dict | list) for row in tree):
-        for row in tree:
-            names = [str(row[key]) for key in _NAMES if key in row]
-            yield from _leaves(row, (*path, *names[:1]))
-    elif isinstance(tree, list) and len(tree) == 2:
-        x, y = tree
-        yield (*path, f"{x:g}"), [y]
     elif isinstance(tree, list) and tree:
-        yield path, tree
+        if isinstance(tree[0], dict | list):
+            for row in tree:
+                names = [str(row[key]) for key in _NAMES if key in row]
+                yield from _leaves(row, (*path, *names[:1]))
+        elif len(tree) == 2:
+            x, y = tree
+            yield (*path, f"{x:g}"), [y]
+        else:
+            yield path, tree
+    elif isinstance(tree, int | float) and path[-1] not in _NAMES:
+        yield path, [tree]

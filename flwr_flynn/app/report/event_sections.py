@@ -15,6 +15,7 @@ from flwr_flynn.app.report.derived import (
     event_class,
     rates_at,
     reference,
+    share_of,
     shown_classes,
     spreads,
     standard_errors,
@@ -30,6 +31,7 @@ from flwr_flynn.app.report.markup import (
 )
 from flwr_flynn.app.report.plots import DIAGONAL, Axis, Layer, Row, forest, plot
 from flwr_flynn.app.report.sections import (
+    DONE,
     MOST_BARS,
     MOST_CLASSES,
     Items,
@@ -38,7 +40,6 @@ from flwr_flynn.app.report.sections import (
     left_out,
     more,
     sentence,
-    status_of,
 )
 
 _LEAST = 100  # samples of a class, for which calibration can be judged
@@ -96,11 +97,11 @@ def _per_hundred(of_class: Report, level: float) -> tuple[int, float, float, flo
     threshold: of 100, or of 1000 where the class is rare.
     """
     n = 100
-    size = of_class["examples"] + of_class["others"]
-    if 20 * of_class["examples"] < size:
+    if share_of(of_class) < 0.05:
         n = 1000
     rates = rates_at(of_class, level)
     numbers = (of_class["examples"], rates["found"], rates["false_alarms"])
+    size = of_class["examples"] + of_class["others"]
     own, found, wrong = (n * number / size for number in numbers)
     return n, own, found, wrong
 
@@ -111,17 +112,15 @@ def pictures(of_class: Report) -> list[Markup]:
     area = f"AUROC {with_interval(of_class['auroc'])}"
     slope = f"slope {with_interval(of_class['calibration']['slope'])}"
     roc = [DIAGONAL, ("curve", of_class["roc"])]
-    known = [(row["predicted"], *row["observed"]) for row in of_class["smooth"]]
-    low = [(at, end) for at, _, end, _ in known]
-    high = [(at, end) for at, _, _, end in reversed(known)]
-    calibration = [
+    smooth = np.array(
+        [[row["predicted"], *row["observed"]] for row in of_class["smooth"]]
+    )
+    groups = [(row["predicted"], row["observed"][0]) for row in of_class["reliability"]]
+    calibration: list[Layer] = [
         DIAGONAL,
-        ("band", low + high),
-        ("curve", [(at, value) for at, value, _, _ in known]),
-        (
-            "dot",
-            [(row["predicted"], row["observed"][0]) for row in of_class["reliability"]],
-        ),
+        ("band", [*smooth[:, [0, 2]], *smooth[::-1, [0, 3]]]),
+        ("curve", smooth[:, :2]),
+        ("dot", groups),
     ]
     observed = Axis("predicted"), Axis("observed")
     return [
@@ -162,10 +161,16 @@ def _by_site(report: Report) -> list[Markup]:
 
 def _name(report: Report, site: Report) -> str:
     """The name of a site, with what the run did to it."""
-    words = [site["name"], status_of(report, site["name"])]
+    name: str = site["name"]
+    action = report["action"]
+    changed = [update["party"] for update in report["updates"]]
+    if action == "join":
+        changed = [party["name"] for party in report["parties"]]
+    if name in changed:
+        name += f" ({DONE.get(action, action)})"
     if site.get("is_validation"):
-        words.append("(validation)")
-    return " ".join(filter(None, words))
+        name += " (validation)"
+    return name
 
 
 _COLUMNS = {
@@ -235,14 +240,14 @@ def use(report: Report) -> Items:
 def _benefit(of_event: Report) -> Markup:
     """The decision curve."""
     text = "of the model; dashed: treat all; line at 0: treat none"
-    most = of_event["examples"] / (of_event["examples"] + of_event["others"])
+    most = share_of(of_event)
     x = Axis("threshold", 0.0, 0.6)
     y = Axis("net benefit", -most / 3, most)
     layers: list[Layer] = [("grid", [(0, 0), (0.6, 0)])]
+    rows = decision_curve(of_event)[:60]
     for class_, key in (("other", "treat_all"), ("curve", "net_benefit")):
-        points = [(row["threshold"], row[key]) for row in decision_curve(of_event)]
-        shown = [(at, up) for at, up in points if at <= x.high and up >= y.low]
-        layers.append((class_, shown))
+        points = [(row["threshold"], row[key]) for row in rows if row[key] >= y.low]
+        layers.append((class_, points))
     return plot("Net benefit", text, x, y, layers)
 
 
@@ -252,10 +257,11 @@ def _probabilities(of_event: Report) -> Markup:
     # From each twentieth on.
     sizes = [(of_event["examples"], of_event["others"]), *of_event["flagged"][9::10]]
     shares = -np.diff([*sizes, (0, 0)], axis=0) / sizes[0]
+    own, rest = shares.T
     points = (np.arange(20) + 0.5) / 20
     layers = [
-        (class_, np.column_stack([points, shares[:, index]]).tolist())
-        for index, class_ in enumerate(("curve", "other"))
+        ("curve", np.stack([points, own], axis=1)),
+        ("other", np.stack([points, rest], axis=1)),
     ]
     y = Axis("share of rows", 0.0, float(shares.max()))
     return plot("Probabilities", text, Axis("probability"), y, layers)

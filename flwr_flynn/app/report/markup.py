@@ -79,11 +79,13 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 # ---- figures
 
 
-def figure(value: float | None) -> str:
+def figure(value: str | float | None) -> str:
     """A figure with three digits behind the point, or four in all.
 
-    An integer has commas between thousands.
+    An integer has commas between thousands, and a text stays as it is.
     """
+    if isinstance(value, str):
+        return value
     if value is None:
         return NONE
     if isinstance(value, int):
@@ -118,7 +120,7 @@ def plural(n: int, one: str, many: str = "") -> str:
 def table(
     caption: str,
     head: Sequence[str],
-    rows: Iterable[Sequence[object]],
+    rows: Iterable[Sequence[Any]],
     class_: str | None = None,
 ) -> Markup:
     """A table whose rows begin with their header, in a region that scrolls sideways
@@ -131,7 +133,7 @@ def table(
     if len(head) > 3 and class_ != "shades":
         labels = head
         class_ = f"wide {class_ or ''}".strip()
-    body = [[*map(_shown, row)] for row in rows]
+    body = [[*map(figure, row)] for row in rows]
     sides: list[str | None] = [None] * len(head)
     for index, column in enumerate(zip(*body, strict=True)):
         if index and all(cell[:1] in f"{NONE}-0123456789" for cell in column):
@@ -151,14 +153,6 @@ def table(
     return tag(
         "div", made, class_="scroll", tabindex=0, role="region", aria_label=caption
     )
-
-
-def _shown(cell: Any) -> str:
-    """A cell as text or markup."""
-    if cell is None or isinstance(cell, int | float):
-        return figure(cell)
-    shown: str = cell
-    return shown
 
 
 _FORMULA = re.compile(r"[=@\t\r\n]|[-+](?![\d.,]+([eE][-+]?\d+)?\Z)")

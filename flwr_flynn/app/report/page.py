@@ -139,9 +139,7 @@ def _page(
         f"Made by flwr-flynn {version} from metrics.json, which has all figures "
         "in full."
     )
-    eyebrow = tag(
-        "p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow"
-    )
+    eyebrow = tag("p", f"FlyNN report of run {report['run']['run_id']}")
     head = tag("header", eyebrow, tag("h1", title), fault)
     folded = tag("details", tag("summary", "Sections"), tag("ul", links))
     nav = tag("nav", folded, aria_label="Sections")

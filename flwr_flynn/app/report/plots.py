@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from flwr_flynn._types import Floats
 from flwr_flynn.app.report.markup import Interval, Markup, shortened, tag, with_interval
 
 _SIDE = 300  # of a square
@@ -21,14 +22,14 @@ class Axis(NamedTuple):
 
     def share(self, value: float) -> float:
         """The part of the axis below a value."""
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+        return (value - self.low) / (self.high - self.low)
 
     def mark(self, share: float) -> str:
         """The value at a part of the axis."""
         return f"{100 * (self.low + (self.high - self.low) * share):.0f}"
 
 
-Layer = tuple[str, Sequence[Sequence[float]]]
+Layer = tuple[str, Iterable[Sequence[float]] | Floats]
 """A class of the style, and points (x, y): "dot" for each point, "band" for the area
 that they enclose, else a line through them."""
 

@@ -37,6 +37,8 @@ Part = Markup | None
 Items = Iterator[Fact | Part]
 
 
+_QUOTED = "\ue000"  # a private character in place of a quotation mark
+
 MOST_ROWS = 100
 MOST_CLASSES = 32
 MOST_BARS = 24
@@ -45,7 +47,7 @@ _CELL = 45  # percent of the accent in the strongest cell, so that text can be r
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names."""
 
-_DONE = {
+DONE = {
     "train": "counted",
     "join": "joined",
     "withdraw": "withdrawn",
@@ -99,10 +101,9 @@ def shades(
     lines = []
     for name, sizes in rows:
         most = max(*sizes[:MOST_CLASSES], 1)
-        strengths = [f"--v:{_CELL * n / most:.0f}" for n in sizes[:MOST_CLASSES]]
         cells = [
-            tag("span", figure(n), style=strength)
-            for n, strength in zip(sizes, strengths, strict=False)
+            tag("span", figure(n), style=f"--v:{_CELL * n / most:.0f}")
+            for n in sizes[:MOST_CLASSES]
         ]
         lines.append((name, *cells))
     head = [corner, *(shortened(name, 24) for name in classes[:MOST_CLASSES])]
@@ -125,8 +126,8 @@ def participation(report: Report) -> Items:
     if action == "join":
         new = {party["name"] for party in parties}
         before = [name for name in names if name not in new]
-    if action in _DONE:
-        yield f"parties {_DONE[action]}", f"{len(parties)} of {asked(report)}"
+    if action in DONE:
+        yield f"parties {DONE[action]}", f"{len(parties)} of {asked(report)}"
     for update in report["updates"]:
         yield f"  {update['party']}", _change(update)
     if action != "train":
@@ -174,17 +175,6 @@ def _held_out(party: Report | None) -> tuple[object, str]:
         return None, NONE
     n = party["examples"]
     return n, with_interval(share(party["accuracy"] * n, n))
-
-
-def status_of(report: Report, name: str) -> str:
-    """What the run did to a party, in a word; nothing in one that trains."""
-    action = report["action"]
-    changed = [update["party"] for update in report["updates"]]
-    if action == "join":
-        changed = [party["name"] for party in report["parties"]]
-    if action in _DONE and action != "train" and name in changed:
-        return f"({_DONE[action]})"
-    return ""
 
 
 def asked(report: Report) -> int:
@@ -411,30 +401,25 @@ def _both_ways(traffic: Sequence[dict[str, float]]) -> str:
     return f"{in_bytes(up)} up, {in_bytes(down)} down"
 
 
-def _figures(phase: str, messages: Sequence[Report]) -> list[Sequence[object]]:
+def _figures(phase: str, messages: Sequence[Report]) -> Iterator[Sequence[object]]:
     """Figures of the messages of a phase, or of a series; those of one name and shape
     are one row.
     """
-    sent = messages[0]
-    kind = KINDS.get(sent["kind"], sent["kind"])
+    kind = KINDS[messages[0]["kind"]]
+    n_parties = messages[0]["parties"]
     sizes_of: dict[tuple[str, str], list[list[float]]] = {}
     for field in [field for message in messages for field in message["fields"]]:
-        sides = (field["shape"] or [])[:8]
-        shape = " \N{MULTIPLICATION SIGN} ".join(map(figure, sides))
-        if len(messages) > 1:
-            shape = ""
-        sizes = sizes_of.setdefault((field["name"], shape or "varies"), [])
-        sizes.append(field["bytes"] or [])
-    if not sizes_of:
-        return [(phase, kind, NONE, NONE, NONE, sent["parties"])]
-    rows = list[Sequence[object]]()
+        shape = "varies"
+        if field["shape"] and len(messages) == 1:
+            shape = " \N{MULTIPLICATION SIGN} ".join(map(figure, field["shape"]))
+        sizes_of.setdefault((field["name"], shape), []).append(field["bytes"])
     for (name, shape), sizes in sizes_of.items():
         if len(sizes) > 1:
             name = f"{len(sizes)} times {name}"
-        columns = zip(*sizes, strict=False)
-        in_all = " / ".join(in_bytes(sum(column)) for column in columns)
-        rows.append((phase, kind, name, shape, in_all or NONE, sent["parties"]))
-    return rows
+        in_all = [in_bytes(sum(column)) for column in zip(*sizes, strict=True)]
+        yield phase, kind, name, shape, " / ".join(in_all), n_parties
+    if not sizes_of:
+        yield phase, kind, NONE, NONE, NONE, n_parties
 
 
 def privacy(report: Report) -> Items:
@@ -543,7 +528,6 @@ def _typed(setting: object) -> str:
     Flower looks for the end of a text at the next quotation mark, so those inside are
     escaped.
     """
-    if not isinstance(setting, str):
-        return json.dumps(setting, ensure_ascii=False)
-    quoted = [json.dumps(text, ensure_ascii=False) for text in setting.split('"')]
-    return '"' + "\\u0022".join(text[1:-1] for text in quoted) + '"'
+    if isinstance(setting, str):
+        setting = setting.replace('"', _QUOTED)
+    return json.dumps(setting, ensure_ascii=False).replace(_QUOTED, "\\u0022")
