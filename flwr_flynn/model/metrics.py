@@ -402,6 +402,9 @@ class _Curve:
         self.rest = rest.astype(np.float64)
         self.n_own = float(self.own.sum())
         self.n_rest = float(self.rest.sum())
+        # Samples of each level and those above it.
+        self.own_from = np.cumsum(self.own[::-1])[::-1]
+        self.rest_from = np.cumsum(self.rest[::-1])[::-1]
         self.is_defined = self.n_own > 0 and self.n_rest > 0
 
     def figures(self) -> dict[str, Figure]:
@@ -423,8 +426,8 @@ class _Curve:
         if not self.is_defined:
             return None
         # Shares of the rest below each level, and of the class above it.
-        below = (np.cumsum(self.rest) - self.rest / 2) / self.n_rest
-        above = (_from_here_on(self.own) - self.own / 2) / self.n_own
+        below = (self.n_rest - self.rest_from + self.rest / 2) / self.n_rest
+        above = (self.own_from - self.own / 2) / self.n_own
         area = float(self.own @ below) / self.n_own
         variance = 0.0
         for samples, shares in ((self.own, below), (self.rest, above)):
@@ -441,9 +444,8 @@ class _Curve:
         """Average precision: the mean of the precision at each sample of the class."""
         if not self.is_defined:
             return None
-        own = _from_here_on(self.own)
-        flagged = _from_here_on(self.own + self.rest)
-        return share(float(self.own @ (own / np.maximum(flagged, 1))), self.n_own)
+        precision = self.own_from / np.maximum(self.own_from + self.rest_from, 1)
+        return share(float(self.own @ precision), self.n_own)
 
     def error(self) -> Figure:
         """Mean distance between predicted and observed shares, over ten groups of equal
@@ -469,15 +471,16 @@ class _Curve:
         The intercept is that of a regression with a slope of 1. There is no slope where
         the samples do not overlap.
         """
-        overlaps = _is_above(self.own, self.rest) and _is_above(self.rest, self.own)
-        if not self.is_defined or (index == 1 and not overlaps):
+        rising = self.own @ (self.n_rest - self.rest_from)
+        falling = self.rest @ (self.n_own - self.own_from)
+        if not self.is_defined or (index == 1 and min(rising, falling) <= 0):
             return None
         return coefficient(self.own, self.rest, _LOG_ODDS, index)
 
     def flagged(self, threshold: float) -> tuple[int, int]:
         """Samples of the class and of the rest with this probability for it or more."""
         first = int(np.searchsorted(EDGES, threshold, side="right"))
-        return int(self.own[first:].sum()), int(self.rest[first:].sum())
+        return int(self.own_from[first]), int(self.rest_from[first])
 
     def at(self, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes the class from this probability on."""
@@ -525,13 +528,3 @@ class _Curve:
         is_in_group = _GROUPS[:, None] == np.arange(10)
         both = self.own + self.rest
         return self.own @ is_in_group, both @ is_in_group, both * CENTRES @ is_in_group
-
-
-def _from_here_on(samples: Floats) -> Floats:
-    """Samples of each level and those above it."""
-    return np.cumsum(samples[::-1])[::-1]
-
-
-def _is_above(samples: Floats, others: Floats) -> bool:
-    """True if one of the samples is in a higher level than one of others."""
-    return bool(samples @ (np.cumsum(others) - others) > 0)

@@ -31,15 +31,17 @@ from flwr_flynn.app.report.sections import (
     shades,
 )
 
-_WORDS = {
+NAMES = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
     "brier": "Brier score",
     "log_loss": "log-loss",
+    "calibration_error": "calibration error",
+    "calibration_slope": "calibration slope",
+    "calibration_intercept": "calibration intercept",
+    "accuracy": "accuracy",
+    "observed_expected": "O:E",
 }
-_CALIBRATION = ("calibration_error", "calibration_slope", "calibration_intercept")
-NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accuracy")}
-NAMES["observed_expected"] = "O:E"
 """Figures with intervals, and their names."""
 
 

@@ -186,15 +186,12 @@ def sites(report: Report) -> Items:
     rows = []
     for site in report["sites"]:
         for kind, name in KINDS.items():
-            figures = site[kind]
-            row = [_name(report, site), name]
-            if figures:
-                row += [figures["rows"], figures["events"]]
-                row += [with_interval(figures[key]) for key in _COLUMNS]
-            else:
-                reason = site["reasons"].get(kind, NONE)
-                row += [NONE, NONE, reason, *[NONE] * 3]
-            rows.append(row)
+            figures = site[kind] or {"rows": None, "events": None}
+            texts = [with_interval(figures.get(key)) for key in _COLUMNS]
+            if not site[kind]:
+                texts[0] = site["reasons"].get(kind, NONE)
+            sizes = (figures["rows"], figures["events"])
+            rows.append((_name(report, site), name, *sizes, *texts))
     if not rows:
         return
     yield sentence(

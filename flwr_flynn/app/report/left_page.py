@@ -42,9 +42,10 @@ def words(report: Report) -> Items:
 
 def edges(report: Report) -> Items:
     """Values between the codes of a column, which are ranks of all sites' values."""
-    schema = report["schema"] or {"columns": []}
-    spec = (report["members"] or [{}])[0].get("spec", {})
-    of_inputs = spec.get("edges") or []
+    schema = report["schema"]
+    if not schema:
+        return
+    of_inputs = report["members"][0]["spec"].get("edges") or []
     rows = []
     first = 0
     for column in schema["columns"]:

@@ -7,6 +7,7 @@ without items has nothing to tell. Those about accuracy are in `accuracy_section
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,6 +55,9 @@ DONE = {
     "update": "updated",
 }
 """Verbs of the actions, for the parties that a run counts."""
+
+_OF_SOME = ("withdraw", "update")
+_OTHERS = re.compile("node-config (leave|previous-path)")
 
 _STEPS = {
     "schema": "kinds and levels of the columns",
@@ -126,18 +130,23 @@ def participation(report: Report) -> Items:
     if action == "join":
         new = {party["name"] for party in parties}
         before = [name for name in names if name not in new]
+    n_asked = len(parties) + len(report["missing"])
+    if report.get("simulation"):
+        n_asked = report["simulation"]["parties"]
     if action in DONE:
-        yield f"parties {DONE[action]}", f"{len(parties)} of {asked(report)}"
+        yield f"parties {DONE[action]}", f"{len(parties)} of {n_asked}"
     for update in report["updates"]:
         yield f"  {update['party']}", _change(update)
     if action != "train":
         yield "parties in all", f"{len(names)}"
     yield from _samples(report)
     steps = {"counts": report["missing"], **report["absent"]}
-    # Those who joined before are in the model all the same.
+    # Those who joined before are in the model all the same, and so are those whom a
+    # withdrawal or an update is not about.
     for step, reasons in steps.items():
         for name, reason in reasons.items():
-            if name not in before and not _is_untouched(action, reason):
+            is_other = action in _OF_SOME and _OTHERS.search(reason)
+            if name not in before and not is_other:
                 yield f"  left out of {step}: {name}", reason
     if before:
         marked = [(party["name"], "new") for party in parties]
@@ -175,21 +184,6 @@ def _held_out(party: Report | None) -> tuple[object, str]:
         return None, NONE
     n = party["examples"]
     return n, with_interval(share(party["accuracy"] * n, n))
-
-
-def asked(report: Report) -> int:
-    """The number of parties that could have taken part."""
-    simulation = report.get("simulation")
-    if simulation:
-        return int(simulation["parties"])
-    return len(report["parties"]) + len(report["missing"])
-
-
-def _is_untouched(action: str, reason: str) -> bool:
-    """True for a party that declines as a withdrawal or an update is not about it."""
-    settings = ("node-config leave", "node-config previous-path")
-    is_other = action in ("withdraw", "update")
-    return is_other and any(setting in reason for setting in settings)
 
 
 def _change(update: Report) -> str:
