@@ -490,11 +490,9 @@ class _Curve:
         """Points (false, true positive rate), from (0, 0) to (1, 1)."""
         if not self.is_defined:
             return []
-        shares = [
-            np.append(0.0, np.cumsum(samples[::-1]) / samples.sum())
-            for samples in (self.rest, self.own)
-        ]
-        points = np.unique(np.round(shares, 5).T, axis=0)
+        shares = (self.rest_from / self.n_rest, self.own_from / self.n_own)
+        none = np.zeros((2, 1))
+        points = np.unique(np.hstack([none, np.round(shares, 5)]), axis=1).T
         chosen = np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)
         roc: list[list[float]] = points[np.unique(chosen)].tolist()
         return roc

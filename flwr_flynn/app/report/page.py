@@ -30,6 +30,7 @@ from flwr_flynn.app.report.sections import (
     equality,
     guarantee,
     model,
+    more,
     noticed,
     participation,
     privacy,
@@ -141,7 +142,7 @@ def _page(
     )
     eyebrow = tag("p", f"FlyNN report of run {report['run']['run_id']}")
     head = tag("header", eyebrow, tag("h1", title), fault)
-    folded = tag("details", tag("summary", "Sections"), tag("ul", links))
+    folded = more("Sections", tag("ul", links))
     nav = tag("nav", folded, aria_label="Sections")
     foot = tag("footer", tag("p", made_by))
     return html_page(
