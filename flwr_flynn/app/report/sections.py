@@ -254,13 +254,11 @@ def model(report: Report) -> Items:
 
 def _linear(linear: Report) -> str:
     """The linear part, and the parties that sent no sums for it."""
-    text = f"{linear['terms']} terms, {linear['examples']} samples"
+    lack = linear["lack"] or "it makes no better probabilities"
+    use = f"not used: {lack}"
     if linear["share"]:
-        text += f", share {linear['share']}"
-    elif linear["lack"]:
-        text += f", not used: {linear['lack']}"
-    else:
-        text += ", not used: it makes no better probabilities"
+        use = f"share {linear['share']}"
+    text = f"{linear['terms']} terms, {linear['examples']} samples, {use}"
     if linear["without"]:
         names = listed(linear["without"], 8)
         text += f"; no sums (node setting products, or few rows) from {names}"
@@ -319,14 +317,9 @@ def _selected(selection: Report, members: list[Report]) -> Iterator[Fact]:
         yield "selection", "none: too few parties with samples replied"
         return
     best = [f"{max(accuracies):.4f}" for accuracies in selection["accuracies"]]
-    decays = len(selection["candidates"][0])
-    examples = selection["examples"]
-    if len(best) == 1:
-        compared = f"leave-one-out {best[0]}, {decays} compared on {examples} samples"
-        yield "decay", f"{members[0]['decay']:.4g}, {compared}"
-        return
-    compared = f"{len(best)} with {decays} decays each, compared on {examples} samples"
-    yield "candidates", compared
+    decays = f"{len(selection['candidates'][0])} decays each"
+    compared = f"compared on {selection['examples']} samples"
+    yield "candidates", f"{len(best)} with {decays}, {compared}"
     yield "  leave-one-out", ", ".join(best)
     for (spec, _, weight), member in zip(selection["choices"], members, strict=True):
         size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
@@ -499,13 +492,13 @@ def settings(report: Report) -> Items:
 def _flower_command(report: Report) -> str:
     """The command of Flower for a run with these settings."""
     defaults = {row.key: row.default for row in RunConfig.rows()}
-    own = report["settings"]
     places = {"output-dir"}  # settings of the machine, not of the run
-    if own.get("action", "train") == "train":
+    if report["action"] == "train":
         places.add("federation")  # with which later actions go on
-    changed = [key for key in own if key in defaults and own[key] != defaults[key]]
     config = " ".join(
-        f"{key}={_typed(own[key])}" for key in changed if key not in places
+        f"{key}={_typed(value)}"
+        for key, value in report["settings"].items()
+        if key not in places and value != defaults.get(key, value)
     )
     command = "flwr run ."
     simulation = report.get("simulation")
