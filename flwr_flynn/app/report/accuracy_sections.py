@@ -54,10 +54,9 @@ def probability_section(report: Report) -> Items:
         return
     overall = figures["overall"]
     n_samples = figures.get("examples", evaluation["examples"])
-    introduction = f"Over {plural(n_samples, 'test sample')} of all parties"
+    introduction = f"Over {plural(n_samples, 'test sample')} of all parties. "
     if overall:
-        introduction += ", with 95 % intervals in brackets"
-    introduction += ". "
+        introduction += "In brackets are 95 % intervals. "
     if len(figures["classes"]) > 2:
         introduction += (
             "AUROC, AUPRC and calibration are means over the classes, each "

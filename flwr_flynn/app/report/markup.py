@@ -233,27 +233,31 @@ details::details-content{content-visibility:visible;display:block;height:auto}}
 )
 
 
-def html_page(title: str, *body: Markup) -> str:
+def whole_page(
+    title: str,
+    *parts: object,
+    above: object = None,
+    nav: object = None,
+    foot: object = None,
+) -> str:
     """A page of elements, the main one of which has the id "content"."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
+        tag("title", f"{title}: FlyNN report"),
         tag("style", PAGE_STYLE),
     )
-    skip = tag("a", "Skip to the content", href="#content", class_="skip")
-    return (
-        f"<!DOCTYPE html>\n{tag('html', head, tag('body', skip, *body), lang='en')}\n"
+    body = tag(
+        "body",
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        tag("header", above, tag("h1", title)),
+        nav,
+        tag("main", parts, id="content", tabindex=-1),
+        foot,
     )
-
-
-def whole_page(title: str, *parts: Markup) -> str:
-    """A page of one section."""
-    header = tag("header", tag("h1", title))
-    main = tag("main", *parts, id="content", tabindex=-1)
-    return html_page(title, header, main)
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 Interval = Sequence[float]

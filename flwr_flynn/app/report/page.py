@@ -19,7 +19,7 @@ from flwr_flynn.app.report.accuracy_sections import (
 )
 from flwr_flynn.app.report.event_sections import in_short, sample_size, sites, use
 from flwr_flynn.app.report.left_page import edges, recipients, words
-from flwr_flynn.app.report.markup import Markup, html_page, plural, shortened, tag
+from flwr_flynn.app.report.markup import Markup, plural, shortened, tag, whole_page
 from flwr_flynn.app.report.reporting_items import reporting_items
 from flwr_flynn.app.report.sections import (
     EQUALITIES,
@@ -140,17 +140,14 @@ def _page(
         f"Made by flwr-flynn {version} from metrics.json, which has all figures "
         "in full."
     )
-    eyebrow = tag("p", f"FlyNN report of run {report['run']['run_id']}")
-    head = tag("header", eyebrow, tag("h1", title), fault)
-    folded = more("Sections", tag("ul", links))
-    nav = tag("nav", folded, aria_label="Sections")
-    foot = tag("footer", tag("p", made_by))
-    return html_page(
-        f"{title}: FlyNN report",
-        head,
-        nav,
-        tag("main", body, id="content", tabindex=-1),
-        foot,
+    run = f"FlyNN report of run {report['run']['run_id']}"
+    return whole_page(
+        title,
+        fault,
+        body,
+        above=tag("p", run),
+        nav=tag("nav", more("Sections", tag("ul", links)), aria_label="Sections"),
+        foot=tag("footer", tag("p", made_by)),
     )
 
 
