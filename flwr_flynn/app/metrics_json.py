@@ -253,27 +253,21 @@ def absences(run: Run) -> dict[str, dict[str, str]]:
     model".
     """
     missing = run.state.missing
-    steps = {**missing}
+    steps = {name: {**reasons} for name, reasons in missing.items()}
     for phase in run.phases:
-        if phase.follows in missing and phase.name in missing:
-            before = missing[phase.follows]
+        before = missing.get(phase.follows)
+        if before and phase.name in steps:
             steps[phase.follows] = {
                 name: f"{reason}; not asked again"
                 for name, reason in steps[phase.follows].items()
             }
-            steps[phase.name] = {
-                name: reason
-                for name, reason in missing[phase.name].items()
-                if name not in before
-            }
+            for name in before:
+                steps[phase.name].pop(name, None)
     evaluation = run.state.results.get("evaluation")
     if evaluation is not None:
         steps["saving the model"] = evaluation.unkept
-    return {
-        name: dict(reasons)
-        for name, reasons in steps.items()
-        if reasons and name != "counts"
-    }
+    steps.pop("counts", None)
+    return {name: reasons for name, reasons in steps.items() if reasons}
 
 
 def linear(run: Run) -> dict[str, Any] | None:
@@ -475,13 +469,15 @@ def _pooled_members(
     """The members of a model with the counts of the pooled samples."""
     numbers = _numbers(model, X)
     n_classes = len(model.classes)
-    members = []
-    for member in model.members:
-        counts = ClassCounts.from_data(
-            member.hash, numbers, codes, n_classes, n_jobs=-1
+    return [
+        replace(
+            member,
+            counts=ClassCounts.from_data(
+                member.hash, numbers, codes, n_classes, n_jobs=-1
+            ),
         )
-        members.append(replace(member, counts=counts))
-    return members
+        for member in model.members
+    ]
 
 
 def _leaves_out_samples(strategy: BaseStrategy) -> bool:

@@ -137,11 +137,12 @@ def gaps(report: Report) -> dict[str, Interval]:
 def derived(report: Report) -> Report:
     """All of these, for the file of figures."""
     of_event = event_class(report)
-    made: Report = {
+    decision = []
+    if of_event:
+        decision = decision_curve(of_event)
+    return {
         "heterogeneity": spreads(report),
         "standard_errors": standard_errors(report),
         "gaps": gaps(report),
+        "decision": decision,
     }
-    if of_event is not None:
-        made["decision"] = decision_curve(of_event)
-    return made

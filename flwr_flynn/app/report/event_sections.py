@@ -252,13 +252,14 @@ def _probabilities(of_event: Report) -> Markup:
     """Shares of the event's samples, and of others, in twenty levels."""
     text = f"of {of_event['label']}; dashed: of all others"
     # From each twentieth on.
-    sizes = [(of_event["examples"], of_event["others"]), *of_event["flagged"][9::10]]
-    shares = -np.diff([*sizes, (0, 0)], axis=0) / sizes[0]
+    everyone = (of_event["examples"], of_event["others"])
+    sizes = [everyone, *of_event["flagged"][9::10], (0, 0)]
+    shares = -np.diff(sizes, axis=0) / everyone
     own, rest = shares.T
     points = (np.arange(20) + 0.5) / 20
     layers = [
-        ("curve", np.stack([points, own], axis=1)),
-        ("other", np.stack([points, rest], axis=1)),
+        ("curve", np.column_stack((points, own))),
+        ("other", np.column_stack((points, rest))),
     ]
     y = Axis("share of rows", 0.0, float(shares.max()))
     return plot("Probabilities", text, Axis("probability"), y, layers)
