@@ -145,7 +145,7 @@ def participation(report: Report) -> Items:
     # withdrawal or an update is not about.
     for step, reasons in steps.items():
         for name, reason in reasons.items():
-            is_other = action in _OF_SOME and _OTHERS.search(reason)
+            is_other = action in _OF_SOME and _OTHERS.search(reason) is not None
             if name not in before and not is_other:
                 yield f"  left out of {step}: {name}", reason
     if before:
