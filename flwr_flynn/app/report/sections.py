@@ -145,7 +145,7 @@ def participation(report: Report) -> Items:
     # withdrawal or an update is not about.
     for step, reasons in steps.items():
         for name, reason in reasons.items():
-            is_other = action in _OF_SOME and _OTHERS.search(reason) is not None
+            is_other = action in _OF_SOME and _OTHERS.search(reason)
             if name not in before and not is_other:
                 yield f"  left out of {step}: {name}", reason
     if before:
@@ -341,8 +341,12 @@ def equality(report: Report) -> Items:
     reasons = (f"{len(report['missing'])} missing", "some samples were left out")
     for (key, name), reason in zip(EQUALITIES.items(), reasons, strict=True):
         if key in sha:
-            answers = {True: "yes", False: "NO", None: f"n/a, {reason}"}
-            yield name, answers[sha[key]]
+            answer = f"n/a, {reason}"
+            if sha[key]:
+                answer = "yes"
+            elif sha[key] is False:
+                answer = "NO"
+            yield name, answer
     if report["privacy"] and report.get("simulation"):
         yield EQUALITIES["equal"], "n/a, noisy"
 
