@@ -28,15 +28,17 @@ def heterogeneity(areas: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     values, low, high = logit(ends).T
     variances = ((high - low) / (2 * Z)) ** 2
     tau_squared = paule_mandel(values, variances)
-    mean, residuals, weight = _weighted(values, variances, tau_squared)
+    weights = 1 / (variances + tau_squared)
+    mean = weights @ values / weights.sum()
     # The variance of the mean is that of Hartung and Knapp.
-    error = residuals / (n_sites - 1) / weight
+    residuals = weights @ (values - mean) ** 2 / (n_sites - 1)
+    error = residuals / weights.sum()
+    total = _weighted_squares(values, variances, 0.0)
     half = stdtrit(n_sites - 1, 0.975) * np.sqrt(error)
     prediction = None
     if n_sites > 2:
         beyond = stdtrit(n_sites - 2, 0.975) * np.sqrt(tau_squared + error)
         prediction = _areas(mean, beyond)
-    _, total, _ = _weighted(values, variances, 0.0)
     i_squared = 0.0
     if total > n_sites - 1:
         i_squared = float(1 - (n_sites - 1) / total)
@@ -63,7 +65,7 @@ def paule_mandel(values: Floats, variances: Floats) -> float:
     expected = len(values) - 1
 
     def excess(tau_squared: float) -> float:
-        return _weighted(values, variances, tau_squared)[1] - expected
+        return _weighted_squares(values, variances, tau_squared) - expected
 
     if excess(0.0) <= 0:
         return 0.0
@@ -71,13 +73,8 @@ def paule_mandel(values: Floats, variances: Floats) -> float:
     return float(brentq(excess, 0.0, most, xtol=1e-14))
 
 
-def _weighted(
-    values: Floats, variances: Floats, tau_squared: float
-) -> tuple[float, float, float]:
-    """The mean weighted by the variances, the squares of the distances from it, and the
-    sum of the weights.
-    """
+def _weighted_squares(values: Floats, variances: Floats, tau_squared: float) -> float:
+    """Squares of the distances from the weighted mean, by their variances."""
     weights = 1 / (variances + tau_squared)
-    total = float(weights.sum())
-    mean = float(weights @ values) / total
-    return mean, float(weights @ (values - mean) ** 2), total
+    mean = weights @ values / weights.sum()
+    return float(weights @ (values - mean) ** 2)
