@@ -31,12 +31,13 @@ from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
     TREES,
     basis_of,
+    federation_of,
     growth_of,
     linear_sums,
-    model_of_members,
     senders_of_linear,
     why_no_linear,
 )
+from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.trees import TreesRequest
 from flwr_flynn.federated.protocol import PHASE, Answer, Entries
 from flwr_flynn.federated.roster import Member
@@ -44,12 +45,10 @@ from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.federated.table_one import table_one
 from flwr_flynn.flower.strategy import BaseStrategy
-from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.scoring import MAX_LOSS, ScoringRule, given_scoring
+from flwr_flynn.model.scoring import MAX_LOSS
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.remarks import MOST, Remark
 from flwr_flynn.tables.schema import Schema
@@ -86,7 +85,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "evaluates": run.options.is_evaluated,
         "evaluation": strategy.evaluation,
         "event": event_facts(run.state, run.options),
-        "sites": _sites(run),
+        "sites": [*getattr(run.state.results.get("evaluation"), "sites", ())],
         "table_one": table,
         "sha256": digests,
         "members": [_member(member) for member in members],
@@ -185,14 +184,6 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
     }
 
 
-def _sites(run: Run) -> list[dict[str, Any]]:
-    """Figures of each site: held out, without the site, and alone."""
-    evaluation = run.state.results.get("evaluation")
-    if evaluation is None:
-        return []
-    return [*evaluation.sites]
-
-
 def _schema(run: Run) -> dict[str, object] | None:
     """Columns of the schema, and those that a learned one leaves out; None without."""
     schema = run.state.run_spec.feature_names
@@ -262,27 +253,21 @@ def absences(run: Run) -> dict[str, dict[str, str]]:
     model".
     """
     missing = run.state.missing
-    steps = {**missing}
+    steps = {name: {**reasons} for name, reasons in missing.items()}
     for phase in run.phases:
-        if phase.follows in missing and phase.name in missing:
-            before = missing[phase.follows]
+        before = missing.get(phase.follows)
+        if before and phase.name in steps:
             steps[phase.follows] = {
                 name: f"{reason}; not asked again"
                 for name, reason in steps[phase.follows].items()
             }
-            steps[phase.name] = {
-                name: reason
-                for name, reason in missing[phase.name].items()
-                if name not in before
-            }
+            for name in before:
+                steps[phase.name].pop(name, None)
     evaluation = run.state.results.get("evaluation")
     if evaluation is not None:
         steps["saving the model"] = evaluation.unkept
-    return {
-        name: dict(reasons)
-        for name, reasons in steps.items()
-        if reasons and name != "counts"
-    }
+    steps.pop("counts", None)
+    return {name: reasons for name, reasons in steps.items() if reasons}
 
 
 def linear(run: Run) -> dict[str, Any] | None:
@@ -398,20 +383,21 @@ def compared(
     model = strategy.model.model_
     numbers = config.party_numbers()
     is_training = config.action == "train"
-    among = None  # of all parties
+    rows = datasets.training_rows(config, parties)
+    n_asked = parties
+    if numbers is not None:
+        n_asked = len(numbers)
     if not is_training or numbers is not None:
-        known = {f"party-{party}": party for party in range(parties)}
-        among = [known[member.name] for member in after.members if member.name in known]
-    # Counts of some of the parties cannot be the pooled counts.
-    n_asked = parties if numbers is None else len(numbers)
-    is_complete = not is_training or len(strategy.parties) == n_asked
-    everyone = range(parties) if among is None else among
-    every_row = datasets.training_rows(config, parties)
-    rows = [every_row[party] for party in everyone]
+        names = {member.name for member in after.members}
+        rows = [own for party, own in enumerate(rows) if f"party-{party}" in names]
     X, codes = datasets.pooled_training(config, rows)
     pooled = counts_sha256(_pooled_members(model, X, codes))
-    is_equal = pooled == counts_sha256(model.members)
-    digests = {"pooled": pooled, "equal": is_equal if is_complete else None}
+    # Counts of some of the parties cannot be the pooled counts.
+    is_complete = not is_training or len(strategy.parties) == n_asked
+    is_equal = None
+    if is_complete:
+        is_equal = pooled == counts_sha256(model.members)
+    digests = {"pooled": pooled, "equal": is_equal}
     if not is_training:
         return digests
     if not is_complete or _leaves_out_samples(strategy):
@@ -483,13 +469,15 @@ def _pooled_members(
     """The members of a model with the counts of the pooled samples."""
     numbers = _numbers(model, X)
     n_classes = len(model.classes)
-    members = []
-    for member in model.members:
-        counts = ClassCounts.from_data(
-            member.hash, numbers, codes, n_classes, n_jobs=-1
+    return [
+        replace(
+            member,
+            counts=ClassCounts.from_data(
+                member.hash, numbers, codes, n_classes, n_jobs=-1
+            ),
         )
-        members.append(replace(member, counts=counts))
-    return members
+        for member in model.members
+    ]
 
 
 def _leaves_out_samples(strategy: BaseStrategy) -> bool:
@@ -507,7 +495,7 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     columns.
     """
     options = run_plan.strategy.run.options
-    run_spec = run_plan.strategy.run.state.run_spec
+    state = run_plan.strategy.run.state
     alone = replace(
         options,
         min_parties=1,
@@ -517,35 +505,20 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     )
     if options.plan is None or run_plan.config.min_examples == 1:
         return alone
-    plain = replace(run_spec, mechanism=None, bound=None)
-    scoring = given_scoring(options.rule, options.decay) or ScoringRule(
-        options.rule, 0.5
-    )
-    zeros = [
-        ModelMember(spec, ClassCounts.zeros(flynn_hash(spec), plain.n_classes), scoring)
-        for spec in plain.specs
-    ]
-    basis = basis_of(run_plan.strategy.run.state, options)
+    plain = replace(state.run_spec, mechanism=None, bound=None)
+    basis = basis_of(state, options)
     n_trees = 0
-    sums = None
     if basis is not None:
         n_trees = options.n_trees  # the effort is lost with the plan
-        sums = LearnedGram.zeros(basis, plain.n_classes)
-    begun = Federation(
-        plain,
-        model_of_members(plain, zeros),
-        (),
-        "counts",
-        options.max_members,
-        is_selected=False,
-        is_calibrated=options.is_calibrated,
-        linear=sums,
+    zeros = {"counts": no_counts(plain, basis)}
+    begun = federation_of(
+        replace(state, run_spec=plain, results=zeros), alone, (), "counts"
     )
     return replace(
         alone,
         trees=n_trees,
         learn_schema=False,
-        feature_names=run_spec.feature_names,
+        feature_names=plain.feature_names,
         spec=plain.specs,
         federation=begun,
         purpose="resume",

@@ -38,11 +38,10 @@ def accuracies(matrix: Counts) -> dict[str, float]:
     correct = np.diag(matrix)
     occurs = matrix.sum(axis=1)
     predicted = matrix.sum(axis=0)
-    present = occurs > 0
     seen = occurs + predicted > 0
     return {
         "accuracy": float(correct.sum() / occurs.sum()),
-        "balanced_accuracy": float(np.mean(correct[present] / occurs[present])),
+        "balanced_accuracy": mean_recall(correct, occurs),
         "macro_f1": float(np.mean(2 * correct[seen] / (occurs + predicted)[seen])),
     }
 
@@ -210,25 +209,19 @@ def overall(histograms: Counts, sums: Counts, event: int | None = 1) -> dict[str
     events.
     """
     scale = UNIT
-    ratio = None
-    if len(histograms) == 4 and event is not None:
+    if len(histograms) != 4:
+        event = None
+    if event is not None:
         # The Brier score of two classes is by custom that of one of them.
         scale = UNIT / 2
-        histograms = histograms[2 * event : 2 * event + 2]
-        ratio = _event_ratio(histograms, sums, event)
-    curves = _curves(histograms)
-    n = int(sums[0])
-    correct = int(sums[1])
+    figures, ratio = _against_rest(histograms, sums, event)
+    n, correct, brier, brier_squares, loss, loss_squares = map(int, sums[:N_SUMS])
     return {
         "examples": n,
         "accuracy": share(correct, n),
-        "auroc": _mean_figure(curve.auroc() for curve in curves),
-        "auprc": _mean_figure(curve.auprc() for curve in curves),
-        "brier": _mean(n, int(sums[2]), int(sums[3]), scale),
-        "log_loss": _mean(n, int(sums[4]), int(sums[5]), UNIT),
-        "calibration_error": _mean_figure(curve.error() for curve in curves),
-        "calibration_slope": _mean_figure(curve.fitted(1) for curve in curves),
-        "calibration_intercept": _mean_figure(curve.fitted(0) for curve in curves),
+        "brier": _mean(n, brier, brier_squares, scale),
+        "log_loss": _mean(n, loss, loss_squares, UNIT),
+        **figures,
         "observed_expected": ratio,
     }
 
@@ -240,27 +233,34 @@ def event_figures(
     `overall`.
     """
     events = None
-    ratio = None
-    if event is not None:
-        histograms = histograms[2 * event : 2 * event + 2]
-        ratio = _event_ratio(histograms, sums, event)
-        if histograms.any():
-            events = int(histograms[1].sum())
-    curves = _curves(histograms)
+    figures, ratio = _against_rest(histograms, sums, event)
+    if event is not None and ratio is not None:
+        events = int(histograms[2 * event + 1].sum())
     return {
         "rows": int(sums[0]),
         "events": events,
-        "auroc": _mean_figure(curve.auroc() for curve in curves),
+        "auroc": figures["auroc"],
         "observed_expected": ratio,
-        "slope": _mean_figure(curve.fitted(1) for curve in curves),
-        "intercept": _mean_figure(curve.fitted(0) for curve in curves),
+        "slope": figures["calibration_slope"],
+        "intercept": figures["calibration_intercept"],
     }
 
 
-def _event_ratio(histograms: Counts, sums: Counts, event: int) -> Figure:
-    """Observed samples of a class over the sum of its probabilities."""
-    n_rest, n_own = histograms.sum(axis=1).tolist()
-    return observed_expected(n_own, n_own + n_rest, sums[N_SUMS + event] * UNIT)
+def _against_rest(
+    histograms: Counts, sums: Counts, event: int | None
+) -> tuple[dict[str, Figure], Figure]:
+    """Discrimination and calibration of class `event`, and its observed samples over
+    the sum of its probabilities; or means over the classes.
+    """
+    ratio = None
+    curves = _curves(histograms)
+    if event is not None:
+        curves = [curves[event]]
+        n_own = curves[0].n_own
+        expected = sums[N_SUMS + event] * UNIT
+        ratio = observed_expected(n_own, n_own + curves[0].n_rest, expected)
+    rows = [curve.figures() for curve in curves]
+    return {name: _mean_figure(row[name] for row in rows) for name in rows[0]}, ratio
 
 
 def of_level(histograms: Counts, sums: Counts, event: int | None) -> dict[str, Any]:
@@ -402,7 +402,20 @@ class _Curve:
         self.rest = rest.astype(np.float64)
         self.n_own = float(self.own.sum())
         self.n_rest = float(self.rest.sum())
+        # Samples of each level and those above it.
+        self.own_from = np.cumsum(self.own[::-1])[::-1]
+        self.rest_from = np.cumsum(self.rest[::-1])[::-1]
         self.is_defined = self.n_own > 0 and self.n_rest > 0
+
+    def figures(self) -> dict[str, Figure]:
+        """Discrimination and calibration, by their names."""
+        return {
+            "auroc": self.auroc(),
+            "auprc": self.auprc(),
+            "calibration_error": self.error(),
+            "calibration_slope": self.fitted(1),
+            "calibration_intercept": self.fitted(0),
+        }
 
     def auroc(self) -> Figure:
         """Probability that a sample of the class gets more than one of the rest.
@@ -413,8 +426,8 @@ class _Curve:
         if not self.is_defined:
             return None
         # Shares of the rest below each level, and of the class above it.
-        below = (np.cumsum(self.rest) - self.rest / 2) / self.n_rest
-        above = (_from_here_on(self.own) - self.own / 2) / self.n_own
+        below = (self.n_rest - self.rest_from + self.rest / 2) / self.n_rest
+        above = (self.own_from - self.own / 2) / self.n_own
         area = float(self.own @ below) / self.n_own
         variance = 0.0
         for samples, shares in ((self.own, below), (self.rest, above)):
@@ -431,9 +444,8 @@ class _Curve:
         """Average precision: the mean of the precision at each sample of the class."""
         if not self.is_defined:
             return None
-        own = _from_here_on(self.own)
-        flagged = _from_here_on(self.own + self.rest)
-        return share(float(self.own @ (own / np.maximum(flagged, 1))), self.n_own)
+        precision = self.own_from / np.maximum(self.own_from + self.rest_from, 1)
+        return share(float(self.own @ precision), self.n_own)
 
     def error(self) -> Figure:
         """Mean distance between predicted and observed shares, over ten groups of equal
@@ -459,15 +471,16 @@ class _Curve:
         The intercept is that of a regression with a slope of 1. There is no slope where
         the samples do not overlap.
         """
-        overlaps = _is_above(self.own, self.rest) and _is_above(self.rest, self.own)
-        if not self.is_defined or (index == 1 and not overlaps):
+        rising = self.own @ (self.n_rest - self.rest_from)
+        falling = self.rest @ (self.n_own - self.own_from)
+        if not self.is_defined or (index == 1 and min(rising, falling) <= 0):
             return None
         return coefficient(self.own, self.rest, _LOG_ODDS, index)
 
     def flagged(self, threshold: float) -> tuple[int, int]:
         """Samples of the class and of the rest with this probability for it or more."""
         first = int(np.searchsorted(EDGES, threshold, side="right"))
-        return int(self.own[first:].sum()), int(self.rest[first:].sum())
+        return int(self.own_from[first]), int(self.rest_from[first])
 
     def at(self, threshold: float) -> dict[str, Any]:
         """Figures of the rule that takes the class from this probability on."""
@@ -477,11 +490,9 @@ class _Curve:
         """Points (false, true positive rate), from (0, 0) to (1, 1)."""
         if not self.is_defined:
             return []
-        shares = [
-            np.append(0.0, np.cumsum(samples[::-1]) / samples.sum())
-            for samples in (self.rest, self.own)
-        ]
-        points = np.unique(np.round(shares, 5).T, axis=0)
+        shares = (self.rest_from / self.n_rest, self.own_from / self.n_own)
+        none = np.zeros((2, 1))
+        points = np.unique(np.hstack([none, np.round(shares, 5)]), axis=1).T
         chosen = np.linspace(0, len(points) - 1, _MOST_POINTS).round().astype(int)
         roc: list[list[float]] = points[np.unique(chosen)].tolist()
         return roc
@@ -515,13 +526,3 @@ class _Curve:
         is_in_group = _GROUPS[:, None] == np.arange(10)
         both = self.own + self.rest
         return self.own @ is_in_group, both @ is_in_group, both * CENTRES @ is_in_group
-
-
-def _from_here_on(samples: Floats) -> Floats:
-    """Samples of each level and those above it."""
-    return np.cumsum(samples[::-1])[::-1]
-
-
-def _is_above(samples: Floats, others: Floats) -> bool:
-    """True if one of the samples is in a higher level than one of others."""
-    return bool(samples @ (np.cumsum(others) - others) > 0)

@@ -17,46 +17,47 @@ from flwr_flynn.app.report.markup import (
     cell,
     figure,
     plural,
-    shades,
     with_interval,
 )
 from flwr_flynn.app.report.plots import Row, forest
 from flwr_flynn.app.report.sections import (
     MOST_BARS,
     MOST_CLASSES,
-    Facts,
+    Fact,
+    Items,
     Report,
-    Section,
     bounded,
-    left_out,
     sentence,
+    shades,
 )
 
-_WORDS = {
+NAMES = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
     "brier": "Brier score",
     "log_loss": "log-loss",
+    "calibration_error": "calibration error",
+    "calibration_slope": "calibration slope",
+    "calibration_intercept": "calibration intercept",
+    "accuracy": "accuracy",
+    "observed_expected": "O:E",
 }
-_CALIBRATION = ("calibration_error", "calibration_slope", "calibration_intercept")
-NAMES = _WORDS | {key: key.replace("_", " ") for key in (*_CALIBRATION, "accuracy")}
-NAMES["observed_expected"] = "O:E"
 """Figures with intervals, and their names."""
 
 
-def probability_section(report: Report) -> Section:
-    """Discrimination and calibration over all samples, and rates at thresholds."""
+def probability_section(report: Report) -> Items:
+    """Discrimination and calibration over all samples."""
     figures = figures_of(report)
     evaluation = report["evaluation"]
     if not evaluation:
-        return Section("Figures", [("evaluation", _why_none(report))])
-    overall = figures["overall"] or {}
-    n_samples = figures.get("examples") or evaluation["examples"]
-    introduction = f"Over {plural(n_samples, 'test sample')} of all parties"
+        yield "evaluation", _why_none(report)
+        return
+    overall = figures["overall"]
+    n_samples = figures.get("examples", evaluation["examples"])
+    introduction = f"Over {plural(n_samples, 'test sample')} of all parties. "
     if overall:
-        introduction += ", with 95 % intervals in brackets"
-    introduction += ". "
-    if len(figures["classes"]) > 2 and overall:
+        introduction += "In brackets are 95 % intervals. "
+    if len(figures["classes"]) > 2:
         introduction += (
             "AUROC, AUPRC and calibration are means over the classes, each "
             "against the rest. "
@@ -66,33 +67,32 @@ def probability_section(report: Report) -> Section:
         introduction += (
             f"{plural(n_more, 'more sample')} are of parties below their floor. "
         )
-    return Section("Figures", _overall(evaluation, overall), [sentence(introduction)])
+    yield sentence(introduction)
+    yield from _overall(evaluation, overall)
 
 
-def _overall(evaluation: Report, overall: Report) -> Facts:
+def _overall(evaluation: Report, overall: Report) -> Iterator[Fact]:
     """Figures of all parties, of the worst party, and of the parties' own copies."""
+    for key, name in NAMES.items():
+        if overall.get(key):
+            yield name, with_interval(overall[key])
     plain = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
     if not overall.get("accuracy"):
         plain = {"accuracy": "accuracy", **plain}
-    facts = [
-        (name, with_interval(overall[key]))
-        for key, name in NAMES.items()
-        if overall.get(key)
-    ]
-    facts += [(name, figure(evaluation[key])) for key, name in plain.items()]
+    for key, name in plain.items():
+        yield name, figure(evaluation[key])
     worst = evaluation["worst_party"]
     if worst:
         of = f"({worst['name']}, {worst['examples']} test samples)"
-        facts.append(("worst party", f"{figure(worst['accuracy'])} {of}"))
-    prior = evaluation.get("class_prior")
+        yield "worst party", f"{figure(worst['accuracy'])} {of}"
+    prior = evaluation["class_prior"]
     if prior:
         worst = prior["worst_party"]
         shown = (
             f"{figure(prior['accuracy'])}, worst party "
             f"{figure(worst['accuracy'])} ({worst['name']})"
         )
-        facts.append(("with class prior", shown))
-    return facts
+        yield "with class prior", shown
 
 
 def _why_none(report: Report) -> str:
@@ -112,61 +112,43 @@ def _why_none(report: Report) -> str:
     return "none: no party holds test samples"
 
 
-def confusion(report: Report) -> Section:
+def confusion(report: Report) -> Items:
     """The confusion matrix."""
-    matrix = (report["evaluation"] or {}).get("confusion", ())
-    names = report["classes"]
-    if not matrix:
-        return Section("Confusion", [])
-    rows = zip(names, matrix, strict=True)
-    shown = [(name, row[:MOST_CLASSES]) for name, row in rows]
-    introduction = (
-        "Rows are true classes, columns predicted ones. The stronger the colour, "
-        "the more samples, by row."
-    )
-    drawn = shades(
-        "Test samples by true and predicted class",
-        "true \\ predicted",
-        names[:MOST_CLASSES],
-        shown[:MOST_CLASSES],
-    )
-    note = left_out(len(names), "classes", MOST_CLASSES)
-    return Section("Confusion", [], [sentence(introduction), drawn, note])
+    matrix = (report["evaluation"] or {}).get("confusion")
+    if matrix:
+        names = report["classes"]
+        rows = [*zip(names, matrix, strict=True)][:MOST_CLASSES]
+        caption = "Test samples by true and predicted class"
+        yield from shades(caption, "true \\ predicted", names, rows)
 
 
-def subgroups(report: Report) -> Section:
+def subgroups(report: Report) -> Items:
     """Figures by level of a column."""
     groups = figures_of(report)["groups"]
     if not groups or not groups["levels"]:
-        return Section("Subgroups", [])
+        return
     levels = groups["levels"]
-    keys: tuple[str, ...] = ("auroc", "calibration_slope", "calibration_intercept")
+    column = groups["column"]
+    keys = ["accuracy", "auroc", "calibration_slope", "calibration_intercept"]
     if report["event"]:
-        keys = ("auroc", "observed_expected", *keys[1:])
-    keys = ("accuracy", *keys)
+        keys.insert(2, "observed_expected")
+    yield sentence(f"Held-out rows by the level of the column {column}.")
+    for name, (gap, low, high) in gaps(report).items():
+        yield f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})"
+    drawn = [
+        Row(row["level"], row["auroc"]) for row in levels[:MOST_BARS] if row["auroc"]
+    ]
+    yield forest(f"AUROC by level of {column}", "on held-out rows", drawn)
     rows = [
         (
             level["level"],
             level["examples"],
-            *(with_interval(level.get(key)) for key in keys),
+            *(with_interval(level[key]) for key in keys),
         )
         for level in levels
     ]
-    column = groups["column"]
-    title = f"AUROC by level of {column}"
-    drawn = forest(
-        title,
-        f"{title}; the table below has the numbers",
-        [Row(row["level"], row["auroc"]) for row in levels[:MOST_BARS] if row["auroc"]],
-    )
     head = ("level", "rows", *(NAMES[key] for key in keys))
-    table = bounded(f"Figures by level of {column}", head, rows, "levels")
-    facts = [
-        (f"gap of the {name}", f"{gap:.2f} ({low:.2f} to {high:.2f})")
-        for name, (gap, low, high) in gaps(report).items()
-    ]
-    introduction = sentence(f"Held-out rows by the level of the column {column}.")
-    return Section("Subgroups", facts, [introduction, drawn, *table])
+    yield from bounded(f"Figures by level of {column}", head, rows, "levels")
 
 
 def as_csv(report: Report) -> str:
@@ -174,31 +156,28 @@ def as_csv(report: Report) -> str:
 
     The first one is the number of their run.
     """
-    stream = io.StringIO()
     evaluation = dict(report["evaluation"] or {})
     names = report["classes"]
     matrix = zip(names, evaluation.pop("confusion", ()), strict=False)
     evaluation["confusion"] = {
-        name: dict(zip(names, row, strict=False)) for name, row in matrix
+        name: dict(zip(names, row, strict=True)) for name, row in matrix
     }
     tree = evaluation | derived(report) | {"sites": [*map(_site, report["sites"])]}
-    rows = [(cell(" / ".join(path)), *numbers) for path, numbers in _leaves(tree)]
-    csv.writer(stream, lineterminator="\n").writerows(
-        [
-            ("figure", "value", "low", "high"),
-            ("run", report["run"]["run_id"]),
-            *rows,
-        ]
-    )
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("figure", "value", "low", "high"))
+    writer.writerow(("run", report["run"]["run_id"]))
+    for path, numbers in _leaves(tree):
+        writer.writerow((cell(" / ".join(path)), *numbers))
     return stream.getvalue()
 
 
 def _site(site: Report) -> Report:
     """Figures of a site, with its paired table by name."""
     alone = site["alone"]
-    if alone and alone.get("paired"):
-        numbers = chain(*alone["paired"])
-        alone = alone | {"paired": dict(zip(PAIRED, numbers, strict=True))}
+    if alone:
+        paired = zip(PAIRED, chain(*alone["paired"]), strict=True)
+        alone = alone | {"paired": dict(paired)}
     return site | {"alone": alone}
 
 
@@ -213,19 +192,21 @@ def _leaves(
 
     The first number of a curve's point is the end of its path.
     """
-    if isinstance(tree, int | float) and not isinstance(tree, bool):
-        if not path or path[-1] not in _NAMES:
-            yield path, [tree]
-    elif isinstance(tree, dict):
+    if isinstance(tree, bool):
+        return
+    if isinstance(tree, dict):
         for name, branch in tree.items():
             if name != "flagged":  # they are in the decision curve
                 yield from _leaves(branch, (*path, str(name)))
-    elif isinstance(tree, list) and any(isinstance(row, dict | list) for row in tree):
-        for row in tree:
-            names = [str(row[key]) for key in _NAMES if key in row]
-            yield from _leaves(row, (*path, *names[:1]))
-    elif isinstance(tree, list) and len(tree) == 2:
-        x, y = tree
-        yield (*path, f"{x:g}"), [y]
     elif isinstance(tree, list) and tree:
-        yield path, tree
+        if isinstance(tree[0], dict | list):
+            for row in tree:
+                names = [str(row[key]) for key in _NAMES if key in row]
+                yield from _leaves(row, (*path, *names[:1]))
+        elif len(tree) == 2:
+            x, y = tree
+            yield (*path, f"{x:g}"), [y]
+        else:
+            yield path, tree
+    elif isinstance(tree, int | float) and path[-1] not in _NAMES:
+        yield path, [tree]

@@ -25,7 +25,6 @@ def figures_of(report: Report) -> Report:
     """The figures from scores; without entries in a run that has none."""
     return (report["evaluation"] or {}).get("figures") or {
         "classes": [],
-        "parties": [],
         "groups": None,
         "overall": {},
     }
@@ -47,6 +46,12 @@ def event_class(report: Report) -> Report | None:
     return next(iter(shown_classes(report)), None)
 
 
+def share_of(of_class: Report) -> float:
+    """The share of a class among the samples."""
+    n: int = of_class["examples"] + of_class["others"]
+    return float(of_class["examples"] / n)
+
+
 def thresholds(report: Report) -> list[float]:
     """Thresholds that the run names, or those by default."""
     named = str(report["settings"].get("thresholds", ""))
@@ -59,7 +64,7 @@ def reference(report: Report, of_class: Report) -> float:
     """
     if report["settings"].get("thresholds"):
         return thresholds(report)[0]
-    most = of_class["examples"] / (of_class["examples"] + of_class["others"])
+    most = share_of(of_class)
     return max([level for level in _REFERENCES if level <= most], default=0.01)
 
 
@@ -118,15 +123,13 @@ def gaps(report: Report) -> dict[str, Interval]:
     if of_event is None or not groups:
         return {}
     distances = np.abs(np.array(THRESHOLDS) - reference(report, of_event))
-    index = int(distances.argmin())
-    levels = [level for level in groups["levels"] if level.get("thresholds")]
-    rows = [level["thresholds"][index] for level in levels]
+    rows = [level["thresholds"][distances.argmin()] for level in groups["levels"]]
     found = [row["sensitivity"][0] for row in rows if row["sensitivity"]]
     passed = [1 - row["specificity"][0] for row in rows if row["specificity"]]
-    names = ("true positive rate", "false positive rate")
+    shares_of = {"true positive rate": found, "false positive rate": passed}
     return {
         name: [max(shares) - min(shares), min(shares), max(shares)]
-        for name, shares in zip(names, (found, passed), strict=True)
+        for name, shares in shares_of.items()
         if len(shares) > 1
     }
 
@@ -134,11 +137,12 @@ def gaps(report: Report) -> dict[str, Interval]:
 def derived(report: Report) -> Report:
     """All of these, for the file of figures."""
     of_event = event_class(report)
-    made: Report = {
+    decision = []
+    if of_event:
+        decision = decision_curve(of_event)
+    return {
         "heterogeneity": spreads(report),
         "standard_errors": standard_errors(report),
         "gaps": gaps(report),
+        "decision": decision,
     }
-    if of_event is not None:
-        made["decision"] = decision_curve(of_event)
-    return made

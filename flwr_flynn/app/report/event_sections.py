@@ -15,6 +15,7 @@ from flwr_flynn.app.report.derived import (
     event_class,
     rates_at,
     reference,
+    share_of,
     shown_classes,
     spreads,
     standard_errors,
@@ -24,52 +25,51 @@ from flwr_flynn.app.report.markup import (
     NONE,
     Markup,
     figure,
-    gallery,
     joined,
     tag,
     with_interval,
 )
 from flwr_flynn.app.report.plots import DIAGONAL, Axis, Layer, Row, forest, plot
 from flwr_flynn.app.report.sections import (
+    DONE,
     MOST_BARS,
     MOST_CLASSES,
-    Facts,
+    Items,
     Report,
-    Section,
     bounded,
     left_out,
     more,
     sentence,
-    status_of,
 )
 
 _LEAST = 100  # samples of a class, for which calibration can be judged
 
 
-def in_short(report: Report) -> Section:
+def in_short(report: Report) -> Items:
     """One sentence, ROC and calibration, and the AUROC by site."""
     evaluation = report["evaluation"]
-    classes = shown_classes(report)
     if not evaluation:
-        return Section("In short", [])
-    facts: Facts = []
+        return
+    classes = shown_classes(report)
     words = (
         f"The model gets {100 * evaluation['accuracy']:.0f} % of held-out rows right."
     )
     drawn = [picture for row in classes[:MOST_CLASSES] for picture in pictures(row)]
-    if event_class(report):
-        event = report["event"]
+    drawn += _by_site(report)
+    event = report["event"]
+    if event and classes:
         why = "named by the run setting event"
         if event["why"] == "rarer":
             why = "the rarer of two classes; event sets another"
-        facts = [("event", f"{event['label']} ({why})")]
+        yield "event", f"{event['label']} ({why})"
         words = _in_short(report, classes[0])
-    notes = [
-        left_out(len(classes), "classes", MOST_CLASSES),
-        left_out(len(report["sites"]), "sites", MOST_BARS),
-    ]
-    first = joined(tag("p", words, class_="lead"), gallery(drawn + _by_site(report)))
-    return Section("In short", facts, [first, *notes])
+    yield joined(tag("p", words, class_="lead"), _gallery(drawn))
+    yield left_out(len(classes), "classes", MOST_CLASSES)
+    yield left_out(len(report["sites"]), "sites", MOST_BARS)
+
+
+def _gallery(pictures: Sequence[Markup]) -> Markup:
+    return tag("div", pictures, class_="gallery")
 
 
 def _in_short(report: Report, of_event: Report) -> str:
@@ -97,45 +97,42 @@ def _per_hundred(of_class: Report, level: float) -> tuple[int, float, float, flo
     threshold: of 100, or of 1000 where the class is rare.
     """
     n = 100
-    size = of_class["examples"] + of_class["others"]
-    if 20 * of_class["examples"] < size:
+    if share_of(of_class) < 0.05:
         n = 1000
     rates = rates_at(of_class, level)
     numbers = (of_class["examples"], rates["found"], rates["false_alarms"])
+    size = of_class["examples"] + of_class["others"]
     own, found, wrong = (n * number / size for number in numbers)
     return n, own, found, wrong
 
 
-def pictures(of_class: Report) -> list[tuple[str, str, Markup]]:
+def pictures(of_class: Report) -> list[Markup]:
     """The ROC curve of a class, and its calibration."""
     label = of_class["label"]
     area = f"AUROC {with_interval(of_class['auroc'])}"
-    axes = (Axis("false alarms"), Axis("found"))
-    roc = ("curve", of_class["roc"])
-    drawn = plot(f"ROC curve of {label}", area, *axes, [DIAGONAL, roc])
-    calibration = of_class["calibration"] or {}
-    slope = f"slope {with_interval(calibration.get('slope'))}"
-    layers: list[Layer] = [DIAGONAL, *_smooth(of_class["smooth"])]
-    groups = [row for row in of_class["reliability"] if row["observed"]]
-    dots = [(row["predicted"], row["observed"][0]) for row in groups]
-    layers.append(("dot", dots))
-    axes = (Axis("predicted"), Axis("observed"))
-    calibrated = plot(f"Calibration of {label}", slope, *axes, layers)
-    return [(f"ROC of {label}", area, drawn), ("Calibration", slope, calibrated)]
-
-
-def _smooth(curve: Sequence[Report]) -> list[Layer]:
-    known = [(row["predicted"], *row["observed"]) for row in curve if row["observed"]]
-    low = [(at, end) for at, _, end, _ in known]
-    high = [(at, end) for at, _, _, end in reversed(known)]
-    line = [(at, value) for at, value, _, _ in known]
-    return [("band", low + high), ("curve", line)]
+    slope = f"slope {with_interval(of_class['calibration']['slope'])}"
+    roc = [DIAGONAL, ("curve", of_class["roc"])]
+    smooth = np.array(
+        [[row["predicted"], *row["observed"]] for row in of_class["smooth"]]
+    )
+    groups = [(row["predicted"], row["observed"][0]) for row in of_class["reliability"]]
+    calibration: list[Layer] = [
+        DIAGONAL,
+        ("band", [*smooth[:, [0, 2]], *smooth[::-1, [0, 3]]]),
+        ("curve", smooth[:, :2]),
+        ("dot", groups),
+    ]
+    observed = Axis("predicted"), Axis("observed")
+    return [
+        plot(f"ROC of {label}", area, Axis("false alarms"), Axis("found"), roc),
+        plot(f"Calibration of {label}", slope, *observed, calibration),
+    ]
 
 
 # ---- by site
 
 
-def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
+def _by_site(report: Report) -> list[Markup]:
     """AUROC by site, and its spread."""
     rows: list[Row] = []
     for site in report["sites"][:MOST_BARS]:
@@ -159,15 +156,21 @@ def _by_site(report: Report) -> list[tuple[str, str, Markup]]:
         "on held-out rows; on all of its rows by the model without the site's counts; "
         "and of a model of its rows alone"
     )
-    return [(title, text, forest(title, text, rows))]
+    return [forest(title, text, rows)]
 
 
 def _name(report: Report, site: Report) -> str:
     """The name of a site, with what the run did to it."""
-    words = [site["name"], status_of(report, site["name"])]
+    name: str = site["name"]
+    action = report["action"]
+    changed = [update["party"] for update in report["updates"]]
+    if action == "join":
+        changed = [party["name"] for party in report["parties"]]
+    if name in changed:
+        name += f" ({DONE.get(action, action)})"
     if site.get("is_validation"):
-        words.append("(validation)")
-    return " ".join(filter(None, words))
+        name += " (validation)"
+    return name
 
 
 _COLUMNS = {
@@ -178,34 +181,23 @@ _COLUMNS = {
 }
 
 
-def sites(report: Report) -> Section:
+def sites(report: Report) -> Items:
     """Figures by site, their spread, and what joining gains."""
-    title = "By site"
     rows = []
     for site in report["sites"]:
         for kind, name in KINDS.items():
-            figures = site[kind]
-            row = [_name(report, site), name]
-            if figures:
-                row += [figures["rows"], figures["events"]]
-                row += [with_interval(figures[key]) for key in _COLUMNS]
-            else:
-                reason = site.get("reasons", {}).get(kind) or NONE
-                row += [NONE, NONE, reason, *[NONE] * 3]
-            rows.append(row)
+            figures = site[kind] or {"rows": None, "events": None}
+            texts = [with_interval(figures.get(key)) for key in _COLUMNS]
+            if not site[kind]:
+                texts[0] = site["reasons"].get(kind, NONE)
+            sizes = (figures["rows"], figures["events"])
+            rows.append((_name(report, site), name, *sizes, *texts))
     if not rows:
-        return Section(title, [])
-    head = ("site", "figures", "rows", "events", *_COLUMNS.values())
-    introduction = sentence(
+        return
+    yield sentence(
         "The model without a site has none of its counts; columns, hashes, weights and "
         "calibration still come from all sites."
     )
-    parts = [introduction, *bounded("Figures by site", head, rows, "rows")]
-    return Section(title, _spread_facts(report), [*parts, *_paired(report)])
-
-
-def _spread_facts(report: Report) -> Facts:
-    facts = []
     for kind, spread in spreads(report).items():
         text = (
             f"mean {with_interval(spread['mean'])}, tau {spread['tau']:.2f}, "
@@ -214,74 +206,69 @@ def _spread_facts(report: Report) -> Facts:
         if spread["prediction"]:
             _, low, high = spread["prediction"]
             text += f"; at a new site {low:.2f} to {high:.2f}"
-        facts.append((f"AUROC of {spread['sites']} sites, {KINDS[kind]}", text))
-    return facts
-
-
-def _paired(report: Report) -> list[Markup | None]:
-    """Held-out samples that the federation and the site alone get right."""
-    rows = []
-    for site in report["sites"]:
-        alone = site["alone"]
-        if alone and alone.get("paired"):
-            areas = map(with_interval, (alone["federation_auroc"], alone["auroc"]))
-            p = f"{alone['mcnemar']:.2g}"
-            name = _name(report, site)
-            rows.append((name, *chain(*alone["paired"]), p, *areas))
-    if not rows:
-        return []
-    tests = ("McNemar's p", "AUROC of the federation", "AUROC alone")
-    head = ("site", *PAIRED, *tests)
-    caption = "Gain of joining: held-out rows that each model gets right"
-    return [*bounded(caption, head, rows, "sites")]
+        yield f"AUROC of {spread['sites']} sites, {KINDS[kind]}", text
+    head = ("site", "figures", "rows", "events", *_COLUMNS.values())
+    yield from bounded("Figures by site", head, rows, "rows")
+    paired = [
+        (
+            _name(report, site),
+            *chain(*site["alone"]["paired"]),
+            f"{site['alone']['mcnemar']:.2g}",
+        )
+        for site in report["sites"]
+        if site["alone"]
+    ]
+    if paired:
+        caption = "Gain of joining: held-out rows that each model gets right"
+        yield from bounded(caption, ("site", *PAIRED, "McNemar's p"), paired, "sites")
 
 
 # ---- at thresholds
 
 
-def use(report: Report) -> Section:
+def use(report: Report) -> Items:
     """Net benefit, probabilities by class, and thresholds in words."""
-    parts = in_words(report)
     of_event = event_class(report)
-    if of_event is not None:
-        parts = [gallery([_benefit(of_event), _probabilities(of_event)]), *parts]
-    return Section("Use", [], parts)
+    if of_event:
+        yield _gallery([_benefit(of_event), _probabilities(of_event)])
+    yield from in_words(report)
 
 
-def _benefit(of_event: Report) -> tuple[str, str, Markup]:
+def _benefit(of_event: Report) -> Markup:
     """The decision curve."""
     text = "of the model; dashed: treat all; line at 0: treat none"
-    most = of_event["examples"] / (of_event["examples"] + of_event["others"])
+    most = share_of(of_event)
     x = Axis("threshold", 0.0, 0.6)
     y = Axis("net benefit", -most / 3, most)
     layers: list[Layer] = [("grid", [(0, 0), (0.6, 0)])]
+    rows = decision_curve(of_event)[:60]
     for class_, key in (("other", "treat_all"), ("curve", "net_benefit")):
-        points = [(row["threshold"], row[key]) for row in decision_curve(of_event)]
-        shown = [(at, up) for at, up in points if at <= x.high and up >= y.low]
-        layers.append((class_, shown))
-    return "Net benefit", text, plot("Net benefit", text, x, y, layers)
+        points = [(row["threshold"], row[key]) for row in rows if row[key] >= y.low]
+        layers.append((class_, points))
+    return plot("Net benefit", text, x, y, layers)
 
 
-def _probabilities(of_event: Report) -> tuple[str, str, Markup]:
+def _probabilities(of_event: Report) -> Markup:
     """Shares of the event's samples, and of others, in twenty levels."""
     text = f"of {of_event['label']}; dashed: of all others"
     # From each twentieth on.
-    sizes = [(of_event["examples"], of_event["others"]), *of_event["flagged"][9::10]]
-    shares = -np.diff([*sizes, (0, 0)], axis=0) / sizes[0]
+    everyone = (of_event["examples"], of_event["others"])
+    sizes = [everyone, *of_event["flagged"][9::10], (0, 0)]
+    shares = -np.diff(sizes, axis=0) / everyone
+    own, rest = shares.T
     points = (np.arange(20) + 0.5) / 20
     layers = [
-        (class_, np.column_stack([points, shares[:, index]]).tolist())
-        for index, class_ in enumerate(("curve", "other"))
+        ("curve", np.column_stack((points, own))),
+        ("other", np.column_stack((points, rest))),
     ]
     y = Axis("share of rows", 0.0, float(shares.max()))
-    title = "Probabilities"
-    return title, text, plot(title, text, Axis("probability"), y, layers)
+    return plot("Probabilities", text, Axis("probability"), y, layers)
 
 
 _RATES = ("sensitivity", "specificity", "ppv", "npv")
 
 
-def in_words(report: Report) -> list[Markup | None]:
+def in_words(report: Report) -> Items:
     """Rates at thresholds, in words and in a table; of several classes it opens."""
     rows = []
     classes = shown_classes(report)
@@ -296,7 +283,7 @@ def in_words(report: Report) -> list[Markup | None]:
             shown = [with_interval(rates[name]) for name in _RATES]
             rows.append((of_class["label"], f"{rates['threshold']:g}", words, *shown))
     if not rows:
-        return []
+        return
     head = (
         "class",
         "threshold",
@@ -308,28 +295,24 @@ def in_words(report: Report) -> list[Markup | None]:
     )
     caption = "What thresholds of the probability would do"
     table = bounded(caption, head, rows, "rows", "thresholds")
-    if len(classes) == 1:
-        return table
-    return [more("Thresholds of the probability", *table)]
+    if len(classes) > 1:
+        table = [more("Thresholds of the probability", *table)]
+    yield from table
 
 
 # ---- sample size
 
 
-def sample_size(report: Report) -> Section:
+def sample_size(report: Report) -> Items:
     """Samples of the event and others, and the standard errors that follow."""
     of_event = event_class(report)
-    if of_event is None:
-        return Section("Sample size", [])
+    if not of_event:
+        return
     sizes = (
         f"{figure(of_event['examples'])} events, {figure(of_event['others'])} others"
     )
-    least = min(of_event["examples"], of_event["others"])
-    if least < _LEAST:
+    if min(of_event["examples"], of_event["others"]) < _LEAST:
         sizes += f"; calibration is uncertain with fewer than {_LEAST} of each"
-    facts = [("held-out rows", sizes)]
-    facts += [
-        (f"standard error of {name}", f"{error:.2g}")
-        for name, error in standard_errors(report).items()
-    ]
-    return Section("Sample size", facts)
+    yield "held-out rows", sizes
+    for name, error in standard_errors(report).items():
+        yield f"standard error of {name}", f"{error:.2g}"

@@ -6,13 +6,10 @@ from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import DUTIES, KINDS
 from flwr_flynn.app.report.markup import NONE, plural
 from flwr_flynn.app.report.sections import (
+    Items,
     Report,
-    Section,
     bounded,
-    participation,
-    privacy,
     sentence,
-    traffic,
 )
 from flwr_flynn.tables.column_encoding import Column
 
@@ -20,12 +17,11 @@ _WIDTHS = {"number": 1, "date": Column("date", "date", gaps=False).width}
 """Numbers that a value becomes, but for a category."""
 
 
-def words(report: Report) -> Section:
+def words(report: Report) -> Items:
     """Names, kinds, levels and other words of the columns, which leave with a schema."""
-    title = "Names, levels and words"
     schema = report["schema"]
     if not schema:
-        return Section(title, [])
+        return
     rows = [
         (
             column["name"],
@@ -40,17 +36,16 @@ def words(report: Report) -> Section:
     if schema["is_learned"]:
         source = "Sites told them: names of columns, and levels of at least min-examples rows."
     head = ("column", "kind", "levels", "gaps and synonyms", "unit")
-    return Section(
-        title, [], [sentence(source), *bounded(title, head, rows, "columns")]
-    )
+    yield sentence(source)
+    yield from bounded("Names, levels and words", head, rows, "columns")
 
 
-def edges(report: Report) -> Section:
+def edges(report: Report) -> Items:
     """Values between the codes of a column, which are ranks of all sites' values."""
-    title = "Values of columns"
-    schema = report["schema"] or {"columns": []}
-    spec = (report["members"] or [{}])[0].get("spec", {})
-    of_inputs = spec.get("edges") or []
+    schema = report["schema"]
+    if not schema:
+        return
+    of_inputs = report["members"][0]["spec"].get("edges") or []
     rows = []
     first = 0
     for column in schema["columns"]:
@@ -60,17 +55,17 @@ def edges(report: Report) -> Section:
             text = ", ".join(f"{value:.6g}" for value in values)
             rows.append((column["name"], f"at {text}"))
         first += width + column.get("gaps", True)
-    if not rows:
-        return Section(title, [])
-    introduction = sentence(
-        "Edges of the columns, from ranks of the values of all sites. They stand in the "
-        "model, which every site has. With min-examples of 1 they are values of rows."
-    )
-    table = bounded(title, ("column", "edges"), rows, "columns", "facts")
-    return Section(title, [], [introduction, *table])
+    if rows:
+        yield sentence(
+            "Edges of the columns, from ranks of the values of all sites. They stand in "
+            "the model, which every site has. With min-examples of 1 they are values of "
+            "rows."
+        )
+        head = ("column", "edges")
+        yield from bounded("Values of columns", head, rows, "columns", "facts")
 
 
-def recipients(report: Report) -> Section:
+def recipients(report: Report) -> Items:
     """Who has what, where the model is, how a site takes its rows out, and limits."""
     sees = "the figures of each site, in clear"
     if report["settings"].get("secure") is True:
@@ -82,20 +77,13 @@ def recipients(report: Report) -> Section:
     copies = f"a copy at each of {n_sites} that has a model-path"
     if unkept:
         copies += f", but not at {len(unkept)}"
-    phases_of = {
-        words: [name for name, row in report["messages"].items() if row["kind"] == kind]
-        for kind, words in KINDS.items()
-    }
-    facts = [(words, listed(phases)) for words, phases in phases_of.items() if phases]
-    facts += [
-        ("the server gets", sees),
-        ("each site gets", "sums over the sites, and the model"),
-        ("copies of the model", f"model.npz beside this page; {copies}"),
-        ("sums by site", "federation.npz at the server"),
-        *DUTIES.items(),
-    ]
-    return Section("Recipients", facts)
-
-
-LEFT = (recipients, words, edges, traffic, participation, privacy)
-"""Sections in their order."""
+    messages = report["messages"].items()
+    for kind, text in KINDS.items():
+        phases = [name for name, row in messages if row["kind"] == kind]
+        if phases:
+            yield text, listed(phases)
+    yield "the server gets", sees
+    yield "each site gets", "sums over the sites, and the model"
+    yield "copies of the model", f"model.npz beside this page; {copies}"
+    yield "sums by site", "federation.npz at the server"
+    yield from DUTIES.items()

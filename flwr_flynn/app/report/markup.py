@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 from xml.sax.saxutils import escape
 
 LONGEST = 200  # characters of a name, a label or a reason
@@ -78,11 +79,13 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 # ---- figures
 
 
-def figure(value: float | None) -> str:
+def figure(value: str | float | None) -> str:
     """A figure with three digits behind the point, or four in all.
 
-    An integer has commas between thousands.
+    An integer has commas between thousands, and a text stays as it is.
     """
+    if isinstance(value, str):
+        return value
     if value is None:
         return NONE
     if isinstance(value, int):
@@ -117,57 +120,39 @@ def plural(n: int, one: str, many: str = "") -> str:
 def table(
     caption: str,
     head: Sequence[str],
-    rows: Iterable[Sequence[object]],
+    rows: Iterable[Sequence[Any]],
     class_: str | None = None,
 ) -> Markup:
-    """A table whose rows begin with their header.
+    """A table whose rows begin with their header, in a region that scrolls sideways
+    where it is wider than the screen, by the keyboard, too.
 
     Numbers, and texts that begin with a digit or a dash, are figures. On a narrow
     screen the cells of more than three columns stand below each other.
     """
-    if len(head) > 3:
+    labels: Sequence[str | None] = [None] * len(head)
+    if len(head) > 3 and class_ != "shades":
+        labels = head
         class_ = f"wide {class_ or ''}".strip()
-    body = [*rows]
+    body = [[*map(figure, row)] for row in rows]
     sides: list[str | None] = [None] * len(head)
     for index, column in enumerate(zip(*body, strict=True)):
-        if index and all(map(_is_figure, column)):
+        if index and all(cell[:1] in f"{NONE}-0123456789" for cell in column):
             sides[index] = "n"
     names = [
         tag("th", name, scope="col", class_=side)
         for name, side in zip(head, sides, strict=True)
     ]
-    filled = tag("tbody", [tag("tr", _cells(row, head, sides)) for row in body])
-    parts = tag("caption", caption), tag("thead", tag("tr", names)), filled
-    return scroll(caption, tag("table", *parts, class_=class_))
-
-
-def scroll(label: str, *children: object) -> Markup:
-    """A region that scrolls sideways where its content is wider than the screen.
-
-    It scrolls by the keyboard, too.
-    """
+    lines = []
+    for first, *cells in body:
+        line = [tag("th", first, scope="row")]
+        for cell, side, label in zip(cells, sides[1:], labels[1:], strict=True):
+            line.append(tag("td", cell, class_=side, data_head=label))
+        lines.append(tag("tr", line))
+    parts = tag("caption", caption), tag("thead", tag("tr", names)), tag("tbody", lines)
+    made = tag("table", *parts, class_=class_)
     return tag(
-        "div", *children, class_="scroll", tabindex=0, role="region", aria_label=label
+        "div", made, class_="scroll", tabindex=0, role="region", aria_label=caption
     )
-
-
-def _is_figure(cell: object) -> bool:
-    if isinstance(cell, str):
-        return cell[:1] in f"{NONE}-0123456789"
-    return cell is None or isinstance(cell, int | float)
-
-
-def _cells(
-    row: Sequence[object], head: Sequence[str], sides: Sequence[str | None]
-) -> list[Markup]:
-    shown = [
-        figure(cell) if cell is None or isinstance(cell, int | float) else cell
-        for cell in row
-    ]
-    cells = [tag("th", shown[0], scope="row")]
-    for cell, name, side in zip(shown[1:], head[1:], sides[1:], strict=True):
-        cells.append(tag("td", cell, class_=side, data_head=name))
-    return cells
 
 
 _FORMULA = re.compile(r"[=@\t\r\n]|[-+](?![\d.,]+([eE][-+]?\d+)?\Z)")
@@ -222,18 +207,21 @@ justify-content:space-between;white-space:normal;padding:.1rem 0}
 .wide td::before{content:attr(data-head);color:var(--soft)}}
 .note,footer,caption,thead th,figcaption{overflow-wrap:anywhere;color:var(--soft);
 font-size:.9rem;text-align:left}
-.cell{background:color-mix(in srgb,var(--accent) calc(var(--v,0)*1%),transparent);
-padding:.4rem .6rem}
-.shades td{border:2px solid var(--paper)}.thresholds td:nth-child(3){min-width:9.5rem}
+.shades span{background:color-mix(in srgb,var(--accent) calc(var(--v)*1%),transparent);
+padding:.4rem .6rem;display:block;min-width:3rem}
+.shades span,.shades th+th{text-align:right;padding-right:.6rem}
+.shades td{border:2px solid var(--paper);padding:0}.thresholds td:nth-child(3){min-width:9.5rem}
 figure{margin:0}pre{white-space:pre-wrap;overflow-wrap:anywhere}
 svg{display:block;overflow:visible;font:inherit;margin:1.1rem 0}svg text{fill:currentColor;
 font-size:13px}
 svg .bar,svg .band{fill:var(--accent)}svg .soft,svg.square text{fill:var(--soft)}
 svg .band{opacity:.25}svg .grid,svg .frame{stroke:var(--line);fill:none}
 svg .whisker,svg .curve,svg .other{stroke:var(--accent);fill:none;stroke-width:2}
-svg .other{stroke:var(--soft);stroke-dasharray:5 4}svg .mean{stroke-width:5;opacity:.5}
-svg .range{stroke-dasharray:2 3}svg .diamond{transform-box:fill-box;transform-origin:center;
-transform:translate(-50%,-50%) rotate(45deg)}
+svg path.dot{stroke:var(--accent);stroke-width:6;stroke-linecap:round}
+svg .other{stroke:var(--soft);stroke-dasharray:5 4}svg .whisker.mean{stroke-width:5;opacity:.5}
+svg .range{stroke-dasharray:2 3}svg .bar{transform-box:fill-box;transform-origin:center;
+transform:translate(-50%,-50%)}svg .bar.dot{rx:50%}svg .bar.range{display:none}
+svg .bar.mean{transform:translate(-50%,-50%) rotate(45deg) scale(1.2)}
 svg.square{width:100%;max-width:30rem}svg.square text{font-size:11px}
 .gallery{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,18rem),1fr));
 gap:1.6rem 2rem}
@@ -245,35 +233,37 @@ details::details-content{content-visibility:visible;display:block;height:auto}}
 )
 
 
-def html_page(title: str, *body: Markup) -> str:
+def whole_page(
+    title: str,
+    *parts: object,
+    above: object = None,
+    nav: object = None,
+    foot: object = None,
+) -> str:
     """A page of elements, the main one of which has the id "content"."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
+        tag("title", f"{title}: FlyNN report"),
         tag("style", PAGE_STYLE),
     )
-    skip = tag("a", "Skip to the content", href="#content", class_="skip")
-    return (
-        f"<!DOCTYPE html>\n{tag('html', head, tag('body', skip, *body), lang='en')}\n"
+    body = tag(
+        "body",
+        tag("a", "Skip to the content", href="#content", class_="skip"),
+        tag("header", above, tag("h1", title)),
+        nav,
+        tag("main", parts, id="content", tabindex=-1),
+        foot,
     )
-
-
-def whole_page(title: str, *parts: Markup) -> str:
-    """A page of one section."""
-    header = tag("header", tag("h1", title))
-    main = tag("main", *parts, id="content", tabindex=-1)
-    return html_page(title, header, main)
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
 Interval = Sequence[float]
 """A figure with the ends of its 95 % interval."""
 
 _TO = "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}"
-_CELL = 45
-"""Percent of the accent in the strongest cell, on which text can still be read."""
 
 
 def with_interval(interval: Interval | None) -> str:
@@ -287,37 +277,3 @@ def with_interval(interval: Interval | None) -> str:
     digits = max(2, math.ceil(-math.log10(max(high - low, 1e-4))))
     middle, *ends = (f"{end:.{digits}f}" for end in interval)
     return f"{middle} ({_TO.join(ends)})"
-
-
-def gallery(pictures: Sequence[tuple[str, str, Markup]]) -> Markup:
-    """Pictures side by side, each below its name and one line of text."""
-    items = [
-        tag("figure", tag("figcaption", tag("b", name), " ", text), picture)
-        for name, text, picture in pictures
-    ]
-    return tag("div", items, class_="gallery")
-
-
-def shades(
-    caption: str,
-    corner: str,
-    head: Sequence[str],
-    rows: Sequence[tuple[str, Sequence[int]]],
-) -> Markup:
-    """A table of numbers of samples.
-
-    The stronger the colour, the more samples, compared with the row's largest.
-    """
-    body = []
-    for name, cells in rows:
-        most = max([*cells, 1])
-        strengths = [f"--v:{_CELL * n / most:.0f}" if n else None for n in cells]
-        shown = (
-            tag("td", figure(n), class_="n cell", style=v)
-            for n, v in zip(cells, strengths, strict=True)
-        )
-        body.append(tag("tr", tag("th", name, scope="row"), *shown))
-    names = [tag("th", shortened(name, 24), scope="col", class_="n") for name in head]
-    headed = tag("thead", tag("tr", tag("th", corner, scope="col"), names))
-    parts = tag("caption", caption), headed, tag("tbody", body)
-    return scroll(caption, tag("table", *parts, class_="shades"))

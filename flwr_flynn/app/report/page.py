@@ -8,7 +8,7 @@ what the page shows, and escaped where it is made.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,19 @@ from flwr_flynn.app.report.accuracy_sections import (
     subgroups,
 )
 from flwr_flynn.app.report.event_sections import in_short, sample_size, sites, use
-from flwr_flynn.app.report.left_page import LEFT
-from flwr_flynn.app.report.markup import Markup, html_page, plural, shortened, tag
+from flwr_flynn.app.report.left_page import edges, recipients, words
+from flwr_flynn.app.report.markup import Markup, plural, shortened, tag, whole_page
 from flwr_flynn.app.report.reporting_items import reporting_items
 from flwr_flynn.app.report.sections import (
     EQUALITIES,
+    Items,
+    Part,
     Report,
-    Section,
     bounded,
     equality,
     guarantee,
     model,
+    more,
     noticed,
     participation,
     privacy,
@@ -40,31 +42,48 @@ from flwr_flynn.app.report.table_one import table_one
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
 
-SECTIONS = (
-    in_short,
-    probability_section,
-    use,
-    sites,
-    subgroups,
-    confusion,
-    participation,
-    skew,
-    table_one,
-    model,
-    noticed,
-    sample_size,
-    reporting_items,
-    traffic,
-    privacy,
-    equality,
-    settings,
-)
-"""Sections in their order."""
+Sections = Mapping[str, Callable[[Report], Items]]
+
+SECTIONS: Sections = {
+    "In short": in_short,
+    "Figures": probability_section,
+    "Use": use,
+    "By site": sites,
+    "Subgroups": subgroups,
+    "Confusion": confusion,
+    "Who took part": participation,
+    "Classes by party": skew,
+    "Columns by site": table_one,
+    "Model": model,
+    "What was noticed": noticed,
+    "Sample size": sample_size,
+    "TRIPOD+AI": reporting_items,
+    "What left the sites": traffic,
+    "Privacy": privacy,
+    "Equality": equality,
+    "Settings": settings,
+}
+"""Sections by their titles, in their order."""
+
+_LEFT: Sections = {
+    "Recipients": recipients,
+    "Names, levels and words": words,
+    "Values of columns": edges,
+    "What left the sites": traffic,
+    "Who took part": participation,
+    "Privacy": privacy,
+}
+"""Those of the page for a data-protection officer."""
 
 
 def log_table(report: Report, folder: Path) -> list[str]:
     """The facts of a report, as lines."""
-    facts = [fact for make in SECTIONS for fact in make(report).facts]
+    facts = [
+        item
+        for make in SECTIONS.values()
+        for item in make(report)
+        if isinstance(item, tuple)
+    ]
     facts.append(("output folder", str(folder)))
     width = max(len(name) for name, _ in facts)
     lines = [f"  {name:<{width}}  {text}" for name, text in facts]
@@ -94,52 +113,41 @@ def page(report: Report) -> str:
 
 def left_page(report: Report) -> str:
     """The page about what left the sites."""
-    return _page(report, "What left the sites", LEFT, None)
+    return _page(report, "What left the sites", _LEFT)
 
 
 def _page(
-    report: Report,
-    title: str,
-    makers: Sequence[Callable[[Report], Section]],
-    fault: Markup | None,
+    report: Report, title: str, sections: Sections, fault: Markup | None = None
 ) -> str:
     report = {
         name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200)
         for name, value in report.items()
     }
-    made = [make(report) for make in makers]
-    sections = {row.title: row for row in made if row.facts or row.parts}
-    anchors = {name: name.lower().replace(" ", "-") for name in sections}
-    links = [tag("li", tag("a", name, href=f"#{anchors[name]}")) for name in sections]
-    body = [
-        tag(
-            "section",
-            tag("h2", name, id=f"{anchors[name]}-title"),
-            *section.parts[:1],
-            _facts(section),
-            *section.parts[1:],
-            id=anchors[name],
-        )
-        for name, section in sections.items()
-    ]
+    links = []
+    body = []
+    for name, make in sections.items():
+        items = [item for item in make(report) if item is not None]
+        facts = [item for item in items if isinstance(item, tuple)]
+        parts: list[Part] = [item for item in items if isinstance(item, Markup)]
+        if facts:
+            parts[1:1] = bounded(name, ("fact", "value"), facts, "facts", "facts")
+        if parts:
+            anchor = name.lower().replace(" ", "-")
+            links.append(tag("li", tag("a", name, href=f"#{anchor}")))
+            body.append(tag("section", tag("h2", name), parts, id=anchor))
     version = report["versions"].get("flwr-flynn", "")
     made_by = (
         f"Made by flwr-flynn {version} from metrics.json, which has all figures "
         "in full."
     )
-    eyebrow = tag(
-        "p", f"FlyNN report of run {report['run']['run_id']}", class_="eyebrow"
-    )
-    head = tag("header", eyebrow, tag("h1", title), fault)
-    folded = tag("details", tag("summary", "Sections"), tag("ul", links))
-    nav = tag("nav", folded, aria_label="Sections")
-    foot = tag("footer", tag("p", made_by))
-    return html_page(
-        f"{title}: FlyNN report",
-        head,
-        nav,
-        tag("main", body, id="content", tabindex=-1),
-        foot,
+    run = f"FlyNN report of run {report['run']['run_id']}"
+    return whole_page(
+        title,
+        fault,
+        body,
+        above=tag("p", run),
+        nav=tag("nav", more("Sections", tag("ul", links)), aria_label="Sections"),
+        foot=tag("footer", tag("p", made_by)),
     )
 
 
@@ -152,13 +160,3 @@ def _cut(value: Any, most: int) -> Any:
     if isinstance(value, str):
         return shortened(value, most)
     return value
-
-
-def _facts(section: Section) -> Markup | None:
-    """The facts of a section as a table."""
-    head = "fact", "value"
-    if section.facts:
-        return tag(
-            "div", *bounded(section.title, head, section.facts, "facts", "facts")
-        )
-    return None

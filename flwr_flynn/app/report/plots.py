@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from flwr_flynn._types import Floats
 from flwr_flynn.app.report.markup import Interval, Markup, shortened, tag, with_interval
 
 _SIDE = 300  # of a square
@@ -21,61 +22,55 @@ class Axis(NamedTuple):
 
     def share(self, value: float) -> float:
         """The part of the axis below a value."""
-        return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+        return (value - self.low) / (self.high - self.low)
+
+    def mark(self, share: float) -> str:
+        """The value at a part of the axis."""
+        return f"{100 * (self.low + (self.high - self.low) * share):.0f}"
 
 
-Layer = tuple[str, Sequence[Sequence[float]]]
+Layer = tuple[str, Iterable[Sequence[float]] | Floats]
 """A class of the style, and points (x, y): "dot" for each point, "band" for the area
 that they enclose, else a line through them."""
 
 DIAGONAL: Layer = ("grid", [(0, 0), (1, 1)])
 
 
-def svg(
-    title: str, description: str, *children: object, **attributes: object
-) -> Markup:
-    """A picture with a name and a description for those who do not see it."""
+def picture(title: str, text: str, *children: object, **attributes: object) -> Markup:
+    """A picture below its name and a line of text.
+
+    It has both for those who do not see it, too.
+    """
+    named = tag("title", title), tag("desc", text)
     return tag(
-        "svg",
-        tag("title", title),
-        tag("desc", description),
-        *children,
-        role="img",
-        **attributes,
+        "figure",
+        tag("figcaption", tag("b", title), " ", text),
+        tag("svg", *named, *children, role="img", **attributes),
     )
 
 
-def plot(
-    title: str, description: str, x: Axis, y: Axis, layers: Sequence[Layer]
-) -> Markup:
+def plot(title: str, text: str, x: Axis, y: Axis, layers: Sequence[Layer]) -> Markup:
     """Layers in a square, with the names of its axes and five marks at each."""
     drawn = [tag("rect", width=_SIDE, height=_SIDE, class_="frame")]
-    for quarter in range(5):
-        at = _SIDE * quarter / 4
-        mark = f"{100 * (x.low + (x.high - x.low) * quarter / 4):.0f}"
-        drawn.append(tag("text", mark, x=at, y=_SIDE + 14, text_anchor="middle"))
-        mark = f"{100 * (y.low + (y.high - y.low) * quarter / 4):.0f}"
-        drawn.append(tag("text", mark, x=-5, y=_SIDE - at + 4, text_anchor="end"))
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        at = _SIDE * share
+        up = _SIDE - at
+        drawn += [
+            tag("text", x.mark(share), x=at, y=_SIDE + 14, text_anchor="middle"),
+            tag("text", y.mark(share), x=-5, y=up + 4, text_anchor="end"),
+        ]
     drawn += [
         tag("text", f"{x.name}, % →", x=_SIDE, y=_SIDE + 30, text_anchor="end"),
         tag("text", f"↑ {y.name}, %", x=0, y=-9),
     ]
     for class_, points in layers:
         placed = [
-            (round(_SIDE * x.share(left), 1), round(_SIDE * (1 - y.share(up)), 1))
+            f"{_SIDE * x.share(left):.1f},{_SIDE * (1 - y.share(up)):.1f}"
             for left, up in points
         ]
-        if class_ == "dot":
-            drawn += [
-                tag("circle", cx=cx, cy=cy, r=3, class_="bar") for cx, cy in placed
-            ]
-            continue
-        shape = "polyline"
-        if class_ == "band":
-            shape = "polygon"
-        path = " ".join(f"{cx},{cy}" for cx, cy in placed)
-        drawn.append(tag(shape, points=path, class_=class_))
-    return svg(title, description, *drawn, viewBox="-28 -22 336 356", class_="square")
+        step = "h0M" if class_ == "dot" else "L"
+        drawn.append(tag("path", d=f"M{step.join(placed)}h0", class_=class_))
+    return picture(title, text, *drawn, viewBox="-28 -22 336 356", class_="square")
 
 
 class Row(NamedTuple):
@@ -86,48 +81,30 @@ class Row(NamedTuple):
     class_: str = "dot"  # also "mean", and "range" of an interval without its value
 
 
-def forest(
-    title: str, description: str, rows: Sequence[Row], low: float = 0.0
-) -> Markup:
-    """Intervals as wide as the page, each below its label and its figures.
-
-    The scale is from `low` to 1.
-    """
-    scale = Axis("", low)
+def forest(title: str, text: str, rows: Sequence[Row]) -> Markup:
+    """Intervals as wide as the page, from 0 to 1, each below its label and figures."""
     drawn = []
-    top = 0
+    top = 14
     for label, interval, class_ in rows:
-        weight = "bold" if interval is None else None
         name = shortened(label, 32)
-        drawn.append(tag("text", name, x=0, y=top + 14, font_weight=weight))
         if interval is None:
+            drawn.append(tag("text", name, x=0, y=top, font_weight="bold"))
             top += _HEADING
             continue
-        middle, left, right = (f"{100 * scale.share(end):.2f}%" for end in interval)
-        text = with_interval(interval)
+        middle, left, right = (f"{end:.2%}" for end in interval)
+        words = with_interval(interval)
         if class_ == "range":
-            text = text.partition("(")[2].rstrip(")")
-        y = top + 23
+            words = words.partition("(")[2].rstrip(")")
+        y = top + 9
         drawn += [
-            tag("text", text, x="100%", y=top + 14, text_anchor="end"),
+            tag("text", name, x=0, y=top),
+            tag("text", words, x="100%", y=top, text_anchor="end"),
             tag("line", x1=0, x2="100%", y1=y, y2=y, class_="grid"),
             tag("line", x1=left, x2=right, y1=y, y2=y, class_=f"whisker {class_}"),
+            tag("rect", x=middle, y=y, width=9, height=9, class_=f"bar {class_}"),
         ]
-        if class_ == "dot":
-            drawn.append(tag("circle", cx=middle, cy=y, r=4.5, class_="bar"))
-        elif class_ == "mean":
-            drawn.append(
-                tag("rect", x=middle, y=y, width=11, height=11, class_="bar diamond")
-            )
         top += _ROW
-    ends = (
-        ("0%", "start", low),
-        ("50%", "middle", (low + 1) / 2),
-        ("100%", "end", 1.0),
-    )
-    for at, anchor, value in ends:
-        mark = f"{value:.2f}"
-        drawn.append(
-            tag("text", mark, x=at, y=top + 14, text_anchor=anchor, class_="soft")
-        )
-    return svg(title, description, *drawn, width="100%", height=top + 20)
+    for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
+        place = {"x": f"{share:.0%}", "y": top, "text_anchor": anchor}
+        drawn.append(tag("text", f"{share:.2f}", class_="soft", **place))
+    return picture(title, text, *drawn, width="100%", height=top + 6)

@@ -7,9 +7,9 @@ The run fills 5a, 6a, 7, 8a, 9a, 10, 11, 12a to 12e, 12g, 13, 14, 15, 18f, 20a, 
 from __future__ import annotations
 
 from flwr_flynn._validation import listed
-from flwr_flynn.app.report.derived import event_class, figures_of, spreads
-from flwr_flynn.app.report.markup import NONE, with_interval
-from flwr_flynn.app.report.sections import Report, Section, bounded, sentence
+from flwr_flynn.app.report.derived import event_class, figures_of
+from flwr_flynn.app.report.markup import NONE
+from flwr_flynn.app.report.sections import Items, Report, bounded, sentence
 
 _ITEMS = """\
 1 title | to be written: developing or evaluating, target population, outcome
@@ -31,10 +31,10 @@ _ITEMS = """\
 9b definition of predictors | to be written: how and when each was measured
 9c predictor assessment | to be written: who assessed them
 10 sample size | {sizes}; Sample size
-11 missing data | a gap is a value of its own, nothing is imputed; {n_gaps} columns have gaps
+11 missing data | a gap is a value of its own, nothing is imputed; columns with gaps: Model
 12a use of data | rows are held out at each site by their content; share: {held_out}
 12b handling of predictors | ranks of numbers among all sites' values, levels of categories
-12c type of model | {n_members} members of hashes and counts, chosen by leave-one-out; Model
+12c type of model | members of hashes and counts, chosen by leave-one-out; Model
 12d heterogeneity | random effects by Paule and Mandel on the log odds of the AUROC
 12e performance measures | AUROC (DeLong), calibration curve, O:E, slope, net benefit; Use
 12f plan of updates | to be written: recalibration planned before the analysis
@@ -56,9 +56,9 @@ _ITEMS = """\
 20c comparison | to be written: of predictors in training and evaluation
 21 rows and events | {sizes}
 22 specification | model.npz, of the SHA-256 in Equality
-23a performance | AUROC {auroc}, slope {slope}; by site and group below
-23b heterogeneity | {spread}
-24 updating | {n_updates} sites changed in this run
+23a performance | Figures: AUROC, slope and others; By site; Subgroups
+23b heterogeneity | By site: tau, I squared, and the AUROC to expect at a new site
+24 updating | Who took part: sites that this run changed
 25 interpretation | to be written: with objectives and earlier studies
 26 limitations | to be written: of the sample, missing data, fairness
 27a poor input | to be written: what to do with missing or poor values in use
@@ -72,16 +72,13 @@ C4 validation by site | By site: the model without each site, on all of its rows
 """An item in each line: number and name, and its text with what a run knows."""
 
 
-def reporting_items(report: Report) -> Section:
+def reporting_items(report: Report) -> Items:
     """The items as a table, in their order."""
-    title = "TRIPOD+AI"
     evaluation = report["evaluation"]
     if not evaluation:
-        return Section(title, [])
-    figures = figures_of(report)
-    overall = figures["overall"] or {}
-    columns = (report["schema"] or {"columns": []})["columns"]
-    names = [column["name"] for column in columns]
+        return
+    schema = report["schema"] or {"columns": []}
+    names = [column["name"] for column in schema["columns"]]
     sizes = f"{report['examples']} rows in training, {evaluation['examples']} held out"
     outcome = f"one of {listed([*map(str, report['classes'])], 20)}"
     of_event = event_class(report)
@@ -95,24 +92,15 @@ def reporting_items(report: Report) -> Section:
         "outcome": outcome,
         "columns": listed(names, 30) or NONE,
         "sizes": sizes,
-        "n_gaps": sum(column.get("gaps", True) for column in columns),
         "held_out": report["settings"].get("test-fraction", "a setting of each"),
-        "n_members": len(report["members"]),
-        "group": (figures["groups"] or {}).get("column", "no column was named"),
+        "group": (figures_of(report)["groups"] or {}).get(
+            "column", "no column was named"
+        ),
         "version": report["versions"].get("flwr-flynn", NONE),
-        "auroc": with_interval(overall.get("auroc")),
-        "slope": with_interval(overall.get("calibration_slope")),
-        "spread": "; ".join(
-            f"{kind.replace('_', ' ')}: tau {spread['tau']:.2f}"
-            for kind, spread in spreads(report).items()
-        )
-        or NONE,
-        "n_updates": len(report["updates"]),
     }
     rows = [line.format_map(known).split(" | ", 1) for line in _ITEMS.splitlines()]
-    introduction = sentence(
+    yield sentence(
         "Items of TRIPOD+AI (BMJ 2024), and as C those that TRIPOD-Cluster adds, as far "
         "as the run knows them. Check what it fills in."
     )
-    table = bounded(title, ("item", "text"), rows, "items", "items")
-    return Section(title, [], [introduction, *table])
+    yield from bounded("TRIPOD+AI", ("item", "text"), rows, "items", "items")

@@ -7,25 +7,24 @@ from collections.abc import Iterator
 import numpy as np
 
 from flwr_flynn._validation import listed
-from flwr_flynn.app.report.markup import NONE, Markup
-from flwr_flynn.app.report.sections import Report, Section, bounded, more, sentence
+from flwr_flynn.app.report.markup import NONE
+from flwr_flynn.app.report.sections import Items, Report, bounded, more, sentence
 
 _ABREAST = 3  # sites of a table, so that it is no wider than the page
 
 
-def table_one(report: Report) -> Section:
+def table_one(report: Report) -> Items:
     """Rows, events and columns by site; sites beyond the first three open."""
-    title = "Columns by site"
     made = report["table_one"]
     if not made:
-        return Section(title, [])
+        return
     introduction = (
         "Training samples; of numbers the median, with the quartiles. SMD is the largest "
         "standardised mean difference between two sites."
     )
     if made["not_shown"]:
         introduction += f" Not shown: {listed(made['not_shown'])}."
-    parts: list[Markup | None] = [sentence(introduction)]
+    yield sentence(introduction)
     names = [site["name"] for site in made["sites"]]
     for first in range(0, len(names), _ABREAST):
         shown = slice(first, first + _ABREAST)
@@ -34,8 +33,7 @@ def table_one(report: Report) -> Section:
         table = bounded(caption, ["column", *names[shown]], rows, "rows", "facts")
         if first:
             table = [more(caption, *table)]
-        parts += table
-    return Section(title, [], parts)
+        yield from table
 
 
 def _rows(report: Report, shown: slice) -> Iterator[list[object]]:

@@ -125,6 +125,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
         made["event"] = {"label": classes[0], "index": 0, "why": "rarer"}
     made["sites"] = [site(i, name) for i, name in enumerate(names)]
     made["class_sizes"] = dict(zip(names, sizes, strict=True))
+    made["class_totals"] = [sum(column) for column in zip(*sizes, strict=True)]
     made["simulation"]["parties"] = n_parties + 1
     evaluation = made["evaluation"]
     known = KNOWN["figures"]
