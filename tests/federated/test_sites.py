@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from flwr_flynn.federated import site_trial
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated import site_trial
 from flwr_flynn.federated.run import Run
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.classifier import FlyNNClassifier

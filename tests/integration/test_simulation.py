@@ -44,6 +44,7 @@ def test_files_hold_what_the_table_says_and_any_other_run_ends_in_the_same(
         ".federation.npz.lock",
         "federation.npz",
         "figures.csv",
+        "left.html",
         "metrics.json",
         "model.npz",
         "report.html",
