@@ -180,7 +180,7 @@ def _by_level(
     groups: list[Pair], column: str, names: Sequence[str], event: int | None
 ) -> Figures | None:
     """Figures of the levels of a column that have samples; None without a column."""
-    if not column:
+    if not names:
         return None
     levels = [
         {"level": name, **metrics.of_level(*pair, event)}

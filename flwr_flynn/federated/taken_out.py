@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from flwr_flynn.federated.results import Figures
 from flwr_flynn.federated.roster import Member
@@ -33,27 +35,32 @@ def reasons_of(
     lacks_products: bool,
     taken_out: object,
     is_allowed: bool,
-    is_member: bool,
+    member: Member | None,
 ) -> dict[str, str]:
     """Reasons why a site lacks some figures, by their names.
 
     They follow from the request, the digest of the reply and the members alone.
     """
+    sizes: Sequence[int] | None = ()  # of training samples, by class
+    if member is not None:
+        sizes = member.sizes
     few = "none: fewer samples than its floor, min-examples"
     without = few
     if taken_out is None and lacks_products:
         without = (
             "the sums of the linear part are of too few other sites, or samples, or "
-            "have changed, and are not told"
+            "have changed, and are not told; linear=0 goes without it"
         )
     elif taken_out is None:
         without = "the site's counts cannot be taken out, or no samples are left"
-    elif is_member and not is_allowed:
+    elif member is not None and not is_allowed:
         without = "its counts in the sum are of other rows, or there twice"
     elif not is_allowed:
         without = (
             "its counts are not in the sum; test-fraction=1 tries the model on all rows"
         )
-    alone = "it has a budget, samples of fewer than two classes, or than min-examples"
+    alone = "a budget, or fewer held-out samples than its floor, min-examples"
+    if sizes is not None and np.count_nonzero(sizes) < 2:
+        alone = "no training samples of two classes"
     reasons = {"held_out": few, "without": without, "alone": alone}
     return {name: text for name, text in reasons.items() if site[name] is None}

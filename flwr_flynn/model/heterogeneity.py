@@ -32,7 +32,8 @@ def heterogeneity(areas: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     mean = weights @ values / weights.sum()
     # The variance of the mean is that of Hartung and Knapp.
     residuals = weights @ (values - mean) ** 2 / (n_sites - 1)
-    error = residuals / weights.sum()
+    # Sites that are alike by chance leave the interval no smaller than without it.
+    error = max(residuals, 1.0) / weights.sum()
     total = _weighted_squares(values, variances, 0.0)
     half = stdtrit(n_sites - 1, 0.975) * np.sqrt(error)
     prediction = None

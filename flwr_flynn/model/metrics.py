@@ -159,9 +159,9 @@ def above_floor(histograms: Counts, sums: Counts, least: int) -> tuple[Counts, C
     disclosure floor tells them, of all samples (G = 1) or of G subgroups.
 
     Left out are classes of which, or of whose rest, some samples are there, but fewer
-    than `least`; and the sums of fewer. So few must not follow from the figures of all
-    either: the smallest other subgroups are left out with them, until there are enough.
-    With a floor of 1 nothing is left out.
+    than `least`, with the sums of their probabilities; and other sums of fewer. So few
+    must not follow from the figures of all either: the smallest other subgroups are
+    left out with them, until there are enough. With a floor of 1 nothing is left out.
     """
     tables = histograms.reshape(len(sums), -1, N_LEVELS)
     sizes = tables.sum(axis=2).reshape(len(tables), -1, 2)
@@ -170,6 +170,8 @@ def above_floor(histograms: Counts, sums: Counts, least: int) -> tuple[Counts, C
     )
     shown_tables = tables * np.repeat(is_shown, 2, axis=1)[:, :, None]
     shown_sums = sums * _shown_groups(sums[:, :1], least)[:, None]
+    # Observed and expected samples of a class are of the same groups.
+    shown_sums[:, N_SUMS:] = sums[:, N_SUMS:] * is_shown
     return shown_tables.reshape(histograms.shape), shown_sums
 
 

@@ -206,7 +206,7 @@ REPLIES: dict[str, dict[str, tuple[str, Spoil]]] = {
         ),
         "more right than without the site": (
             "refused: sums of scores: ",
-            plus(6, (0, 10), (1, 11)),
+            plus(6, (1, 99)),
         ),
         "other samples alone": ("refused: ", plus(8, (0, 1))),
         "other samples paired": ("refused: sums of scores: ", plus(2, (0, 1))),

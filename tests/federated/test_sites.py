@@ -481,3 +481,18 @@ def test_training_samples_below_the_floor_are_not_tried():
     run = federate(options(linear=0), named([first | few, *others], min_examples=5))
     site = sites_of(run)["site-0"]
     assert site["without"]["rows"] == site["held_out"]["rows"]
+
+
+def test_observed_and_expected_events_are_of_the_same_sites():
+    """A site with fewer events than its floor has a part in neither."""
+    first, *others = parts_of(4)
+    is_event = first["y_test"] == 1
+    rare = np.flatnonzero(~is_event).tolist() + np.flatnonzero(is_event)[:2].tolist()
+    few = {name: first[name][rare] for name in ("X_test", "y_test")}
+    parties = named([first | few, *others], min_examples=5)
+    run = federate(options(linear=0, event=1), parties)
+    overall = run.state.results["evaluation"].figures["figures"]["overall"]
+    p = [run.model.predict_proba(part["X_test"])[:, 1].sum() for part in others]
+    n_events = sum(int((part["y_test"] == 1).sum()) for part in others)
+    ratio = overall["observed_expected"][0]
+    assert ratio == pytest.approx(n_events / sum(p), rel=1e-4)

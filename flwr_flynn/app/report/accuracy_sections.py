@@ -10,6 +10,7 @@ from itertools import chain
 from flwr_flynn.app.report.derived import (
     PAIRED,
     derived,
+    event_class,
     figures_of,
     gaps,
 )
@@ -44,6 +45,9 @@ NAMES = {
 }
 """Figures with intervals, and their names."""
 
+_OF_CLASSES = NAMES.keys() - {"brier", "log_loss", "accuracy"}
+"""Those of a class against the rest."""
+
 
 def probability_section(report: Report) -> Items:
     """Discrimination and calibration over all samples."""
@@ -67,14 +71,26 @@ def probability_section(report: Report) -> Items:
         introduction += (
             f"{plural(n_more, 'more sample')} are of parties below their floor. "
         )
+    of_event = event_class(report)
+    if of_event and of_event["examples"] + of_event["others"] < n_samples:
+        n_known = of_event["examples"] + of_event["others"]
+        introduction += (
+            f"Discrimination, calibration and thresholds are of {figure(n_known)}: the "
+            "others are of parties with fewer of a class than their floor. "
+        )
     yield sentence(introduction)
-    yield from _overall(evaluation, overall)
+    of = ""
+    if len(figures["classes"]) > 2:
+        of = ", mean of the classes"
+    yield from _overall(evaluation, overall, of)
 
 
-def _overall(evaluation: Report, overall: Report) -> Iterator[Fact]:
+def _overall(evaluation: Report, overall: Report, of: str) -> Iterator[Fact]:
     """Figures of all parties, of the worst party, and of the parties' own copies."""
     for key, name in NAMES.items():
         if overall.get(key):
+            if key in _OF_CLASSES:
+                name += of
             yield name, with_interval(overall[key])
     plain = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
     if not overall.get("accuracy"):

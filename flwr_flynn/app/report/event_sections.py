@@ -51,12 +51,10 @@ def in_short(report: Report) -> Items:
     if not evaluation:
         return
     classes = shown_classes(report)
-    words = (
-        f"The model gets {100 * evaluation['accuracy']:.0f} % of held-out rows right."
-    )
     drawn = [picture for row in classes[:MOST_CLASSES] for picture in pictures(row)]
     drawn += _by_site(report)
     event = report["event"]
+    words = _all_right(report)
     if event and classes:
         why = "named by the run setting event"
         if event["why"] == "rarer":
@@ -66,6 +64,19 @@ def in_short(report: Report) -> Items:
     yield joined(tag("p", words, class_="lead"), _gallery(drawn))
     yield left_out(len(classes), "classes", MOST_CLASSES)
     yield left_out(len(report["sites"]), "sites", MOST_BARS)
+
+
+def _all_right(report: Report) -> str:
+    """The share of rows that are right, beside that of the most frequent class."""
+    evaluation = report["evaluation"]
+    words = (
+        f"The model gets {100 * evaluation['accuracy']:.0f} % of held-out rows right"
+    )
+    if "confusion" in evaluation:
+        sizes = np.sum(evaluation["confusion"], axis=1)
+        most = report["classes"][sizes.argmax()]
+        words += f"; {100 * sizes.max() / sizes.sum():.0f} % are {most}"
+    return f"{words}."
 
 
 def _gallery(pictures: Sequence[Markup]) -> Markup:
@@ -88,7 +99,9 @@ def _in_short(report: Report, of_event: Report) -> str:
         )
     elif areas:
         low = min(area[0] for area in areas)
-        words += f"; without a site's own rows its AUROC is {low:.2f} or more"
+        words += f"; at a site whose rows were taken out its AUROC was {low:.2f}"
+        if len(areas) > 1:
+            words += ", the lowest"
     return f"{words}."
 
 
@@ -153,8 +166,8 @@ def _by_site(report: Report) -> list[Markup]:
         return []
     title = "AUROC by site"
     text = (
-        "on held-out rows; on all of its rows by the model without the site's counts; "
-        "and of a model of its rows alone"
+        "on held-out rows; on all of its rows by the model without the site's counts, "
+        "a little too good (see By site); and of a model of its rows alone"
     )
     return [forest(title, text, rows)]
 
@@ -194,9 +207,13 @@ def sites(report: Report) -> Items:
             rows.append((_name(report, site), name, *sizes, *texts))
     if not rows:
         return
+    trees = report["trees"] or {}
     yield sentence(
-        "The model without a site has none of its counts; columns, hashes, weights and "
-        "calibration still come from all sites."
+        "The model without a site has none of its counts",
+        " and no trees" if trees.get("share") else "",
+        "; edges and relevance of columns, hashes, weights and calibration still come "
+        "from all sites, so that its labels had a part: with few rows, many columns or "
+        "values unlike all others the figure is too good.",
     )
     for kind, spread in spreads(report).items():
         text = (
@@ -219,7 +236,7 @@ def sites(report: Report) -> Items:
         if site["alone"]
     ]
     if paired:
-        caption = "Gain of joining: held-out rows that each model gets right"
+        caption = "Held-out rows that the federation and the site alone get right"
         yield from bounded(caption, ("site", *PAIRED, "McNemar's p"), paired, "sites")
 
 

@@ -82,6 +82,12 @@ def recipients(report: Report) -> Items:
         phases = [name for name, row in messages if row["kind"] == kind]
         if phases:
             yield text, listed(phases)
+    if str(report.get("run", {}).get("command", "")).startswith("flwr-flynn try"):
+        yield (
+            "a trial",
+            "one machine had all files, and nothing left it; between sites what "
+            "follows would leave",
+        )
     yield "the server gets", sees
     yield "each site gets", "sums over the sites, and the model"
     yield "copies of the model", f"model.npz beside this page; {copies}"

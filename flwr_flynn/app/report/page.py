@@ -120,7 +120,7 @@ def _page(
     report: Report, title: str, sections: Sections, fault: Markup | None = None
 ) -> str:
     report = {
-        name: _cut(value, _LONGEST if name in ("privacy", "settings") else 200)
+        name: _cut(value, _LONGEST if name in ("privacy", "settings", "run") else 200)
         for name, value in report.items()
     }
     links = []

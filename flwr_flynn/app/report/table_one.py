@@ -20,7 +20,8 @@ def table_one(report: Report) -> Items:
         return
     introduction = (
         "Training samples; of numbers the median, with the quartiles. SMD is the largest "
-        "standardised mean difference between two sites."
+        "standardised mean difference between two sites. Rows of levels and gaps are "
+        "rounded down to multiples of a site's min-examples; a dash is for too few, or none."
     )
     if made["not_shown"]:
         introduction += f" Not shown: {listed(made['not_shown'])}."
@@ -58,7 +59,7 @@ def _rows(report: Report, shown: slice) -> Iterator[list[object]]:
 
 
 def _share(n: int | None, site: Report) -> str:
-    """Rows of a site, and their share."""
+    """Rows of a site, and their share; a dash for too few, or none."""
     if not n:
         return NONE
     return f"{n} ({n / site['rows']:.0%})"

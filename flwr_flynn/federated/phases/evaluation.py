@@ -454,9 +454,12 @@ def _check_sums(pair: Pair) -> None:
     sizes = histograms.sum(axis=1).reshape(-1, 2).sum(axis=1)
     of_classes = sums[N_SUMS:]
     # The probabilities of a sample add up to 1, but for the rounding of each.
-    room = n_examples * len(of_classes)
-    is_whole = abs(of_classes.sum() - round(n_examples / UNIT)) <= room
-    if n_right > n_examples or not is_whole:
+    room = sizes.sum()
+    is_whole = (sizes < n_examples).any() or (
+        abs(of_classes.sum() - round(n_examples / UNIT)) <= room
+    )
+    most = np.round(sizes / UNIT) + sizes
+    if n_right > n_examples or not is_whole or (of_classes > most).any():
         raise PayloadError("sums of scores", "those of the samples", "others")
     if n_examples and not np.isin(sizes, (0, n_examples)).all():
         raise PayloadError("scores", "the samples of the sums, or none", "others")
@@ -573,7 +576,7 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     lacks_products = request.model.linear is not None and request.products is None
     if summary is not None and request.is_summed:
         figures = site_figures(Scores.of(batch.total, least), event)
-        reasons = reasons_of(figures, lacks_products, None, True, False)
+        reasons = reasons_of(figures, lacks_products, None, True, None)
         sites.append({"name": "all sites together", **figures, "reasons": reasons})
     digests = _digests(state, context, request.products)
     for cid, party in batch.parts.items():
@@ -582,7 +585,7 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
             member = context.counted.member(cid)
             is_allowed = digests.allow(taken_out, member)
             reasons = reasons_of(
-                party.site, lacks_products, taken_out, is_allowed, member is not None
+                party.site, lacks_products, taken_out, is_allowed, member
             )
             sites.append(
                 {
