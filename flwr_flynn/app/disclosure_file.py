@@ -62,8 +62,9 @@ DUTIES = {
         "no record"
     ),
     "to send less": (
-        "min-examples, test-fraction=0, secure or max-epsilon in the node config of a "
-        "site"
+        "in the node config of a site: min-examples, ignore, test-fraction=0, "
+        "class-prior=false, products=false and table-one=false (both are the default), "
+        "secure or max-epsilon"
     ),
 }
 """Questions of a data-protection officer, and answers that are the same in every run."""

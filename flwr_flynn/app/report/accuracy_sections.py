@@ -141,6 +141,9 @@ def confusion(report: Report) -> Items:
 def subgroups(report: Report) -> Items:
     """Figures by level of a column."""
     groups = figures_of(report)["groups"]
+    named = report["settings"].get("group-column")
+    if named and not groups:
+        yield sentence(f"No category {named} is among the columns of the run.")
     if not groups or not groups["levels"]:
         return
     levels = groups["levels"]

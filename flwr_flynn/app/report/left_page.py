@@ -34,7 +34,10 @@ def words(report: Report) -> Items:
     ]
     source = "They are from the server's file: no site told them."
     if schema["is_learned"]:
-        source = "Sites told them: names of columns, and levels of at least min-examples rows."
+        source = (
+            "Sites told them: names and kinds of all columns, also of those that were left "
+            "out, and levels of at least min-examples rows."
+        )
     head = ("column", "kind", "levels", "gaps and synonyms", "unit")
     yield sentence(source)
     yield from bounded("Names, levels and words", head, rows, "columns")
