@@ -417,8 +417,8 @@ class RunConfig(
             "none beside center and scale",
         )
         yield "n_released", bool(self.delta and self.n_released), "0 with delta"
-        is_wrong = not re.fullmatch(r"(0?\.\d+[ ,]*)*", self.thresholds)
-        yield "thresholds", is_wrong, "numbers between 0 and 1, such as .02 .05 .2"
+        is_wrong = not re.fullmatch(r"(0?\.\d{1,2}[05]?[ ,]*)*", self.thresholds)
+        yield "thresholds", is_wrong, "multiples of .005 below 1, such as .02 .05 .2"
         needs_bound = self.secure and not (self.max_examples or self.honest_parties)
         yield "max_examples", needs_bound, "a number above 0 with secure = true"
         yield (
