@@ -91,8 +91,12 @@ def decision_curve(of_class: Report) -> list[Report]:
 
 
 def areas_of(report: Report, kind: str) -> list[Interval]:
-    """AUROCs of the sites that have one."""
-    figures = [site[kind] for site in report["sites"] if site[kind]]
+    """AUROCs of the sites that have one: held out, of those that trained."""
+    figures = [
+        site[kind]
+        for site in report["sites"]
+        if site[kind] and not (kind == "held_out" and site.get("is_validation"))
+    ]
     return [row["auroc"] for row in figures if row["auroc"]]
 
 

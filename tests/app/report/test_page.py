@@ -444,3 +444,12 @@ def test_the_page_about_what_left_names_words_and_values():
     assert rows["Values of columns", "bmi"] == ["at 18.25, 31"]
     assert rows["Recipients", "taking rows out"]
     tree(left_page(REPORT))
+
+
+def test_a_site_that_only_validates_is_in_no_mean_of_held_out_samples():
+    made = changed({}, 5, 2)
+    made["sites"][0]["is_validation"] = True
+    spread = derived(made)["heterogeneity"]
+    n_sites = len(made["sites"])
+    assert spread["held_out"]["sites"] == n_sites - 1
+    assert spread["without"]["sites"] == n_sites
