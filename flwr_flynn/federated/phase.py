@@ -111,7 +111,7 @@ class Description(NamedTuple):
     """The result of a phase in words."""
 
     text: str = ""
-    """What came of it, in less than a line; "" where the answers alone are told."""
+    """Outcome in less than a line; "" where the answers alone are told."""
     warnings: Sequence[str] = ()
     details: Sequence[str] = ()
 

@@ -30,7 +30,7 @@ Figures = dict[str, Any]
 
 
 class Site(NamedTuple):
-    """What a site that agrees to be shown has told."""
+    """Figures that a site which agrees to be shown has told."""
 
     name: str
     sizes: Sequence[int]

@@ -74,7 +74,7 @@ def model_without(
 
 
 class SiteClassifier:
-    """What a site makes of its own samples alone.
+    """Classifier that a site makes of its own samples alone.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def edges(report: Report) -> Items:
 
 
 def recipients(report: Report) -> Items:
-    """Who has what, where the model is, how a site takes its rows out, and limits."""
+    """Recipients, places of the model, the way to take rows out, and limits."""
     sees = "the figures of each site, in clear"
     if report["settings"].get("secure") is True:
         sees = "sums over the sites alone, if it keeps to the protocol"
