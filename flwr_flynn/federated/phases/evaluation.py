@@ -24,7 +24,6 @@ in which nobody sees a party's own; this phase then distributes the model alone.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -112,8 +111,6 @@ from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import GramScoring, LearnedGram
 from flwr_flynn.model.metrics import N_SUMS, UNIT, confusion
 from flwr_flynn.model.model import Model
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 _CONTENT = (
     "confusion matrices, and histograms and sums of the probabilities, of "
