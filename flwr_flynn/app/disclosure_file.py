@@ -63,8 +63,8 @@ DUTIES = {
     ),
     "to send less": (
         "in the node config of a site: min-examples, ignore, test-fraction=0, "
-        "class-prior=false, products=false and table-one=false (both are the default), "
-        "secure or max-epsilon"
+        "products=false and table-one=false (both are the default), secure or "
+        "max-epsilon"
     ),
 }
 """Questions of a data-protection officer, and answers that are the same in every run."""

@@ -25,6 +25,7 @@ from flwr_flynn.model.site_models import (
     MOST_TRIED,
     SiteClassifier,
     chosen_rows,
+    memory_of_site,
     model_without,
 )
 
@@ -72,6 +73,8 @@ class SiteTrial:
                 X, codes = view.samples_of(run)
                 site.training = (X, codes)
                 if len(np.unique(codes)) > 1:
+                    needed = memory_of_site(X, run.n_classes)
+                    view.options.check_memory(needed, "a model of the site alone")
                     site.alone = SiteClassifier(
                         X, codes, model, run.class_weight, view.options.n_jobs
                     )

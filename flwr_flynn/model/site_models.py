@@ -13,6 +13,8 @@ import numpy as np
 
 from flwr_flynn._types import Array, Integers, Matrix
 from flwr_flynn.errors import FlyNNError
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.counts import memory_needed
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.portable import content_shares
@@ -71,6 +73,15 @@ def model_without(
         linear=linear,
         forest=None,
     )
+
+
+_N_HASHES = 5  # that a fit compares, at most
+
+
+def memory_of_site(X: Matrix, n_classes: int) -> int:
+    """Estimate the memory of what a site makes alone, in bytes, samples not included."""
+    (spec,) = HashPlan(X.shape[1], n_classes, X.shape[0]).specs()
+    return _N_HASHES * memory_needed(spec, n_classes)
 
 
 class SiteClassifier:

@@ -475,6 +475,16 @@ def test_a_model_that_fails_costs_no_other_figures(error, monkeypatch):
         assert site["without"] == whole[name]["without"]
 
 
+def test_a_site_makes_no_model_alone_beyond_its_memory_limit():
+    parts = parts_of(3)
+    limited = named(parts, memory_limit=2**23)
+    sites = sites_of(federate(options(linear=0), limited))
+    whole = sites_of(federate(options(linear=0), named(parts)))
+    for name, site in sites.items():
+        assert site["alone"] is None
+        assert site["without"] == whole[name]["without"]
+
+
 def test_training_samples_below_the_floor_are_not_tried():
     first, *others = parts_of(4)
     few = {name: rows[:3] for name, rows in first.items() if "test" not in name}

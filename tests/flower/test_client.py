@@ -97,7 +97,7 @@ def test_trying_a_model_of_many_classes_stays_within_the_memory_limit():
     X = points(12000)[0]
     y = np.arange(12000) % 1000
     # The two confusion matrices take more while they are packed than hash and counts.
-    needed = 24 * 2 * 1000**2
+    needed = 24 * (2 * 1000**2 + 4)
     client = FlyNNClient(X, y, X_test=X, y_test=y, memory_limit=needed).to_client()
     counted = fit(client, run).parameters
     arrays = codec.read_tensors(counted.tensors)
