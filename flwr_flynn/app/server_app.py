@@ -50,6 +50,9 @@ _METRICS = "metrics.json"
 _PAGE = "report.html"
 _FIGURES = "figures.csv"
 _LEFT = "left.html"
+WRITTEN = (_PAGE, _LEFT, _FIGURES, _MODEL, _METRICS)
+"""Files that a run leaves in its folder, beside its federation."""
+
 _PLAN = "plan.json"
 _FLOWER = logging.getLogger("flwr")
 
@@ -238,8 +241,7 @@ class RunFiles:
             raise ConfigError(
                 "run-config federation", "a file", repr(config.federation[:200])
             ) from None
-        names = (_MODEL, _METRICS, _PAGE, _FIGURES, _LEFT)
-        if federation in [(folder / name).resolve() for name in names]:
+        if federation in [(folder / name).resolve() for name in WRITTEN]:
             expected = (
                 f"a file other than the run's {_MODEL}, {_METRICS}, {_PAGE}, "
                 f"{_FIGURES} and {_LEFT}"

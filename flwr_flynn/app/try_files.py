@@ -139,13 +139,7 @@ def run_files(
                 say(path)
         if config is None:
             return 1
-        written = [
-            "report.html",
-            "left.html",
-            "figures.csv",
-            "model.npz",
-            "metrics.json",
-        ]
+        written: Sequence[str] = server_app.WRITTEN
         if config.dry_run:
             written = ["plan.json"]
         # The results are this person's alone.

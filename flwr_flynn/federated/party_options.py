@@ -63,9 +63,9 @@ class PartyOptions:
     products : bool, default=False
         Let sums of products of columns, and sums over the leaves of trees, leave in
         clear, see `model.gram` and `model.growth`: they tell far more than counts. The
-        total of products goes on to all sites, see `phases.evaluation`.
-        Classes of which one of their two folds has fewer than `min_examples` samples
-        stay out of products. In a secure sum they need no consent.
+        total of products goes on to all sites, see `phases.evaluation`. Classes of
+        which one of their two folds has fewer than `min_examples` samples stay out of
+        products. In a secure sum they need no consent.
     table_one : bool, default=False
         Let reports show quartiles, levels and gaps of the party's columns, as it tells
         them to the server. With `min_examples` 1 they do.

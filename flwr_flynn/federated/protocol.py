@@ -80,8 +80,8 @@ SECURE = "secure"
 RESULTS = "results"
 NOTHING = "nothing"
 """Disclosures by an answer: exact figures in clear, noisy counts, a summand of a secure
-sum, results on held-out and other samples, or nothing. A party admits or refuses by them, see
-`federated.party`."""
+sum, results on held-out and other samples, or nothing. A party admits or refuses by
+them, see `federated.party`."""
 
 
 NOISY_EXAMPLES = 1

@@ -323,11 +323,13 @@ class FlyHash:
             self._remember(key, bits)
         return bits
 
-    def remember_rows(self, X: Array, rows: Mask) -> None:
-        """Remember the bits of some samples, (n,) bool, where those of all are known."""
+    def remember_rows(self, X: Array, rows: Mask, chosen: Array) -> None:
+        """Remember the bits of the samples that a mask, (n,) bool, has `chosen`, where
+        those of all are known.
+        """
         bits = self._recent.get(self._content(X))
         if bits is not None:
-            self._remember(self._content(X[rows]), bits[rows])
+            self._remember(self._content(chosen), bits[rows])
 
     def _content(self, X: Any) -> bytes:
         """Digest of samples; b"" of those that are not remembered."""

@@ -120,7 +120,8 @@ def standard_errors(report: Report) -> dict[str, float]:
 
 def gaps(report: Report) -> dict[str, Interval]:
     """Largest distances of true and of false positive rates between levels of the
-    group, with the least and the largest rate, at the threshold of the first sentence.
+    group, with the least and the largest rate, at the one of `THRESHOLDS` that is
+    nearest to that of the first sentence.
     """
     of_event = event_class(report)
     groups = figures_of(report)["groups"]

@@ -107,9 +107,10 @@ class SelectionRequest(RunRequest[Tables]):
         )
         n_examples = len(codes)
         if not subsample.all():
+            chosen = X[subsample]
             for hasher in self.run.hashers:
-                hasher.remember_rows(X, subsample)
-            X = X[subsample]
+                hasher.remember_rows(X, subsample, chosen)
+            X = chosen
             codes = codes[subsample]
         tables: list[Array] = [
             np.bincount(codes, minlength=self.run.n_classes)[None].astype(np.int64)
