@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -320,7 +320,7 @@ def _calibration(run: Run, model: Model) -> dict[str, object] | None:
         return None
     facts: dict[str, object] = {"text": result.described()}
     if model.calibration is not None:
-        facts |= asdict(model.calibration)
+        facts |= model.calibration.facts()
     return facts
 
 

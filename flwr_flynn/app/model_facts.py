@@ -47,12 +47,12 @@ def facts_of(model: Model) -> dict[str, Any]:
     ]
     calibration = None
     if model.calibration is not None:
-        calibration = asdict(model.calibration)
+        calibration = model.calibration.facts()
     trees = None
     if model.forest is not None:
         forest = model.forest.trees
         trees = {"trees": forest.n_trees, "leaf_nodes": len(forest.leaf_nodes)}
-        trees |= asdict(model.forest.calibration)
+        trees |= model.forest.calibration.facts()
     return {
         "classes": _class_facts(model),
         "features": model.members[0].spec.n_features,

@@ -50,6 +50,7 @@ from flwr_flynn.model.forest import (
 )
 from flwr_flynn.model.gram import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
 from flwr_flynn.model.model import CalibratedForest, ModelMember
+from flwr_flynn.model.prediction_sets import most_levels
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
 
@@ -427,9 +428,10 @@ def announced_calibration(
     if name not in config:
         return None
     most = round(LARGEST_INTERCEPT / UNIT)
-    integers = config.integers(name, 1 + n_classes, -most, most)
+    needed = 1 + n_classes
+    integers = config.integers(name, needed, -most, most, most_levels(n_classes))
     with refusing(key(name)):
-        return Calibration.of_integers(integers)
+        return Calibration.of_integers(integers, n_classes)
 
 
 def calibrated_forest_entries(

@@ -381,12 +381,12 @@ def calibration_of(state: RunState, options: RunOptions) -> Calibration | None:
         return None
     is_changed = state.results["counts"] is not options.federation.totals
     if is_changed and calibration.share and linear_sums(state, options) is None:
-        calibration = replace(calibration, share=0.0)
+        calibration = replace(calibration.without_levels, share=0.0)
     scorings = [member.scoring for member in saved.members]
     if scorings == [member.scoring for member in members_of(state, options)]:
         return calibration
     # The temperature was that of other scorings; intercepts stay.
-    return replace(calibration, temperature=1.0)
+    return replace(calibration.without_levels, temperature=1.0)
 
 
 def run_of_members(state: RunState, options: RunOptions) -> RunSpec:

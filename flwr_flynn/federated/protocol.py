@@ -182,12 +182,14 @@ class Config(dict[str, Any]):
         """The value that a text holds as JSON."""
         return from_json(key(name), self[name])
 
-    def integers(self, name: str, n: int, least: int, most: int) -> list[int]:
-        """A list of `n` integers within bounds, as JSON."""
-        if len(self[name]) > 22 * n + 2:
+    def integers(
+        self, name: str, n: int, least: int, most: int, n_more: int = 0
+    ) -> list[int]:
+        """A list of `n` integers within bounds, as JSON, or of `n_more` behind them."""
+        if len(self[name]) > 22 * (n + n_more) + 2:
             raise PayloadError(key(name), f"{n} integers", "a longer text")
         values = self.json(name)
-        if not isinstance(values, list) or len(values) != n:
+        if not isinstance(values, list) or len(values) not in (n, n + n_more):
             raise PayloadError(key(name), f"{n} integers", type(values).__name__)
         return [
             integer(key(name), value, least, most, PayloadError) for value in values

@@ -20,8 +20,11 @@ from flwr_flynn.federated.score_tables import (
     n_samples,
     shown,
 )
+from flwr_flynn.federated.set_tables import set_figures, shown_sets
 from flwr_flynn.model import metrics
 from flwr_flynn.model.counts import Tables
+
+FIRST_SCORES = 5  # tables of a statistic before histograms and sums
 
 _MOST_SHOWN = 1000  # parties whose own figures are kept
 
@@ -62,14 +65,17 @@ class Scores(NamedTuple):
     """Number of own copies that differ, (1, 1)."""
     paired: Array
     """Samples by the model, right or wrong, and by the site alone, (2, 2)."""
+    sets: Array
+    """See `set_tables`."""
     groups: list[Pair]
     """See `by_group`; none of too many classes."""
 
     @classmethod
     def of(cls, statistic: Tables, least: int = 1) -> Scores:
         """The parts of a statistic; histograms of at least so many samples."""
-        shared, own, n_own, paired, *scores = statistic.tables
-        return cls(shared, own, n_own, paired, by_group(shown(scores, least)))
+        shared, own, n_own, paired, sets, *scores = statistic.tables
+        groups = by_group(shown(scores, least))
+        return cls(shared, own, n_own, paired, shown_sets(sets, least), groups)
 
     @property
     def has_sums(self) -> bool:
@@ -77,7 +83,9 @@ class Scores(NamedTuple):
         return bool(self.groups) and n_samples(self.groups[HELD_OUT]) > 0
 
 
-def of_party(statistic: Tables, n_before: int, event: int | None) -> Result:
+def of_party(
+    statistic: Tables, n_before: int, event: int | None, classes: Sequence[object]
+) -> Result:
     """The result of a party, after those of so many others."""
     scores = Scores.of(statistic)
     right = (int(np.trace(scores.shared)), int(np.trace(scores.own)))
@@ -87,17 +95,22 @@ def of_party(statistic: Tables, n_before: int, event: int | None) -> Result:
     overall = None
     if scores.has_sums:
         overall = metrics.overall(*scores.groups[HELD_OUT], event)
-    return Result(right, n_examples, overall, site_figures(scores, event))
+    return Result(right, n_examples, overall, site_figures(scores, event, classes))
 
 
-def site_figures(scores: Scores, event: int | None) -> Figures:
+def site_figures(
+    scores: Scores, event: int | None, classes: Sequence[object]
+) -> Figures:
     """Figures of a site: held out, without the site, and alone; each may be None.
+
+    "sets" are the coverages of its prediction sets.
 
     Those alone have a table of samples by the federation's model, right or wrong, and
     by the site alone, McNemar's p-value, and the federation's AUROC of the same
     samples.
     """
     figures: Figures = {"held_out": None, "without": None, "alone": None}
+    figures["sets"] = set_figures(scores.sets, classes)
     if not scores.groups:
         return figures
     for name, index in (("held_out", HELD_OUT), ("without", WITHOUT), ("alone", ALONE)):
@@ -153,6 +166,7 @@ def evaluated(
             "groups": _by_level(scores.groups, *levels, event),
         }
     return _summary(scores.shared, parts, 0) | {
+        "sets": set_figures(scores.sets, classes),
         "class_prior": class_prior,
         "figures": detailed,
     }

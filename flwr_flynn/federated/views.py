@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,8 +35,10 @@ from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import own_prior
+from flwr_flynn.model.selection import own_levels
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.remarks import lines_of, noticed
@@ -218,12 +220,13 @@ class View:
             raise _no_private_counts()
 
     def tried(
-        self, run: RunSpec, model: Model
+        self, run: RunSpec, model: Model, folds: Sequence[GramScoring]
     ) -> tuple[Model, bool, Iterator[Fitting]]:
         """The model to try, True if it differs by the class prior, and held-out samples.
 
         These come some at a time: numbers, class codes, and the model's shared scores.
-        The model has the party's class prior. Where exact counts do not leave the party
+        The model has the party's class prior and levels, the latter by the scores of a
+        linear part for the samples of each fold. Where exact counts do not leave the party
         in clear, nothing of its own training samples is in it. Of results in a secure
         sum nobody sees the party's own: they need no consent, but with a budget, whose
         guarantee does not cover them.
@@ -243,7 +246,7 @@ class View:
         mine = model
         has_own = False
         if not self.hides:
-            mine = self._personalized(run, model)
+            mine = self._personalized(run, model, folds)
             has_own = options.class_prior and run.is_plain
         # By the model without the site they are tried again.
         scores = partial(mine.shared_scores, n_jobs=options.n_jobs, come_again=True)
@@ -265,24 +268,35 @@ class View:
         X, codes = self._labelled(samples, run.codes, run.spec.n_features)
         return run.without_gaps(X, codes)
 
-    def _personalized(self, run: RunSpec, model: Model) -> Model:
-        """The model with the party's class frequencies, if it has samples."""
+    def _personalized(
+        self, run: RunSpec, model: Model, folds: Sequence[GramScoring]
+    ) -> Model:
+        """The model with the levels of the party's samples, and by choice with its class
+        frequencies, if it has samples.
+        """
         is_private = self.options.budget is not None or run.mechanism is not None
-        if is_private or not self.options.class_prior:
+        if is_private or not (self.options.class_prior or model.has_sets):
             return model
         text = "FlyNN: the model is used without what is the party's own in it"
         try:
             samples = self.loader.samples(self.features, self.options.check_memory)
-            _, codes = self._complete(run, samples)
-            if len(codes):
-                return replace(model, prior=own_prior(model.members[0].counts, codes))
+            X, codes = self._complete(run, samples)
+            if not len(codes):
+                return model
+            make = partial(own_levels, model, folds, X, codes, self.options.n_jobs)
+            terms = ("levels", self.features, model.sha256())
+            own = model.with_own_levels(self.loader.made(terms, make))
+            if self.options.class_prior:
+                prior = own_prior(model.members[0].counts, codes)
+                own = replace(own, prior=prior)
+            return own
         except FlyNNError:
             log.warning(text)  # the error is in the log by its refusal
         except Exception as error:
             log.warning(text, exc_info=error)
         return model
 
-    def keep(self, run: RunSpec, model: Model) -> str:
+    def keep(self, run: RunSpec, model: Model, folds: Sequence[GramScoring]) -> str:
         """Give the model, personalized, to `on_model`; "" or a reason why that failed."""
         on_model = self.options.on_model
         if on_model is None:
@@ -290,7 +304,7 @@ class View:
         try:
             from flwr_flynn.model.classifier import FlyNNClassifier
 
-            own = self._personalized(run, model)
+            own = self._personalized(run, model, folds)
             classifier = FlyNNClassifier.from_model(own, class_weight=run.class_weight)
             on_model(classifier)
         except Exception as error:

@@ -8,7 +8,8 @@ mended by sums over samples that the model has not seen: leave-one-out scores of
 members, and scores of a linear part by the other fold. For each share and temperature
 of `SETTINGS` the sums are log-losses, probabilities of each class and, of few
 classes, products of probabilities: integers that add, so that a federation has those of
-the pooled samples.
+the pooled samples. So does a table of levels, of which prediction sets follow, see
+`model.prediction_sets`.
 
 Of these the ones with the lowest log-loss are taken. The intercepts bring the
 mean probability of each class to its frequency, by one step of Newton's method on the
@@ -19,18 +20,29 @@ summed, and the step is shorter than that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, groupby
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from flwr_flynn._types import Integers
+from flwr_flynn._types import Integers, Mask
 from flwr_flynn._validation import finite_floats
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.prediction_sets import (
+    N_LEVELS,
+    Levels,
+    as_levels,
+    checked_levels,
+    level_table,
+    levels_of,
+    most_levels,
+    thresholds,
+)
 from flwr_flynn.model.prior import ClassWeight
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
 from flwr_flynn.model.subsample import class_terms
@@ -68,6 +80,10 @@ class Calibration:
         From -4 to 4. Kept as a tuple.
     share : float, default=0.0
         Share of the linear part in the scores, one of `SHARES`.
+    levels : tuple of L tuples of 98 int, default=()
+        Samples of each class at each level for it, for prediction sets; () without.
+    own_levels : tuple of L tuples of 98 int, default=()
+        The same of the samples of one site, in its own copy of the model.
 
     Raises
     ------
@@ -78,6 +94,8 @@ class Calibration:
     temperature: float
     intercepts: tuple[float, ...]
     share: float = 0.0
+    levels: Levels = ()
+    own_levels: Levels = ()
 
     def __post_init__(self) -> None:
         pair = (self.share, self.temperature)
@@ -93,21 +111,54 @@ class Calibration:
         if np.abs(values).max(initial=0) > LARGEST_INTERCEPT:
             raise DataError("intercepts", expected, "larger ones")
         object.__setattr__(self, "intercepts", tuple(values.tolist()))
+        for name in ("levels", "own_levels"):
+            table = checked_levels(name, getattr(self, name), len(values))
+            object.__setattr__(self, name, table)
 
     @property
     def integers(self) -> list[int]:
-        """Index of share and temperature, and the intercepts in units of `UNIT`."""
+        """Index of share and temperature, the intercepts in units of `UNIT`, and the
+        levels, if there are any, row by row. Those of a site stay there.
+        """
         index = SETTINGS.index((self.share, self.temperature))
-        return [index, *(round(value / UNIT) for value in self.intercepts)]
+        intercepts = [round(value / UNIT) for value in self.intercepts]
+        return [index, *intercepts, *chain.from_iterable(self.levels)]
 
     @classmethod
-    def of_integers(cls, integers: Sequence[int]) -> Calibration:
+    def of_integers(cls, integers: Sequence[int], n_classes: int) -> Calibration:
         """The calibration with these integers, the inverse of `integers`."""
-        index, *intercepts = integers
+        index, *rest = integers
+        intercepts = tuple(value * UNIT for value in rest[:n_classes])
+        levels = as_levels(rest[n_classes:])
         if not 0 <= index < len(SETTINGS):
             raise DataError("calibration", f"an index below {len(SETTINGS)}", index)
         share, temperature = SETTINGS[index]
-        return cls(temperature, tuple(value * UNIT for value in intercepts), share)
+        return cls(temperature, intercepts, share, levels)
+
+    @classmethod
+    def unchanged(cls, n_classes: int) -> Calibration:
+        """The one that changes no scores."""
+        return cls(1.0, (0.0,) * n_classes)
+
+    def facts(self) -> dict[str, Any]:
+        """What probabilities follow from, for JSON."""
+        facts = asdict(self)
+        del facts["levels"], facts["own_levels"]
+        return facts
+
+    @property
+    def without_levels(self) -> Calibration:
+        """The same without tables: for other scores than those of the samples in them."""
+        return replace(self, levels=(), own_levels=())
+
+    def sets(self, scores: Scores, coverage: float) -> Mask:
+        """Classes in the set of each sample, (n, L) bool, of calibrated scores.
+
+        A `DataError` without a table of levels.
+        """
+        least = thresholds(self.levels, self.own_levels, coverage)
+        is_in: Mask = levels_of(scores - np.array(self.intercepts)) >= least
+        return is_in
 
     def applied(self, scores: Scores) -> Scores:
         """Calibrated scores, (n, L), of scores."""
@@ -142,13 +193,14 @@ class CalibrationSums(Tables):
 
     `tables` are the samples of each class, (1, L), and, with weights of the classes,
     log-losses, (T, 1), probabilities, (T, L), and products of the probabilities of
-    every two different classes, (T, pairs), row by row of the upper triangle.
+    every two different classes, (T, pairs), row by row of the upper triangle. The last
+    one, (T, 98 L), counts the samples of each class at each level.
     """
 
     @classmethod
     def zeros(cls, n_classes: int, has_part: bool = False) -> CalibrationSums:
         """Sums of no samples."""
-        widths = (1, n_classes, n_products(n_classes))
+        widths = (1, n_classes, n_products(n_classes), most_levels(n_classes))
         n = n_settings(has_part)
         sums = [np.zeros((n, width), np.int64) for width in widths]
         return cls((np.zeros((1, n_classes), np.int64), *sums))
@@ -167,7 +219,7 @@ class CalibrationSums(Tables):
         The counts, of all parties, tell the prior of the posterior that is calibrated.
         """
         total = cls.zeros(counts.n_classes, has_part)
-        samples, *sums = total.tables
+        samples, *sums, levels = total.tables
         prior, weights = class_terms(counts, class_weight)
         for scores, linear, true in batches:
             samples[0] += np.bincount(true, minlength=counts.n_classes)
@@ -176,13 +228,25 @@ class CalibrationSums(Tables):
                 temperatures = np.array([pair[1] for pair in SETTINGS[rows]])
                 own = [table[rows] for table in sums]
                 _add(at_share, true, temperatures, prior, weights, *own)
+                for at_levels, temperature in zip(
+                    levels[rows], temperatures, strict=True
+                ):
+                    if at_levels.size:
+                        table = level_table(levels_of(at_share / temperature), true)
+                        at_levels += table.ravel()
         return total
+
+    def above_floor(self, least: int) -> CalibrationSums:
+        """The sums with levels of classes alone of which there are so many samples."""
+        *sums, levels = self.tables
+        is_shown = np.repeat(sums[0][0] >= least, N_LEVELS)
+        return CalibrationSums((*sums, levels * is_shown[: levels.shape[1]]))
 
     def calibration(
         self, counts: ClassCounts, class_weight: ClassWeight = None
     ) -> Calibration | None:
         """The calibration that follows from the sums; None without samples."""
-        n_left_out, losses, probabilities, _ = self.tables
+        n_left_out, losses, probabilities, _, levels = self.tables
         if not losses.any():
             return None
         best = self._best()
@@ -199,7 +263,13 @@ class CalibrationSums(Tables):
             temperature,
             tuple(np.clip(intercepts, -LARGEST_INTERCEPT, LARGEST_INTERCEPT).tolist()),
             share,
+            as_levels(levels[best]),
         )
+
+    def unchanged(self) -> Calibration:
+        """The calibration that changes no scores, with the levels of the samples."""
+        levels = as_levels(self.tables[-1][_UNCHANGED])
+        return replace(Calibration.unchanged(self.tables[0].shape[1]), levels=levels)
 
     def _best(self) -> int:
         """Index of the share and temperature with the least log-loss; without a gain,
@@ -222,7 +292,7 @@ class CalibrationSums(Tables):
 
         Of many classes the products are not known, and are taken as 0.
         """
-        _, _, probabilities, products = self.tables
+        _, _, probabilities, products, _ = self.tables
         n_classes = probabilities.shape[1]
         if not products.shape[1]:
             return np.diag(probabilities[setting] * LOSS_UNIT)

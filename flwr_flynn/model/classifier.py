@@ -507,7 +507,7 @@ class FlyNNClassifier(FittedEstimator):
             # Intercepts stay; the temperature was that of other scorings.
             calibration = self.model_.calibration
             if calibration is not None:
-                calibration = replace(calibration, temperature=1.0)
+                calibration = replace(calibration.without_levels, temperature=1.0)
                 if linear is None:
                     calibration = replace(calibration, share=0.0)
             forest = None
@@ -593,17 +593,21 @@ class FlyNNClassifier(FittedEstimator):
         )
         return members, basis
 
+    @property
+    def _is_chosen(self) -> bool:
+        """False where decay or temperature are given."""
+        return self.decay == "auto" and self.temperature == "auto"
+
     def _is_calibrated(self, plan: HashPlan | None) -> bool:
         """False where decay or temperature are given, and with effort "quick"."""
-        is_chosen = self.decay == "auto" and self.temperature == "auto"
-        return is_chosen and (plan is None or plan.is_calibrated)
+        return self._is_chosen and (plan is None or plan.is_calibrated)
 
     def _calibrated(self, model: Model, X: Matrix, codes: Integers) -> Model:
         """A model with the calibration, and the linear part, that follow from scores of
         samples that it has not seen.
         """
         plan = self._plan(X, len(model.classes))
-        if not self._is_calibrated(plan):
+        if not self._is_chosen:
             return model
         linear: Sequence[GramScoring] = ()
         if self._linear is not None:
@@ -616,6 +620,8 @@ class FlyNNClassifier(FittedEstimator):
         calibration = sums.calibration(counts, weight)
         if calibration is None:
             return model
+        if not self._is_calibrated(plan):
+            return replace(model, calibration=sums.unchanged())
         part = None
         if calibration.share:
             part = _scoring_of(self._linear)

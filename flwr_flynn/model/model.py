@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from flwr_flynn.model.calibration import Calibration, mixed
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import GramScoring
+from flwr_flynn.model.prediction_sets import Levels
 from flwr_flynn.model.prior import _LARGEST_LOG
 from flwr_flynn.model.scoring import (
     SUGGESTED_TEMPERATURE,
@@ -299,6 +300,39 @@ class Model:
         return self.calibration.share
 
     @property
+    def last_calibration(self) -> Calibration | None:
+        """Calibration of the whole, behind which no part is added."""
+        if self.forest is not None:
+            return self.forest.calibration
+        return self.calibration
+
+    @property
+    def has_sets(self) -> bool:
+        """True if the model has a table of levels, for prediction sets."""
+        return bool(self.last_calibration and self.last_calibration.levels)
+
+    def with_own_levels(self, levels: Levels) -> Model:
+        """The copy of a site, whose prediction sets lean on its own table."""
+        last = self.last_calibration
+        if last is None:
+            return self
+        own = replace(last, own_levels=levels)
+        if self.forest is None:
+            return replace(self, calibration=own)
+        return replace(self, forest=replace(self.forest, calibration=own))
+
+    def sets(self, scores: Scores, coverage: float) -> Mask:
+        """Classes in the prediction set of each sample, (n, L) bool, by the
+        `shared_scores`, see `model.prediction_sets`.
+
+        A `DataError` where the model has no table of levels.
+        """
+        empty = self.empty_classes
+        calibration = self.last_calibration or Calibration.unchanged(len(empty))
+        is_in = calibration.sets(np.where(empty, -np.inf, scores), coverage)
+        return is_in & ~empty
+
+    @property
     def empty_classes(self) -> Mask:
         """Classes without samples, (L,) bool."""
         return self.members[0].counts.empty_classes
@@ -376,7 +410,9 @@ class Model:
         return total
 
     def sha256(self) -> str:
-        """SHA-256 over all of it; the same for equal models everywhere."""
+        """SHA-256 over all that probabilities follow from; the same for equal models
+        everywhere.
+        """
         members: list[list[object]] = []
         for member in self.members:
             scoring = member.scoring
@@ -395,12 +431,16 @@ class Model:
         if self.linear is not None:
             facts["linear"] = self.linear.sha256()
         if self.forest is not None:
-            calibration = asdict(self.forest.calibration)
-            facts["forest"] = [self.forest.trees.sha256(), calibration]
+            facts["forest"] = [
+                self.forest.trees.sha256(),
+                self.forest.calibration.facts(),
+            ]
         if self.prior is not None:
             facts["prior"] = self.prior.tolist()
         if self.calibration is not None:
-            facts["calibration"] = asdict(self.calibration)
+            calibration = self.calibration.facts()
+            if calibration != Calibration.unchanged(len(self.classes)).facts():
+                facts["calibration"] = calibration
         return hashlib.sha256(
             b"flynn model 1 " + json.dumps(facts).encode()
         ).hexdigest()

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,8 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from flwr_flynn._types import Array, Floats, Matrix
-from flwr_flynn._validation import listed
+from flwr_flynn._types import Array, Floats, Mask, Matrix
+from flwr_flynn._validation import listed, number
 from flwr_flynn.errors import DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.spec import HashSpec
@@ -34,6 +34,8 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
 from flwr_flynn.model.prior import checked_weight, counted_prior, own_prior
 from flwr_flynn.tables.schema import Schema
+
+A = TypeVar("A", bound=Array)
 
 BATCH = 2**14  # samples whose active bits are held at a time
 
@@ -92,6 +94,50 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         scores = self._read_out(X, Model.scores)
         return self.model_.probabilities(scores)
 
+    def predict_set(self, X: object, coverage: float = 0.9) -> Mask:
+        """Predict the classes that hold the true one with a probability, (n, L) bool, in
+        the order of `classes_`.
+
+        Of the samples of each class to come, that differ from the counted ones in
+        nothing but how often classes occur, at least this share has it in its set, on
+        average over all counted samples that there might have been. A set may have
+        several classes, of samples between them, or none, of samples unlike all. It is
+        conformal prediction by scores of samples that have not seen them, see
+        `flwr_flynn.model.prediction_sets`.
+
+        Parameters
+        ----------
+        X : (n, d) array-like
+        coverage : float, default=0.9
+            Above 0 and below 1.
+
+        Returns
+        -------
+        (n, L) array of bool
+
+        Raises
+        ------
+        DataError
+            The coverage is not as described, or the model has no table of levels: it
+            comes with `fit` and with a calibration by all parties, and goes with
+            `partial_fit`, `merge`, `forget` and noise.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from flwr_flynn import FlyNNClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = FlyNNClassifier().fit(X, y)
+        >>> model.predict_set(X[[0, 70]], coverage=0.95).tolist()
+        [[True, False, False], [False, True, True]]
+        """
+        number("coverage", coverage, above=0, below=1, error=DataError)
+
+        def sets(model: Model, samples: Matrix, n_jobs: int | None) -> Mask:
+            return model.sets(model.shared_scores(samples, n_jobs), coverage)
+
+        return self._read_out(X, sets)
+
     def decision_function(self, X: object) -> Floats:
         """Compute the scores by which `predict` decides, (n, L) float64: those of
         `Model.scores`.
@@ -113,18 +159,17 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self._read_out(X, Model.novelty)
 
-    def _read_out(
-        self, X: object, read: Callable[[Model, Matrix, int | None], Floats]
-    ) -> Floats:
+    def _read_out(self, X: object, read: Callable[[Model, Matrix, int | None], A]) -> A:
         """Apply a method of the model to the samples, batch by batch."""
         check_is_fitted(self)
         samples = self._validated(X, self.model_.schema)
-        return np.concatenate(
+        parts = np.concatenate(
             [
                 read(self.model_, samples[batch], self.n_jobs)
                 for batch in batches(samples.shape[0], BATCH)
             ]
         )
+        return cast(A, parts)
 
     # -------- frequencies of one party
 

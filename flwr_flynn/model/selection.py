@@ -35,6 +35,12 @@ from flwr_flynn.model.gram import GramScoring, by_fold
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
 from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.prediction_sets import (
+    Levels,
+    as_levels,
+    level_table,
+    levels_of,
+)
 from flwr_flynn.model.prior import ClassWeight
 from flwr_flynn.model.scoring import (
     LOSS_UNIT,
@@ -199,6 +205,33 @@ def calibrated_unseen_scores(
         calibrated[rows] = calibration.applied(shared)
         start = rows.stop
     return calibrated
+
+
+def own_levels(
+    model: Model,
+    linear: Sequence[GramScoring],
+    X: Matrix,
+    y: Integers,
+    n_jobs: int | None = None,
+) -> Levels:
+    """Table of levels of counted samples, see `model.prediction_sets`, by a calibrated
+    model that has not seen them; of many, those that a calibration would choose.
+
+    A `DataError` if the counts cannot contain them.
+    """
+    last = model.last_calibration
+    if model.calibration is None or last is None:
+        return ()
+    rows = subsample_mask(X, y, model.members[0].counts.n_per_class, N_LEFT_OUT)
+    chosen = X[rows]
+    scores = calibrated_unseen_scores(
+        model, model.calibration, linear, chosen, y[rows], n_jobs
+    )
+    if model.forest is not None:
+        of_trees = model.forest.trees.unseen_scores(chosen)
+        scores = model.forest.added(scores, of_trees)
+    levels = levels_of(scores - np.array(last.intercepts))
+    return as_levels(level_table(levels, y[rows]))
 
 
 def unseen_parts(

@@ -182,6 +182,8 @@ def case(name: str, request: Request[Any], subtracts: bool = True) -> Case:
 
 _TWO_MEMBERS = evaluation_of(RUN, TOTALS.parts, (_SCORING, _SCORING), (0.75, 0.25))
 _ONE_MEMBER = evaluation_of(RUN.only((0,)), TOTALS.parts[:1], (_SCORING,))
+LEVELS = ((1,) * 98,) * 3
+
 _REQUESTS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
     "schema": SchemaRequest(RUN.classes),
@@ -200,8 +202,9 @@ _REQUESTS: dict[str, Request[Any]] = {
         RUN.only((0,)),
         TOTALS.parts[:1],
         (_SCORING,),
-        calibration=Calibration(1.0, (0.0, 0.0, 0.0), 0.5),
+        calibration=Calibration(1.0, (0.0, 0.0, 0.0), 0.5, LEVELS),
         linear=SCORINGS.whole,
+        folds=SCORINGS.folds,
     ),
 }
 _GROWTH = grown(SOME)
@@ -221,7 +224,7 @@ _REQUESTS |= {
         calibration=Calibration(1.0, (0.0, 0.0, 0.0)),
         forest=CalibratedForest(
             _GROWTH.forest.pruned(_GROWTH.forest.values),
-            Calibration(1.0, (0.0, 0.0, 0.0), 0.5),
+            Calibration(1.0, (0.0, 0.0, 0.0), 0.5, LEVELS),
         ),
     ),
 }

@@ -417,7 +417,7 @@ def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
 
 NONSENSE: dict[str, tuple[str, Spoil]] = {
     "selection": ("selection", odd("selection", slice(None), -BOUND)),
-    "a negative product": ("calibration", odd("calibration", -1, -BOUND)),
+    "a negative level": ("calibration", odd("calibration", -1, -BOUND)),
     "a digit too large": ("calibration", odd("calibration", -1, 5 * BOUND)),
 }
 """Phases and the nonsense in them."""

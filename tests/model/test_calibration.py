@@ -63,7 +63,7 @@ def test_sums_are_those_of_posteriors(sizes, class_weight):
     if class_weight:
         prior = np.zeros(len(sizes))
         weights = min(sizes) / np.array(sizes)
-    left_out, losses, probabilities, products = sums.tables
+    left_out, losses, probabilities, products, _ = sums.tables
     assert_array_equal(left_out, [sizes])
     own = weights[y][:, None]
     for t, temperature in enumerate(RELATIVE_TEMPERATURES):
@@ -155,7 +155,11 @@ def test_a_gain_that_may_be_chance_leaves_the_temperature():
 
 def test_integers_are_those_of_a_calibration():
     made = Calibration(0.85, (0.5, -1.25, 2.0**-20))
-    assert Calibration.of_integers(made.integers) == made
+    assert Calibration.of_integers(made.integers, 3) == made
+    levels = tuple(tuple(range(start, start + 98)) for start in (0, 5, 7))
+    with_levels = replace(made, levels=levels)
+    own = replace(with_levels, own_levels=levels)  # it stays at the site
+    assert Calibration.of_integers(own.integers, 3) == with_levels
 
 
 def test_there_is_none_without_samples_and_a_class_without_any_has_no_intercept():
@@ -221,8 +225,13 @@ def test_scores_are_divided_and_moved_and_other_models_stay_as_they_are():
     expected = plain.shared_scores(X) / made.temperature + made.intercepts
     assert_allclose(model.model_.shared_scores(X), expected)
     assert_allclose(model.model_.scores(X), expected + model.model_.prior)
-    for given in ({"decay": 0.5}, {"temperature": 1.0}, {"effort": "quick"}):
+    for given in ({"decay": 0.5}, {"temperature": 1.0}):
         assert FlyNNClassifier(**given).fit(X, y).model_.calibration is None
+    quick = FlyNNClassifier(effort="quick").fit(X, y).model_
+    assert quick.calibration.without_levels == Calibration(1.0, (0.0, 0.0))
+    without = replace(quick, calibration=None)
+    assert_array_equal(quick.scores(X), without.scores(X))
+    assert quick.sha256() == without.sha256()
     assert FlyNNClassifier.paper(hash_dim=64).fit(X, y).model_.calibration is None
     in_parts = FlyNNClassifier().partial_fit(X, y, classes=[0, 1])
     assert in_parts.model_.calibration is None

@@ -82,7 +82,7 @@ def test_sums_are_those_of_mixed_scores(sizes):
 @pytest.mark.parametrize("index", range(len(SETTINGS)))
 def test_the_pair_of_the_least_loss_is_chosen_where_the_gain_is_no_chance(index):
     sums = CalibrationSums.zeros(2, has_part=True)
-    for table in sums.tables:
+    for table in sums.tables[:-1]:
         table += 2**23
     least = 1.0
     if SETTINGS[index][0]:
@@ -92,7 +92,7 @@ def test_the_pair_of_the_least_loss_is_chosen_where_the_gain_is_no_chance(index)
         made = sums.calibration(counts_of((6, 5)))
         assert (made.share, made.temperature) == pair
     assert made.integers[0] == index
-    assert Calibration.of_integers(made.integers) == made
+    assert Calibration.of_integers(made.integers, 2) == made
 
 
 @pytest.mark.parametrize("shape", [(60, 10), (100, 20), (200, 30)], ids=str)

@@ -60,6 +60,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import N_FOLDS, GramScoring
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.prediction_sets import N_LEVELS, most_levels
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
 from flwr_flynn.model.selection import unseen_parts
 from flwr_flynn.model.subsample import (
@@ -70,8 +71,8 @@ from flwr_flynn.model.subsample import (
 
 _UNITS = int(1 / LOSS_UNIT)  # of a sample of weight 1
 _CONTENT = (
-    "log-losses and sums of probabilities, by leave-one-out, at 9 temperatures and 5 "
-    "shares of a linear part"
+    "log-losses, sums of probabilities and samples by class at each level, by "
+    "leave-one-out, at 9 temperatures and 5 shares of a linear part"
 )
 
 
@@ -169,6 +170,8 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         sums = CalibrationSums.of_scores(
             scores, counts, self.run.class_weight, has_part
         )
+        if self.bound is None:
+            sums = sums.above_floor(view.options.min_examples)
         return Measured(sums, n_examples)
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -180,10 +183,11 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
             Field("log-losses", (n, 1), int(MAX_LOSS) * most, NUMBERS),
             Field("probabilities", (n, n_classes), most, NUMBERS),
             Field("products", (n, n_products(n_classes)), most, NUMBERS),
+            Field("levels", (n, most_levels(n_classes)), sizes.total),
         ]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CalibrationSums:
-        left_out, losses, probabilities, _ = parts
+        left_out, losses, probabilities, _, levels = parts
         counts = self.model.members[0].counts
         if (left_out > counts.n_per_class).any():
             raise PayloadError("left out", "at most the samples of the class", "more")
@@ -201,6 +205,10 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
             ):
                 expected = "sums that the samples left out can have"
                 raise PayloadError("probabilities", expected, "others")
+        if levels.size:
+            n_told = levels.reshape(len(levels), -1, N_LEVELS).sum(axis=2)
+            if (n_told > left_out).any() or (n_told != n_told[0]).any():
+                raise PayloadError("levels", "those of the samples left out", "others")
         return sums
 
 

@@ -82,6 +82,7 @@ from flwr_flynn.federated.request import (
     register,
 )
 from flwr_flynn.federated.results import (
+    FIRST_SCORES,
     Evaluation,
     Scores,
     evaluated,
@@ -101,6 +102,12 @@ from flwr_flynn.federated.score_tables import (
     score_fields,
     shown,
 )
+from flwr_flynn.federated.set_tables import (
+    add_sets,
+    check_sets,
+    set_field,
+    shown_sets,
+)
 from flwr_flynn.federated.site_trial import SiteTrial, most_tried
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.federated.taken_out import Digests, reasons_of
@@ -108,14 +115,14 @@ from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
-from flwr_flynn.model.gram import GramScoring, LearnedGram
+from flwr_flynn.model.gram import N_FOLDS, GramScoring, LearnedGram
 from flwr_flynn.model.metrics import N_SUMS, UNIT, confusion
 from flwr_flynn.model.model import Model
 
 _CONTENT = (
-    "confusion matrices, and histograms and sums of the probabilities, of "
-    "held-out samples, of all samples by the model without the party, and of the "
-    "held-out ones by its own, with a table of right and wrong by both"
+    "confusion matrices, the coverage of prediction sets, and histograms and sums of "
+    "the probabilities, of held-out samples, of all samples by the model without the "
+    "party, and of the held-out ones by its own, with a table of right and wrong by both"
 )
 _PUBLIC_FLOOR = 5  # samples of a class or a subgroup, in figures from a secure sum
 _LEAST_OTHERS = 2  # parties in the products without any one, so that none stands alone
@@ -123,9 +130,10 @@ _TAKEN_OUT = key("taken_out")
 
 
 def _results(
-    shared: Array, own: Array, paired: Array, scores: Sequence[Array]
+    shared: Array, own: Array, paired: Array, sets: Array, scores: Sequence[Array]
 ) -> Tables:
-    """Both confusion matrices, the number of second ones, and histograms and sums.
+    """Both confusion matrices, the number of second ones, the coverage of sets, and
+    histograms and sums.
 
     The number is 0 for a party whose second matrix is of zeros, else 1. Such a party
     has no class prior of its own: its copy is the shared model.
@@ -134,14 +142,14 @@ def _results(
     if not has_own:
         own = shared
     n_own = np.full((1, 1), has_own, np.int64)
-    return Tables((shared, own, n_own, paired, *scores))
+    return Tables((shared, own, n_own, paired, sets, *scores))
 
 
-def _linear_of(model: Model) -> list[GramScoring]:
-    """The scores of the linear part, if the model has one."""
+def _scorings(model: Model, folds: Sequence[GramScoring]) -> list[GramScoring]:
+    """Scores of the linear part, if there is one: of the whole, and by fold."""
     if model.linear is None:
         return []
-    return [model.linear]
+    return [model.linear, *folds]
 
 
 @register
@@ -157,6 +165,8 @@ class EvaluationRequest(RunRequest[Tables]):
     products: LearnedGram | None = None
     """Sums of the linear part, for the model without the site; None where they may not
     be told, or the model has no such part."""
+    folds: tuple[GramScoring, ...] = ()
+    """Scores of the linear part for the samples of each fold, for the sets of a site."""
 
     phase = "evaluation"
     channel = EVALUATE
@@ -171,15 +181,16 @@ class EvaluationRequest(RunRequest[Tables]):
             "tries": Entry(bool),
             "group": Entry(str, 200, is_needed=False),
             "products": Entry(bool, is_needed=False),
+            "folds": Entry(bool, is_needed=False),
         }
     )
-    n_arrays = 2 * MAX_SPECS + 1 + N_GRAM_ARRAYS + codec.N_FOREST_ARRAYS
+    n_arrays = 2 * MAX_SPECS + 1 + N_FOLDS + N_GRAM_ARRAYS + codec.N_FOREST_ARRAYS
 
     def to_config(self) -> dict[str, Scalar]:
         config = {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.linear_entries(self.run, _linear_of(self.model)),
+            **codec.linear_entries(self.run, _scorings(self.model, self.folds)),
             **codec.calibration_entries(self.model.calibration),
             **codec.calibrated_forest_entries(self.run, self.model.forest),
             key("n_releases"): self.n_releases,
@@ -189,6 +200,8 @@ class EvaluationRequest(RunRequest[Tables]):
             config[key("group")] = self.group
         if self.products is not None:
             config[key("products")] = True
+        if self.folds:
+            config[key("folds")] = True
         return config
 
     def arrays(self) -> list[Array]:
@@ -196,7 +209,7 @@ class EvaluationRequest(RunRequest[Tables]):
         arrays = codec.encode(*counts)
         if self.products is not None:
             arrays += gram_arrays(self.products)
-        arrays += codec.weights_of(_linear_of(self.model))
+        arrays += codec.weights_of(_scorings(self.model, self.folds))
         if self.model.forest is not None:
             arrays += codec.forest_arrays(self.model.forest.trees)
         return arrays
@@ -208,7 +221,10 @@ class EvaluationRequest(RunRequest[Tables]):
         run = announced_run(config, options)
         n_releases = config["n_releases"]
         forest, arrays = codec.announced_calibrated_forest(config, run, arrays, options)
-        scorings, arrays = codec.announced_linear(config, run, arrays)
+        n_folds = 0
+        if config.get("folds"):
+            n_folds = N_FOLDS
+        scorings, arrays = codec.announced_linear(config, run, arrays, 1 + n_folds)
         linear = next(iter(scorings), None)
         sums = None
         if config.get("products"):
@@ -230,7 +246,8 @@ class EvaluationRequest(RunRequest[Tables]):
             model = model_of_members(run, members, calibration, linear, forest)
         tries = config["tries"]
         group = config.get("group", "")
-        return cls(run, model, n_releases, tries, group, products)
+        folds = tuple(scorings[1:])
+        return cls(run, model, n_releases, tries, group, products, folds)
 
     @property
     def bound(self) -> int | None:
@@ -254,6 +271,8 @@ class EvaluationRequest(RunRequest[Tables]):
             # It is packed: zeros are next to nothing.
             matrices.append(Field("own confusion matrix", shape, sizes.total))
         matrices.append(Field("paired", (2, 2), sizes.total, PLAIN))
+        if self.model.has_sets:
+            matrices.append(set_field(self.model, sizes.total))
         n_groups = len(subgroup_names(self.run.feature_names, self.group))
         most = max(sizes.total, most_tried(self.run.bound))
         return matrices + score_fields(n_classes, n_groups, sizes.total, most)
@@ -280,7 +299,7 @@ class EvaluationRequest(RunRequest[Tables]):
         if answer.arrays:
             n_right = float(np.trace(answer.arrays[0]))
             answer.metrics["accuracy"] = n_right / answer.n_examples
-        reason = view.keep(self.run, self.model)
+        reason = view.keep(self.run, self.model, self.folds)
         if reason:
             answer.metrics[UNKEPT] = reason
         return answer
@@ -290,12 +309,13 @@ class EvaluationRequest(RunRequest[Tables]):
 
         The second matrix is of zeros without a class prior of the party's own.
         """
-        mine, has_own, batches = view.tried(self.run, self.model)
+        mine, has_own, batches = view.tried(self.run, self.model, self.folds)
         run = self.run
         n_classes = run.n_classes
         names = subgroup_names(run.feature_names, self.group)
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
         paired = np.zeros((2, 2), np.int64)
+        sets = np.zeros(set_field(self.model, 0).shape, np.int64)
         fields = score_fields(n_classes, len(names), 0, 0)
         tables = [np.zeros(field.shape, np.int64) for field in fields]
         groups = by_group(tables)
@@ -304,6 +324,7 @@ class EvaluationRequest(RunRequest[Tables]):
             posterior = self.model.posterior(scores)
             predicted = posterior.argmax(axis=1)
             matrices[0] += confusion(true, predicted, n_classes)
+            add_sets(sets, mine, scores, true)
             if has_own:
                 own = mine.posterior(scores).argmax(axis=1)
                 matrices[1] += confusion(true, own, n_classes)
@@ -331,14 +352,18 @@ class EvaluationRequest(RunRequest[Tables]):
         told = shown(tables, least)
         if tables and not told[-1].any():
             paired[:] = 0
-        results = _results(matrices[0], matrices[1], paired, told)
+        sets = shown_sets(sets, least)
+        results = _results(matrices[0], matrices[1], paired, sets, told)
         metrics: dict[str, Scalar] = {}
         if site is not None and site.taken_out and not self.is_summed:
             metrics[_TAKEN_OUT] = site.taken_out
         return Measured(results, int(matrices[0].sum()), metrics=metrics)
 
     def parts(self, statistic: Tables) -> list[Array]:
-        shared, own, n_own, *rest = statistic.tables
+        shared, own, n_own, paired, sets, *scores = statistic.tables
+        rest = [paired, *scores]
+        if self.model.has_sets:
+            rest.insert(1, sets)
         if self.is_summed:
             return [shared, *rest]
         if not n_own.any():
@@ -346,11 +371,13 @@ class EvaluationRequest(RunRequest[Tables]):
         return [shared, own, *rest]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
-        if self.is_summed:
-            shared, paired, *scores = parts
-            own = np.zeros_like(shared)
-        else:
-            shared, own, paired, *scores = parts
+        own = np.zeros_like(parts[0])
+        if not self.is_summed:
+            own = parts.pop(1)
+        sets = set_field(self.model, 0).most
+        if self.model.has_sets:
+            sets = parts.pop(2)
+        shared, paired, *scores = parts
         has_same_sizes = np.array_equal(shared.sum(axis=1), own.sum(axis=1))
         if own.any() and not (self.run.is_plain and has_same_sizes):
             raise PayloadError(
@@ -358,7 +385,7 @@ class EvaluationRequest(RunRequest[Tables]):
                 "the same samples of each class in both, or one alone",
                 "others",
             )
-        return _results(shared, own, paired, scores)
+        return _results(shared, own, paired, sets, scores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,7 +406,8 @@ class EvaluationTally(AnnouncedTally[Tables]):
 
     def check(self, statistic: Tables, sizes: Sizes) -> None:
         super().check(statistic, sizes)
-        matrix, _, _, paired, *scores = statistic.tables
+        matrix, _, _, paired, sets, *scores = statistic.tables
+        check_sets(sets, matrix)
         groups = by_group(scores)
         if not groups:
             return
@@ -394,7 +422,8 @@ class EvaluationTally(AnnouncedTally[Tables]):
             raise PayloadError("paired", "the samples tried alone", "others")
 
     def facts(self, statistic: Tables, n_before: int) -> Facts:
-        return Facts(result=of_party(statistic, n_before, self.event))
+        classes = self.request.run.classes
+        return Facts(result=of_party(statistic, n_before, self.event, classes))
 
     def read(
         self, arrays: Sequence[Array], reply: Reply, member: Member | None
@@ -408,7 +437,7 @@ class EvaluationTally(AnnouncedTally[Tables]):
         if self.digests.allow(reply.metrics.get(_TAKEN_OUT), member):
             return statistic
         tables = [*statistic.tables]
-        for table in tables[4:][2 * WITHOUT : 2 * ALONE]:
+        for table in tables[FIRST_SCORES:][2 * WITHOUT : 2 * ALONE]:
             table[:] = 0
         return Tables(tuple(tables))
 
@@ -490,7 +519,11 @@ def _ask(
     if tries:
         column = options.group_column
         products = _told_products(state, options, model)
-    request = kind(run, model, n_releases, tries, column, products)
+    sums = linear_sums(state, options)
+    folds: tuple[GramScoring, ...] = ()
+    if sums is not None and model.linear is not None and model.has_sets:
+        folds = sums.folds
+    request = kind(run, model, n_releases, tries, column, products, folds)
     digests = _digests(state, context, products)
     event = event_of(state, options)
     return EvaluationTally(request, event=event, digests=digests)
@@ -572,7 +605,9 @@ def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     sites = []
     lacks_products = request.model.linear is not None and request.products is None
     if summary is not None and request.is_summed:
-        figures = site_figures(Scores.of(batch.total, least), event)
+        figures = site_figures(
+            Scores.of(batch.total, least), event, request.run.classes
+        )
         reasons = reasons_of(figures, lacks_products, None, True, None)
         sites.append({"name": "all sites together", **figures, "reasons": reasons})
     digests = _digests(state, context, request.products)

@@ -206,8 +206,10 @@ def _request(
     request = request_of(state, options)
     base = calibration_of(state, options)
     linear = request.linear
-    if base is not None and not base.share:
-        linear = ()
+    if base is not None:
+        base = base.without_levels
+        if not base.share:
+            linear = ()
     return replace(request, linear=linear, calibration=base, trees=trees)
 
 
