@@ -67,7 +67,7 @@ def _one_line(error: BaseException) -> str:
 
 def _share(text: str) -> float:
     try:
-        return number("abstain", float(text), 0, 1)
+        return number("share", float(text), 0, 1)
     except (ValueError, ConfigError):
         raise argparse.ArgumentTypeError("expected a number from 0 to 1") from None
 
@@ -132,11 +132,11 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "P",
         "help": "of two classes, take the rarer one from P on",
     },
-    "--abstain": {
+    "--coverage": {
         "type": _share,
-        "default": 0.0,
         "metavar": "P",
-        "help": "leave the class empty below P",
+        "help": "add the classes that hold the true one with probability P: one, "
+        "several (of two: unsure), or none (unlike all)",
     },
     "--keep": {
         "action": "append",
@@ -184,7 +184,7 @@ _VERBS = {
     "predict": (
         cli_verbs.predict,
         "classify the rows, as CSV",
-        ["model", "file", "--gap-text", "--abstain", "--threshold", "--keep"],
+        ["model", "file", "--gap-text", "--coverage", "--threshold", "--keep"],
     ),
     "score": (
         cli_verbs.score,

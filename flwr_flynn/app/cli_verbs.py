@@ -335,8 +335,9 @@ def _labels(file: TableFile) -> Iterator[Array]:
 def predict(options: Namespace) -> int:
     """Print class, probabilities and novelty of every row of a file, as CSV.
 
-    With a threshold the class is the rarer of two from this probability on. In front
-    are the columns to keep, as they stand in the file, but that each row is one line. A
+    With a threshold the class is the rarer of two from this probability on; with a
+    coverage there is the set of each row, too, see `FlyNNClassifier.predict_set`. In
+    front are the columns to keep, as they stand in the file, but that each row is one line. A
     text that a spreadsheet would take for a formula has an apostrophe before it.
     """
     model = FlyNNClassifier.load(options.model)
@@ -357,21 +358,39 @@ def predict(options: Namespace) -> int:
     out = csv.writer(console, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     head = [*keep, "class", *(f"p({label})" for label in classes), "novelty"]
+    coverage = options.coverage
+    if coverage is not None:
+        model.model_.sets(np.empty((0, len(classes))), coverage)  # or refuse it now
+        head.append("set")
     out.writerow(map(cell, head))
     for X, _, are_empty in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
         columns = (probabilities, best, novelty, are_empty)
+        sets: Iterable[Sequence[object]] = repeat(())
+        if coverage is not None:
+            are_in = model.predict_set(X, coverage) & ~are_empty[:, None]
+            sets = ([_in_words(classes, is_in)] for is_in in are_in)
         for row, index, new, is_empty in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             label = ""
-            if row[index] >= options.abstain and not is_empty:
+            if not is_empty:
                 label = classes[index]
-            shown = [round(p, 6) for p in row]
-            out.writerow(map(cell, [*next(copied), label, *shown, round(new, 6)]))
+            shown = [*(round(p, 6) for p in row), round(new, 6), *next(sets)]
+            out.writerow(map(cell, [*next(copied), label, *shown]))
     return 0
+
+
+def _in_words(classes: Sequence[object], is_in: Mask) -> str:
+    """The classes in a set; of two classes both are "unsure"."""
+    labels = [str(label) for label, own in zip(classes, is_in, strict=True) if own]
+    if not labels:
+        return "unlike all"
+    if len(labels) == len(classes) == 2:
+        return "unsure"
+    return " | ".join(labels)
 
 
 def _decided(p: Floats, rarer: int, threshold: float | None) -> Integers:

@@ -11,10 +11,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import flwr.common.logger  # noqa: F401 - its handler keeps the stream of its import
 import numpy as np
 import pytest
 from sklearn.metrics import (
@@ -178,8 +180,28 @@ def test_predict_finds_columns_by_name_and_ignores_others(capsys, folder, monkey
     assert [row[0].removeprefix("'") for row in rows] == model.predict(X).tolist()
     figures = np.column_stack([model.predict_proba(X), model.novelty(X).min(axis=1)])
     np.testing.assert_allclose(np.array(rows)[:, 1:].astype(float), figures, atol=1e-6)
-    for row in predictions(capsys, "new.csv", "--abstain", "0.9")[1:]:
-        assert (row[0] == "") == (max(float(row[1]), float(row[2])) < 0.9)
+
+
+def test_predict_tells_the_set_of_each_row_in_words(capsys, folder):
+    X = samples(HALF[:60])
+    written(folder / "new.csv", {"b": X[:, 1], "a": X[:, 0]})
+    saved_model(HALF)
+    asked = ("predict", "model.npz", "new.csv", "--coverage", "0.9")
+    assert run(capsys, *asked, status=1)[0] == ""  # one of counts alone has none
+    model = FlyNNClassifier(effort="quick")
+    model.fit(samples(HALF), np.array(["no", "=yes"])[HALF])
+    model.model_ = replace(model.model_, feature_names=("a", "b"))
+    model.save("model.npz")
+    head, *rows = predictions(capsys, "new.csv", "--coverage", "0.95")
+    assert head[-2:] == ["novelty", "set"]
+    words = {
+        (True, False): "'=yes",
+        (False, True): "no",
+        (True, True): "unsure",
+        (False, False): "unlike all",
+    }
+    sets = model.predict_set(X, 0.95)
+    assert [row[-1] for row in rows] == [words[tuple(row)] for row in sets.tolist()]
 
 
 def test_a_model_without_names_takes_columns_by_their_order(capsys, folder):
@@ -411,7 +433,7 @@ USAGE = [
     "try",
     "score model.npz",
 ]
-USAGE += ["predict m f --abstain 2", "predict m f --abstain nan"]
+USAGE += ["predict m f --coverage 2", "predict m f --coverage nan"]
 USAGE += ["schema own.csv --separator #", "schema own.csv --min-examples few"]
 REFUSED = [
     "schema gone.csv",

@@ -374,7 +374,7 @@ class EvaluationRequest(RunRequest[Tables]):
         own = np.zeros_like(parts[0])
         if not self.is_summed:
             own = parts.pop(1)
-        sets = set_field(self.model, 0).most
+        sets = np.zeros(set_field(self.model, 0).shape, np.int64)
         if self.model.has_sets:
             sets = parts.pop(2)
         shared, paired, *scores = parts
