@@ -368,7 +368,7 @@ def predict(options: Namespace) -> int:
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
         columns = (probabilities, best, novelty, are_empty)
-        sets: Iterable[Sequence[object]] = repeat(())
+        sets: Iterator[Sequence[object]] = repeat(())
         if coverage is not None:
             are_in = model.predict_set(X, coverage) & ~are_empty[:, None]
             sets = ([_in_words(classes, is_in)] for is_in in are_in)

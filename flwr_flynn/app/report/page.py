@@ -38,6 +38,7 @@ from flwr_flynn.app.report.sections import (
     skew,
     traffic,
 )
+from flwr_flynn.app.report.set_section import prediction_sets
 from flwr_flynn.app.report.table_one import table_one
 
 _LONGEST = 4000  # characters of a guarantee or a setting; `LONGEST` of all other texts
@@ -48,6 +49,7 @@ SECTIONS: Sections = {
     "In short": in_short,
     "Figures": probability_section,
     "Use": use,
+    "Sets": prediction_sets,
     "By site": sites,
     "Subgroups": subgroups,
     "Confusion": confusion,

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn.federated.set_tables import set_figures
 from flwr_flynn.model import metrics as model_metrics
 from flwr_flynn.model.metrics import GRID, THRESHOLDS
+from flwr_flynn.model.prediction_sets import COVERAGES
 
 FOLDER = Path(__file__).parent
 KNOWN: dict[str, Any] = json.loads((FOLDER / "reports.json").read_text())
@@ -52,7 +54,17 @@ def class_figures(number: int, label: str) -> dict[str, Any]:
     }
 
 
-def site(number: int, name: str) -> dict[str, Any]:
+def sets(number: int, classes: list[str]) -> list[dict[str, Any]]:
+    """Coverage of prediction sets; that of the last class is not told."""
+    table = np.zeros((len(COVERAGES), len(classes), 5), np.int64)
+    for block, coverage in zip(table, COVERAGES, strict=True):
+        for index in range(len(classes) - 1):
+            n = 10 * (number + index + 1)
+            block[index] = [n, round(n * coverage), n - 4, 1, n + 2]
+    return set_figures(table.reshape(-1, 5), classes)
+
+
+def site(number: int, name: str, classes: list[str]) -> dict[str, Any]:
     """Figures of a site: of the last it is not known what it makes alone."""
     area = 0.92 - 0.05 * (number % 5)
     figures = {
@@ -73,6 +85,7 @@ def site(number: int, name: str) -> dict[str, Any]:
         "held_out": figures,
         "without": figures | {"rows": 200, "auroc": interval(area - 0.1)},
         "alone": alone,
+        "sets": sets(number, classes),
         "reasons": {},
         "is_validation": False,
     }
@@ -123,7 +136,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     ]
     if n_classes == 2:
         made["event"] = {"label": classes[0], "index": 0, "why": "rarer"}
-    made["sites"] = [site(i, name) for i, name in enumerate(names)]
+    made["sites"] = [site(i, name, classes) for i, name in enumerate(names)]
     made["class_sizes"] = dict(zip(names, sizes, strict=True))
     made["class_totals"] = [sum(column) for column in zip(*sizes, strict=True)]
     made["simulation"]["parties"] = n_parties + 1
@@ -132,6 +145,7 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     evaluation |= {
         "parties": sorted(rows, key=lambda row: row["accuracy"]),
         "confusion": matrix,
+        "sets": sets(n_parties, classes),
     }
     evaluation |= {
         "worst_party": evaluation["parties"][0],

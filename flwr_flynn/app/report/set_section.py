@@ -1,0 +1,70 @@
+"""Section about prediction sets: how sure the model is, by class and by site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flwr_flynn.app.report.markup import figure
+from flwr_flynn.app.report.sections import Items, Report, bounded, sentence
+
+_SHOWN = 0.9  # the coverage of the tables
+_HEAD = ("rows", "in the set", "several classes", "none", "classes in a set")
+
+
+def prediction_sets(report: Report) -> Items:
+    """Coverage and size of prediction sets on held-out rows."""
+    told = (report["evaluation"] or {}).get("sets")
+    if not told:
+        return
+    yield sentence(
+        "A set has the classes that hold the true one with the coverage asked for, by "
+        "class (flwr-flynn predict --coverage). Held-out rows made no threshold; each "
+        "site tried those of its own copy of the model."
+    )
+    several = "several classes"
+    if len(told[0]["classes"]) == 2:
+        several = "unsure"
+    for row in told:
+        yield (
+            f"asked for {_percent(row['coverage'])}",
+            f"{_percent(row['covered'])} of {figure(row['samples'])} rows have their "
+            f"class in the set; {_percent(row['several'])} {several}, "
+            f"{_percent(row['none'])} unlike all",
+        )
+    by_site = [
+        (site["name"], own)
+        for site in report["sites"]
+        for own in _shown(site["sets"])
+        if own["samples"]
+    ]
+    if len(by_site) > 1:
+        shares = [own["covered"] for _, own in by_site]
+        yield (
+            f"by site, asked for {_percent(_SHOWN)}",
+            f"{_percent(min(shares))} to {_percent(max(shares))}",
+        )
+    rows = [
+        (f"class {own['class']}", *_cells(own))
+        for whole in _shown(told)
+        for own in whole["classes"]
+    ]
+    rows += [(name, *_cells(own)) for name, own in by_site]
+    caption = f"Prediction sets, asked for {_percent(_SHOWN)}"
+    yield from bounded(caption, ("held-out rows of", *_HEAD), rows, "rows")
+
+
+def _shown(told: Sequence[Report]) -> Iterator[Report]:
+    """Figures at the coverage of the tables."""
+    return (row for row in told if row["coverage"] == _SHOWN)
+
+
+def _cells(row: Report) -> tuple[str, ...]:
+    """Figures of some rows; dashes of classes that are not told."""
+    shares = (_percent(row[name]) for name in ("covered", "several", "none"))
+    return figure(row["samples"] or None), *shares, figure(row["size"])
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return figure(None)
+    return f"{100 * share:.0f} %"
