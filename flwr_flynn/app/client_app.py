@@ -123,6 +123,7 @@ def deployed_client(context: Context) -> Client:
             budget=budget,
             evaluates=node.evaluate,
             leaves=node.leave,
+            related_rows=bool(node.held_out_key),
             previous=previous,
             **{
                 name: getattr(node, name)

@@ -72,6 +72,9 @@ class PartyOptions:
     class_prior : bool, default=True
         Give the party's copy of the model its own class frequencies, see `own_prior`.
         Not with a budget.
+    related_rows : bool, default=False
+        Several samples may be of one person: prediction sets follow from held-out
+        samples then, as the others know too much of a training sample.
     leaves : bool, default=False
         Leave a federation: answer runs of action withdraw only, with the counts sent
         before.
@@ -99,6 +102,7 @@ class PartyOptions:
     products: bool = False
     table_one: bool = False
     class_prior: bool = True
+    related_rows: bool = False
     leaves: bool = False
     previous: Samples | Callable[[Features], Samples] | None = None
     response_seconds: float = 0.0
@@ -126,6 +130,7 @@ class PartyOptions:
             "products",
             "table_one",
             "class_prior",
+            "related_rows",
             "leaves",
         ):
             boolean(name, getattr(self, name))

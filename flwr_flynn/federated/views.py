@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import ConfigError, FlyNNError, PrivacyError, full_text
+from flwr_flynn.errors import (
+    ConfigError,
+    DataError,
+    FlyNNError,
+    PrivacyError,
+    full_text,
+)
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named, withholding
 from flwr_flynn.federated.party_options import PartyOptions
@@ -194,6 +200,14 @@ class View:
                 )
         return X, codes
 
+    def held_out(self, run: RunSpec) -> tuple[Array, Codes]:
+        """Held-out samples that the run's hashes take, and the codes of their labels.
+
+        For figures that leave as those of training samples do.
+        """
+        self._require(EXACT, SECURE)
+        return self._held_out_samples(run)
+
     def table_summary(self, codes_of: CodesOf) -> TableSummary:
         """Summary of the raw columns of the training samples, above the floor.
 
@@ -256,12 +270,15 @@ class View:
         self, run: RunSpec, scores: Callable[[Array], Array]
     ) -> Iterator[Fitting]:
         """Held-out samples, which are refused as a whole if one does not fit."""
-        samples = self.loader.samples(self.features, self.options.check_memory)
-        if samples.X_test is None or samples.y_test is None:
-            return
-        X, true = self._complete(run, Samples(samples.X_test, samples.y_test))
+        X, true = self._held_out_samples(run)
         for rows in batches(len(true), max(1, SCORES // max(run.n_classes, 256))):
             yield X[rows], true[rows], scores(X[rows])
+
+    def _held_out_samples(self, run: RunSpec) -> tuple[Array, Codes]:
+        samples = self.loader.samples(self.features, self.options.check_memory)
+        if samples.X_test is None or samples.y_test is None:
+            return np.empty((0, run.spec.n_features)), np.empty(0, np.int64)
+        return self._complete(run, Samples(samples.X_test, samples.y_test))
 
     def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
         """Samples that the run's hashes take, and the codes of their labels."""
@@ -281,14 +298,20 @@ class View:
         try:
             samples = self.loader.samples(self.features, self.options.check_memory)
             X, codes = self._complete(run, samples)
-            if not len(codes):
-                return model
-            make = partial(own_levels, model, folds, X, codes, self.options.n_jobs)
-            terms = ("levels", self.features, model.sha256())
-            own = model.with_own_levels(self.loader.made(terms, make))
-            if self.options.class_prior:
+            own = model
+            if len(codes) and self.options.class_prior:
                 prior = own_prior(model.members[0].counts, codes)
                 own = replace(own, prior=prior)
+            are_counted = not self.options.related_rows
+            if not are_counted:
+                X, codes = self._held_out_samples(run)
+            if len(codes) and model.has_sets:
+                terms = ("levels", self.features, model.sha256())
+                make = partial(
+                    own_levels, model, folds, X, codes, self.options.n_jobs, are_counted
+                )
+                with suppress(DataError):  # of samples that are not in the counts
+                    own = own.with_own_levels(self.loader.made(terms, make))
             return own
         except FlyNNError:
             log.warning(text)  # the error is in the log by its refusal

@@ -239,8 +239,13 @@ class CalibrationSums(Tables):
     def above_floor(self, least: int) -> CalibrationSums:
         """The sums with levels of classes alone of which there are so many samples."""
         *sums, levels = self.tables
-        is_shown = np.repeat(sums[0][0] >= least, N_LEVELS)
-        return CalibrationSums((*sums, levels * is_shown[: levels.shape[1]]))
+        sizes = levels.reshape(len(levels), -1, N_LEVELS).sum(axis=2, keepdims=True)
+        shown = levels * (sizes >= least).repeat(N_LEVELS, axis=2).reshape(levels.shape)
+        return CalibrationSums((*sums, shown))
+
+    def with_levels_of(self, other: CalibrationSums) -> CalibrationSums:
+        """The sums with the levels of other samples in the place of their own."""
+        return CalibrationSums((*self.tables[:-1], other.tables[-1]))
 
     def calibration(
         self, counts: ClassCounts, class_weight: ClassWeight = None

@@ -162,25 +162,31 @@ def unseen_scores(
     X: Matrix,
     y: Integers,
     n_jobs: int | None = None,
+    are_counted: bool = True,
 ) -> Iterator[tuple[Scores, Scores | None, Integers]]:
     """Scores of training samples by what has not seen them, (b, L), some at a time,
     those of a linear part, and class indices.
 
-    It is the model without the sample and, of a linear part, the scoring for its fold,
-    see `GramScorings`; () stands for none. A class without samples is far below all.
+    It is the model without the sample, unless samples are not counted, and, of a linear
+    part, the scoring for its fold, see `GramScorings`; () stands for none. A class
+    without samples is far below all.
     """
     step = max(1, _SCORES // max(len(model.classes), 256))
     for rows in batches(len(y), step):
-        odds = (
-            _left_out_odds(member, X[rows], y[rows], n_jobs) for member in model.members
-        )
+        chosen = X[rows]
+        if are_counted:
+            odds = (
+                _left_out_odds(own, chosen, y[rows], n_jobs) for own in model.members
+            )
+        else:
+            odds = (own.log_odds(chosen, n_jobs) for own in model.members)
         scores = model.combined(len(y[rows]), odds)
         scores[:, model.empty_classes] = _NEVER
         of_linear = None
         if linear:
             of_linear = np.empty(scores.shape)
-            for own, scoring in by_fold(linear, X[rows]):
-                part = X[rows][own]
+            for own, scoring in by_fold(linear, chosen):
+                part = chosen[own]
                 of_linear[own] = scoring.log_probabilities(scores[own], part)
             of_linear[:, model.empty_classes] = _NEVER
         yield scores, of_linear, y[rows]
@@ -193,13 +199,15 @@ def calibrated_unseen_scores(
     X: Matrix,
     y: Integers,
     n_jobs: int | None = None,
+    are_counted: bool = True,
 ) -> Scores:
     """Scores of training samples, (n, L), from which a forest grows: those of
     `unseen_scores`, mixed and calibrated.
     """
     calibrated = np.empty((len(y), len(model.classes)))
     start = 0
-    for scores, of_linear, true in unseen_scores(model, linear, X, y, n_jobs):
+    parts = unseen_scores(model, linear, X, y, n_jobs, are_counted)
+    for scores, of_linear, true in parts:
         rows = slice(start, start + len(true))
         shared = mixed(scores, of_linear, calibration.share)
         calibrated[rows] = calibration.applied(shared)
@@ -213,9 +221,10 @@ def own_levels(
     X: Matrix,
     y: Integers,
     n_jobs: int | None = None,
+    are_counted: bool = True,
 ) -> Levels:
-    """Table of levels of counted samples, see `model.prediction_sets`, by a calibrated
-    model that has not seen them; of many, those that a calibration would choose.
+    """Table of levels of samples, see `model.prediction_sets`, by a calibrated model
+    that has not seen them; of many, those that a calibration would choose.
 
     A `DataError` if the counts cannot contain them.
     """
@@ -225,7 +234,7 @@ def own_levels(
     rows = subsample_mask(X, y, model.members[0].counts.n_per_class, N_LEFT_OUT)
     chosen = X[rows]
     scores = calibrated_unseen_scores(
-        model, model.calibration, linear, chosen, y[rows], n_jobs
+        model, model.calibration, linear, chosen, y[rows], n_jobs, are_counted
     )
     if model.forest is not None:
         of_trees = model.forest.trees.unseen_scores(chosen)
@@ -242,13 +251,16 @@ def unseen_parts(
     X: Matrix,
     y: Integers,
     n_jobs: int | None = None,
+    are_counted: bool = True,
 ) -> Iterable[tuple[Scores, Scores | None, Integers]]:
     """Scores as those of `unseen_scores`; with trees those of the calibrated rest, and
     with what trees add that have not seen the samples.
     """
     if trees is None or calibration is None:
-        return unseen_scores(model, linear, X, y, n_jobs)
-    rest = calibrated_unseen_scores(model, calibration, linear, X, y, n_jobs)
+        return unseen_scores(model, linear, X, y, n_jobs, are_counted)
+    rest = calibrated_unseen_scores(
+        model, calibration, linear, X, y, n_jobs, are_counted
+    )
     return [(rest, rest + trees.unseen_scores(X), y)]
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from sklearn.datasets import make_classification
 
-from flwr_flynn.errors import PayloadError
+from flwr_flynn.errors import DataError, PayloadError
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
@@ -175,6 +175,43 @@ def test_a_site_that_only_validates_has_the_thresholds_of_all():
     scores = run.model.model_.shared_scores(validator["X_test"])
     add_sets(table, run.model.model_, scores, validator["y_test"])
     assert site["sets"] == set_figures(table, (0, 1, 2))
+
+
+def test_a_site_whose_samples_are_not_counted_leans_on_all_and_keeps_its_prior():
+    parts = parts_of(3)
+    saved = federate(options(), named(parts[:2])).federation("two")
+    kept: list[Any] = []
+    (party,) = named(parts[2:], class_prior=True, on_model=kept.append)
+    given = {"federation": saved, "purpose": "evaluate"}
+    run = federate(options(saved.run_spec.specs, **given), [party])
+    (model,) = kept
+    assert model.model_.last_calibration.own_levels == ()
+    assert model.model_.has_sets
+    assert not np.array_equal(model.model_.prior, run.model.model_.prior)
+
+
+def test_where_rows_are_related_held_out_samples_make_the_thresholds():
+    parts = parts_of(3, "iid")
+    parties = named(parts[:2]) + named(parts[2:], related_rows=True)
+    run = federate(options(), parties)
+    model = run.model.model_
+    folds = run.totals.linear.folds
+    tables = [own_levels(model, folds, part["X"], part["y"]) for part in parts[:2]]
+    of_last = (parts[2]["X_test"], parts[2]["y_test"])
+    tables.append(own_levels(model, folds, *of_last, are_counted=False))
+    assert_array_equal(np.sum([*map(np.array, tables)], axis=0), levels_of(run.model))
+    sites = {site["name"]: site for site in run.state.results["evaluation"].sites}
+    assert sites["site-1"]["sets"] != []
+    names = {name for name, site in sites.items() if site["sets"] == []}
+    assert len(names) == 1  # its held-out samples made thresholds
+
+
+def test_related_rows_without_held_out_samples_make_no_table():
+    parts = [{**part, "X_test": None, "y_test": None} for part in parts_of(2)]
+    run = federate(options(), named(parts, related_rows=True))
+    assert not np.array(levels_of(run.model)).any()
+    with raises(DataError, field="coverage"):
+        run.model.predict_set(X)
 
 
 def test_private_counts_and_effort_quick_have_none(tmp_path):

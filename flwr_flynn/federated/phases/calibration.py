@@ -25,6 +25,7 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
@@ -158,18 +159,12 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         if self.bound is None and rows.sum() < view.options.min_examples:
             zeros = CalibrationSums.zeros(self.run.n_classes, has_part)
             return Measured(zeros, n_examples)
-        scores = unseen_parts(
-            self.model,
-            self.linear,
-            self.calibration,
-            self.trees,
-            X[rows],
-            codes[rows],
-            view.options.n_jobs,
-        )
-        sums = CalibrationSums.of_scores(
-            scores, counts, self.run.class_weight, has_part
-        )
+        sums = _sums_of(self, X[rows], codes[rows], view)
+        if view.options.related_rows:
+            X, codes = view.held_out(self.run)
+            rows = _at_most(codes, sums.tables[0][0])
+            held_out = _sums_of(self, X[rows], codes[rows], view, are_counted=False)
+            sums = sums.with_levels_of(held_out)
         if self.bound is None:
             sums = sums.above_floor(view.options.min_examples)
         return Measured(sums, n_examples)
@@ -210,6 +205,35 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
             if (n_told > left_out).any() or (n_told != n_told[0]).any():
                 raise PayloadError("levels", "those of the samples left out", "others")
         return sums
+
+
+def _sums_of(
+    request: CalibrationRequest,
+    X: Array,
+    codes: Codes,
+    view: View,
+    are_counted: bool = True,
+) -> CalibrationSums:
+    """Sums over samples, by what has not seen them."""
+    scores = unseen_parts(
+        request.model,
+        request.linear,
+        request.calibration,
+        request.trees,
+        X,
+        codes,
+        view.options.n_jobs,
+        are_counted,
+    )
+    counts = request.model.members[0].counts
+    has_part = _has_part(request.linear, request.trees)
+    return CalibrationSums.of_scores(scores, counts, request.run.class_weight, has_part)
+
+
+def _at_most(codes: Codes, most: Array) -> Array:
+    """Indices of the first samples of each class, as many as `most` has of it."""
+    own = (np.flatnonzero(codes == label)[:n] for label, n in enumerate(most))
+    return np.concatenate([*own])
 
 
 def _has_part(linear: Sequence[GramScoring], trees: Forest | None) -> bool:

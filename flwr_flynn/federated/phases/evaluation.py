@@ -324,7 +324,8 @@ class EvaluationRequest(RunRequest[Tables]):
             posterior = self.model.posterior(scores)
             predicted = posterior.argmax(axis=1)
             matrices[0] += confusion(true, predicted, n_classes)
-            add_sets(sets, mine, scores, true)
+            if not view.options.related_rows:  # else these rows made the thresholds
+                add_sets(sets, mine, scores, true)
             if has_own:
                 own = mine.posterior(scores).argmax(axis=1)
                 matrices[1] += confusion(true, own, n_classes)
