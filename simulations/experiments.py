@@ -71,6 +71,10 @@ EXPERIMENTS = {
         "AUROC at a site by the model without its counts, beside training without it",
         "--data",
     ),
+    "coverage": Experiment(
+        "coverage of prediction sets beside split conformal prediction, and by site",
+        "--data",
+    ),
     "rivals": Experiment(
         "one-round rivals with exact sums, and boosting on summed histograms, beside "
         "FlyNN",

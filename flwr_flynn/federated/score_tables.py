@@ -12,12 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from flwr_flynn._types import Array, Integers
+from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.reply_fields import PLAIN, Field
 from flwr_flynn.model.metrics import (
     LARGEST_SUM,
     MOST_CLASSES,
     N_LEVELS,
     N_SUMS,
+    UNIT,
     above_floor,
     scored,
 )
@@ -91,3 +93,52 @@ def shown(tables: Sequence[Array], least: int) -> list[Array]:
 def n_samples(pair: Pair) -> int:
     """Number of samples in the sums."""
     return int(pair[1][0])
+
+
+def check_all(pair: Pair, matrix: Array, n_right: int) -> None:
+    """Refuse histograms and sums that are not of the samples of a confusion matrix.
+
+    They are left out where they are of few.
+    """
+    check_sums(pair)
+    histograms, sums = pair
+    n_per_class = matrix.sum(axis=1)
+    sizes = histograms.sum(axis=1).reshape(-1, 2)
+    every = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
+    is_possible = (sizes == every).all(axis=1) | (sizes == 0).all(axis=1)
+    expected = "the samples of the confusion matrix"
+    if not is_possible.all():
+        raise PayloadError("scores", expected, "others")
+    if tuple(sums[:2]) not in ((0, 0), (matrix.sum(), n_right)):
+        raise PayloadError("sums of scores", expected, "others")
+
+
+def check_some(pair: Pair, matrix: Array) -> None:
+    """Refuse histograms and sums of more samples than are in a confusion matrix."""
+    check_sums(pair)
+    n_per_class = matrix.sum(axis=1)
+    sizes = pair[0].sum(axis=1).reshape(-1, 2)
+    most = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
+    if (sizes > most).any():
+        raise PayloadError("scores", "the samples of the confusion matrix", "others")
+
+
+def check_sums(pair: Pair) -> None:
+    """Refuse sums that no samples have, or others than those of the histograms.
+
+    Histograms of a class and its rest are left out where they are of few.
+    """
+    histograms, sums = pair
+    n_examples, n_right = sums[:2].tolist()
+    sizes = histograms.sum(axis=1).reshape(-1, 2).sum(axis=1)
+    of_classes = sums[N_SUMS:]
+    # The probabilities of a sample add up to 1, but for the rounding of each.
+    room = sizes.sum()
+    is_whole = (sizes < n_examples).any() or (
+        abs(of_classes.sum() - round(n_examples / UNIT)) <= room
+    )
+    most = np.round(sizes / UNIT) + sizes
+    if n_right > n_examples or not is_whole or (of_classes > most).any():
+        raise PayloadError("sums of scores", "those of the samples", "others")
+    if n_examples and not np.isin(sizes, (0, n_examples)).all():
+        raise PayloadError("scores", "the samples of the sums, or none", "others")

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,10 +41,9 @@ from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import GramScoring
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.prediction_sets import Levels
 from flwr_flynn.model.prior import own_prior
-from flwr_flynn.model.selection import own_levels
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.remarks import lines_of, noticed
@@ -59,6 +58,8 @@ SCORES = 2**20
 samples."""
 
 CodesOf = Callable[[Any], Codes]
+LevelsOf = Callable[[Array, Codes, int | None, bool], Levels]
+"""Samples, class codes, `n_jobs`, True of counted samples -> their table of levels."""
 Mask = Callable[[int, Mechanism | None], None]
 
 
@@ -234,13 +235,12 @@ class View:
             raise _no_private_counts()
 
     def tried(
-        self, run: RunSpec, model: Model, folds: Sequence[GramScoring]
+        self, run: RunSpec, model: Model, levels_of: LevelsOf
     ) -> tuple[Model, bool, Iterator[Fitting]]:
         """The model to try, True if it differs by the class prior, and held-out samples.
 
         These come some at a time: numbers, class codes, and the model's shared scores.
-        The model has the party's class prior and levels, the latter by the scores of a
-        linear part for the samples of each fold. Where exact counts do not leave the party
+        The model has the party's class prior and levels. Where exact counts do not leave the party
         in clear, nothing of its own training samples is in it. Of results in a secure
         sum nobody sees the party's own: they need no consent, but with a budget, whose
         guarantee does not cover them.
@@ -260,7 +260,7 @@ class View:
         mine = model
         has_own = False
         if not self.hides:
-            mine = self._personalized(run, model, folds)
+            mine = self._personalized(run, model, levels_of)
             has_own = options.class_prior and run.is_plain
         # By the model without the site they are tried again.
         scores = partial(mine.shared_scores, n_jobs=options.n_jobs, come_again=True)
@@ -285,9 +285,7 @@ class View:
         X, codes = self._labelled(samples, run.codes, run.spec.n_features)
         return run.without_gaps(X, codes)
 
-    def _personalized(
-        self, run: RunSpec, model: Model, folds: Sequence[GramScoring]
-    ) -> Model:
+    def _personalized(self, run: RunSpec, model: Model, levels_of: LevelsOf) -> Model:
         """The model with the levels of the party's samples, and by choice with its class
         frequencies, if it has samples.
         """
@@ -307,9 +305,7 @@ class View:
                 X, codes = self._held_out_samples(run)
             if len(codes) and model.has_sets:
                 terms = ("levels", self.features, model.sha256())
-                make = partial(
-                    own_levels, model, folds, X, codes, self.options.n_jobs, are_counted
-                )
+                make = partial(levels_of, X, codes, self.options.n_jobs, are_counted)
                 with suppress(DataError):  # of samples that are not in the counts
                     own = own.with_own_levels(self.loader.made(terms, make))
             return own
@@ -319,7 +315,7 @@ class View:
             log.warning(text, exc_info=error)
         return model
 
-    def keep(self, run: RunSpec, model: Model, folds: Sequence[GramScoring]) -> str:
+    def keep(self, run: RunSpec, model: Model, levels_of: LevelsOf) -> str:
         """Give the model, personalized, to `on_model`; "" or a reason why that failed."""
         on_model = self.options.on_model
         if on_model is None:
@@ -327,7 +323,7 @@ class View:
         try:
             from flwr_flynn.model.classifier import FlyNNClassifier
 
-            own = self._personalized(run, model, folds)
+            own = self._personalized(run, model, levels_of)
             classifier = FlyNNClassifier.from_model(own, class_weight=run.class_weight)
             on_model(classifier)
         except Exception as error:

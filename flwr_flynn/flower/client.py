@@ -68,8 +68,8 @@ class FlyNNClient(NumPyClient):
     **options
         Fields of `federated.party.PartyOptions`: `name`, `member`, `memory_limit`,
         `min_examples`, `keep`, `n_jobs`, `budget`, `evaluates`, `secure`, `products`,
-        `table_one`, `class_prior`, `leaves`, `previous`, `response_seconds`, `on_model`
-        and `on_answer`.
+        `table_one`, `class_prior`, `related_rows`, `leaves`, `previous`,
+        `response_seconds`, `on_model` and `on_answer`.
 
     Raises
     ------

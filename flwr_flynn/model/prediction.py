@@ -128,7 +128,7 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         >>> from flwr_flynn import FlyNNClassifier
         >>> X, y = load_iris(return_X_y=True)
         >>> model = FlyNNClassifier().fit(X, y)
-        >>> model.predict_set(X[[0, 70]], coverage=0.95).tolist()
+        >>> model.predict_set(X[[0, 83]], coverage=0.95).tolist()
         [[True, False, False], [False, True, True]]
         """
         number("coverage", coverage, above=0, below=1, error=DataError)

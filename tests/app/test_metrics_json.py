@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def test_a_run_tells_what_its_trees_gained():
     assert facts_of(run.model.model_)["trees"] == {
         "trees": 20,
         "leaf_nodes": facts["leaf_nodes"],
-        **asdict(forest.calibration),
+        **forest.calibration.facts(),
     }
     assert facts["lack"] == ""
 

@@ -121,7 +121,7 @@ REQUESTS: dict[str, Request[Any]] = {
 TAKES: dict[str, Callable[[Any], object]] = {
     "labelled": lambda who: who.labelled(RUN.codes, 4),
     "release": lambda who: who.release(RunSpec(SPEC, CLASSES, NOISE)),
-    "tried": lambda who: who.tried(RUN, evaluation().model, ()),
+    "tried": lambda who: who.tried(RUN, evaluation().model, lambda *_: ()),
 }
 
 

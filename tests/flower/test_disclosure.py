@@ -45,11 +45,12 @@ FIELDS = {
     "columns": ["class sizes", "gaps", "cells", "group squares"],
     "counts": [*["fingerprint", "counts"] * 5, "class sizes", "products", "sums"],
     "selection": ["left out", *["correct", "log-losses"] * 5],
-    "calibration": ["left out", "log-losses", "probabilities", "products"],
+    "calibration": ["left out", "log-losses", "probabilities", "products", "levels"],
     "evaluation": [
         "confusion matrix",
         "own confusion matrix",
         "paired",
+        "sets",
         "scores",
         "sums of scores",
         "scores without the site",

@@ -159,12 +159,17 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         if self.bound is None and rows.sum() < view.options.min_examples:
             zeros = CalibrationSums.zeros(self.run.n_classes, has_part)
             return Measured(zeros, n_examples)
-        sums = _sums_of(self, X[rows], codes[rows], view)
+        parts = (self.model, self.linear, self.calibration, self.trees)
+        n_jobs = view.options.n_jobs
+        weight = self.run.class_weight
+        scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs)
+        sums = CalibrationSums.of_scores(scores, counts, weight, has_part)
         if view.options.related_rows:
             X, codes = view.held_out(self.run)
             rows = _at_most(codes, sums.tables[0][0])
-            held_out = _sums_of(self, X[rows], codes[rows], view, are_counted=False)
-            sums = sums.with_levels_of(held_out)
+            scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs, False)
+            others = CalibrationSums.of_scores(scores, counts, weight, has_part)
+            sums = sums.with_levels_of(others)
         if self.bound is None:
             sums = sums.above_floor(view.options.min_examples)
         return Measured(sums, n_examples)
@@ -205,29 +210,6 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
             if (n_told > left_out).any() or (n_told != n_told[0]).any():
                 raise PayloadError("levels", "those of the samples left out", "others")
         return sums
-
-
-def _sums_of(
-    request: CalibrationRequest,
-    X: Array,
-    codes: Codes,
-    view: View,
-    are_counted: bool = True,
-) -> CalibrationSums:
-    """Sums over samples, by what has not seen them."""
-    scores = unseen_parts(
-        request.model,
-        request.linear,
-        request.calibration,
-        request.trees,
-        X,
-        codes,
-        view.options.n_jobs,
-        are_counted,
-    )
-    counts = request.model.members[0].counts
-    has_part = _has_part(request.linear, request.trees)
-    return CalibrationSums.of_scores(scores, counts, request.run.class_weight, has_part)
 
 
 def _at_most(codes: Codes, most: Array) -> Array:

@@ -95,9 +95,11 @@ from flwr_flynn.federated.score_tables import (
     ALONE,
     HELD_OUT,
     WITHOUT,
-    Pair,
     add_scored,
     by_group,
+    check_all,
+    check_some,
+    check_sums,
     n_samples,
     score_fields,
     shown,
@@ -116,8 +118,9 @@ from flwr_flynn.federated.views import View, reason_of
 from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import N_FOLDS, GramScoring, LearnedGram
-from flwr_flynn.model.metrics import N_SUMS, UNIT, confusion
+from flwr_flynn.model.metrics import confusion
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.selection import own_levels
 
 _CONTENT = (
     "confusion matrices, the coverage of prediction sets, and histograms and sums of "
@@ -299,7 +302,8 @@ class EvaluationRequest(RunRequest[Tables]):
         if answer.arrays:
             n_right = float(np.trace(answer.arrays[0]))
             answer.metrics["accuracy"] = n_right / answer.n_examples
-        reason = view.keep(self.run, self.model, self.folds)
+        levels_of = partial(own_levels, self.model, self.folds)
+        reason = view.keep(self.run, self.model, levels_of)
         if reason:
             answer.metrics[UNKEPT] = reason
         return answer
@@ -309,7 +313,8 @@ class EvaluationRequest(RunRequest[Tables]):
 
         The second matrix is of zeros without a class prior of the party's own.
         """
-        mine, has_own, batches = view.tried(self.run, self.model, self.folds)
+        levels_of = partial(own_levels, self.model, self.folds)
+        mine, has_own, batches = view.tried(self.run, self.model, levels_of)
         run = self.run
         n_classes = run.n_classes
         names = subgroup_names(run.feature_names, self.group)
@@ -412,12 +417,12 @@ class EvaluationTally(AnnouncedTally[Tables]):
         groups = by_group(scores)
         if not groups:
             return
-        _check_all(groups[HELD_OUT], matrix, np.trace(matrix))
+        check_all(groups[HELD_OUT], matrix, np.trace(matrix))
         for pair in groups[HELD_OUT + 1 : WITHOUT]:
-            _check_some(pair, matrix)
-        _check_sums(groups[WITHOUT])
+            check_some(pair, matrix)
+        check_sums(groups[WITHOUT])
         n_right = paired.sum(axis=1)[0]
-        _check_all(groups[ALONE], matrix, paired.sum(axis=0)[0])
+        check_all(groups[ALONE], matrix, paired.sum(axis=0)[0])
         tried_alone = n_samples(groups[ALONE]), np.trace(matrix)
         if paired.any() and (paired.sum(), n_right) != tried_alone:
             raise PayloadError("paired", "the samples tried alone", "others")
@@ -441,55 +446,6 @@ class EvaluationTally(AnnouncedTally[Tables]):
         for table in tables[FIRST_SCORES:][2 * WITHOUT : 2 * ALONE]:
             table[:] = 0
         return Tables(tuple(tables))
-
-
-def _check_all(pair: Pair, matrix: Array, n_right: int) -> None:
-    """Refuse histograms and sums that are not of the samples of a confusion matrix.
-
-    They are left out where they are of few.
-    """
-    _check_sums(pair)
-    histograms, sums = pair
-    n_per_class = matrix.sum(axis=1)
-    sizes = histograms.sum(axis=1).reshape(-1, 2)
-    every = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
-    is_possible = (sizes == every).all(axis=1) | (sizes == 0).all(axis=1)
-    expected = "the samples of the confusion matrix"
-    if not is_possible.all():
-        raise PayloadError("scores", expected, "others")
-    if tuple(sums[:2]) not in ((0, 0), (matrix.sum(), n_right)):
-        raise PayloadError("sums of scores", expected, "others")
-
-
-def _check_some(pair: Pair, matrix: Array) -> None:
-    """Refuse histograms and sums of more samples than are in a confusion matrix."""
-    _check_sums(pair)
-    n_per_class = matrix.sum(axis=1)
-    sizes = pair[0].sum(axis=1).reshape(-1, 2)
-    most = np.stack([matrix.sum() - n_per_class, n_per_class], axis=1)
-    if (sizes > most).any():
-        raise PayloadError("scores", "the samples of the confusion matrix", "others")
-
-
-def _check_sums(pair: Pair) -> None:
-    """Refuse sums that no samples have, or others than those of the histograms.
-
-    Histograms of a class and its rest are left out where they are of few.
-    """
-    histograms, sums = pair
-    n_examples, n_right = sums[:2].tolist()
-    sizes = histograms.sum(axis=1).reshape(-1, 2).sum(axis=1)
-    of_classes = sums[N_SUMS:]
-    # The probabilities of a sample add up to 1, but for the rounding of each.
-    room = sizes.sum()
-    is_whole = (sizes < n_examples).any() or (
-        abs(of_classes.sum() - round(n_examples / UNIT)) <= room
-    )
-    most = np.round(sizes / UNIT) + sizes
-    if n_right > n_examples or not is_whole or (of_classes > most).any():
-        raise PayloadError("sums of scores", "those of the samples", "others")
-    if n_examples and not np.isin(sizes, (0, n_examples)).all():
-        raise PayloadError("scores", "the samples of the sums, or none", "others")
 
 
 @register
