@@ -48,8 +48,6 @@ class Result(NamedTuple):
     right: tuple[int, int]
     """Samples that the model gets right, and those that the party's own copy does."""
     n_examples: int
-    figures: Figures | None = None
-    """See `metrics.overall`; None below the floor, and of parties beyond 1000."""
     site: Figures | None = None
     """See `site_figures`; None of parties beyond 1000."""
 
@@ -92,10 +90,7 @@ def of_party(
     n_examples = int(scores.shared.sum())
     if n_before >= _MOST_SHOWN:
         return Result(right, n_examples)
-    overall = None
-    if scores.has_sums:
-        overall = metrics.overall(*scores.groups[HELD_OUT], event)
-    return Result(right, n_examples, overall, site_figures(scores, event, classes))
+    return Result(right, n_examples, site_figures(scores, event, classes))
 
 
 def site_figures(
@@ -144,8 +139,8 @@ def evaluated(
 
     None without samples. They are those of `metrics.evaluation_figures`, under
     "class_prior" those of the parties' own models, and under "figures" those of
-    `model.metrics`, by party and by subgroup as well, where classes have at least
-    `least` samples; of two classes they are about the `event`.
+    `model.metrics`, by subgroup as well, where classes have at least `least` samples; of
+    two classes they are about the `event`.
     """
     if not total.tables[0].any():
         return None
@@ -159,10 +154,8 @@ def evaluated(
         everyone = scores.groups[HELD_OUT]
         detailed = {
             "examples": n_samples(everyone),
-            "resolution": metrics.resolution(everyone[0]),
             "overall": metrics.overall(*everyone, event),
             "classes": metrics.by_class(everyone[0], classes),
-            "parties": _by_party(parts),
             "groups": _by_level(scores.groups, *levels, event),
         }
     return _summary(scores.shared, parts, 0) | {
@@ -178,16 +171,6 @@ def _summary(matrix: Array, results: Mapping[str, Result], index: int) -> Figure
         name: (party.right[index], party.n_examples) for name, party in results.items()
     }
     return metrics.evaluation_figures(matrix, right)
-
-
-def _by_party(results: Mapping[str, Result]) -> list[Figures]:
-    """Figures of parties that have some, the least accurate first."""
-    parties = [
-        {"name": name, **party.figures}
-        for name, party in results.items()
-        if party.figures
-    ]
-    return sorted(parties, key=lambda party: (party["accuracy"], party["name"]))
 
 
 def _by_level(

@@ -302,17 +302,6 @@ def by_class(histograms: Counts, labels: Sequence[object]) -> list[dict[str, Any
     ]
 
 
-def resolution(histograms: Counts) -> float:
-    """The largest error of an AUROC by the width of the levels: half the share of pairs
-    within one level.
-    """
-    own = histograms[1::2]
-    rest = histograms[::2]
-    pairs = own.sum(axis=1) * rest.sum(axis=1).astype(np.float64)
-    within = (own * rest.astype(np.float64)).sum(axis=1)
-    return float((within[pairs > 0] / pairs[pairs > 0] / 2).max(initial=0.0))
-
-
 def share(part: float, n: float) -> Figure:
     """A share of n samples, with Wilson's interval."""
     if n <= 0:

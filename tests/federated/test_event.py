@@ -13,7 +13,7 @@ from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.event import event_facts, event_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.metrics import overall, scored
+from flwr_flynn.model.metrics import event_figures, scored
 from flwr_flynn.privacy import LaplaceCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.federated.runs import DRIVERS, GRID, LABELS, NAMES, X, options_for, shares
@@ -94,7 +94,8 @@ def test_all_binary_figures_are_of_the_event(classes, event):
     parts = halves(20, 30)
     run = run_of(classes, parts, event=event)
     index = classes.index(event or "rare")
-    figures = run.state.results["evaluation"].figures["figures"]
+    evaluation = run.state.results["evaluation"]
+    figures = evaluation.figures["figures"]
     by_class = figures["classes"][index]
     assert by_class["label"] == (event or "rare")
     overall_figures = figures["overall"]
@@ -105,9 +106,9 @@ def test_all_binary_figures_are_of_the_event(classes, event):
     for i, part in enumerate(parts):
         p = run.model.predict_proba(part["X_test"])
         true = np.array([classes.index(label) for label in part["y_test"]])
-        own = overall(*scored(p, true, p.argmax(axis=1)), index)
-        (known,) = [party for party in figures["parties"] if party["name"] == f"{i}"]
-        assert known == {"name": f"{i}", **own}
+        own = event_figures(*scored(p, true, p.argmax(axis=1)), index)
+        (known,) = [site for site in evaluation.sites if site["name"] == f"{i}"]
+        assert known["held_out"] == own
 
 
 @pytest.mark.parametrize("driver", DRIVERS.values(), ids=DRIVERS)

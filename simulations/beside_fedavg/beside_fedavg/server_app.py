@@ -33,8 +33,8 @@ def main(grid: Grid, context: Context) -> None:
     )
     flynn.start(grid)
     flynn.model.save(str(config["output"]))
-    assert flynn.evaluation is not None
-    banks = [bank["auroc"][0] for bank in flynn.evaluation["figures"]["parties"]]
+    sites = flynn.run.state.results["evaluation"].sites
+    banks = [site["held_out"]["auroc"][0] for site in sites]
     of_flynn = f"{sum(banks) / len(banks):.4f} after {flynn.num_rounds}"
     print(
         f"AUROC, mean of the banks: FedAvg {of_fedavg:.4f} after {rounds} rounds, "

@@ -155,9 +155,6 @@ def metrics(n_parties: int = 10, n_classes: int = 3) -> dict[str, Any]:
     figures = evaluation["figures"]
     figures["overall"] = {**copy.deepcopy(known), "examples": 40 * n_parties}
     figures["classes"] = [class_figures(i, label) for i, label in enumerate(classes)]
-    figures["parties"] = [
-        {**known, **row, "accuracy": interval(row["accuracy"])} for row in rows
-    ]
     figures["groups"]["levels"] = [
         known
         | {"thresholds": [model_metrics.rates(at, 8, 5, 10, 20) for at in THRESHOLDS]}

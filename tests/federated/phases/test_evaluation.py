@@ -349,14 +349,11 @@ def test_scores_are_those_of_the_shared_model_above_the_floor():
     assert not hidden[1].any()
 
 
-def test_figures_are_by_class_and_by_party():
+def test_figures_are_by_class():
     run = in_process(options_for(GRID[0], decay=0.5), shares("pathological"))
     found = run.state.results["evaluation"].figures
     assert [row["label"] for row in found["figures"]["classes"]] == list(NAMES)
     assert found["figures"]["overall"]["accuracy"][0] == found["accuracy"]
-    assert {row["name"] for row in found["figures"]["parties"]} <= {
-        f"party-{i}" for i in range(4)
-    }
 
 
 SEX = Schema(
