@@ -271,11 +271,6 @@ class CalibrationSums(Tables):
             as_levels(levels[best]),
         )
 
-    def unchanged(self) -> Calibration:
-        """The calibration that changes no scores, with the levels of the samples."""
-        levels = as_levels(self.tables[-1][_UNCHANGED])
-        return replace(Calibration.unchanged(self.tables[0].shape[1]), levels=levels)
-
     def _best(self) -> int:
         """Index of the share and temperature with the least log-loss; without a gain,
         of share 0 and of temperature 1.

@@ -26,7 +26,7 @@ from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import MOST_TERMS, Basis
-from flwr_flynn.model.calibration import CalibrationSums
+from flwr_flynn.model.calibration import Calibration, CalibrationSums
 from flwr_flynn.model.candidates import (
     EFFORTS,
     CenterAndScale,
@@ -51,6 +51,7 @@ from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE, Scores
 from flwr_flynn.model.selection import (
     calibrated_unseen_scores,
     fit_members,
+    own_levels,
     unseen_scores,
 )
 from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
@@ -609,6 +610,11 @@ class FlyNNClassifier(FittedEstimator):
         plan = self._plan(X, len(model.classes))
         if not self._is_chosen:
             return model
+        if not self._is_calibrated(plan):
+            unchanged = Calibration.unchanged(len(model.classes))
+            scored = replace(model, calibration=unchanged)
+            levels = own_levels(scored, (), X, codes, self.n_jobs)
+            return replace(model, calibration=replace(unchanged, levels=levels))
         linear: Sequence[GramScoring] = ()
         if self._linear is not None:
             linear = self._linear.folds
@@ -620,8 +626,6 @@ class FlyNNClassifier(FittedEstimator):
         calibration = sums.calibration(counts, weight)
         if calibration is None:
             return model
-        if not self._is_calibrated(plan):
-            return replace(model, calibration=sums.unchanged())
         part = None
         if calibration.share:
             part = _scoring_of(self._linear)
