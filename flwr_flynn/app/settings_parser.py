@@ -107,6 +107,16 @@ class Settings:
         settings.check()
         return settings
 
+    def options_of(self, kind: type) -> dict[str, Any]:
+        """Values that options of this kind have by the same names; no empty texts."""
+        names = {option.name for option in fields(kind)}
+        values = {
+            row.name: getattr(self, row.name)
+            for row in self.rows()
+            if row.name in names
+        }
+        return {name: value for name, value in values.items() if value != ""}
+
     def rules(self) -> Iterator[Rule]:
         """The rules between settings. A table with further ones extends this."""
         for row in self.rows():

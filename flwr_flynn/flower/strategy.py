@@ -41,7 +41,6 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import options_of
-from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries, Reply
 from flwr_flynn.federated.results import Evaluation
 from flwr_flynn.federated.roster import Failures, Member
@@ -49,6 +48,7 @@ from flwr_flynn.federated.run import ExchangeResult, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
 from flwr_flynn.flower.records import reply_of_evaluation, untested
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.selection import Selection
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
@@ -123,7 +123,7 @@ class BaseStrategy(ABC):
 
         None before the selection, or without one.
         """
-        return self.run.state.results.get("selection")
+        return self.run.state.result_of(Selection)
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
@@ -236,24 +236,12 @@ class BaseStrategy(ABC):
     ) -> dict[str, Any] | None:
         """Metrics of the evaluation; None after any other phase, and without figures."""
         result = self._go_on(EVALUATE, replies, failures, figures)
-        summary = self.evaluation
-        if result is None or result.phase.name != "evaluation" or summary is None:
+        if result is None or result.phase.name != "evaluation":
             return None
-        metrics = {
-            name: summary[name]
-            for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")
-        }
-        if summary["parties"]:  # unknown in a secure sum
-            worst = summary["worst_party"]
-            metrics["accuracy_std"] = summary["accuracy_std"]
-            metrics["worst_accuracy"] = worst["accuracy"]
-            metrics["best_accuracy"] = summary["best_party"]["accuracy"]
-            metrics["worst_party"] = worst["name"]
-        prior = summary["class_prior"]
-        if prior:
-            metrics["class_prior_accuracy"] = prior["accuracy"]
-            metrics["class_prior_worst_accuracy"] = prior["worst_party"]["accuracy"]
-        return {**metrics, **result.figures}
+        summary: Evaluation = self.run.state.results["evaluation"]
+        if summary.figures is None:
+            return None
+        return {**summary.metrics, **result.figures}
 
 
 class FlyNNStrategy(BaseStrategy, Strategy):

@@ -14,7 +14,7 @@ calibration of the saved run, or has none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,11 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.gram_fields import (
+    announced_linear,
+    linear_entries,
+    weights_of,
+)
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
@@ -33,6 +38,8 @@ from flwr_flynn.federated.phase import (
     Description,
     Phase,
     RunState,
+    Section,
+    calibration_of,
     linear_sums,
     members_of,
     model_of_members,
@@ -94,14 +101,14 @@ class UnseenRequest(RunRequest[S]):
         return {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.linear_entries(self.run, self.linear),
+            **linear_entries(self.run, self.linear),
             **codec.calibration_entries(self.calibration),
             **codec.forest_entries(self.run, self.trees),
         }
 
     def arrays(self) -> list[Array]:
         arrays = codec.encode(*(member.counts for member in self.model.members))
-        arrays += codec.weights_of(self.linear)
+        arrays += weights_of(self.linear)
         return arrays + codec.forest_arrays(self.trees)
 
 
@@ -111,7 +118,7 @@ def announced_fields(
     """The fields of a request that a server announced."""
     run = announced_run(config, options)
     trees, arrays = codec.announced_forest(config, run, arrays, options)
-    linear, arrays = codec.announced_linear(config, run, arrays, N_FOLDS)
+    linear, arrays = announced_linear(config, run, arrays, N_FOLDS)
     calibration = codec.announced_calibration(config, run.n_classes)
     if (trees is None) != (calibration is None):
         raise PayloadError(key("calibration"), "one beside trees alone", "others")
@@ -278,6 +285,19 @@ def _is_half(
     return 2 * n_examples >= counts.n_examples
 
 
+def _report(state: RunState, options: RunOptions) -> Section:
+    """The calibration of the model, and a line about that of the run."""
+    result: CalibrationResult | None = state.results.get("calibration")
+    if result is None:
+        return Section({"calibration": None})
+    text = result.described()
+    entries: dict[str, object] = {"text": text}
+    calibration = calibration_of(state, options)
+    if calibration is not None:
+        entries |= asdict(calibration)
+    return Section({"calibration": entries}, {"calibration": text})
+
+
 CALIBRATION = Phase(
     "calibration",
     TRAIN,
@@ -287,4 +307,5 @@ CALIBRATION = Phase(
     content=_CONTENT,
     applies=lambda options: options.calibrates,
     describe=partial(describe, name="calibration"),
+    report=_report,
 )
