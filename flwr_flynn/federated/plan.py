@@ -60,7 +60,7 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
 
 
 def every_phase(options: RunOptions) -> list[Phase]:
-    """All phases that a run of this kind can have, in order.
+    """All phases that a run of this kind can have, in order, and those of one's own.
 
     By their `applies` a run has some of them.
     """
@@ -73,6 +73,7 @@ def every_phase(options: RunOptions) -> list[Phase]:
         *trees.PHASES,
         evaluation.SECURE_EVALUATION,
         evaluation.EVALUATION,
+        *(options.phases or ()),
     ]
 
 

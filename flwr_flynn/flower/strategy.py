@@ -261,12 +261,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         As in `flwr.server.strategy.FedAvg`. They see the replies of the counting and of
         the evaluation only.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and
-        `min_parties` are required. Optional are `max_examples_per_party`, `decay`,
-        `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
-        `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`,
-        `distribute`, `group_column`, `event`, `trees`, `linear`, `class_weight`,
-        `phases` and `on_phase`.
+        Fields of `flwr_flynn.federated.options.RunOptions`, where each is described;
+        `spec`, `classes` and `min_parties` are required.
 
     Raises
     ------
