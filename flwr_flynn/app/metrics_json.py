@@ -17,6 +17,7 @@ import numpy as np
 
 from flwr_flynn import __version__
 from flwr_flynn._types import Array, Integers
+from flwr_flynn.app.columns_by_site import table_one
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
@@ -39,7 +40,6 @@ from flwr_flynn.federated.protocol import PHASE, Answer, Entries
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.federated.table_one import table_one
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts

@@ -30,8 +30,8 @@ from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.table_schema import coinciding
-from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.run import Run
+from flwr_flynn.flower.progress import Progress
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
