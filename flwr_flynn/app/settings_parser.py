@@ -109,12 +109,8 @@ class Settings:
 
     def options_of(self, kind: type) -> dict[str, Any]:
         """Values that options of this kind have by the same names; no empty texts."""
-        names = {option.name for option in fields(kind)}
-        values = {
-            row.name: getattr(self, row.name)
-            for row in self.rows()
-            if row.name in names
-        }
+        own, others = ({field.name for field in fields(each)} for each in (self, kind))
+        values = {name: getattr(self, name) for name in own & others}
         return {name: value for name, value in values.items() if value != ""}
 
     def rules(self) -> Iterator[Rule]:

@@ -64,12 +64,8 @@ class RunState:
 
     def result_of(self, kind: type[T]) -> T | None:
         """The last result of a type; None without."""
-        results = [
-            result for result in self.results.values() if isinstance(result, kind)
-        ]
-        if results:
-            return results[-1]
-        return None
+        results = [*self.results.values()][::-1]
+        return next((result for result in results if isinstance(result, kind)), None)
 
     def with_result(self, name: str, result: object) -> RunState:
         """The state with the result of a phase."""
@@ -161,10 +157,6 @@ class Needs(NamedTuple):
     party: Mapping[str, float]
 
 
-def _nothing_to_tell(state: RunState, options: RunOptions) -> Description:
-    return Description()
-
-
 def _figures_of_counts(options: RunOptions) -> str:
     """Kind of disclosure of a phase in clear: by default that of the counts."""
     if options.run_spec.mechanism is None:
@@ -229,7 +221,7 @@ class Phase:
     applies: Callable[[RunOptions], bool] = lambda _options: True
     is_idle: Callable[[RunState, RunOptions], bool] = lambda _state, _options: False
     follows: str = ""
-    describe: Callable[[RunState, RunOptions], Description] = _nothing_to_tell
+    describe: Callable[[RunState, RunOptions], Description] = lambda *_: Description()
     report: Callable[[RunState, RunOptions], Section] = lambda *_: Section({})
     announce: Callable[[RunOptions], Sequence[str]] = lambda _options: ()
     discloses: Callable[[RunOptions], str] = _figures_of_counts

@@ -203,7 +203,7 @@ class BaseStrategy(ABC):
         }
         failures = Failures(failures.named | noted, failures.unnamed)
         self._failures = {}
-        if phase is None or not (phase.is_counting or phase.name == "evaluation"):
+        if phase is None or (phase.makes_model and not phase.is_counting):
             figures = None
         result = self.run.complete(replies, failures, figures)
         if result is not None:
@@ -236,12 +236,14 @@ class BaseStrategy(ABC):
     ) -> dict[str, Any] | None:
         """Metrics of the evaluation; None after any other phase, and without figures."""
         result = self._go_on(EVALUATE, replies, failures, figures)
-        if result is None or result.phase.name != "evaluation":
+        if result is None:
             return None
-        summary: Evaluation = self.run.state.results["evaluation"]
-        if summary.figures is None:
+        metrics = getattr(
+            self.run.state.results.get(result.phase.name), "metrics", None
+        )
+        if not metrics:
             return None
-        return {**summary.metrics, **result.figures}
+        return {**metrics, **result.figures}
 
 
 class FlyNNStrategy(BaseStrategy, Strategy):
