@@ -35,6 +35,7 @@ from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.errors import ConfigError, FlyNNError, full_text
 from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.purposes import PURPOSES
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
@@ -122,7 +123,8 @@ def deployed_client(context: Context) -> Client:
             on_model=_keeper(context.node_config),
             on_answer=on_answer,
             evaluates=node.evaluate,
-            **{**node.party_options(own_file.own_share), **_common(node, name)},
+            **node.party_options(own_file.own_share),
+            **_common(node, name),
         )
 
     return _ready(make, name, lambda: own_record(context, rows_of_answer))
@@ -154,13 +156,11 @@ def simulated_client(context: Context) -> Client:
             **{name: getattr(share, name) for name in ("X", "y", "X_test", "y_test")},
             budget=simulated_budget(config, context.run_id, party),
             evaluates=config.evaluates(simulated=True),
-            secure=config.secure,
             products=True,
-            table_one=True,
             # Nodes have other ids in each run.
             member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),
             **about,
-            **_common(config, name),
+            **{**_common(config, name), "table_one": True},
         )
 
     return _ready(make, name)
@@ -168,10 +168,9 @@ def simulated_client(context: Context) -> Client:
 
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
     """Options of a party that both kinds of settings have."""
-    return {
+    return settings.options_of(PartyOptions) | {
         "name": name,
         "memory_limit": int(settings.memory_limit * 2**30),
-        "min_examples": settings.min_examples,
         "keep": settings.names("keep"),
         "n_jobs": -1,  # in a simulation as many threads as Ray gives the actor
     }

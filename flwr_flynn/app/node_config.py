@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from flwr_flynn.app.settings_parser import Rule, about_settings, setting
 from flwr_flynn.app.site_file import SiteSettings, site_settings
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
@@ -176,15 +175,11 @@ class NodeConfig(SiteSettings):
     def party_options(
         self, load: Callable[[NodeConfig, Features], Samples]
     ) -> dict[str, Any]:
-        """Options of the party; `load` returns the samples of a file by these settings."""
+        """Options of other names; `load` returns the samples of a file by settings."""
         previous = None
         if self.previous_path:
             previous = partial(load, replace(self, data_path=self.previous_path))
-        options = {
-            "leaves": self.leave,
-            "previous": previous,
-        }
-        return self.options_of(PartyOptions) | options
+        return {"leaves": self.leave, "previous": previous}
 
     def digest(self) -> str:
         """SHA-256 of the settings by which rows are read, "" without any."""

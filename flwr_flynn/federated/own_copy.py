@@ -49,7 +49,7 @@ def tried(
         has_own = options.class_prior and run.is_plain
     # By the model without the site they are tried again.
     scores = partial(mine.shared_scores, n_jobs=options.n_jobs, come_again=True)
-    return mine, has_own, view.held_out(run, scores)
+    return mine, has_own, view.held_out_batches(run, scores)
 
 
 def keep(view: View, run: RunSpec, model: Model) -> str:
@@ -81,7 +81,7 @@ def _personalized(view: View, run: RunSpec, model: Model) -> Model:
         return model
     text = "FlyNN: the model is used without what is the party's own in it"
     try:
-        codes = view.own_codes(run)
+        _, codes = view.own_samples(run)
         if len(codes):
             return replace(model, prior=own_prior(model.members[0].counts, codes))
     except FlyNNError:

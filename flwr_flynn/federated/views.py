@@ -170,7 +170,7 @@ class View:
         with without_samples():
             raise _no_private_counts()
 
-    def held_out(
+    def held_out_batches(
         self, run: RunSpec, scores: Callable[[Array], Array]
     ) -> Iterator[Fitting]:
         """Held-out samples, which are refused as a whole if one does not fit."""
@@ -186,9 +186,9 @@ class View:
         X, codes = self._labelled(samples, run.codes, run.spec.n_features)
         return run.without_gaps(X, codes)
 
-    def own_codes(self, run: RunSpec) -> Codes:
-        """Codes of the labels of the training samples, for a use that tells nothing."""
-        return self._complete(run, self._samples)[1]
+    def own_samples(self, run: RunSpec) -> tuple[Array, Codes]:
+        """Training samples as by `samples_of`, for a use that tells nothing of them."""
+        return self._complete(run, self._samples)
 
     def require(self, *kinds: str) -> None:
         """Raise a `PrivacyError` unless the party allows one of these disclosures."""
@@ -315,7 +315,7 @@ class PrivateView(View):
                 of=of,
             )
 
-    def held_out(
+    def held_out_batches(
         self, run: RunSpec, scores: Callable[[Array], Array]
     ) -> Iterator[Fitting]:
         """Held-out samples that fit."""
