@@ -17,14 +17,17 @@ REGISTRY = "federated/plan.py"
 EXCEPTIONS = Path(__file__).with_name("one_home.txt")
 
 CAPABILITIES = {
-    "class-prior": (r"class[-_]prior|ClassPrior|own_prior", "model/prior.py"),
+    "class-prior": (
+        r"class[-_]prior|ClassPrior|own_prior",
+        "model/prior.py federated/own_copy.py",
+    ),
     "columns": (
         r"ColumnsRequest|ColumnHistograms|phases\.columns|\bCOLUMNS\b|derive_specs|derives_specs",
         "federated/phases/columns.py model/column_histograms.py model/column_cells.py",
     ),
     "evaluation": (
         r"EvaluationRequest|\bEVALUATION\b|evaluates\b|is_evaluated|sums_results|fraction_evaluate",
-        "federated/phases/evaluation.py",
+        "federated/phases/evaluation.py federated/own_copy.py",
     ),
     "gram": (
         r"(?i)(?<![a-z])gram",
@@ -51,11 +54,11 @@ CAPABILITIES = {
     "top-t": (r"(?i)\btop[-_]?t\b|\bn[-_]released", "privacy/noise_mechanisms.py"),
     "update": (
         r"UpdateRequest|['\"]update['\"]|is_update\b|previous\b|previous_path",
-        "federated/phases/counts.py",
+        "federated/phases/counts.py federated/purposes.py",
     ),
     "withdrawal": (
         r"(?i)withdraw|\bleaves\b|['\"]leave['\"]",
-        "federated/phases/counts.py",
+        "federated/phases/counts.py federated/purposes.py",
     ),
 }
 """Names of each capability, as a regular expression, and its home."""

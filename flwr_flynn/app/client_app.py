@@ -35,6 +35,8 @@ from flwr_flynn.app.run_config import RunConfig, default_folder
 from flwr_flynn.app.settings_parser import in_json
 from flwr_flynn.errors import ConfigError, FlyNNError, full_text
 from flwr_flynn.federated.disclosure import Disclosure
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.purposes import PURPOSES
 from flwr_flynn.flower import message, records, secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.model import model_file
@@ -114,30 +116,14 @@ def deployed_client(context: Context) -> Client:
             budget = Budget(node.state_path, node.policy(), data_path, node.digest())
             load = own_file.private_rows(node, budget.secret)
             load.on_read = rows_of_answer.update
-        previous = None
-        if node.previous_path:
-            before = replace(node, data_path=node.previous_path)
-            previous = partial(own_file.own_share, before)
         return FlyNNClient(
             load=load,
             budget=budget,
-            evaluates=node.evaluate,
-            leaves=node.leave,
-            related_rows=bool(node.held_out_key),
-            previous=previous,
-            **{
-                name: getattr(node, name)
-                for name in (
-                    "class_prior",
-                    "secure",
-                    "products",
-                    "table_one",
-                    "response_seconds",
-                )
-            },
             member=_membership(context.node_config),
             on_model=_keeper(context.node_config),
             on_answer=on_answer,
+            evaluates=node.evaluate,
+            **node.party_options(own_file.own_share),
             **_common(node, name),
         )
 
@@ -161,20 +147,20 @@ def simulated_client(context: Context) -> Client:
         party = int(node["partition-id"])
         numbers = config.party_numbers()
         is_named = numbers is None or party in numbers
-        if not is_named and config.action != "withdraw":
+        purpose = PURPOSES[config.action]
+        if not is_named and not purpose.options:
             return UnreadyClient(name, "takes no part in this run")
+        about: dict[str, Any] = dict.fromkeys(purpose.options, is_named)
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
         return FlyNNClient(
             **{name: getattr(share, name) for name in ("X", "y", "X_test", "y_test")},
             budget=simulated_budget(config, context.run_id, party),
             evaluates=config.evaluates(simulated=True),
-            leaves=is_named and config.action == "withdraw",
-            secure=config.secure,
             products=True,
-            table_one=True,
             # Nodes have other ids in each run.
             member=hashlib.sha256(f"simulated {name}".encode()).hexdigest(),
-            **_common(config, name),
+            **about,
+            **{**_common(config, name), "table_one": True},
         )
 
     return _ready(make, name)
@@ -182,10 +168,9 @@ def simulated_client(context: Context) -> Client:
 
 def _common(settings: RunConfig | NodeConfig, name: str | None) -> dict[str, Any]:
     """Options of a party that both kinds of settings have."""
-    return {
+    return settings.options_of(PartyOptions) | {
         "name": name,
         "memory_limit": int(settings.memory_limit * 2**30),
-        "min_examples": settings.min_examples,
         "keep": settings.names("keep"),
         "n_jobs": -1,  # in a simulation as many threads as Ray gives the actor
     }
@@ -263,14 +248,8 @@ def own_record(context: Context, rows: Mapping[str, int]) -> OnAnswer | None:
 
 
 _PAGE = "the page of record-path"
-_FILES = (
-    "data-path",
-    "site",
-    "previous-path",
-    "model-path",
-    "member-path",
-    "record-path",
-)
+_PATHS = {row.key for row in NodeConfig.rows() if row.key.endswith("-path")}
+_FILES = ("site", *sorted(_PATHS - {"state-path"}))
 
 
 def _own_file(key: str, node: Mapping[str, object]) -> Path | None:

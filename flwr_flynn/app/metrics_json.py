@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from flwr_flynn import __version__
 from flwr_flynn._types import Array, Integers
-from flwr_flynn._validation import listed
+from flwr_flynn.app.columns_by_site import table_one
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
@@ -29,34 +29,24 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
-    TREES,
     basis_of,
     federation_of,
-    growth_of,
     linear_sums,
-    senders_of_linear,
-    why_no_linear,
 )
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.trees import TreesRequest
+from flwr_flynn.federated.plan import every_phase
 from flwr_flynn.federated.protocol import PHASE, Answer, Entries
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
-from flwr_flynn.federated.table_one import table_one
 from flwr_flynn.flower.strategy import BaseStrategy
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, counts_sha256
-from flwr_flynn.model.scoring import MAX_LOSS
 from flwr_flynn.privacy import Mechanism
-from flwr_flynn.tables.remarks import MOST, Remark
-from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table, form_of
-from flwr_flynn.tables.texts import is_beside
+from flwr_flynn.tables.table import Table
 
-_MANY = 100
-_APART = 10  # samples; percentage points
 _MOST_LISTED = 1000  # parties whose class sizes are in the report
 
 
@@ -70,7 +60,9 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     model = strategy.model
     members = model.model_.members
     digests = {"model": model.model_.sha256(), "federated": counts_sha256(members)}
-    columns = run.state.results.get("columns")
+    sections = [
+        phase.report(run.state, run.options) for phase in every_phase(run.options)
+    ]
     table = None
     if config.table_one:
         event = event_of(run.state, run.options)
@@ -82,10 +74,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "absent": absences(run),
         "examples": None if counts.noise else int(counts.n_examples),
         "privacy": _privacy(strategy, run_spec.mechanism, run_plan.notes),
-        "evaluates": run.options.is_evaluated,
-        "evaluation": strategy.evaluation,
         "event": event_facts(run.state, run.options),
-        "sites": [*getattr(run.state.results.get("evaluation"), "sites", ())],
         "table_one": table,
         "sha256": digests,
         "members": [_member(member) for member in members],
@@ -93,19 +82,17 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "action": config.action,
         "federation": roster_rows(after),
         "scaling": _scaling(run_plan, members[0].spec),
-        "schema": _schema(run),
-        "columns": columns and {"examples": columns.histograms.n_examples},
         "specs": [_in_short(spec) for spec in run_spec.specs],
-        "selection": strategy.selection and strategy.selection.to_dict(),
-        "linear": linear(run),
-        "trees": trees(run),
-        "calibration": _calibration(run, model.model_),
         "traffic": {
             name: {"parties": traffic.arrivals.parties, **traffic.per_party}
             for name, traffic in run.traffic.items()
         },
         "messages": {
-            name: {"kind": traffic.kind, **traffic.arrivals.to_dict()}
+            name: {
+                "kind": traffic.kind,
+                "sentence": traffic.sentence,
+                **traffic.arrivals.to_dict(),
+            }
             for name, traffic in run.traffic.items()
         },
         "class_sizes": class_sizes(run),
@@ -115,6 +102,11 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
         "versions": _versions(),
     }
+    facts: dict[str, str] = {}
+    for section in sections:
+        report |= section.entries
+        facts |= section.facts
+    report["facts"] = facts
     parties = run_plan.parties
     if parties is not None:
         report["simulation"] = _simulation(config, parties)
@@ -184,67 +176,6 @@ def class_sizes(run: Run) -> dict[str, list[int]] | None:
     }
 
 
-def _schema(run: Run) -> dict[str, object] | None:
-    """Columns of the schema, and those that a learned one leaves out; None without."""
-    schema = run.state.run_spec.feature_names
-    learned = run.state.results.get("schema")
-    if not isinstance(schema, Schema):
-        return None
-    left_out: Mapping[str, str] = {}
-    remarks: Sequence[Remark] = ()
-    if learned is not None:
-        left_out = learned.left_out
-        remarks = learned.remarks
-    return {
-        **schema.to_dict(),
-        "is_learned": learned is not None,
-        "left_out": left_out,
-        "remarks": [remark.to_dict() for remark in remarks[:MOST]],
-        "n_remarks": len(remarks),
-        "coinciding": coinciding(run),
-    }
-
-
-def coinciding(run: Run) -> dict[str, str]:
-    """Columns whose gaps tell the site, and so the mix of its classes, in words.
-
-    That is where sites of at least `_MANY` samples lack more than half of the values,
-    others have as many samples, and the shares of a class are over `_APART` apart. It
-    is known of learned schemas and counts in clear alone.
-    """
-    learned = run.state.results.get("schema")
-    schema = run.state.run_spec.feature_names
-    sentences = dict[str, str]()
-    if learned is None or not isinstance(schema, Schema):
-        return sentences
-    members = [
-        member
-        for member in run.counted.counted
-        if member.sizes and member.node in learned.held
-    ]
-    if not members:
-        return sentences
-    sizes = np.array([member.sizes for member in members])
-    known = {*schema.names}
-    for name in [name for name in schema.names if not is_beside(name, known)]:
-        form = form_of(name)
-        held = np.array([form in learned.held[member.node] for member in members])
-        here = sizes[~held].sum(0)
-        there = sizes[held].sum(0)
-        if min(here.sum(), there.sum()) < _MANY:
-            continue
-        here = 100 * here / here.sum()
-        there = 100 * there / there.sum()
-        code = np.lexsort((here, abs(here - there).round(9)))[-1]
-        if abs(here[code] - there[code]) > _APART:
-            sites = zip(members, held, strict=True)
-            lacking = listed([str(member) for member, has in sites if not has])
-            shares = f"{here[code]:.0f} % in place of {there[code]:.0f} %"
-            of = f"class {run.state.run_spec.classes[code]} is {shares}"
-            sentences[name] = f"mostly missing at {lacking}, where {of}"
-    return sentences
-
-
 def absences(run: Run) -> dict[str, dict[str, str]]:
     """Reasons of counted parties that were left out of other phases, by phase.
 
@@ -268,60 +199,6 @@ def absences(run: Run) -> dict[str, dict[str, str]]:
         steps["saving the model"] = evaluation.unkept
     steps.pop("counts", None)
     return {name: reasons for name, reasons in steps.items() if reasons}
-
-
-def linear(run: Run) -> dict[str, Any] | None:
-    """Size of the sums of the linear part, its share, and the parties without it.
-
-    None where no party was asked for these sums.
-    """
-    sums = run.totals.linear
-    if sums is None:
-        return None
-    members = run.counted.members
-    senders = [str(member) for member in senders_of_linear(members)]
-    return {
-        "terms": sums.terms.n_terms,
-        "examples": sums.n_examples,
-        "share": run.model.model_.share,
-        "lack": why_no_linear(run.state, run.options),
-        "without": [str(member) for member in members if str(member) not in senders],
-    }
-
-
-def trees(run: Run) -> dict[str, Any] | None:
-    """Size of the forest, its share, and log-losses of samples without trees and by
-    those that have not seen them; None where no party was asked for trees.
-    """
-    growth = growth_of(run.state, run.options)
-    if growth is None:
-        return None
-    start = run.state.results.get(TREES[0], growth)
-    losses = [start.best_loss, growth.best_loss]
-    lack = ""
-    if growth.best_loss > MAX_LOSS:
-        losses = []
-        lack = "no sums: no party consents, or too few replied"
-    forest = run.model.model_.forest
-    return {
-        "trees": growth.forest.n_trees,
-        "leaf_nodes": forest and len(forest.trees.leaf_nodes),
-        "share": forest and forest.calibration.share,
-        "levels": growth.best_level,
-        "log_losses": losses,
-        "lack": lack,
-    }
-
-
-def _calibration(run: Run, model: Model) -> dict[str, object] | None:
-    """Calibration of the model, and a line about that of the run; None without one."""
-    result = run.state.results.get("calibration")
-    if result is None:
-        return None
-    facts: dict[str, object] = {"text": result.described()}
-    if model.calibration is not None:
-        facts |= model.calibration.facts()
-    return facts
 
 
 def _member(member: ModelMember) -> dict[str, object]:
@@ -506,20 +383,8 @@ def _pooled_options(run_plan: RunPlan) -> RunOptions:
     if options.plan is None or run_plan.config.min_examples == 1:
         return alone
     plain = replace(state.run_spec, mechanism=None, bound=None)
-    basis = basis_of(state, options)
-    n_trees = 0
-    if basis is not None:
-        n_trees = options.n_trees  # the effort is lost with the plan
-    zeros = {"counts": no_counts(plain, basis)}
+    zeros = {"counts": no_counts(plain, basis_of(state, options))}
     begun = federation_of(
         replace(state, run_spec=plain, results=zeros), alone, (), "counts"
     )
-    return replace(
-        alone,
-        trees=n_trees,
-        learn_schema=False,
-        feature_names=plain.feature_names,
-        spec=plain.specs,
-        federation=begun,
-        purpose="resume",
-    )
+    return alone.going_on(begun)

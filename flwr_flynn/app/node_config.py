@@ -7,8 +7,8 @@ They are checked before the party's first request. Each field is one key
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from flwr_flynn.app.settings_parser import Rule, about_settings, setting
 from flwr_flynn.app.site_file import SiteSettings, site_settings
 from flwr_flynn.errors import ConfigError
+from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.privacy import NEIGHBOURS
 from flwr_flynn.privacy.ledger import Policy
 from flwr_flynn.privacy.ledger_files import digest_of
@@ -170,6 +171,20 @@ class NodeConfig(SiteSettings):
         super().check()
         if self.max_epsilon:
             self.policy()
+
+    def party_options(
+        self, load: Callable[[NodeConfig, Features], Samples]
+    ) -> dict[str, Any]:
+        """Options of other names; `load` returns the samples of a file by settings."""
+        previous = None
+        if self.previous_path:
+            previous = partial(load, replace(self, data_path=self.previous_path))
+        related_rows = bool(self.held_out_key)
+        return {
+            "leaves": self.leave,
+            "previous": previous,
+            "related_rows": related_rows,
+        }
 
     def digest(self) -> str:
         """SHA-256 of the settings by which rows are read, "" without any."""

@@ -29,6 +29,7 @@ from flwr_flynn.app.settings_parser import (
 )
 from flwr_flynn.federated.labels import checked_classes
 from flwr_flynn.federated.options import conflicts
+from flwr_flynn.federated.purposes import NEW_FEDERATION, PURPOSES
 from flwr_flynn.model.basis import MOST_TERMS
 from flwr_flynn.model.candidates import EFFORTS, HashPlan, placeholder_specs
 from flwr_flynn.model.forest import MOST_TREES
@@ -59,16 +60,19 @@ _MAX_PARTIES = 10**6  # of a simulation
 _WIDEST = 2**14  # most columns for scaling "auto": centred ones are dense
 _MAX_SEED = 2**63 - 1  # TOML integers are 64-bit and signed
 
-LATER = ("join", "withdraw", "update", "evaluate", "resume")
+LATER = tuple(name for name in PURPOSES if name != NEW_FEDERATION)
 """Actions on a federation that exists."""
+
+_THAT_ADD_NONE = tuple(name for name in LATER if not PURPOSES[name].adds)
+_WITHOUT_SCORING = tuple(name for name in LATER if not PURPOSES[name].scores)
 
 _simulated = partial(setting, simulation_only=True)
 _deployed = partial(setting, deployment_only=True, fixed_by_federation=LATER)
 _fixed = partial(setting, fixed_by_federation=LATER)
 _private = partial(setting, fixed_by_federation=LATER, needs=("epsilon",))
 _shaped = partial(setting, fixed_by_federation=LATER, needs=("epsilon", "delta"))
-_bounded = partial(setting, fixed_by_federation=("withdraw", "evaluate"))
-_scored = partial(setting, fixed_by_federation=("evaluate",))
+_bounded = partial(setting, fixed_by_federation=_THAT_ADD_NONE)
+_scored = partial(setting, fixed_by_federation=_WITHOUT_SCORING)
 
 
 @dataclass(frozen=True)
@@ -219,7 +223,7 @@ class PrivacySettings(Settings):
         high=0.5,
     )
     any_noise: bool = _private(
-        False, "go on where the noise leaves next to nothing of the rarest class"
+        False, "go on where noise hides nearly all of the rarest class"
     )
     noise: str = _private(
         "opendp", "`seeded`: from `seed`, without privacy", choices=("opendp", "seeded")
@@ -263,16 +267,14 @@ class FederationSettings(Settings):
     action: str = setting(
         "train",
         "`train` makes a federation, others go on with its file",
-        choices=("train", *LATER),
+        choices=tuple(PURPOSES),
     )
     federation: str = setting(
         "",
         "the server's own file of it; not given: `federation.npz` in the output folder",
     )
     parties: str = _simulated(
-        "",
-        "those that take part, or that `withdraw` removes, as in `0-7,9`; not given: "
-        "all",
+        "", "those that take part, or leave, as in `0-7,9`; not given: all"
     )
     min_available: int = setting(
         0, "parties to wait for before the first round; 0: all of the simulation", low=0

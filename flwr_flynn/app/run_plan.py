@@ -33,8 +33,9 @@ from flwr_flynn.app.run_noise import (
 from flwr_flynn.app.settings_parser import key_of
 from flwr_flynn.errors import ConfigError, FlyNNError, full_text
 from flwr_flynn.federated.federation_file import Federation
-from flwr_flynn.federated.layout import ENTRY_BYTES
-from flwr_flynn.federated.phases.columns import MOST_BINS, USUAL_BINS, memory_of_total
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.phase import Scale
+from flwr_flynn.federated.purposes import PURPOSES
 from flwr_flynn.federated.roster import unknown
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Features
@@ -43,9 +44,6 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.records import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
-from flwr_flynn.model.counts import memory_needed
-from flwr_flynn.model.forest import memory_of_forest, most_nodes
-from flwr_flynn.model.gram import memory_of_gram
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
@@ -140,6 +138,11 @@ def _strategy(
         check_room(asked, given["secure_bound"])
     is_noisy = given["mechanism"] is not None
     is_evaluated = config.evaluates(parties is not None, is_noisy)
+    values = {
+        "decay": config.decay_value(),
+        "trees": config.trees_value(),
+        "federation": saved,
+    }
     make: Callable[..., Strategy] = partial(FlyNNStrategy, min_available_clients=asked)
     at_a_time = config.nodes_at_a_time
     if at_a_time:
@@ -147,17 +150,12 @@ def _strategy(
             message.FlyNNStrategy, min_available_nodes=asked, nodes_at_a_time=at_a_time
         )
     strategy = make(
-        **given,
+        **{**config.options_of(RunOptions), **given, **values},
         on_phase=on_phase,
         purpose=config.action,
         identify=_identify(grid),
         max_examples_per_party=config.max_examples or None,
-        decay=config.decay_value(),
-        trees=config.trees_value(),
-        linear=config.linear,
         fraction_evaluate=float(is_evaluated),
-        group_column=config.group_column,
-        event=config.event or None,
         distribute=parties is None,  # simulated parties keep no model
         wait_timeout=math.ceil(config.timeout) or NO_LIMIT,
     )
@@ -185,9 +183,7 @@ def _options_of_new(
         "learn_schema": learns,
         "ignore": config.names("ignore"),
         "keep": config.names("keep"),
-        "class_weight": config.class_weight or None,
         "min_parties": n_needed,
-        "rule": config.rule,
     }
 
 
@@ -197,7 +193,7 @@ def _options_of_saved(
     """Options of the strategy for a federation that exists."""
     if parties is None:
         _require(config)
-    elif config.action == "update":
+    elif not PURPOSES[config.action].is_simulated:
         expected = "another in a simulation, whose samples do not change"
         raise config.refused("action", expected)
     n_needed = config.min_parties or 1
@@ -213,7 +209,6 @@ def _options_of_saved(
         "feature_names": run.feature_names,
         "mechanism": run.mechanism,
         "class_weight": run.class_weight,
-        "federation": saved,
         "secure_bound": run.bound,
         "min_parties": n_needed,
         "rule": rule,
@@ -330,7 +325,7 @@ def training_plan(config: RunConfig, parties: int | None) -> Data:
     if config.scaling == "auto" and not plan.needs_columns:
         log(
             logging.WARNING,
-            "FlyNN: scaling auto leaves the columns unscaled: %s are too many",
+            "FlyNN: scaling auto does not scale the columns: %s are too many",
             plan.n_features,
         )
     return data._replace(plan=plan)
@@ -432,73 +427,21 @@ def memory_of(plan: RunPlan) -> dict[str, dict[str, float]]:
 
     The memory at each must allow the largest of its numbers.
     """
-    config = plan.config
-    options = plan.strategy.run.options
-    run = options.run_spec
-    asked = config.min_available or plan.parties or 1
-    n_classes = run.n_classes
-    specs = run.specs
-    counted = options.counted_specs(run.specs)
-    size = f"{specs[0].hash_dim} rows of {specs[0].row_nnz} entries"
-    rows = f"{size} and {n_classes} classes"
-    if len(specs) != 1:
-        rows = f"{len(specs)} hashes with {rows}"
-    server: dict[str, float] = {
-        rows: sum(memory_needed(spec, n_classes) for spec in specs)
-    }
-    party: dict[str, float] = {
-        "the counts": sum(memory_needed(spec, n_classes) for spec in counted)
-    }
-    if plan.hashes is not None and plan.hashes.needs_columns:
-        server |= _memory_of_columns(plan, plan.hashes)
-    entry = max(ENTRY_BYTES, 16 * asked)
-    if options.has_linear:
-        n_terms = min(options.linear, 3 * run.spec.n_features)
-        what = f"the linear part of up to {n_terms} terms (linear sets their number)"
-        needed = memory_of_gram(n_terms, n_classes)
-        server[what] = needed
-        party[what] = needed
-        if run.is_secure:
-            server[what] += entry * n_terms**2
-            party[what] += ENTRY_BYTES * n_terms**2
-    if options.has_trees:
-        what = f"{options.n_trees} trees (trees sets their number)"
-        nodes = most_nodes(options.n_trees, n_classes, config.n_examples)
-        needed = memory_of_forest(nodes, n_classes)
-        server[what] = needed
-        party[what] = needed
-    if run.is_secure:
-        n_entries = n_classes * sum(spec.hash_dim for spec in specs)
-        n_own_entries = n_classes * sum(spec.hash_dim for spec in counted)
-        server[f"a secure sum of {rows}"] = entry * n_entries
-        party["the secure sum of counts"] = ENTRY_BYTES * n_own_entries
-    return {"server": server, "party": party}
-
-
-def _memory_of_columns(plan: RunPlan, hashes: HashPlan) -> dict[str, float]:
-    """Bytes of the histograms of columns, at the server."""
-    run = plan.strategy.run.options.run_spec
-    floor = 1  # those of deployed parties are not known
-    if plan.parties is not None:
-        floor = plan.config.min_examples
-    most_bins = MOST_BINS
-    if not run.is_secure:
-        most_bins = _most_bins(plan)
-    n_bytes = memory_of_total(
-        hashes.n_features, run.n_classes, hashes.n_examples, most_bins, floor
-    )
-    columns = f"{hashes.n_features} columns for {run.n_classes} classes"
-    return {f"the histograms of {columns}": n_bytes}
-
-
-def _most_bins(plan: RunPlan) -> int:
-    """Most values of a column that its histogram tells apart."""
-    X = None
+    run = plan.strategy.run
+    scale = Scale(plan.config.min_available or plan.parties or 1)
     if plan.parties is not None:
         X = datasets.simulated_dataset(plan.config).X
-    if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8):
-        return 256
-    return USUAL_BINS
+        n_values = None
+        if isinstance(X, np.ndarray) and X.dtype in (np.bool_, np.uint8):
+            n_values = 256
+        scale = scale._replace(min_examples=plan.config.min_examples, n_values=n_values)
+    server: dict[str, float] = {}
+    party: dict[str, float] = {}
+    for phase in run.phases:
+        needs = phase.memory(run.options, scale)
+        server |= needs.server
+        party |= needs.party
+    return {"server": server, "party": party}
 
 
 def check_memory(plan: RunPlan) -> None:

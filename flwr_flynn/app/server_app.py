@@ -36,7 +36,6 @@ from flwr_flynn.errors import (
     full_text,
 )
 from flwr_flynn.federated.federation_file import Federation, exclusive
-from flwr_flynn.federated.phases.evaluation import EVALUATION
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
@@ -127,7 +126,8 @@ def _run(plan: RunPlan, grid: Grid, context: Context) -> list[str]:
     try:
         strategy.start(grid, timeout=config.timeout or NO_LIMIT)
     except Exception as error:
-        if strategy.run.due is not EVALUATION or not strategy.run.is_enough:
+        due = strategy.run.due
+        if due is None or due.makes_model or not strategy.run.is_enough:
             raise
         log(logging.ERROR, "FlyNN: the evaluation failed", exc_info=error)
         return [type(error).__name__]
@@ -155,7 +155,7 @@ def _save(
     if action != "evaluate":
         is_written = _write(unwritten, lambda: after.save(files.federation))
     due = plan.strategy.run.due
-    if due is not None and due is not EVALUATION:
+    if due is not None and due.makes_model:
         # The file of the unfinished run stays, where there is one.
         log(logging.WARNING, "FlyNN: phase %s is not done", due.name)
     elif is_written and action in ("train", "resume"):

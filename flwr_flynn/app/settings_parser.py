@@ -107,6 +107,12 @@ class Settings:
         settings.check()
         return settings
 
+    def options_of(self, kind: type) -> dict[str, Any]:
+        """Values that options of this kind have by the same names; no empty texts."""
+        own, others = ({field.name for field in fields(each)} for each in (self, kind))
+        values = {name: getattr(self, name) for name in own & others}
+        return {name: value for name, value in values.items() if value != ""}
+
     def rules(self) -> Iterator[Rule]:
         """The rules between settings. A table with further ones extends this."""
         for row in self.rows():

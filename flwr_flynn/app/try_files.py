@@ -56,9 +56,9 @@ from flwr_flynn.app.run_plan import own_schema
 from flwr_flynn.app.site_file import site_toml
 from flwr_flynn.errors import ConfigError, DataError, FlyNNError, full_text
 from flwr_flynn.federated.labels import codebook, form, meaning
-from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.protocol import PHASE
 from flwr_flynn.flower import records
+from flwr_flynn.flower.progress import Progress
 from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (

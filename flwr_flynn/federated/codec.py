@@ -48,7 +48,6 @@ from flwr_flynn.model.forest import (
     most_nodes,
     n_values,
 )
-from flwr_flynn.model.gram import LARGEST_BIAS, LARGEST_WEIGHT, GramScoring
 from flwr_flynn.model.model import CalibratedForest, ModelMember
 from flwr_flynn.model.prediction_sets import most_levels
 from flwr_flynn.model.scoring import ScoringRule
@@ -302,20 +301,6 @@ def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
     return {key("scorings"): json.dumps(scorings)}
 
 
-def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
-    """Config entries of scores of a linear part, without their weights.
-
-    There are none without scores; several, of folds, have the same terms.
-    """
-    if not scorings:
-        return {}
-    biases = np.concatenate([own.bias for own in scorings])
-    return {
-        key("linear"): json.dumps(biases.tolist()),
-        key("basis"): deflated_basis(scorings[0].terms, run.specs),
-    }
-
-
 def forest_entries(run: RunSpec, trees: Forest | None) -> dict[str, Scalar]:
     """Config entries of a forest, without its nodes; none without one."""
     if trees is None:
@@ -369,41 +354,6 @@ def announced_forest(
         values[~is_split] = unpack_signed(nodes[2], shape, LARGEST_VALUE)
         trees = Forest(basis, run.n_classes, n_trees, columns, cuts, values)
     return trees, arrays[:-N_FOREST_ARRAYS]
-
-
-def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
-    """Arrays of the weights of scores of a linear part."""
-    return [pack_signed(scoring.weights) for scoring in scorings]
-
-
-def announced_linear(
-    config: Config, run: RunSpec, arrays: Sequence[Array], n_scorings: int = 1
-) -> tuple[tuple[GramScoring, ...], Sequence[Array]]:
-    """Scores of a linear part in a message that may come from anybody, and the arrays
-    before those of their weights; () without such scores.
-    """
-    if "linear" not in config:
-        return (), arrays
-    first = max(len(arrays) - n_scorings, 0)
-    terms = announced_basis(config, run.specs)
-    n_biases = n_scorings * run.n_classes
-    biases = config.integers("linear", n_biases, -LARGEST_BIAS, LARGEST_BIAS)
-    with refusing(key("linear")):
-        if len(arrays) < n_scorings:
-            raise PayloadError("weights", f"{n_scorings} arrays", len(arrays))
-        for array in arrays[first:]:
-            check_packed([array], "weights")
-        shape = (terms.n_terms, run.n_classes)
-        blocks = np.array(biases, np.int64).reshape(n_scorings, run.n_classes)
-        scorings = tuple(
-            GramScoring(
-                terms,
-                unpack_signed(array, shape, LARGEST_WEIGHT).astype(np.int32),
-                bias,
-            )
-            for array, bias in zip(arrays[first:], blocks, strict=True)
-        )
-    return scorings, arrays[:first]
 
 
 CALIBRATION_ENTRIES = {

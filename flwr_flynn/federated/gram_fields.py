@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence
 
@@ -9,7 +10,10 @@ import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.announced_specs import announced_basis, deflated_basis
+from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.labels import Codes
+from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import (
     PLAIN,
     Field,
@@ -17,9 +21,18 @@ from flwr_flynn.federated.reply_fields import (
     of_arrays,
     to_arrays,
 )
+from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.basis import LARGEST, Basis
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.gram import N_FOLDS, GramMatrix, LearnedGram, fold_sizes
+from flwr_flynn.model.gram import (
+    LARGEST_BIAS,
+    LARGEST_WEIGHT,
+    N_FOLDS,
+    GramMatrix,
+    GramScoring,
+    LearnedGram,
+    fold_sizes,
+)
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -168,3 +181,52 @@ def check_sizes(matrix: GramMatrix, sizes: Sizes) -> None:
             "the party's samples of each class as counted, or none",
             "other numbers",
         )
+
+
+def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
+    """Config entries of scores of a linear part, without their weights.
+
+    There are none without scores; several, of folds, have the same terms.
+    """
+    if not scorings:
+        return {}
+    biases = np.concatenate([own.bias for own in scorings])
+    return {
+        key("linear"): json.dumps(biases.tolist()),
+        key("basis"): deflated_basis(scorings[0].terms, run.specs),
+    }
+
+
+def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
+    """Arrays of the weights of scores of a linear part."""
+    return [pack_signed(scoring.weights) for scoring in scorings]
+
+
+def announced_linear(
+    config: Config, run: RunSpec, arrays: Sequence[Array], n_scorings: int = 1
+) -> tuple[tuple[GramScoring, ...], Sequence[Array]]:
+    """Scores of a linear part in a message that may come from anybody, and the arrays
+    before those of their weights; () without such scores.
+    """
+    if "linear" not in config:
+        return (), arrays
+    first = max(len(arrays) - n_scorings, 0)
+    terms = announced_basis(config, run.specs)
+    n_biases = n_scorings * run.n_classes
+    biases = config.integers("linear", n_biases, -LARGEST_BIAS, LARGEST_BIAS)
+    with refusing(key("linear")):
+        if len(arrays) < n_scorings:
+            raise PayloadError("weights", f"{n_scorings} arrays", len(arrays))
+        for array in arrays[first:]:
+            check_packed([array], "weights")
+        shape = (terms.n_terms, run.n_classes)
+        blocks = np.array(biases, np.int64).reshape(n_scorings, run.n_classes)
+        scorings = tuple(
+            GramScoring(
+                terms,
+                unpack_signed(array, shape, LARGEST_WEIGHT).astype(np.int32),
+                bias,
+            )
+            for array, bias in zip(arrays[first:], blocks, strict=True)
+        )
+    return scorings, arrays[:first]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
@@ -12,6 +12,7 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.labels import Label, codebook
 from flwr_flynn.federated.protocol import Entries
+from flwr_flynn.federated.purposes import PURPOSES
 from flwr_flynn.federated.roster import Identify, unknown
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES
@@ -24,12 +25,6 @@ from flwr_flynn.model.metrics import N_LEVELS
 from flwr_flynn.model.scoring import given_scoring
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema
-
-PURPOSES = ("train", "join", "withdraw", "update", "evaluate", "resume")
-"""Make a new federation; or start from a saved one to add parties, take them out,
-replace counts of parties whose samples have changed, distribute it, or go on with it.
-"""
-
 
 _MOST_SCORES = 2**24  # integers in the histograms of all subgroups
 
@@ -243,7 +238,7 @@ class RunOptions:
             boolean(name, getattr(self, name))
         if self.trees is not None:
             integer("trees", self.trees, least=0, most=MOST_TREES)
-        one_of("purpose", self.purpose, PURPOSES)
+        one_of("purpose", self.purpose, tuple(PURPOSES))
         given_scoring(self.rule, self.decay)
         expected = "a Federation"
         if self.purpose == "train":
@@ -274,10 +269,11 @@ class RunOptions:
         run = self.run_spec
         purpose = self.purpose
         expected = (
-            "none with purpose = update: the samples of noisy counts cannot be "
+            f"none with purpose = {purpose}: the samples of noisy counts cannot be "
             "taken out of them"
         )
-        yield "mechanism", purpose == "update" and run.mechanism is not None, expected
+        is_wrong = PURPOSES[purpose].is_exact and run.mechanism is not None
+        yield "mechanism", is_wrong, expected
         groups = subgroup_names(self.feature_names, self.group_column)
         is_unknown = bool(self.group_column) and not self.learn_schema and not groups
         yield "group_column", is_unknown, "a category of the run's schema, or none"
@@ -425,6 +421,22 @@ class RunOptions:
         if self.selects:
             return tuple(specs)
         return (specs[0],)
+
+    def going_on(self, federation: Federation) -> RunOptions:
+        """Options of the same run from the state in a federation."""
+        run = federation.run_spec
+        trees = 0
+        if federation.basis is not None:
+            trees = self.n_trees  # the effort is lost with the plan
+        return replace(
+            self,
+            trees=trees,
+            learn_schema=False,
+            feature_names=run.feature_names,
+            spec=run.specs,
+            federation=federation,
+            purpose="resume",
+        )
 
     @property
     def sums_results(self) -> bool:

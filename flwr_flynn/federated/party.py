@@ -158,7 +158,7 @@ class Party:
     def _granted(self, request: Request[Any]) -> View:
         """The view of the samples for a request, if the party answers it."""
         discloses = request.discloses
-        asked = Asked(discloses, request.phase, request.is_withdrawal, request.consent)
+        asked = Asked(discloses, request.phase, request.stays, request.consent)
         decide(self.options, asked)
         if discloses == SECURE:
             self.mask(request.bound or 0, None)  # no mask is for a bound of 0
@@ -209,7 +209,7 @@ class Party:
             log.error(
                 "FlyNN: the answer stays here, as on_answer failed", exc_info=error
             )
-            reason = "the record of what leaves this party cannot be written"
+            reason = "the record of this party's answers cannot be written"
             return Answer(metrics={REFUSED: reason, **named})
         return answer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
@@ -124,16 +124,9 @@ class PartyOptions:
         n_threads(self.n_jobs)
         for name in ("memory_limit", "min_examples"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
-        for name in (
-            "evaluates",
-            "secure",
-            "products",
-            "table_one",
-            "class_prior",
-            "related_rows",
-            "leaves",
-        ):
-            boolean(name, getattr(self, name))
+        for option in fields(self):
+            if isinstance(option.default, bool):
+                boolean(option.name, getattr(self, option.name))
         number("response_seconds", self.response_seconds, least=0)
 
     @property
@@ -157,13 +150,33 @@ class PartyOptions:
         raise with_rows(error, text)
 
 
+class SiteSetting(NamedTuple):
+    """A setting of a site's node config that a run looks at."""
+
+    name: str
+    value: object
+    """The value that the run needs; None where the site has one of its own."""
+    reason: str
+
+    @property
+    def key(self) -> str:
+        """The setting in messages."""
+        return f"node-config {self.name.replace('_', '-')}"
+
+
+FLOOR_OF_SITE = SiteSetting(
+    "min_examples", None, "classes and levels of fewer samples stay at home"
+)
+
+
 class Asked(NamedTuple):
     """Facts of a request by which it is answered or refused."""
 
     kind: str
     """Kind of disclosure of an answer, see `protocol`."""
     phase: str
-    is_withdrawal: bool = False
+    stays: bool = True
+    """True if a party that answers is in the sum afterwards."""
     consent: str = ""
     """Name of an option that must be set for an answer in clear."""
 
@@ -178,7 +191,7 @@ def decide(options: PartyOptions, asked: Asked) -> None:
         raise ConfigError(
             "discloses", "a kind of disclosure that this party knows", kind
         )
-    if asked.is_withdrawal != options.leaves and kind != NOTHING:
+    if asked.stays == options.leaves and kind != NOTHING:
         expected = "no run with action=withdraw"
         if options.leaves:
             expected = "only runs with action=withdraw"

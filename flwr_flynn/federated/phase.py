@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party_options import SiteSetting
+from flwr_flynn.federated.protocol import EXACT, NOISY, SECURE, TRAIN
 from flwr_flynn.federated.roster import Member, Roster
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.tally import Tally
@@ -30,6 +33,9 @@ from flwr_flynn.model.growth import REFITS, Growth
 from flwr_flynn.model.model import CalibratedForest, Model, ModelMember
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
+from flwr_flynn.model.selection import Selection
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class RunState:
     """Reasons, by the names of the parties."""
     members: Sequence[Member] | None = None
     """Parties whose counts this run added up; None before."""
+    is_specified: bool = True
+    """False until the specs of the run are known: nothing of it can be kept before."""
 
     def absent(self, *phases: str) -> dict[str, str]:
         """Reasons of parties without an answer in some phases, by name."""
@@ -53,6 +61,11 @@ class RunState:
             for phase in phases
             for name, reason in self.missing.get(phase, {}).items()
         }
+
+    def result_of(self, kind: type[T]) -> T | None:
+        """The last result of a type; None without."""
+        results = [*self.results.values()][::-1]
+        return next((result for result in results if isinstance(result, kind)), None)
 
     def with_result(self, name: str, result: object) -> RunState:
         """The state with the result of a phase."""
@@ -116,8 +129,39 @@ class Description(NamedTuple):
     details: Sequence[str] = ()
 
 
-def _nothing_to_tell(state: RunState, options: RunOptions) -> Description:
-    return Description()
+class Section(NamedTuple):
+    """A phase in the report of a run."""
+
+    entries: Mapping[str, object]
+    """Entries of metrics.json."""
+    facts: Mapping[str, str] = MappingProxyType({})
+    """Texts by their names, for the log and the page."""
+
+
+class Scale(NamedTuple):
+    """Sizes of a run that are not among its options."""
+
+    n_parties: int
+    min_examples: int = 1
+    """The lowest floor of a party, as far as it is known."""
+    n_values: int | None = None
+    """Values of a column, at most, where few are known."""
+
+
+class Needs(NamedTuple):
+    """Bytes that a phase needs at the server, and at a party beside its samples, by their
+    use.
+    """
+
+    server: Mapping[str, float]
+    party: Mapping[str, float]
+
+
+def _figures_of_counts(options: RunOptions) -> str:
+    """Kind of disclosure of a phase in clear: by default that of the counts."""
+    if options.run_spec.mechanism is None:
+        return EXACT
+    return NOISY
 
 
 @dataclass(frozen=True)
@@ -139,9 +183,6 @@ class Phase:
         True for the counting, which goes on in the next round until enough parties are
         counted.
     audience : {"all", "new", "counted", "present"}, default="all"
-    derives_specs : bool, default=False
-        True where the specs of the run follow from the phase: before it nothing of a
-        run can be kept.
     resumes_at : tuple of str, default=()
         Earlier phases behind the counting, with results that this one needs and that no
         file keeps. A run
@@ -157,6 +198,16 @@ class Phase:
         An earlier phase: only parties that answered there are asked.
     describe : callable, default=nothing
         (state, options) -> Description of the result, for the log.
+    report : callable, default=nothing
+        (state, options) -> Section of the report, for phases that a run leaves out, too.
+    announce : callable, default=nothing
+        Options -> lines about the phase, for the log before the run.
+    discloses : callable, default=EXACT or NOISY
+        Options -> kind of disclosure of an answer in clear.
+    asks : callable, default=nothing
+        Options -> settings of a site that the phase looks at, as `SiteSetting`.
+    memory : callable, default=nothing
+        (options, `Scale`) -> `Needs`.
     """
 
     name: str
@@ -165,19 +216,34 @@ class Phase:
     fold: Callable[[RunState, Batch[Any], Context], RunState]
     is_counting: bool = False
     audience: str = ALL
-    derives_specs: bool = False
     resumes_at: tuple[str, ...] = ()
     content: str = ""
     applies: Callable[[RunOptions], bool] = lambda _options: True
     is_idle: Callable[[RunState, RunOptions], bool] = lambda _state, _options: False
     follows: str = ""
-    describe: Callable[[RunState, RunOptions], Description] = _nothing_to_tell
+    describe: Callable[[RunState, RunOptions], Description] = lambda *_: Description()
+    report: Callable[[RunState, RunOptions], Section] = lambda *_: Section({})
+    announce: Callable[[RunOptions], Sequence[str]] = lambda _options: ()
+    discloses: Callable[[RunOptions], str] = _figures_of_counts
+    asks: Callable[[RunOptions], Sequence[SiteSetting]] = lambda _options: ()
+    memory: Callable[[RunOptions, Scale], Needs] = lambda _options, _: Needs({}, {})
+
+    @property
+    def makes_model(self) -> bool:
+        """False where the model stands, whatever comes of the phase."""
+        return self.audience != PRESENT
 
     def described(self, state: RunState, options: RunOptions) -> Description:
         """The result in words; nothing without one."""
         if self.name not in state.results:
             return Description()
         return self.describe(state, options)
+
+    def kind(self, options: RunOptions) -> str:
+        """Kind of disclosure of an answer, see `protocol`."""
+        if options.run_spec.is_secure and self.channel == TRAIN:
+            return SECURE
+        return self.discloses(options)
 
     def resumed_at(self, names: Collection[str]) -> str:
         """Name of the phase at which a run that lacks this one begins anew.
@@ -195,7 +261,7 @@ def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
 
     It is the first where nothing is selected, or not yet.
     """
-    selection = state.results.get("selection")
+    selection = state.result_of(Selection)
     if selection is not None:
         return tuple(selection.specs)
     if options.has_members:
@@ -205,7 +271,7 @@ def member_indices(state: RunState, options: RunOptions) -> tuple[int, ...]:
 
 def members_of(state: RunState, options: RunOptions) -> tuple[ModelMember, ...]:
     """The members of the model that the results so far make."""
-    selection = state.results.get("selection")
+    selection = state.result_of(Selection)
     saved = options.federation
     totals = state.results["counts"]
     indices = member_indices(state, options)
@@ -337,9 +403,9 @@ TREES = tuple(f"trees {level}" for level in range(1, LEVELS + REFITS + 1))
 
 def growth_of(state: RunState, options: RunOptions) -> Growth | None:
     """The forest so far: of this run, or of the saved one that this one goes on with."""
-    for name in reversed(TREES):
-        if name in state.results:
-            return cast("Growth", state.results[name])
+    growth = state.result_of(Growth)
+    if growth is not None:
+        return growth
     if options.federation is not None and options.purpose == "resume":
         return options.federation.growth
     return None
@@ -441,7 +507,8 @@ def federation_of(
     """
     run = state.run_spec
     chosen = members_of(state, options)
-    is_selected = phase == "" or "selection" in state.results or options.has_members
+    selection = state.result_of(Selection)
+    is_selected = phase == "" or selection is not None or options.has_members
     most_members = 1
     if is_selected:
         indices = member_indices(state, options)

@@ -50,7 +50,7 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
         every = [*options.phases]
         plan = every
     else:
-        every = _every(options)
+        every = every_phase(options)
         plan = [phase for phase in every if phase.applies(options)]
     if options.purpose == "evaluate":
         plan = [phase for phase in plan if phase is evaluation.EVALUATION]
@@ -59,8 +59,8 @@ def phases_of(options: RunOptions) -> tuple[Phase, ...]:
     return tuple(plan)
 
 
-def _every(options: RunOptions) -> list[Phase]:
-    """All phases that a run of this kind can have, in order.
+def every_phase(options: RunOptions) -> list[Phase]:
+    """All phases that a run of this kind can have, in order, and those of one's own.
 
     By their `applies` a run has some of them.
     """
@@ -73,6 +73,7 @@ def _every(options: RunOptions) -> list[Phase]:
         *trees.PHASES,
         evaluation.SECURE_EVALUATION,
         evaluation.EVALUATION,
+        *(options.phases or ()),
     ]
 
 

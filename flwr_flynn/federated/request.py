@@ -99,10 +99,8 @@ class Request(ABC, Generic[S]):
     """Arrays that go along with them, at most: more are refused."""
     consent: ClassVar[str] = ""
     """Name of a party's option without which nothing is answered in clear."""
-    is_withdrawal: ClassVar[bool] = False
-    """True if only parties that leave the federation answer."""
-    is_update: ClassVar[bool] = False
-    """True if only parties whose samples have changed answer."""
+    stays: ClassVar[bool] = True
+    """True if a party that answers is in the sum afterwards."""
     proves: ClassVar[bool] = False
     """True if the server keeps who answered, by the `MEMBER` proof as well."""
 

@@ -41,6 +41,28 @@ class Evaluation:
     sites: tuple[Figures, ...] = ()
     """See `site_figures`, with their names; of a secure sum those of all together."""
 
+    @property
+    def metrics(self) -> Figures:
+        """Figures that Flower keeps of a round."""
+        if self.figures is None:
+            return {}
+        summary = self.figures
+        metrics = {
+            name: summary[name]
+            for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")
+        }
+        if summary["parties"]:  # unknown in a secure sum
+            worst = summary["worst_party"]
+            metrics["accuracy_std"] = summary["accuracy_std"]
+            metrics["worst_accuracy"] = worst["accuracy"]
+            metrics["best_accuracy"] = summary["best_party"]["accuracy"]
+            metrics["worst_party"] = worst["name"]
+        prior = summary["class_prior"]
+        if prior:
+            metrics["class_prior_accuracy"] = prior["accuracy"]
+            metrics["class_prior_worst_accuracy"] = prior["worst_party"]["accuracy"]
+        return metrics
+
 
 class Result(NamedTuple):
     """Result of one party."""

@@ -37,6 +37,7 @@ from flwr_flynn.federated.phase import (
 from flwr_flynn.federated.plan import phases_of
 from flwr_flynn.federated.protocol import (
     EVALUATE,
+    NOTHING,
     PHASE,
     TRAIN,
     UNKEPT,
@@ -45,7 +46,7 @@ from flwr_flynn.federated.protocol import (
     Scalar,
     merged,
 )
-from flwr_flynn.federated.request import Request
+from flwr_flynn.federated.request import Request, sentence_of
 from flwr_flynn.federated.roster import (
     Failures,
     Member,
@@ -101,7 +102,7 @@ class Run:
     def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.phases = phases_of(options)
-        self.state = RunState(options.run_spec)
+        self.state = RunState(options.run_spec, is_specified=options.plan is None)
         # A saved run is where its counts are; with "counts" first in the plan more are
         # added to them.
         if options.federation is not None and (
@@ -234,7 +235,9 @@ class Run:
         if phase.channel == TRAIN:
             roster.ask(cids)
         tensors = codec.write_tensors(request.arrays())
-        traffic = self.traffic.setdefault(phase.name, Traffic(kind=request.discloses))
+        kind = request.discloses
+        said = sentence_of(request.phase, kind)
+        traffic = self.traffic.setdefault(phase.name, Traffic(kind=kind, sentence=said))
         traffic.ask(len(cids), tensors, config)
         start = None
         if phase.is_counting:
@@ -325,8 +328,8 @@ class Run:
     def _usable(self, ask: Ask) -> Batch[Any]:
         """The batch; with nobody in it where too few answered a phase that needs them."""
         batch = self._batch
-        is_evaluation = ask.phase.audience == PRESENT and self.options.is_evaluated
-        if ask.phase.audience != COUNTED and not is_evaluation:
+        tells = not ask.phase.makes_model and ask.request.discloses != NOTHING
+        if ask.phase.audience != COUNTED and not tells:
             return batch
         needed = self.options.min_parties
         n_answered = len(batch.replies.keys() - batch.refused.keys())
@@ -348,7 +351,7 @@ class Run:
             ask.roster.fail(cid, reason)
         for cid, member in batch.members.items():
             index = batch.taken_out.get(cid)
-            ask.roster.enter(member, index, stays=ask.request.is_update)
+            ask.roster.enter(member, index, stays=ask.request.stays)
 
     def _roster(self, phase: Phase) -> Roster:
         """The roster of a phase; a new one for every exchange on the evaluate channel."""
@@ -409,13 +412,8 @@ class Run:
 
     @property
     def is_specified(self) -> bool:
-        """True if no phase is left that derives the specs."""
-        if self.counting is None:
-            return True
-        before = self.phases[: self.phases.index(self.counting)]
-        return all(
-            phase.name in self.state.results for phase in before if phase.derives_specs
-        )
+        """True if the specs are known."""
+        return self.state.is_specified
 
     def require_specs(self) -> None:
         """Raise an `AggregationError` while the specs wait for the columns."""

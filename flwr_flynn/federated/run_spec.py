@@ -98,14 +98,7 @@ class RunSpec:
                 "a Mechanism of flwr_flynn.privacy",
                 type(mechanism).__name__,
             )
-        # In clear a share of the noise would not protect.
-        if mechanism.is_share != self.is_secure:
-            expected = "one without n_honest"
-            if self.is_secure:
-                expected = "GaussianCounts with n_honest"
-            raise ConfigError(
-                "mechanism", f"{expected} in mode {self.mode}", repr(mechanism)
-            )
+        mechanism.check_mode(self.mode, self.is_secure)
         if len(self.specs) > 1:
             raise ConfigError("spec", "one with a mechanism", len(self.specs))
         needed = self.spec.hash_nnz

@@ -73,6 +73,7 @@ class Traffic:
     asked: int = 0
     down: int = 0
     kind: str = ""  # kind of disclosure
+    sentence: str = ""  # about an answer, for a data-protection officer
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     def ask(self, n_parties: int, tensors: Iterable[bytes], config: Entries) -> None:

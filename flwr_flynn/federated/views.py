@@ -1,31 +1,25 @@
 """Views of a party's samples, each granted for one request.
 
 A view has no field that an answer changes. Samples are reached through it alone, and by
-`View.keep` for the party's own copy of the model. No text of an error holds a value of the data.
+`own_copy` for the copy of the model that stays there. No text of an error holds a value
+of the data.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import (
-    ConfigError,
-    DataError,
-    FlyNNError,
-    PrivacyError,
-    full_text,
-)
+from flwr_flynn.errors import FlyNNError, PrivacyError, full_text
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named, withholding
 from flwr_flynn.federated.party_options import PartyOptions
@@ -41,15 +35,9 @@ from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import add_counts
 from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.model.model import Model
-from flwr_flynn.model.prediction_sets import Levels
-from flwr_flynn.model.prior import own_prior
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
-from flwr_flynn.tables.remarks import lines_of, noticed
 from flwr_flynn.tables.schema import Schema
-from flwr_flynn.tables.table import Table
-from flwr_flynn.tables.table_summary import TableCounter, TableSummary
 
 log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
@@ -58,8 +46,6 @@ SCORES = 2**20
 samples."""
 
 CodesOf = Callable[[Any], Codes]
-LevelsOf = Callable[[Array, Codes, int | None, bool], Levels]
-"""Samples, class codes, `n_jobs`, True of counted samples -> their table of levels."""
 Mask = Callable[[int, Mechanism | None], None]
 
 
@@ -111,14 +97,6 @@ def without_samples() -> Iterator[list[str]]:
         raise
 
 
-def _log_remarks(table: TableSummary) -> None:
-    """Log the columns of a table on this machine, and what looks wrong with them."""
-    for line in lines_of(table):
-        log.info("FlyNN: %s", "  ".join(line))
-    for text in noticed(table):
-        log.info("FlyNN: %s", text)
-
-
 @dataclass(frozen=True)
 class View:
     """The samples of a party, as one request that it answers may see them.
@@ -156,28 +134,17 @@ class View:
         stays = self.options.secure and self.discloses != SECURE
         return self.options.budget is None and not stays
 
-    def labelled(
-        self, codes_of: CodesOf, n_features: int, before: bool = False
-    ) -> tuple[Array, Codes]:
-        """Training samples in a form that can be sliced, and the codes of their labels.
-
-        They are the samples of now, or those `before` their change.
-        """
+    def labelled(self, codes_of: CodesOf, n_features: int) -> tuple[Array, Codes]:
+        """Training samples in a form that can be sliced, and the codes of their labels."""
         kinds = [EXACT, SECURE]
         if self.shows_training:
             kinds.append(RESULTS)
-        self._require(*kinds)
-        loader = self.loader
-        if before:
-            if self.options.previous is None:
-                expected = (
-                    "the samples as they were counted, at a party whose samples "
-                    "have changed"
-                )
-                raise ConfigError("node-config previous-path", expected, "none")
-            loader = Loader(self.options.previous)
-        samples = loader.samples(self.features, self.options.check_memory)
-        return self._labelled(samples, codes_of, n_features)
+        self.require(*kinds)
+        return self._labelled(self._samples, codes_of, n_features)
+
+    @property
+    def _samples(self) -> Samples:
+        return self.loader.samples(self.features, self.options.check_memory)
 
     def _labelled(
         self, samples: Samples, codes_of: CodesOf, n_features: int
@@ -185,12 +152,9 @@ class View:
         with_gaps = isinstance(self.features, Schema)
         return labelled(samples, codes_of, n_features, with_gaps=with_gaps)
 
-    def samples_of(self, run: RunSpec, before: bool = False) -> tuple[Array, Codes]:
-        """Training samples that the run's hashes take, and the codes of their labels.
-
-        They are the samples of now, or those `before` their change.
-        """
-        X, codes = self.labelled(run.codes, run.spec.n_features, before)
+    def samples_of(self, run: RunSpec) -> tuple[Array, Codes]:
+        """Training samples that the run's hashes take, and the codes of their labels."""
+        X, codes = self.labelled(run.codes, run.spec.n_features)
         X, codes = run.without_gaps(X, codes)
         if isinstance(self.features, Schema):
             for name in elsewhere(run.specs, self.features, X):
@@ -201,142 +165,37 @@ class View:
                 )
         return X, codes
 
-    def held_out(self, run: RunSpec) -> tuple[Array, Codes]:
-        """Held-out samples that the run's hashes take, and the codes of their labels.
-
-        For figures that leave as those of training samples do.
-        """
-        self._require(EXACT, SECURE)
-        return self._held_out_samples(run)
-
-    def table_summary(self, codes_of: CodesOf) -> TableSummary:
-        """Summary of the raw columns of the training samples, above the floor.
-
-        Labels of no class are refused first.
-        """
-        self._require(EXACT)
-        samples = self.loader.raw()
-        codes_of(samples.y)
-        X = samples.tables()[0]
-        least = self.options.min_examples
-        if isinstance(X, TableSummary):
-            _log_remarks(X)
-            return X.floored(least)
-        counter = TableCounter(least, self.options.keep)
-        counter.add(Table.of(X), samples.ids, samples.y)
-        # A site that was deployed loads its own file.
-        if callable(self.loader.source):
-            _log_remarks(counter.everything)
-        return counter.summary()
-
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
         """Noisy counts, within the party's policy."""
         with without_samples():
             raise _no_private_counts()
 
-    def tried(
-        self, run: RunSpec, model: Model, levels_of: LevelsOf
-    ) -> tuple[Model, bool, Iterator[Fitting]]:
-        """The model to try, True if it differs by the class prior, and held-out samples.
-
-        These come some at a time: numbers, class codes, and the model's shared scores.
-        The model has the party's class prior and levels. Where exact counts do not leave the party
-        in clear, nothing of its own training samples is in it. Of results in a secure
-        sum nobody sees the party's own: they need no consent, but with a budget, whose
-        guarantee does not cover them.
-        """
-        options = self.options
-        needs_consent = options.budget is not None or (
-            options.secure and self.discloses != SECURE
-        )
-        with without_samples():
-            if needs_consent and not options.evaluates:
-                text = (
-                    "policy evaluate off: results on its own samples do not leave this "
-                    "party"
-                )
-                raise PrivacyError("policy evaluate", got="off", text=text)
-            self._require(RESULTS, SECURE)
-        mine = model
-        has_own = False
-        if not self.hides:
-            mine = self._personalized(run, model, levels_of)
-            has_own = options.class_prior and run.is_plain
-        # By the model without the site they are tried again.
-        scores = partial(mine.shared_scores, n_jobs=options.n_jobs, come_again=True)
-        return mine, has_own, self._held_out(run, scores)
-
-    def _held_out(
+    def held_out_batches(
         self, run: RunSpec, scores: Callable[[Array], Array]
     ) -> Iterator[Fitting]:
         """Held-out samples, which are refused as a whole if one does not fit."""
-        X, true = self._held_out_samples(run)
+        X, true = self.held_out_samples(run)
         for rows in batches(len(true), max(1, SCORES // max(run.n_classes, 256))):
             yield X[rows], true[rows], scores(X[rows])
-
-    def _held_out_samples(self, run: RunSpec) -> tuple[Array, Codes]:
-        samples = self.loader.samples(self.features, self.options.check_memory)
-        if samples.X_test is None or samples.y_test is None:
-            return np.empty((0, run.spec.n_features)), np.empty(0, np.int64)
-        return self._complete(run, Samples(samples.X_test, samples.y_test))
 
     def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
         """Samples that the run's hashes take, and the codes of their labels."""
         X, codes = self._labelled(samples, run.codes, run.spec.n_features)
         return run.without_gaps(X, codes)
 
-    def _personalized(self, run: RunSpec, model: Model, levels_of: LevelsOf) -> Model:
-        """The model with the levels of the party's samples, and by choice with its class
-        frequencies, if it has samples.
-        """
-        is_private = self.options.budget is not None or run.mechanism is not None
-        if is_private or not (self.options.class_prior or model.has_sets):
-            return model
-        text = "FlyNN: the model is used without what is the party's own in it"
-        try:
-            samples = self.loader.samples(self.features, self.options.check_memory)
-            X, codes = self._complete(run, samples)
-            own = model
-            if len(codes) and self.options.class_prior:
-                prior = own_prior(model.members[0].counts, codes)
-                own = replace(own, prior=prior)
-            are_counted = not self.options.related_rows
-            if not are_counted:
-                X, codes = self._held_out_samples(run)
-            if len(codes) and model.has_sets:
-                terms = ("levels", self.features, model.sha256())
-                make = partial(levels_of, X, codes, self.options.n_jobs, are_counted)
-                with suppress(DataError):  # of samples that are not in the counts
-                    own = own.with_own_levels(self.loader.made(terms, make))
-            return own
-        except FlyNNError:
-            log.warning(text)  # the error is in the log by its refusal
-        except Exception as error:
-            log.warning(text, exc_info=error)
-        return model
+    def own_samples(self, run: RunSpec) -> tuple[Array, Codes]:
+        """Training samples as by `samples_of`, for a use that tells nothing of them."""
+        return self._complete(run, self._samples)
 
-    def keep(self, run: RunSpec, model: Model, levels_of: LevelsOf) -> str:
-        """Give the model, personalized, to `on_model`; "" or a reason why that failed."""
-        on_model = self.options.on_model
-        if on_model is None:
-            return ""
-        try:
-            from flwr_flynn.model.classifier import FlyNNClassifier
+    def held_out_samples(self, run: RunSpec) -> tuple[Array, Codes]:
+        """Held-out samples that the run's hashes take, and the codes of their labels."""
+        samples = self._samples
+        if samples.X_test is None or samples.y_test is None:
+            return np.empty((0, run.spec.n_features)), np.empty(0, np.int64)
+        return self._complete(run, Samples(samples.X_test, samples.y_test))
 
-            own = self._personalized(run, model, levels_of)
-            classifier = FlyNNClassifier.from_model(own, class_weight=run.class_weight)
-            on_model(classifier)
-        except Exception as error:
-            log.error("FlyNN: on_model failed", exc_info=error)
-            # The reason has the system's name of an OSError: the rest of its text names
-            # a file.
-            cause = ""
-            if isinstance(error, OSError) and error.errno:
-                cause = f": {os.strerror(error.errno)}"
-            return f"failed with {type(error).__name__}{cause}"
-        return ""
-
-    def _require(self, *kinds: str) -> None:
+    def require(self, *kinds: str) -> None:
+        """Raise a `PrivacyError` unless the party allows one of these disclosures."""
         is_private = self.options.budget is not None and EXACT in kinds
         if is_private or self.discloses not in kinds:
             with without_samples():
@@ -391,14 +250,6 @@ class PrivateView(View):
             kinds.append(RESULTS)
         if budget is None or mechanism is None or self.discloses not in kinds:
             raise _no_private_counts()
-        if recall and mechanism.is_share:
-            # Taken out of a sum, a share of noise leaves the other parties with less
-            # than was promised.
-            raise PrivacyError(
-                "leave",
-                text="leave: a share of the noise of a secure sum cannot be taken out "
-                "of it",
-            )
         budget.policy.check(mechanism)
         if self.discloses == SECURE:
             self.mask(run.bound or 0, mechanism)  # before anything is spent
@@ -468,7 +319,7 @@ class PrivateView(View):
                 of=of,
             )
 
-    def _held_out(
+    def held_out_batches(
         self, run: RunSpec, scores: Callable[[Array], Array]
     ) -> Iterator[Fitting]:
         """Held-out samples that fit."""

@@ -17,6 +17,7 @@ from flwr_flynn._validation import listed
 from flwr_flynn.errors import clean
 from flwr_flynn.federated.phase import ALL, NEW
 from flwr_flynn.federated.protocol import TRAIN
+from flwr_flynn.federated.purposes import PURPOSES
 from flwr_flynn.federated.roster import missing_text
 from flwr_flynn.federated.run import ExchangeResult, Run
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES
@@ -66,18 +67,10 @@ def plan_lines(run: Run, min_available: int, wait_timeout: float) -> Iterator[Li
         f"{options.min_parties} counted"
     )
     yield INFO, f"parties: {waits}"
-    if options.is_evaluated:
-        yield INFO, "evaluation by the parties: all"
-    else:
-        yield INFO, "evaluation by the parties: none"
     if spec.guarantee:
         yield INFO, f"privacy: {spec.guarantee}"
-        if options.is_evaluated:
-            yield (
-                INFO,
-                "NOT COVERED: the confusion matrices that parties send in the "
-                "evaluation",
-            )
+    for phase in run.phases:
+        yield from ((INFO, line) for line in phase.announce(options))
 
 
 def result_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
@@ -110,9 +103,7 @@ def _party_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
     """A line for each party that is counted."""
     done = "accepted"
     if exchange.batch.taken_out:
-        done = "withdrawn"
-        if run.options.purpose == "update":
-            done = "updated"
+        done = PURPOSES[run.options.purpose].done
     hidden = "noisy counts"
     if run.state.run_spec.mechanism is None:
         hidden = "number of samples hidden"

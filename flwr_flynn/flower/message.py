@@ -49,7 +49,6 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr_flynn._validation import integer
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.progress import Progress
 from flwr_flynn.federated.protocol import (
     EVALUATE,
     PHASE,
@@ -62,6 +61,7 @@ from flwr_flynn.federated.roster import Failures
 from flwr_flynn.federated.run import Figures
 from flwr_flynn.flower import records
 from flwr_flynn.flower.client import FlyNNClient
+from flwr_flynn.flower.progress import Progress
 from flwr_flynn.flower.records import (
     EXAMPLES,
     NUMPY,

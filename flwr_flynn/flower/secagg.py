@@ -143,15 +143,8 @@ def require_mask(bound: int, mechanism: Mechanism | None = None) -> None:
         raise PayloadError(
             "secure sum", f"SecAgg+ with the announced bound, {bound}", clipped
         )
-    sharing = None
     if mechanism is not None:
-        sharing = mechanism.n_honest
-    if sharing is not None and sharing > threshold:
-        expected = (
-            f"noise of at most {threshold} parties together (n_honest), as no "
-            "more are certain to be in the sum"
-        )
-        raise PayloadError("secure sum", expected, sharing)
+        mechanism.check_sum(threshold)
 
 
 @contextmanager

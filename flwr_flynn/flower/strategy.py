@@ -41,7 +41,6 @@ from flwr_flynn.errors import ConfigError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import options_of
-from flwr_flynn.federated.phases.selection import Selection
 from flwr_flynn.federated.protocol import EVALUATE, TRAIN, Entries, Reply
 from flwr_flynn.federated.results import Evaluation
 from flwr_flynn.federated.roster import Failures, Member
@@ -49,6 +48,7 @@ from flwr_flynn.federated.run import ExchangeResult, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
 from flwr_flynn.flower.records import reply_of_evaluation, untested
 from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.selection import Selection
 
 if TYPE_CHECKING:
     from flwr_flynn.model.classifier import FlyNNClassifier
@@ -123,7 +123,7 @@ class BaseStrategy(ABC):
 
         None before the selection, or without one.
         """
-        return self.run.state.results.get("selection")
+        return self.run.state.result_of(Selection)
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
@@ -203,7 +203,7 @@ class BaseStrategy(ABC):
         }
         failures = Failures(failures.named | noted, failures.unnamed)
         self._failures = {}
-        if phase is None or not (phase.is_counting or phase.name == "evaluation"):
+        if phase is None or (phase.makes_model and not phase.is_counting):
             figures = None
         result = self.run.complete(replies, failures, figures)
         if result is not None:
@@ -236,23 +236,13 @@ class BaseStrategy(ABC):
     ) -> dict[str, Any] | None:
         """Metrics of the evaluation; None after any other phase, and without figures."""
         result = self._go_on(EVALUATE, replies, failures, figures)
-        summary = self.evaluation
-        if result is None or result.phase.name != "evaluation" or summary is None:
+        if result is None:
             return None
-        metrics = {
-            name: summary[name]
-            for name in ("accuracy", "balanced_accuracy", "macro_f1", "examples")
-        }
-        if summary["parties"]:  # unknown in a secure sum
-            worst = summary["worst_party"]
-            metrics["accuracy_std"] = summary["accuracy_std"]
-            metrics["worst_accuracy"] = worst["accuracy"]
-            metrics["best_accuracy"] = summary["best_party"]["accuracy"]
-            metrics["worst_party"] = worst["name"]
-        prior = summary["class_prior"]
-        if prior:
-            metrics["class_prior_accuracy"] = prior["accuracy"]
-            metrics["class_prior_worst_accuracy"] = prior["worst_party"]["accuracy"]
+        metrics = getattr(
+            self.run.state.results.get(result.phase.name), "metrics", None
+        )
+        if not metrics:
+            return None
         return {**metrics, **result.figures}
 
 
@@ -273,12 +263,8 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         As in `flwr.server.strategy.FedAvg`. They see the replies of the counting and of
         the evaluation only.
     **options
-        Fields of `flwr_flynn.federated.options.RunOptions`. `spec`, `classes` and
-        `min_parties` are required. Optional are `max_examples_per_party`, `decay`,
-        `rule`, `feature_names`, `learn_schema`, `ignore`, `keep`, `mechanism`,
-        `federation`, `purpose`, `identify`, `secure_bound`, `fraction_evaluate`,
-        `distribute`, `group_column`, `event`, `trees`, `linear`, `class_weight`,
-        `phases` and `on_phase`.
+        Fields of `flwr_flynn.federated.options.RunOptions`, where each is described;
+        `spec`, `classes` and `min_parties` are required.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -445,3 +445,57 @@ def best_temperature(log_losses: Array) -> float:
     if log_losses.any():
         return TEMPERATURES[int(np.argmin(log_losses))]
     return 1.0
+
+
+Candidates = tuple[tuple[ScoringRule, ...], ...]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Members that a run selected, and how the candidates compare."""
+
+    choices: tuple[Choice, ...]  # the best first
+    scorings: tuple[ScoringRule, ...]
+    """Scorings of the choices; without a temperature where no party with samples
+    replied."""
+    candidates: Candidates
+    accuracies: tuple[tuple[float, ...], ...]
+    """Leave-one-out, balanced; () where no party with samples replied."""
+    examples: int  # samples that the accuracies are about
+    parties: int  # parties that replied
+
+    @property
+    def specs(self) -> tuple[int, ...]:
+        """Indices of the chosen specs."""
+        return tuple(choice.spec for choice in self.choices)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Leave-one-out balanced accuracy of the best candidate alone."""
+        if self.accuracies:
+            return max(map(max, self.accuracies))
+        return None
+
+    def to_dict(self) -> dict[str, object]:
+        """The selection as JSON can hold it."""
+        choices = [
+            [choice.spec, choice.scoring, choice.weight] for choice in self.choices
+        ]
+        scorings = [
+            [scoring.rule, scoring.decay, scoring.temperature]
+            for scoring in self.scorings
+        ]
+        return asdict(self) | {
+            "choices": choices,
+            "scorings": scorings,
+            "candidates": pairs_of(self.candidates),
+            "accuracy": self.accuracy,
+        }
+
+
+def pairs_of(candidates: Candidates) -> list[list[list[str | float]]]:
+    """Rule and decay of each scoring of each spec, as JSON can hold them."""
+    return [
+        [[scoring.rule, scoring.decay] for scoring in scorings]
+        for scorings in candidates
+    ]

@@ -153,7 +153,7 @@ class Budget(LedgerFolder):
             # Two sums, one with the share and one without, would differ by little more
             # than the exact counts.
             text = (
-                "a share of the noise leaves in one secure sum only: it cannot be "
+                "a share of the noise goes into one secure sum only: it cannot be "
                 "taken out of it"
             )
             raise PrivacyError("share", text=text)

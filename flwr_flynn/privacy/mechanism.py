@@ -18,7 +18,7 @@ import numpy as np
 
 from flwr_flynn._types import Integers
 from flwr_flynn._validation import integer, number, one_of
-from flwr_flynn.errors import ConfigError, CountsError
+from flwr_flynn.errors import ConfigError, CountsError, PayloadError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts, Release, release_name
 from flwr_flynn.privacy import accounting
@@ -147,7 +147,7 @@ class Mechanism(ABC):
     own: ClassVar[tuple[str, ...]] = ()  # further required fields of a description
     # Fields of a description that may be left out.
     optional: ClassVar[tuple[str, ...]] = ()
-    selects: bool = False  # True: a release has some of the entries only
+    is_partial: bool = False  # True: a release has some of the entries only
     sampler: Sampler = OpenDPNoise()
     delta: float = 0.0
     n_honest: int | None = None
@@ -255,6 +255,27 @@ class Mechanism(ABC):
         """
         return self.n_honest is not None
 
+    def check_mode(self, mode: str, is_secure: bool) -> None:
+        """Raise unless the noise is shared in a secure sum, and whole in clear.
+
+        In clear a share of it would not protect.
+        """
+        if self.is_share == is_secure:
+            return
+        expected = "one without n_honest"
+        if is_secure:
+            expected = "GaussianCounts with n_honest"
+        raise ConfigError("mechanism", f"{expected} in mode {mode}", repr(self))
+
+    def check_sum(self, n_certain: int) -> None:
+        """Raise unless so many parties of a secure sum have all of the noise."""
+        if self.n_honest is not None and self.n_honest > n_certain:
+            expected = (
+                f"noise of at most {n_certain} parties together (n_honest), as no "
+                "more are certain to be in the sum"
+            )
+            raise PayloadError("secure sum", expected, self.n_honest)
+
     def require_feasible(self) -> None:
         """Raise a `ConfigError` where the noise would be larger than any count."""
         if not self.noise_sd <= _LARGEST_SD:
@@ -278,7 +299,7 @@ class Mechanism(ABC):
             "n_releases", n_releases, most=LARGEST_SIZE
         )
         release = Release(
-            release_name(array, spec_fingerprint), variance, selected=self.selects
+            release_name(array, spec_fingerprint), variance, selected=self.is_partial
         )
         counts = ClassCounts(
             array,
@@ -384,7 +405,7 @@ class SimulatedRelease(Mechanism):
             **{name: getattr(mechanism, name) for name in COMMON},
         )
         self.target_epsilon = math.inf
-        self.selects = mechanism.selects
+        self.is_partial = mechanism.is_partial
         self.n_honest = mechanism.n_honest
         self.mechanism = mechanism
         self.seed = integer("seed", seed, least=0, most=2**64 - 1)

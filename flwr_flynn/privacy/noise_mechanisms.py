@@ -207,7 +207,7 @@ class TopTLaplace(Mechanism):
 
     kind = "top-t"
     own = ("n_released",)
-    selects = True
+    is_partial = True
 
     def __init__(self, epsilon: float, n_released: int, **common: Any) -> None:
         super().__init__(epsilon, **common)

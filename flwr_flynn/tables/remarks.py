@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
+
+import numpy as np
 
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
@@ -27,6 +29,9 @@ MOST = 200
 """Remarks that are listed."""
 
 _MOST_LINES = 60  # columns that are shown
+
+_MANY = 100  # samples
+_APART = 10  # percentage points
 
 _NEARLY_ALL = 0.8  # rows of a site whose levels no other site has
 
@@ -287,6 +292,40 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     n = sum(map(len, once.values()))
     if n:
         yield Remark(name, f"{n} levels at one party alone", (), [*once])
+
+
+def coinciding(
+    names: Sequence[str],
+    classes: Sequence[object],
+    sites: Sequence[tuple[str, Sequence[int], Collection[str]]],
+) -> dict[str, str]:
+    """Columns whose gaps tell the site, and so the mix of its classes, in words.
+
+    That is where sites of at least `_MANY` samples lack more than half of the values,
+    others have as many samples, and the shares of a class are over `_APART` apart.
+    `sites` are names, samples of each class, and forms of the columns that are there.
+    """
+    sentences = dict[str, str]()
+    if not sites:
+        return sentences
+    sizes = np.array([own for _, own, _ in sites])
+    for name in [name for name in names if not is_beside(name, {*names})]:
+        held = np.array([form_of(name) in forms for _, _, forms in sites])
+        here = sizes[~held].sum(0)
+        there = sizes[held].sum(0)
+        if min(here.sum(), there.sum()) < _MANY:
+            continue
+        here = 100 * here / here.sum()
+        there = 100 * there / there.sum()
+        code = np.lexsort((here, abs(here - there).round(9)))[-1]
+        if abs(here[code] - there[code]) > _APART:
+            lacking = [
+                site for (site, *_), has in zip(sites, held, strict=True) if not has
+            ]
+            shares = f"{here[code]:.0f} % in place of {there[code]:.0f} %"
+            of = f"class {classes[code]} is {shares}"
+            sentences[name] = f"mostly missing at {listed(lacking)}, where {of}"
+    return sentences
 
 
 def _convert(name: str, factors: Mapping[str, str]) -> str:

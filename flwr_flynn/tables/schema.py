@@ -43,8 +43,6 @@ MOST_NUMBERS = 2**16
 MOST_CLASSES = 2**16
 """Numbers of a row, at most."""
 
-LEARNED_LEVELS = 64
-
 
 @dataclass(frozen=True)
 class Schema:

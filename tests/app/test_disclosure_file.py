@@ -166,5 +166,5 @@ def test_without_the_line_nothing_leaves_and_without_the_page_all(recorded, tmp_
     assert (answer.parameters.tensors, answer.num_examples) == ([], 0)
     assert (
         answer.metrics[REFUSED]
-        == "the record of what leaves this party cannot be written"
+        == "the record of this party's answers cannot be written"
     )

@@ -24,14 +24,14 @@ from flwr_flynn.app.cli import main
 from flwr_flynn.app.data.held_out import HeldOut
 from flwr_flynn.app.data.own_file import encoded_share, opened, own_share, private_rows
 from flwr_flynn.app.data.source import Dialect, Reading
-from flwr_flynn.app.metrics_json import coinciding
 from flwr_flynn.app.try_files import FilesGrid
 from flwr_flynn.errors import AggregationError, DataError, FlyNNError
 from flwr_flynn.federated.algorithm import federate
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
-from flwr_flynn.federated.progress import Progress
+from flwr_flynn.federated.phases.table_schema import coinciding
 from flwr_flynn.federated.run import Run
+from flwr_flynn.flower.progress import Progress
 from flwr_flynn.hashing.flyhash import flynn_hash
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.counts import ClassCounts
@@ -186,12 +186,12 @@ USUAL = [site_of(150, 20), site_of(150, 20, seed=1)]
 )
 def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(odd):
     sites = parties([*USUAL, odd], "abc")
-    warnings = coinciding(run_of(sites))
+    warnings = coinciding(run_of(sites).state)
     assert set(warnings) == {"troponin"}
     for word in ("c", "67", "13"):
         assert word in warnings["troponin"]
     schema = Schema([Column("before", "number"), Column("troponin", "number")])
-    assert coinciding(run_of(sites, feature_names=schema)) == {}
+    assert coinciding(run_of(sites, feature_names=schema).state) == {}
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_gaps_that_tell_the_site_and_its_classes_are_warned_of(odd):
 )
 def test_gaps_that_do_not_tell_the_site_are_not_warned_of(site):
     sites = parties([*USUAL, site], "abc")
-    assert coinciding(run_of(sites)) == {}
+    assert coinciding(run_of(sites).state) == {}
     schema = Schema([Column("before", "number"), Column("troponin", "number")])
-    assert coinciding(run_of(sites, feature_names=schema)) == {}
+    assert coinciding(run_of(sites, feature_names=schema).state) == {}
 
 
 @pytest.mark.skipif(not RAW.exists(), reason="the data sets are elsewhere")

@@ -20,6 +20,7 @@ from flwr_flynn.app.run_plan import RunPlan
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.phases.trees import FOREST
 from flwr_flynn.federated.run import Run
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.spec import HashSpec
@@ -74,9 +75,13 @@ def test_a_party_that_missed_a_level_is_absent_once():
     assert {"trees 2", "trees 3", "forest"} <= run.state.results.keys()
 
 
+def trees_of(run: Run) -> Any:
+    return FOREST.report(run.state, run.options).entries["trees"]
+
+
 def test_a_run_tells_what_its_trees_gained():
     run = grown()
-    facts = reports.trees(run)
+    facts = trees_of(run)
     forest = run.model.model_.forest
     assert facts is not None
     assert forest is not None
@@ -94,8 +99,8 @@ def test_a_run_tells_what_its_trees_gained():
 
 
 def test_a_run_without_trees_says_why():
-    assert reports.trees(grown(trees=0)) is None
-    facts = reports.trees(grown(products=False))
+    assert trees_of(grown(trees=0)) is None
+    facts = trees_of(grown(products=False))
     assert facts is not None
     assert facts["lack"] == "no sums: no party consents, or too few replied"
     assert (facts["share"], facts["leaf_nodes"], facts["log_losses"]) == (

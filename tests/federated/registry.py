@@ -107,7 +107,7 @@ class Case:
         if isinstance(self.request, UpdateRequest):
             options["previous"] = Samples(*samples)
         options = {"min_examples": 1, "products": True, "class_prior": False, **options}
-        options.setdefault("leaves", self.request.is_withdrawal)
+        options.setdefault("leaves", not self.request.stays)
         if self.is_evaluation:
             return party_of(*nothing, *samples, **options)
         return party_of(*samples, **options)

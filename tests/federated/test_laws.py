@@ -428,7 +428,7 @@ def test_beyond_its_memory_a_party_loads_and_draws_nothing(name, monkeypatch):
     requests = [CASES[name].request]
     if name in SECURE:
         requests.append(SECURE[name])
-    options = PartyOptions(memory_limit=100, leaves=CASES[name].request.is_withdrawal)
+    options = PartyOptions(memory_limit=100, leaves=not CASES[name].request.stays)
     for request in requests:
         party = Party(lambda _: pytest.fail("loaded"), options, lambda *_: None)
         answer = party.answer(config_of(request), request.arrays())
@@ -457,7 +457,7 @@ def test_samples_that_do_not_fit_are_refused_without_showing_them(name, data, la
     request = CASES[name].request
     samples = Samples(data, labels, data, labels)
     options = PartyOptions(
-        min_examples=1, products=True, leaves=request.is_withdrawal, previous=samples
+        min_examples=1, products=True, leaves=not request.stays, previous=samples
     )
     answer = Party(samples, options).answer(config_of(request), request.arrays())
     if data is None and name in EVALUATIONS:

@@ -466,7 +466,7 @@ def test_a_run_may_stop_after_every_phase(name, tmp_path):
         stopped.step(phase.channel)
         left = whole.phases[stop:]
         steps = replace(stopped)
-        if any(phase.derives_specs for phase in left):
+        if "columns" in [phase.name for phase in left]:
             # The candidates are not known yet.
             with raises(AggregationError, counted=0):
                 steps.run.federation("1")

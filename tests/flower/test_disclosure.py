@@ -230,7 +230,7 @@ def test_what_cannot_be_recorded_does_not_leave():
     assert arrays == []
     assert n_examples == 0
     assert metrics == {
-        REFUSED: "the record of what leaves this party cannot be written",
+        REFUSED: "the record of this party's answers cannot be written",
         PARTY: "Basel",
     }
 

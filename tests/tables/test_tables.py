@@ -19,9 +19,9 @@ from flwr_flynn.errors import DataError, SchemaError
 from flwr_flynn.tables import table_summary
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.column_summary import ColumnSummary
-from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.learned_schema import LEARNED_LEVELS, schema_of
 from flwr_flynn.tables.row_wise import encode_rows
-from flwr_flynn.tables.schema import LEARNED_LEVELS, Schema
+from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import RawColumns, Table
 from flwr_flynn.tables.table_summary import TableSummary
 from tests.raising import raises

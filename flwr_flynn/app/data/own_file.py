@@ -43,7 +43,7 @@ from flwr_flynn.hashing.batching import batches
 from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import RawColumns
-from flwr_flynn.tables.table_summary import TableCounter, TableSummary
+from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name
 
 log = logging.getLogger("flwr")  # Flower's own
@@ -187,7 +187,7 @@ def _share(node: NodeConfig, features: Sequence[str]) -> Samples:
     file = opened_own(node, features)
     if file.needs_table and is_large(file):
         file.check()
-        summary = summary_of_file(file, node.min_examples)
+        summary = counter_of_file(file, node.min_examples).summary()
         return Samples(summary, objects([*file.classes]))
     X, y, groups, test = file.whole()
     labels = labels_of(*coded_labels(y, file.name))
@@ -367,11 +367,6 @@ def _mapped(file: Any, most: int, width: int) -> Array:
 def is_large(file: TableFile) -> bool:
     """True for a file whose numbers are not held in memory."""
     return 8 * file.n_rows * len(file.reports) > LARGE
-
-
-def summary_of_file(file: TableFile, least: int = 1) -> TableSummary:
-    """Kinds, gaps and levels of the features, as they may be told."""
-    return counter_of_file(file, least).summary()
 
 
 def counter_of_file(file: TableFile, least: int = 1) -> TableCounter:

@@ -31,7 +31,6 @@ from flwr_flynn.app.report.markup import (
 )
 from flwr_flynn.app.report.plots import DIAGONAL, Axis, Layer, Row, forest, plot
 from flwr_flynn.app.report.sections import (
-    DONE,
     MOST_BARS,
     MOST_CLASSES,
     Items,
@@ -41,6 +40,7 @@ from flwr_flynn.app.report.sections import (
     more,
     sentence,
 )
+from flwr_flynn.federated.purposes import PURPOSES
 
 _LEAST = 100  # samples of a class, for which calibration can be judged
 
@@ -180,7 +180,7 @@ def _name(report: Report, site: Report) -> str:
     if action == "join":
         changed = [party["name"] for party in report["parties"]]
     if name in changed:
-        name += f" ({DONE.get(action, action)})"
+        name += f" ({PURPOSES[action].done})"
     if site.get("is_validation"):
         name += " (validation)"
     return name

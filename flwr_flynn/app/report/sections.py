@@ -7,12 +7,10 @@ without items has nothing to tell. Those about accuracy are in `accuracy_section
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import KINDS
 from flwr_flynn.app.report.markup import (
     NONE,
@@ -25,10 +23,10 @@ from flwr_flynn.app.report.markup import (
     with_interval,
 )
 from flwr_flynn.app.run_config import RunConfig
+from flwr_flynn.federated.purposes import PURPOSES
 from flwr_flynn.flower.logging import spans
 from flwr_flynn.model.metrics import share
 from flwr_flynn.privacy.accounting import shown_bound
-from flwr_flynn.tables import table as tables
 
 Report = dict[str, Any]
 Fact = tuple[str, str]
@@ -47,24 +45,6 @@ _CELL = 45  # percent of the accent in the strongest cell, so that text can be r
 
 EQUALITIES = {"equal": "  equal", "model_equal": "  whole model equal"}
 """Comparisons with the pooled data, and their names."""
-
-DONE = {
-    "train": "counted",
-    "join": "joined",
-    "withdraw": "withdrawn",
-    "update": "updated",
-}
-"""Verbs of the actions, for the parties that a run counts."""
-
-_OF_SOME = ("withdraw", "update")
-_OTHERS = re.compile("node-config (leave|previous-path)")
-
-_STEPS = {
-    "schema": "kinds and levels of the columns",
-    "columns": "histograms of the columns",
-    "evaluation": "model and evaluation",
-}
-"""Names of phases that need other words."""
 
 
 def sentence(*words: object) -> Markup:
@@ -133,8 +113,9 @@ def participation(report: Report) -> Items:
     n_asked = len(parties) + len(report["missing"])
     if report.get("simulation"):
         n_asked = report["simulation"]["parties"]
-    if action in DONE:
-        yield f"parties {DONE[action]}", f"{len(parties)} of {n_asked}"
+    purpose = PURPOSES[action]
+    if purpose.done:
+        yield f"parties {purpose.done}", f"{len(parties)} of {n_asked}"
     for update in report["updates"]:
         yield f"  {update['party']}", _change(update)
     if action != "train":
@@ -145,8 +126,7 @@ def participation(report: Report) -> Items:
     # withdrawal or an update is not about.
     for step, reasons in steps.items():
         for name, reason in reasons.items():
-            is_other = action in _OF_SOME and _OTHERS.search(reason)
-            if name not in before and not is_other:
+            if name not in before and not purpose.is_for_others(reason):
                 yield f"  left out of {step}: {name}", reason
     if before:
         marked = [(party["name"], "new") for party in parties]
@@ -236,59 +216,7 @@ def skew(report: Report) -> Items:
 
 def model(report: Report) -> Items:
     """Columns, hashes, and what was learned beside the counts."""
-    if report["schema"]:
-        yield from _schema(report["schema"])
-    columns = report["columns"]
-    if columns:
-        made = f"from histograms of the columns of {columns['examples']} samples"
-        yield "scaling", f"{report['scaling']}, {made}"
-    if report["selection"]:
-        yield from _selected(report["selection"], report["members"])
-    if report["linear"]:
-        yield "linear part", _linear(report["linear"])
-    if report["trees"]:
-        yield "trees", _trees(report["trees"])
-    if report["calibration"]:
-        yield "calibration", report["calibration"]["text"]
-
-
-def _linear(linear: Report) -> str:
-    """The linear part, and the parties that sent no sums for it."""
-    lack = linear["lack"] or "it makes no better probabilities"
-    use = f"not used: {lack}"
-    if linear["share"]:
-        use = f"share {linear['share']}"
-    text = f"{linear['terms']} terms, {linear['examples']} samples, {use}"
-    if linear["without"]:
-        names = listed(linear["without"], 8)
-        text += f"; no sums (node setting products, or few rows) from {names}"
-    return text
-
-
-def _trees(trees: Report) -> str:
-    """The trees, and their gain, or a reason why there is none."""
-    if not trees["share"]:
-        lack = trees["lack"] or "they make no better probabilities"
-        return f"{trees['trees']}, not used: {lack}"
-    losses = " to ".join(f"{loss:.4f}" for loss in trees["log_losses"])
-    return (
-        f"{trees['trees']}, {trees['leaf_nodes']} leaves, share {trees['share']}, log-loss "
-        f"{losses} in {trees['levels']} levels"
-    )
-
-
-def _schema(schema: Report) -> Iterator[Fact]:
-    kinds = [column["kind"] for column in schema["columns"]]
-    parts = [f"{kinds.count(kind)} {kind}" for kind in tables.KINDS if kind in kinds]
-    with_gaps = sum(column.get("gaps", True) for column in schema["columns"])
-    source = "from the server's file"
-    if schema["is_learned"]:
-        source = "learned from the parties"
-    yield "columns", f"{', '.join(parts)}; {with_gaps} with gaps; {source}"
-    for name, text in schema["coinciding"].items():
-        yield f"  tells the site: {name}", text
-    for name, reason in schema["left_out"].items():
-        yield f"  left out: {name}", reason
+    yield from report["facts"].items()
 
 
 def noticed(report: Report) -> Items:
@@ -310,21 +238,6 @@ def noticed(report: Report) -> Items:
     yield "remarks", f"{schema['n_remarks']} on {n_columns} columns"
     head = ("column", "what", "rows", "parties", "setting")
     yield from bounded("Remarks", head, rows, "remarks")
-
-
-def _selected(selection: Report, members: list[Report]) -> Iterator[Fact]:
-    if not selection["accuracies"]:
-        yield "selection", "none: too few parties with samples replied"
-        return
-    best = [f"{max(accuracies):.4f}" for accuracies in selection["accuracies"]]
-    decays = f"{len(selection['candidates'][0])} decays each"
-    compared = f"compared on {selection['examples']} samples"
-    yield "candidates", f"{len(best)} with {decays}, {compared}"
-    yield "  leave-one-out", ", ".join(best)
-    for (spec, _, weight), member in zip(selection["choices"], members, strict=True):
-        size = f"{member['hash_dim']} rows, {member['hash_nnz']} winners"
-        text = f"weight {weight:.2f}, decay {member['decay']:.4g}, {size}"
-        yield f"  member {spec + 1}", text
 
 
 def equality(report: Report) -> Items:
@@ -361,7 +274,7 @@ def traffic(report: Report) -> Items:
         yield "bytes per party", _both_ways([*by_phase.values()])
         for name, series in spans(by_phase).items():
             of_series = [by_phase[phase] for phase in series]
-            yield f"  {_STEPS.get(name, name)}", _both_ways(of_series)
+            yield f"  {name}", _both_ways(of_series)
         yield "seconds", f"{report['run']['seconds']:.1f}"
     messages = report["messages"]
     rows = [
@@ -428,29 +341,8 @@ def privacy(report: Report) -> Items:
             "over the parties alone, and another one can break the masks."
         )
     yield sentence(first)
-    yield sentence(
-        "Counts of few samples say much about them: who is alone in a class discloses "
-        "the hash of the sample. A sum of "
-        "hashes is not anonymous: whoever has the model can test whether a given "
-        "sample fits it."
-    )
-    if report["columns"]:
-        yield sentence(
-            "Histograms of the columns disclose every k-th value of each column, by "
-            "class; k is min-examples."
-        )
-    linear = report["linear"]
-    if linear and linear["examples"]:
-        yield sentence(
-            "Sums of products of few samples disclose as much as the samples "
-            "themselves."
-        )
-    trees = report["trees"]
-    if trees and trees["log_losses"]:
-        yield sentence(
-            "Most leaves of trees hold fewer than five samples: their sums tell the "
-            "class of each, and where its values lie."
-        )
+    messages = report["messages"].values()
+    yield from map(sentence, dict.fromkeys(row["sentence"] for row in messages))
     yield sentence("The setting epsilon adds noise, with a guarantee.")
 
 

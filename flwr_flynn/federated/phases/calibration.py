@@ -25,6 +25,11 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.gram_fields import (
+    announced_linear,
+    linear_entries,
+    weights_of,
+)
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
@@ -34,12 +39,22 @@ from flwr_flynn.federated.phase import (
     Description,
     Phase,
     RunState,
+    Section,
+    calibration_of,
     linear_sums,
     members_of,
     model_of_members,
     run_of_members,
 )
-from flwr_flynn.federated.protocol import TRAIN, Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    EXACT,
+    SECURE,
+    TRAIN,
+    Config,
+    Scalar,
+    key,
+    refusing,
+)
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import (
     Measured,
@@ -96,14 +111,14 @@ class UnseenRequest(RunRequest[S]):
         return {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.linear_entries(self.run, self.linear),
+            **linear_entries(self.run, self.linear),
             **codec.calibration_entries(self.calibration),
             **codec.forest_entries(self.run, self.trees),
         }
 
     def arrays(self) -> list[Array]:
         arrays = codec.encode(*(member.counts for member in self.model.members))
-        arrays += codec.weights_of(self.linear)
+        arrays += weights_of(self.linear)
         return arrays + codec.forest_arrays(self.trees)
 
 
@@ -113,7 +128,7 @@ def announced_fields(
     """The fields of a request that a server announced."""
     run = announced_run(config, options)
     trees, arrays = codec.announced_forest(config, run, arrays, options)
-    linear, arrays = codec.announced_linear(config, run, arrays, N_FOLDS)
+    linear, arrays = announced_linear(config, run, arrays, N_FOLDS)
     calibration = codec.announced_calibration(config, run.n_classes)
     if (trees is None) != (calibration is None):
         raise PayloadError(key("calibration"), "one beside trees alone", "others")
@@ -165,7 +180,8 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs)
         sums = CalibrationSums.of_scores(scores, counts, weight, has_part)
         if view.options.related_rows:
-            X, codes = view.held_out(self.run)
+            view.require(EXACT, SECURE)
+            X, codes = view.held_out_samples(self.run)
             rows = _at_most(codes, sums.tables[0][0])
             scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs, False)
             others = CalibrationSums.of_scores(scores, counts, weight, has_part)
@@ -292,6 +308,19 @@ def _is_half(
     return 2 * n_examples >= counts.n_examples
 
 
+def _report(state: RunState, options: RunOptions) -> Section:
+    """The calibration of the model, and a line about that of the run."""
+    result: CalibrationResult | None = state.results.get("calibration")
+    if result is None:
+        return Section({"calibration": None})
+    text = result.described()
+    entries: dict[str, object] = {"text": text}
+    calibration = calibration_of(state, options)
+    if calibration is not None:
+        entries |= calibration.facts()
+    return Section({"calibration": entries}, {"calibration": text})
+
+
 CALIBRATION = Phase(
     "calibration",
     TRAIN,
@@ -301,4 +330,5 @@ CALIBRATION = Phase(
     content=_CONTENT,
     applies=lambda options: options.calibrates,
     describe=partial(describe, name="calibration"),
+    report=_report,
 )

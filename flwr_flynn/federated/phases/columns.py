@@ -34,8 +34,20 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.phase import Context, Description, Phase, RunState
+from flwr_flynn.federated.party_options import (
+    FLOOR_OF_SITE,
+    PartyOptions,
+    SiteSetting,
+)
+from flwr_flynn.federated.phase import (
+    Context,
+    Description,
+    Needs,
+    Phase,
+    RunState,
+    Scale,
+    Section,
+)
 from flwr_flynn.federated.protocol import (
     FLOOR,
     TRAIN,
@@ -193,23 +205,32 @@ def memory_of_sums(n_features: int, n_classes: int) -> int:
     return 16 * n_classes * n_features
 
 
-def memory_of_total(
-    n_features: int,
-    n_classes: int,
-    n_examples: int | None,
-    most_bins: int = USUAL_BINS,
-    min_examples: int = 1,
-) -> int:
-    """Bytes that the sum of so many samples takes at the server, roughly.
+def memory(options: RunOptions, scale: Scale) -> Needs:
+    """Bytes of the histograms at the server, roughly.
 
-    A bin has at least as many of them as the lowest floor of a party, `min_examples`,
-    and the values of a class in a column fall into `most_bins`. None: a number that is
-    not known, taken as 0.
+    A bin has at least as many samples as the lowest floor of a party, and the values of
+    a class in a column fall into a number of bins that is known. A number of samples
+    that is not known is taken as 0.
     """
-    n_cells = (n_examples or 0) * n_features // min_examples
-    return memory_of_sums(n_features, n_classes) + _SUM_BYTES * min(
-        n_cells, most_bins * n_classes * n_features
-    )
+    plan = options.plan
+    assert plan is not None  # as the phase is in the plan of the run
+    n_features = plan.n_features
+    n_classes = options.run_spec.n_classes
+    n_bins = scale.n_values or USUAL_BINS
+    if options.run_spec.is_secure:
+        n_bins = MOST_BINS
+    n_cells = (plan.n_examples or 0) * n_features // scale.min_examples
+    n_bytes = memory_of_sums(n_features, n_classes)
+    n_bytes += _SUM_BYTES * min(n_cells, n_bins * n_classes * n_features)
+    what = f"the histograms of {n_features} columns for {n_classes} classes"
+    return Needs({what: n_bytes}, {})
+
+
+def _asks(options: RunOptions) -> list[SiteSetting]:
+    if options.run_spec.is_secure:
+        return []
+    why = "true lets the report show the site's columns"
+    return [FLOOR_OF_SITE, SiteSetting("table_one", None, why)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +293,8 @@ def fold(state: RunState, batch: Batch[ColumnHistograms], context: Context) -> R
     """The state with the specs that follow from the histograms."""
     specs, trouble = derive_specs(plan_of(state, context), batch.total)
     counted = context.options.counted_specs(specs)
-    state = replace(state, run_spec=replace(state.run_spec, specs=counted))
+    run = replace(state.run_spec, specs=counted)
+    state = replace(state, run_spec=run, is_specified=True)
     basis = None
     if context.options.has_linear and not trouble:
         basis = Basis.of_columns(batch.total, context.options.linear)
@@ -295,14 +317,26 @@ def _describe(state: RunState, options: RunOptions) -> Description:
     return Description("", warnings, state.run_spec.hash_lines)
 
 
+def _report(state: RunState, options: RunOptions) -> Section:
+    columns: Columns | None = state.results.get(COLUMNS.name)
+    if columns is None or options.plan is None:
+        return Section({"columns": None})
+    n_examples = columns.histograms.n_examples
+    text = f"{options.plan.scaling}, from histograms of the columns of {n_examples} samples"
+    return Section({"columns": {"examples": n_examples}}, {"scaling": text})
+
+
 COLUMNS = Phase(
     "columns",
     TRAIN,
     _tally,
     fold,
-    derives_specs=True,
     content=_CONTENT,
+    applies=lambda options: options.plan is not None,
     describe=_describe,
+    report=_report,
+    asks=_asks,
+    memory=memory,
 )
 
 
@@ -464,12 +498,7 @@ BINS = [
 
 
 def phases_for(options: RunOptions) -> list[Phase]:
-    """The phase of a run in clear, or those of a secure one.
-
-    There is none without a plan that derives specs from the columns.
-    """
-    if options.plan is None:
-        return []
+    """The phase of a run in clear, or those of a secure one."""
     if options.run_spec.is_secure:
         return BINS
     return [COLUMNS]

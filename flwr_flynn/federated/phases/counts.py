@@ -16,7 +16,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import PayloadError
+from flwr_flynn._validation import listed
+from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import (
     MAX_CHARS,
@@ -32,15 +33,24 @@ from flwr_flynn.federated.gram_fields import (
     linear_of_parts,
     without_few,
 )
+from flwr_flynn.federated.layout import ENTRY_BYTES
+from flwr_flynn.federated.loader import Loader
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.party_options import PartyOptions, SiteSetting
 from flwr_flynn.federated.phase import (
     ALL,
     NEW,
     Context,
+    Needs,
     Phase,
     RunState,
+    Scale,
+    Section,
     basis_of,
+    counted_members,
+    model_of,
+    senders_of_linear,
+    why_no_linear,
 )
 from flwr_flynn.federated.protocol import (
     NOISY,
@@ -65,7 +75,7 @@ from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, check_announced
 from flwr_flynn.federated.views import View, progress
 from flwr_flynn.model.basis import Basis
-from flwr_flynn.model.counts import Additive, ClassCounts
+from flwr_flynn.model.counts import Additive, ClassCounts, memory_needed
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
 
@@ -175,9 +185,6 @@ class _OfCounts(RunRequest[Statistic]):
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> Self:
         run = announced_run(config, options)
-        if cls.is_update and not run.is_plain:
-            expected = "exact counts in clear, which alone can be updated"
-            raise PayloadError("mode", expected, run.mode)
         if "basis" not in config:
             return cls(run)
         if run.mechanism is not None:
@@ -243,17 +250,16 @@ def counts_of(
     basis: Basis | None,
     view: View,
     *,
-    before: bool = False,
     recall: bool = False,
 ) -> CountsOfSpecs:
-    """Counts of the party's samples by each spec, or of those `before` their change.
+    """Counts of the party's samples by each spec.
 
     With a basis they have the sums of a linear part, as they leave the party. Of noisy
     counts `recall` has those that were sent.
     """
     if run.mechanism is not None:
         return CountsOfSpecs((view.release(run, recall),))
-    X, codes = view.samples_of(run, before)
+    X, codes = view.samples_of(run)
     hashed = progress(len(codes) * len(run.specs))
     n_jobs = view.options.n_jobs
     counts = tuple(
@@ -294,7 +300,7 @@ class WithdrawRequest(_OfCounts[CountsChange]):
     """
 
     phase = "withdraw"
-    is_withdrawal = True
+    stays = False
 
     def of_parts(self, parts: list[Array], n_parties: int) -> CountsChange:
         return CountsChange(_of_parts(self.run, self.basis, parts, n_parties))
@@ -315,7 +321,16 @@ class UpdateRequest(_OfCounts[CountsChange]):
     """
 
     phase = "update"
-    is_update = True
+
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> UpdateRequest:
+        request = super().from_config(config, arrays, options)
+        if not request.run.is_plain:
+            expected = "exact counts in clear, which alone can be updated"
+            raise PayloadError("mode", expected, request.run.mode)
+        return request
 
     def fields(self, sizes: Sizes) -> list[Field]:
         most = capacity_of(self.run) // 1024
@@ -334,11 +349,22 @@ class UpdateRequest(_OfCounts[CountsChange]):
         return CountsChange(before, now)
 
     def measured(self, view: View) -> Measured[CountsChange]:
-        before = counts_of(self.run, self.basis, view, before=True)
+        before = counts_of(self.run, self.basis, _before(view))
         now = counts_of(self.run, self.basis, view)
         _warn_of_few(before.parts[0], now.parts[0], view.options.min_examples)
         change = CountsChange(before, now)
         return Measured(change, _announced(now), change.described)
+
+
+def _before(view: View) -> View:
+    """The samples as they were counted."""
+    previous = view.options.previous
+    if previous is None:
+        expected = (
+            "the samples as they were counted, at a party whose samples have changed"
+        )
+        raise ConfigError("node-config previous-path", expected, "none")
+    return replace(view, loader=Loader(previous))
 
 
 def _warn_of_few(before: ClassCounts, now: ClassCounts, least: int) -> None:
@@ -519,6 +545,75 @@ def _fold(state: RunState, batch: Batch[CountsOfSpecs], context: Context) -> Run
     return state.with_result("counts", batch.total)
 
 
+def memory(options: RunOptions, scale: Scale) -> Needs:
+    """Bytes of the counts, and of the sums of a linear part."""
+    run = options.run_spec
+    n_classes = run.n_classes
+    specs = run.specs
+    counted = options.counted_specs(specs)
+    size = f"{specs[0].hash_dim} rows of {specs[0].row_nnz} entries"
+    rows = f"{size} and {n_classes} classes"
+    if len(specs) != 1:
+        rows = f"{len(specs)} hashes with {rows}"
+    server = {rows: sum(memory_needed(spec, n_classes) for spec in specs)}
+    party = {"the counts": sum(memory_needed(spec, n_classes) for spec in counted)}
+    entry = max(ENTRY_BYTES, 16 * scale.n_parties)
+    if options.has_linear:
+        n_terms = min(options.linear, 3 * run.spec.n_features)
+        what = f"the linear part of up to {n_terms} terms (linear sets their number)"
+        needed = memory_of_gram(n_terms, n_classes)
+        server[what] = needed
+        party[what] = needed
+        if run.is_secure:
+            server[what] += entry * n_terms**2
+            party[what] += ENTRY_BYTES * n_terms**2
+    if run.is_secure:
+        n_entries = n_classes * sum(spec.hash_dim for spec in specs)
+        n_own_entries = n_classes * sum(spec.hash_dim for spec in counted)
+        server[f"a secure sum of {rows}"] = entry * n_entries
+        party["the secure sum of counts"] = ENTRY_BYTES * n_own_entries
+    return Needs(server, party)
+
+
+def _report(state: RunState, options: RunOptions) -> Section:
+    """Size of the sums of the linear part, its share, and the parties without it."""
+    sums = state.results["counts"].linear
+    if sums is None:
+        return Section({"linear": None})
+    members = counted_members(state, options)
+    senders = {str(member) for member in senders_of_linear(members)}
+    without = [str(member) for member in members if str(member) not in senders]
+    lack = why_no_linear(state, options)
+    share = model_of(state, options).share
+    entries = {
+        "terms": sums.terms.n_terms,
+        "examples": sums.n_examples,
+        "share": share,
+        "lack": lack,
+        "without": without,
+    }
+    use = f"not used: {lack or 'it makes no better probabilities'}"
+    if share:
+        use = f"share {share}"
+    text = f"{sums.terms.n_terms} terms, {sums.n_examples} samples, {use}"
+    if without:
+        names = listed(without, 8)
+        text += f"; no sums (node setting products, or few rows) from {names}"
+    return Section({"linear": entries}, {"linear part": text})
+
+
+def _asks(options: RunOptions) -> list[SiteSetting]:
+    run = options.run_spec
+    asked = []
+    if options.has_linear and not run.is_secure:
+        why = "true lets the sums of the linear part, and of trees, leave in clear"
+        asked.append(SiteSetting("products", None, why))
+    if run.is_plain:
+        why = "exact figures leave in clear; a site with true refuses"
+        asked.append(SiteSetting("secure", False, why))
+    return asked
+
+
 def phase_for(options: RunOptions) -> Phase:
     """The counting of a run.
 
@@ -536,4 +631,7 @@ def phase_for(options: RunOptions) -> Phase:
         is_counting=True,
         audience=audience,
         content=content,
+        report=_report,
+        asks=_asks,
+        memory=memory,
     )

@@ -38,9 +38,17 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.announced_specs import MAX_SPECS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.event import event_of
-from flwr_flynn.federated.gram_fields import N_GRAM_ARRAYS, gram_arrays, gram_of_arrays
+from flwr_flynn.federated.gram_fields import (
+    N_GRAM_ARRAYS,
+    announced_linear,
+    gram_arrays,
+    gram_of_arrays,
+    linear_entries,
+    weights_of,
+)
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.own_copy import keep, tried
+from flwr_flynn.federated.party_options import PartyOptions, SiteSetting
 from flwr_flynn.federated.phase import (
     COUNTED,
     PRESENT,
@@ -48,6 +56,7 @@ from flwr_flynn.federated.phase import (
     Description,
     Phase,
     RunState,
+    Section,
     counted_members,
     is_changed,
     linear_sums,
@@ -57,6 +66,7 @@ from flwr_flynn.federated.phase import (
     run_of_members,
     senders_of_linear,
 )
+from flwr_flynn.federated.phases import counts as counting
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.protocol import (
     EVALUATE,
@@ -193,7 +203,7 @@ class EvaluationRequest(RunRequest[Tables]):
         config = {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
-            **codec.linear_entries(self.run, _scorings(self.model, self.folds)),
+            **linear_entries(self.run, _scorings(self.model, self.folds)),
             **codec.calibration_entries(self.model.calibration),
             **codec.calibrated_forest_entries(self.run, self.model.forest),
             key("n_releases"): self.n_releases,
@@ -212,7 +222,7 @@ class EvaluationRequest(RunRequest[Tables]):
         arrays = codec.encode(*counts)
         if self.products is not None:
             arrays += gram_arrays(self.products)
-        arrays += codec.weights_of(_scorings(self.model, self.folds))
+        arrays += weights_of(_scorings(self.model, self.folds))
         if self.model.forest is not None:
             arrays += codec.forest_arrays(self.model.forest.trees)
         return arrays
@@ -227,7 +237,7 @@ class EvaluationRequest(RunRequest[Tables]):
         n_folds = 0
         if config.get("folds"):
             n_folds = N_FOLDS
-        scorings, arrays = codec.announced_linear(config, run, arrays, 1 + n_folds)
+        scorings, arrays = announced_linear(config, run, arrays, 1 + n_folds)
         linear = next(iter(scorings), None)
         sums = None
         if config.get("products"):
@@ -303,7 +313,7 @@ class EvaluationRequest(RunRequest[Tables]):
             n_right = float(np.trace(answer.arrays[0]))
             answer.metrics["accuracy"] = n_right / answer.n_examples
         levels_of = partial(own_levels, self.model, self.folds)
-        reason = view.keep(self.run, self.model, levels_of)
+        reason = keep(view, self.run, self.model, levels_of)
         if reason:
             answer.metrics[UNKEPT] = reason
         return answer
@@ -314,7 +324,7 @@ class EvaluationRequest(RunRequest[Tables]):
         The second matrix is of zeros without a class prior of the party's own.
         """
         levels_of = partial(own_levels, self.model, self.folds)
-        mine, has_own, batches = view.tried(self.run, self.model, levels_of)
+        mine, has_own, batches = tried(view, self.run, self.model, levels_of)
         run = self.run
         n_classes = run.n_classes
         names = subgroup_names(run.feature_names, self.group)
@@ -608,6 +618,45 @@ def _describe(state: RunState, options: RunOptions, name: str) -> Description:
     return Description(text, warnings)
 
 
+def _report(state: RunState, options: RunOptions) -> Section:
+    evaluation: Evaluation = state.results.get("evaluation", Evaluation(None, {}))
+    return Section(
+        {
+            "evaluates": options.is_evaluated,
+            "evaluation": evaluation.figures,
+            "sites": [*evaluation.sites],
+        }
+    )
+
+
+def _announce(options: RunOptions) -> list[str]:
+    if not options.is_evaluated:
+        return ["evaluation by the parties: none"]
+    lines = ["evaluation by the parties: all"]
+    if options.run_spec.guarantee:
+        lines.append(
+            "NOT COVERED: the confusion matrices that parties send in the evaluation"
+        )
+    return lines
+
+
+def _discloses(options: RunOptions) -> str:
+    if options.is_evaluated and not options.sums_results:
+        return RESULTS
+    return NOTHING
+
+
+def _asks(options: RunOptions) -> list[SiteSetting]:
+    asked = []
+    if options.is_evaluated:
+        why = "share of the samples that the model is evaluated on"
+        asked.append(SiteSetting("test_fraction", None, why))
+    if options.is_evaluated and not options.run_spec.is_plain:
+        asked.append(SiteSetting("evaluate", True, "where exact results may leave"))
+    why = "file for the site's copy of the model, if it wants one"
+    return [*asked, SiteSetting("model_path", None, why)]
+
+
 EVALUATION = Phase(
     "evaluation",
     EVALUATE,
@@ -617,6 +666,11 @@ EVALUATION = Phase(
     content=_CONTENT,
     applies=lambda options: options.is_evaluated or options.distribute,
     describe=partial(_describe, name="evaluation"),
+    report=_report,
+    announce=_announce,
+    discloses=_discloses,
+    asks=_asks,
+    memory=counting.memory,
 )
 SECURE_EVALUATION = replace(
     EVALUATION,
@@ -626,4 +680,5 @@ SECURE_EVALUATION = replace(
     audience=COUNTED,
     applies=lambda options: options.sums_results,
     describe=partial(_describe, name="secure evaluation"),
+    announce=Phase.announce,
 )

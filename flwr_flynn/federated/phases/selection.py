@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from flwr_flynn.federated.phase import (
     Description,
     Phase,
     RunState,
+    Section,
     members_of,
 )
 from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key, refusing
@@ -51,11 +52,14 @@ from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, TEMPERATURES, ScoringRule
 from flwr_flynn.model.selection import (
+    Candidates,
     Choice,
+    Selection,
     best_temperature,
     choose,
     hashed_batches,
     leave_one_out_tables,
+    pairs_of,
 )
 from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
 
@@ -64,8 +68,6 @@ _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"
 _MOST_CHARS = MAX_SPECS * _MAX_CANDIDATES * 64  # of all candidates in JSON
 MAX_SAMPLE_LOSS = int(MAX_LOSS / LOSS_UNIT)
 """The largest log-loss of a sample, in units of `LOSS_UNIT`."""
-
-Candidates = tuple[tuple[ScoringRule, ...], ...]
 
 
 @register
@@ -86,7 +88,7 @@ class SelectionRequest(RunRequest[Tables]):
     n_arrays = 2 * MAX_SPECS
 
     def to_config(self) -> dict[str, Scalar]:
-        pairs = json.dumps(_pairs(self.candidates))
+        pairs = json.dumps(pairs_of(self.candidates))
         return {**super().to_config(), key("candidates"): pairs}
 
     def arrays(self) -> list[Array]:
@@ -144,57 +146,6 @@ class SelectionRequest(RunRequest[Tables]):
                 "entries outside",
             )
         return Tables(tuple(parts))
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Members that a run selected, and how the candidates compare."""
-
-    choices: tuple[Choice, ...]  # the best first
-    scorings: tuple[ScoringRule, ...]
-    """Scorings of the choices; without a temperature where no party with samples
-    replied."""
-    candidates: Candidates
-    accuracies: tuple[tuple[float, ...], ...]
-    """Leave-one-out, balanced; () where no party with samples replied."""
-    examples: int  # samples that the accuracies are about
-    parties: int  # parties that replied
-
-    @property
-    def specs(self) -> tuple[int, ...]:
-        """Indices of the chosen specs."""
-        return tuple(choice.spec for choice in self.choices)
-
-    @property
-    def accuracy(self) -> float | None:
-        """Leave-one-out balanced accuracy of the best candidate alone."""
-        if self.accuracies:
-            return max(map(max, self.accuracies))
-        return None
-
-    def to_dict(self) -> dict[str, object]:
-        """The selection as JSON can hold it."""
-        choices = [
-            [choice.spec, choice.scoring, choice.weight] for choice in self.choices
-        ]
-        scorings = [
-            [scoring.rule, scoring.decay, scoring.temperature]
-            for scoring in self.scorings
-        ]
-        return asdict(self) | {
-            "choices": choices,
-            "scorings": scorings,
-            "candidates": _pairs(self.candidates),
-            "accuracy": self.accuracy,
-        }
-
-
-def _pairs(candidates: Candidates) -> list[list[list[str | float]]]:
-    """Rule and decay of each scoring of each spec, as JSON can hold them."""
-    return [
-        [[scoring.rule, scoring.decay] for scoring in scorings]
-        for scorings in candidates
-    ]
 
 
 def candidates_for(totals: CountsOfSpecs, rule: str, decay: float | str) -> Candidates:
@@ -309,6 +260,30 @@ def _describe(state: RunState, options: RunOptions) -> Description:
     return Description(f"{members}decay {decay:.4g}, {compared}")
 
 
+def _report(state: RunState, options: RunOptions) -> Section:
+    selection = state.result_of(Selection)
+    if selection is None:
+        return Section({"selection": None})
+    entries = {"selection": selection.to_dict()}
+    if not selection.accuracies:
+        reason = "none: too few parties with samples replied"
+        return Section(entries, {"selection": reason})
+    best = [f"{max(accuracies):.4f}" for accuracies in selection.accuracies]
+    decays = f"{len(selection.candidates[0])} decays each"
+    compared = f"compared on {selection.examples} samples"
+    facts = {
+        "candidates": f"{len(best)} with {decays}, {compared}",
+        "  leave-one-out": ", ".join(best),
+    }
+    members = members_of(state, options)
+    for choice, member in zip(selection.choices, members, strict=True):
+        size = f"{member.spec.hash_dim} rows, {member.spec.hash_nnz} winners"
+        decay = f"decay {member.scoring.decay:.4g}"
+        text = f"weight {choice.weight:.2f}, {decay}, {size}"
+        facts[f"  member {choice.spec + 1}"] = text
+    return Section(entries, facts)
+
+
 SELECTION = Phase(
     "selection",
     TRAIN,
@@ -318,4 +293,5 @@ SELECTION = Phase(
     content=_CONTENT,
     applies=lambda options: options.selects,
     describe=_describe,
+    report=_report,
 )

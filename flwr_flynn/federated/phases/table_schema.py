@@ -9,9 +9,10 @@ floor, `min_examples`. It tells the names and the kinds of all its columns.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from operator import attrgetter
 
 import numpy as np
@@ -23,9 +24,20 @@ from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.phase import Context, Description, Phase, RunState
+from flwr_flynn.federated.party_options import (
+    FLOOR_OF_SITE,
+    PartyOptions,
+    SiteSetting,
+)
+from flwr_flynn.federated.phase import (
+    Context,
+    Description,
+    Phase,
+    RunState,
+    Section,
+)
 from flwr_flynn.federated.protocol import (
+    EXACT,
     TRAIN,
     Config,
     Entry,
@@ -41,18 +53,23 @@ from flwr_flynn.federated.subgroups import subgroup_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import placeholder_specs
+from flwr_flynn.tables import remarks
 from flwr_flynn.tables.column_summary import MOST_ROWS, ColumnSummary
-from flwr_flynn.tables.learned_schema import schema_of
+from flwr_flynn.tables.learned_schema import LEARNED_LEVELS, schema_of
 from flwr_flynn.tables.remarks import (
     MOST,
     Remark,
     briefly,
+    lines_of,
+    noticed,
     of_parties,
     raise_stops,
 )
-from flwr_flynn.tables.schema import LEARNED_LEVELS
-from flwr_flynn.tables.table import form_of
-from flwr_flynn.tables.table_summary import TableSummary
+from flwr_flynn.tables.schema import Schema
+from flwr_flynn.tables.table import KINDS, Table, form_of
+from flwr_flynn.tables.table_summary import TableCounter, TableSummary
+
+log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
@@ -91,7 +108,25 @@ class SchemaRequest(Request[TableSummary]):
             return cls(checked_classes(config.json("classes")))
 
     def measured(self, view: View) -> Measured[TableSummary]:
-        summary = view.table_summary(partial(codes_of, self.classes))
+        """Summary of the raw columns of the training samples, above the floor.
+
+        Labels of no class are refused first.
+        """
+        view.require(EXACT)
+        samples = view.loader.raw()
+        codes_of(self.classes, samples.y)
+        summary = samples.tables()[0]
+        least = view.options.min_examples
+        if isinstance(summary, TableSummary):
+            _log_remarks(summary)
+            summary = summary.floored(least)
+        else:
+            counter = TableCounter(least, view.options.keep)
+            counter.add(Table.of(summary), samples.ids, samples.y)
+            # A site that was deployed loads its own file.
+            if callable(view.loader.source):
+                _log_remarks(counter.everything)
+            summary = counter.summary()
         return Measured(summary, summary.n_rows)
 
     def fields(self, sizes: Sizes) -> list[Field]:
@@ -112,6 +147,14 @@ class SchemaRequest(Request[TableSummary]):
         text = parts[0].astype(np.uint8).tobytes().decode(errors="replace")
         with refusing("summary"):
             return TableSummary.from_dict(from_json("summary", text))
+
+
+def _log_remarks(table: TableSummary) -> None:
+    """Log the columns of a table on this machine, and what looks wrong with them."""
+    for line in lines_of(table):
+        log.info("FlyNN: %s", "  ".join(line))
+    for text in noticed(table):
+        log.info("FlyNN: %s", text)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,10 +213,10 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         require_samples(batch.total.n_rows, len(batch.passed), options.min_parties)
     left_out: dict[str, str] = {}
     run = state.run_spec
-    remarks = of_parties(
+    said = of_parties(
         {context.names.get(cid, cid): part[1] for cid, part in batch.parts.items()}
     )
-    raise_stops(remarks)
+    raise_stops(said)
     if batch.total.n_rows:
         schema, left_out = schema_of(batch.total, options.ignore, options.keep)
         assert options.plan is not None  # as the options require
@@ -188,7 +231,7 @@ def _fold(state: RunState, batch: Batch[TableSummary], context: Context) -> RunS
         cid: {form_of(name): column for name, column in part[1].columns.items()}
         for cid, part in batch.parts.items()
     }
-    result = LearnedSchema(left_out, held, tables, remarks)
+    result = LearnedSchema(left_out, held, tables, said)
     return replace(state, run_spec=run).with_result(SCHEMA.name, result)
 
 
@@ -211,15 +254,73 @@ def _describe(state: RunState, options: RunOptions) -> Description:
     return Description(f"{state.run_spec.spec.n_features} numbers a row", warnings)
 
 
+def coinciding(state: RunState) -> dict[str, str]:
+    """Columns whose gaps tell the site, see `remarks.coinciding`.
+
+    They are known of learned schemas and counts in clear alone.
+    """
+    learned: LearnedSchema | None = state.results.get(SCHEMA.name)
+    schema = state.run_spec.feature_names
+    if learned is None or not isinstance(schema, Schema):
+        return {}
+    sites = [
+        (str(member), member.sizes, learned.held[member.node])
+        for member in state.members or ()
+        if member.sizes and member.node in learned.held
+    ]
+    return remarks.coinciding(schema.names, state.run_spec.classes, sites)
+
+
+def _report(state: RunState, options: RunOptions) -> Section:
+    """Columns of the schema, and those that a learned one leaves out."""
+    schema = state.run_spec.feature_names
+    learned = state.results.get("schema")
+    if not isinstance(schema, Schema):
+        return Section({"schema": None})
+    left_out: Mapping[str, str] = {}
+    said: Sequence[Remark] = ()
+    source = "from the server's file"
+    if learned is not None:
+        left_out = learned.left_out
+        said = learned.remarks
+        source = "learned from the parties"
+    sentences = coinciding(state)
+    entries = {
+        **schema.to_dict(),
+        "is_learned": learned is not None,
+        "left_out": left_out,
+        "remarks": [remark.to_dict() for remark in said[:MOST]],
+        "n_remarks": len(said),
+        "coinciding": sentences,
+    }
+    of_kinds = Counter(column.kind for column in schema.columns)
+    parts = [f"{of_kinds[kind]} {kind}" for kind in KINDS if kind in of_kinds]
+    with_gaps = sum(column.gaps for column in schema.columns)
+    facts = {"columns": f"{', '.join(parts)}; {with_gaps} with gaps; {source}"}
+    facts |= {f"  tells the site: {name}": why for name, why in sentences.items()}
+    facts |= {f"  left out: {name}": reason for name, reason in left_out.items()}
+    return Section({"schema": entries}, facts)
+
+
 _CONTENT = "names, kinds, levels and gaps of the columns"
 _learns = attrgetter("learn_schema")
+
+
+def _asks(options: RunOptions) -> list[SiteSetting]:
+    why = (
+        "the site's own file, with any columns; the run learns which, and of what kind"
+    )
+    return [SiteSetting("data_path", None, why), FLOOR_OF_SITE]
+
+
 SCHEMA = Phase(
     "schema",
     TRAIN,
     _ask,
     _fold,
-    derives_specs=True,
     content=_CONTENT,
     applies=_learns,
     describe=_describe,
+    report=_report,
+    asks=_asks,
 )

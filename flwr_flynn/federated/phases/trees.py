@@ -35,10 +35,14 @@ from flwr_flynn.federated.phase import (
     TREES,
     Context,
     Description,
+    Needs,
     Phase,
     RunState,
+    Scale,
+    Section,
     basis_of,
     calibration_of,
+    forest_of,
     growth_of,
     run_of_members,
 )
@@ -55,7 +59,7 @@ from flwr_flynn.federated.request import Measured, register
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.calibration import Calibration, CalibrationSums
-from flwr_flynn.model.forest import LEVELS, Forest
+from flwr_flynn.model.forest import LEVELS, Forest, memory_of_forest, most_nodes
 from flwr_flynn.model.growth import (
     LARGEST_GAINS,
     LARGEST_GRADIENT,
@@ -255,6 +259,21 @@ def _describe(state: RunState, options: RunOptions) -> Description:
     return Description(f"{n_nodes} leaf nodes, {loss}")
 
 
+def memory(options: RunOptions, scale: Scale) -> Needs:
+    """Bytes of the trees and their sums."""
+    n_examples = 0
+    if options.plan is not None:
+        n_examples = options.plan.n_examples or 0
+    n_classes = options.run_spec.n_classes
+    nodes = most_nodes(options.n_trees, n_classes, n_examples)
+    needed = {
+        f"{options.n_trees} trees (trees sets their number)": memory_of_forest(
+            nodes, n_classes
+        )
+    }
+    return Needs(needed, needed)
+
+
 def _phase(name: str, before: str) -> Phase:
     """The phase of a level, behind another."""
     return Phase(
@@ -268,7 +287,43 @@ def _phase(name: str, before: str) -> Phase:
         is_idle=_is_idle,
         follows=before,
         describe=_describe,
+        memory=memory,
     )
+
+
+def _report(state: RunState, options: RunOptions) -> Section:
+    """Size of the forest, its share, and log-losses of samples without trees and by
+    those that have not seen them.
+    """
+    growth = growth_of(state, options)
+    if growth is None:
+        return Section({"trees": None})
+    start = state.results.get(TREES[0], growth)
+    losses = [start.best_loss, growth.best_loss]
+    lack = ""
+    if growth.best_loss > MAX_LOSS:
+        losses = []
+        lack = "no sums: no party consents, or too few replied"
+    entries: dict[str, object] = {
+        "trees": growth.forest.n_trees,
+        "leaf_nodes": None,
+        "share": None,
+        "levels": growth.best_level,
+        "log_losses": losses,
+        "lack": lack,
+    }
+    text = f"{growth.forest.n_trees}, not used: {lack or 'they make no better probabilities'}"
+    forest = forest_of(state, options)
+    if forest is not None:
+        n_nodes = len(forest.trees.leaf_nodes)
+        share = forest.calibration.share
+        entries |= {"leaf_nodes": n_nodes, "share": share}
+        gain = " to ".join(f"{loss:.4f}" for loss in losses)
+        text = (
+            f"{growth.forest.n_trees}, {n_nodes} leaf nodes, share {share}, log-loss "
+            f"{gain} in {growth.best_level} levels"
+        )
+    return Section({"trees": entries}, {"trees": text})
 
 
 LEVEL_PHASES = [*map(_phase, TREES, ["", *TREES])]
@@ -279,6 +334,7 @@ FOREST = replace(
     tally=_ask_calibration,
     fold=partial(calibration.fold, name="forest"),
     describe=partial(calibration.describe, name="forest"),
+    report=_report,
     applies=lambda options: options.has_trees,
     is_idle=lambda state, options: _best(state, options) is None,
 )

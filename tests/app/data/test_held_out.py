@@ -16,7 +16,7 @@ import pytest
 
 from flwr_flynn.app.data import own_file, table_file
 from flwr_flynn.app.data.held_out import HeldOut, id_keys, row_keys
-from flwr_flynn.app.data.own_file import opened, summary_of_file
+from flwr_flynn.app.data.own_file import counter_of_file, opened
 from flwr_flynn.app.data.source import Reading
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.federated.party import Party, PartyOptions
@@ -164,7 +164,7 @@ def test_what_rows_of_few_patients_share_stays_at_home(ending, tmp_path):
     label = "label"
     if ending == "npz":
         label = "y"
-    by_rows = summary_of_file(opened(path, Reading(label)), 5).columns
+    by_rows = counter_of_file(opened(path, Reading(label)), 5).summary().columns
     assert {*by_rows["town"].levels} == {"Ulm", "Bonn", "Bern"}
     assert len(by_rows["name"].levels) == 40
     assert by_rows["four"].gaps == 20

@@ -24,10 +24,10 @@ from flwr_flynn.app.data import own_file, table_file
 from flwr_flynn.app.data.datasets import load_dataset
 from flwr_flynn.app.data.own_file import (
     columns_of,
+    counter_of_file,
     encoded_share,
     opened,
     own_share,
-    summary_of_file,
 )
 from flwr_flynn.app.data.source import Dialect, Reading
 from flwr_flynn.app.node_config import NodeConfig
@@ -380,7 +380,7 @@ def test_a_full_disk_is_told(path, monkeypatch):
 def test_the_summary_of_a_file_is_that_of_its_table_however_large(path, monkeypatch):
     written(path, "age,town,note,label\n" + "1,Ulm,,x\n,Bern,,y\n3,Ulm,,y\n" * 20)
     for least in (1, 4):
-        assert summary_of_file(opened(path), least) == TableSummary.of(
+        assert counter_of_file(opened(path), least).summary() == TableSummary.of(
             table_of(path), least
         )
     party = NodeConfig(data_path=str(path), min_examples=1)
@@ -533,7 +533,7 @@ def test_a_hundred_thousand_levels_take_bounded_memory(path):
     assert file.reports[0].kind == "category"
     assert memory.peak < 2**27 / 10
     with raises(SchemaError, field="columns"):
-        schema_of(summary_of_file(file))
+        schema_of(counter_of_file(file).summary())
 
 
 @pytest.mark.parametrize(("most", "n_levels"), [(101, 101), (100, 1)])
@@ -544,7 +544,7 @@ def test_of_too_many_levels_those_of_one_row_are_let_go_of(
         path, "a,label\n" + "".join(f"v{i},x\n" for i in range(100)) + "often,x\n" * 300
     )
     monkeypatch.setattr("flwr_flynn.tables.table_summary._MOST_TEXTS", most)
-    column = summary_of_file(opened(path)).columns["a"]
+    column = counter_of_file(opened(path)).summary().columns["a"]
     assert column.n_rows == 400
     assert len(column.levels) == n_levels
     assert column.levels["often"] == 300

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from flwr_flynn.federated import progress
-from flwr_flynn.federated.progress import Progress
+from flwr_flynn.flower import progress
+from flwr_flynn.flower.progress import Progress
 
 
 def test_a_long_step_has_lines_while_it_goes_on(

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from flwr_flynn.app.columns_by_site import Site, _head, rows_of, table_one
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
 from flwr_flynn.federated.phases.columns import ColumnsRequest
 from flwr_flynn.federated.protocol import FLOOR
-from flwr_flynn.federated.table_one import Site, _head, rows_of, table_one
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.column_summary import ColumnSummary, floored
