@@ -138,6 +138,13 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "metavar": "P",
         "help": "leave the class empty below P",
     },
+    "--reasons": {
+        "type": int,
+        "default": 0,
+        "choices": range(1, 11),
+        "metavar": "N",
+        "help": "add the N columns that matter most to the class of each row, 1 to 10",
+    },
     "--keep": {
         "action": "append",
         "metavar": "COLUMN",
@@ -184,7 +191,15 @@ _VERBS = {
     "predict": (
         cli_verbs.predict,
         "classify the rows, as CSV",
-        ["model", "file", "--gap-text", "--abstain", "--threshold", "--keep"],
+        [
+            "model",
+            "file",
+            "--gap-text",
+            "--abstain",
+            "--threshold",
+            "--reasons",
+            "--keep",
+        ],
     ),
     "score": (
         cli_verbs.score,

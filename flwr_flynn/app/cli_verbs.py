@@ -46,6 +46,7 @@ from flwr_flynn.federated.private_rows import (
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import rarer
+from flwr_flynn.model.reasons import contributions, edges_of, substitutes
 from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
@@ -56,6 +57,7 @@ from flwr_flynn.tables.table import Table, by_name
 from flwr_flynn.tables.texts import as_name, is_beside
 
 MOST_CLASSES = 1024
+_FAR_OUT = 90  # percent of all samples that a value is above or below
 
 
 def node_settings(options: Namespace) -> dict[str, object]:
@@ -335,8 +337,9 @@ def _labels(file: TableFile) -> Iterator[Array]:
 def predict(options: Namespace) -> int:
     """Print class, probabilities and novelty of every row of a file, as CSV.
 
-    With a threshold the class is the rarer of two from this probability on. In front
-    are the columns to keep, as they stand in the file, but that each row is one line. A
+    With a threshold the class is the rarer of two from this probability on. Reasons
+    are the columns with the largest contributions to the log odds of this class. In
+    front are the columns to keep, as they stand in the file, but that each row is one line. A
     text that a spreadsheet would take for a formula has an apostrophe before it.
     """
     model = FlyNNClassifier.load(options.model)
@@ -357,21 +360,76 @@ def predict(options: Namespace) -> int:
     out = csv.writer(console, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     classes = model.classes_.tolist()
     head = [*keep, "class", *(f"p({label})" for label in classes), "novelty"]
+    most = min(options.reasons, model.n_features_in_)
+    head += [f"reason {number + 1}" for number in range(most)]
     out.writerow(map(cell, head))
     for X, _, are_empty in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
+        reasons: list[list[str]] = [[]] * len(best)
+        if most:
+            turned = best != probabilities.argmax(axis=1)
+            reasons = _reasons(model.model_, X, turned, most)
         columns = (probabilities, best, novelty, are_empty)
-        for row, index, new, is_empty in zip(
-            *(column.tolist() for column in columns), strict=True
+        for row, index, new, is_empty, texts in zip(
+            *(column.tolist() for column in columns), reasons, strict=True
         ):
             label = ""
             if row[index] >= options.abstain and not is_empty:
                 label = classes[index]
-            shown = [round(p, 6) for p in row]
-            out.writerow(map(cell, [*next(copied), label, *shown, round(new, 6)]))
+            shown = [round(p, 6) for p in [*row, new]]
+            out.writerow(map(cell, [*next(copied), label, *shown, *texts]))
     return 0
+
+
+def _reasons(
+    model: Model, X: Table | Floats, turned: Mask, most: int
+) -> list[list[str]]:
+    """The columns that add the most to the log odds of each row's class, in words.
+
+    The class of a row that is `turned` is the less probable one of two.
+    """
+    numbers: Any = X
+    if model.schema is not None:
+        numbers = model.schema.encode(X)
+    added = contributions(model, numbers)
+    added[turned] *= -1
+    edges = edges_of(model)
+    columns = schema_of_model(model).columns
+    texts = [
+        _column_texts(column, numbers[:, place], edges[place])
+        for column, (place, *_) in zip(columns, substitutes(model), strict=True)
+    ]
+    order = np.argsort(-np.abs(added), axis=1, kind="stable")[:, :most]
+    return [
+        [f"{texts[j][row]}: {added[row, j]:+.1f}" for j in indices]
+        for row, indices in enumerate(order.tolist())
+    ]
+
+
+def _column_texts(column: Column, numbers: Floats, edges: Floats) -> list[str]:
+    """Name and value of a column in each row, and its place among all at an end."""
+    name = column.name
+    if column.kind == "category":
+        words = [*column.inputs, f"{name} other"]
+        others = np.ones((len(numbers), 1))
+        return [words[at] for at in np.hstack([numbers, others]).argmax(axis=1)]
+    values = numbers[:, 0]
+    own = edges[0]
+    texts = [f"{name} {value:g}" for value in values]
+    if column.kind == "date":
+        texts = [f"{name} {day}" for day in values.astype("datetime64[D]")]
+    # Edges at equal distances are those of a public range, and of no samples.
+    elif np.abs(np.diff(own, 2)).max(initial=0.0) > 1e-9 * np.ptp(own):
+        for side, sign in {"above": 1, "below": -1}.items():
+            n_beyond = np.searchsorted(np.sort(sign * own), sign * values)
+            percent = (100 * n_beyond - 50) // len(own)
+            for row in np.flatnonzero(percent >= _FAR_OUT):
+                texts[row] += f" ({side} {percent[row]} % of all)"
+    for row in np.flatnonzero(np.isnan(values)):
+        texts[row] = f"{name} missing"
+    return texts
 
 
 def _decided(p: Floats, rarer: int, threshold: float | None) -> Integers:
