@@ -71,6 +71,11 @@ EXPERIMENTS = {
         "AUROC at a site by the model without its counts, beside training without it",
         "--data",
     ),
+    "reasons": Experiment(
+        "contributions of columns beside known log odds, and when the columns that they "
+        "name are deleted",
+        "--data",
+    ),
     "rivals": Experiment(
         "one-round rivals with exact sums, and boosting on summed histograms, beside "
         "FlyNN",

@@ -367,25 +367,25 @@ def predict(options: Namespace) -> int:
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
-        reasons: list[list[str]] = [[]] * len(best)
+        reasons: Iterator[Sequence[object]] = repeat(())
         if most:
             turned = best != probabilities.argmax(axis=1)
             reasons = _reasons(model.model_, X, turned, most)
         columns = (probabilities, best, novelty, are_empty)
-        for row, index, new, is_empty, texts in zip(
-            *(column.tolist() for column in columns), reasons, strict=True
+        for row, index, new, is_empty in zip(
+            *(column.tolist() for column in columns), strict=True
         ):
             label = ""
             if row[index] >= options.abstain and not is_empty:
                 label = classes[index]
-            shown = [round(p, 6) for p in [*row, new]]
-            out.writerow(map(cell, [*next(copied), label, *shown, *texts]))
+            shown = [*(round(p, 6) for p in [*row, new]), *next(reasons)]
+            out.writerow(map(cell, [*next(copied), label, *shown]))
     return 0
 
 
 def _reasons(
     model: Model, X: Table | Floats, turned: Mask, most: int
-) -> list[list[str]]:
+) -> Iterator[list[str]]:
     """The columns that add the most to the log odds of each row's class, in words.
 
     The class of a row that is `turned` is the less probable one of two.
@@ -402,10 +402,8 @@ def _reasons(
         for column, (place, *_) in zip(columns, substitutes(model), strict=True)
     ]
     order = np.argsort(-np.abs(added), axis=1, kind="stable")[:, :most]
-    return [
-        [f"{texts[j][row]}: {added[row, j]:+.1f}" for j in indices]
-        for row, indices in enumerate(order.tolist())
-    ]
+    for row, indices in enumerate(order.tolist()):
+        yield [f"{texts[j][row]}: {added[row, j]:+.1f}" for j in indices]
 
 
 def _column_texts(column: Column, numbers: Floats, edges: Floats) -> list[str]:

@@ -121,8 +121,8 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         The value of one column is replaced, and the others stay: the contribution is
         the fall of the log odds, log(p / (1 - p)), in the mean of four quantiles of the
         column, or of its levels, and of a gap, each as frequent as among the samples of
-        the model. Columns of which the model has no edges get a gap instead, or 0 where
-        the hash takes no gaps. Positive contributions speak for the class.
+        the model [1]_. Columns of which the model has no edges get a gap instead, or 0
+        where the hash takes no gaps. Positive contributions speak for the class.
 
         Parameters
         ----------
@@ -149,14 +149,11 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         - The time is that of `predict` for four samples a column, or one for each
           level. A value that is its own substitute costs nothing.
 
-        Sampled Shapley values [1]_ of the same cost were farther from known log odds
-        with interactions, see the page of results.
-
         References
         ----------
-        .. [1] Štrumbelj, E. and Kononenko, I. "Explaining prediction models and
-           individual predictions with feature contributions." Knowledge and
-           Information Systems 41 (2014).
+        .. [1] Robnik-Šikonja, M. and Kononenko, I. "Explaining classifications for
+           individual instances." IEEE Transactions on Knowledge and Data Engineering
+           20.5 (2008).
 
         Examples
         --------

@@ -92,18 +92,18 @@ def contributions(model: Model, X: Matrix, n_jobs: int | None = None) -> Floats:
         # Dense, whether they were or not.
         samples = sp.csr_array(X[rows], dtype=np.float64).toarray()
         codes = model.scores(samples, n_jobs).argmax(axis=1)
-        odds = _log_odds(model, samples, codes, n_jobs)
+        odds = log_odds_of(model, samples, codes, n_jobs)
         for own, (place, values, weights) in zip(added[rows].T, every, strict=True):
             for value, weight in zip(values, weights, strict=True):
                 differs = (samples[:, place] != value).any(axis=1)
                 others = samples[differs]
                 others[:, place] = value
-                without = _log_odds(model, others, codes[differs], n_jobs)
+                without = log_odds_of(model, others, codes[differs], n_jobs)
                 own[differs] += weight * (odds[differs] - without)
     return added
 
 
-def _log_odds(model: Model, X: Floats, codes: Integers, n_jobs: int | None) -> Floats:
+def log_odds_of(model: Model, X: Floats, codes: Integers, n_jobs: int | None) -> Floats:
     """Log odds of a class of each sample against all others, (n,)."""
     scores = model.scores(X, n_jobs)
     is_own = codes[:, None] == np.arange(scores.shape[1])
