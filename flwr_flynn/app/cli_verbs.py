@@ -415,7 +415,7 @@ def _column_texts(column: Column, numbers: Floats, edges: Floats) -> list[str]:
         return [words[at] for at in np.hstack([numbers, others]).argmax(axis=1)]
     values = numbers[:, 0]
     own = edges[0]
-    texts = [f"{name} {value:g}" for value in values]
+    texts = [f"{name} {value:.7g}" for value in values]
     if column.kind == "date":
         texts = [f"{name} {day}" for day in values.astype("datetime64[D]")]
     # Edges at equal distances are those of a public range, and of no samples.

@@ -25,7 +25,7 @@ N_QUANTILES = 4  # of a column of many values
 
 _NUMBER = Column("number", "number", gaps=False)
 _DAY = 86_400_000_000  # microseconds
-_MOST_NUMBERS = 2**22  # of samples, at a time
+_MOST_NUMBERS = 2**22  # of samples and their hashes, at a time
 
 
 def edges_of(model: Model) -> Floats:
@@ -82,13 +82,14 @@ def contributions(model: Model, X: Matrix, n_jobs: int | None = None) -> Floats:
     """What each column adds to the log odds of the predicted class of samples, (n, d):
     (n, columns) float64.
 
-    As many samples at a time as fit in 32 MiB.
+    As many samples at a time as take 32 MiB with their hashes.
     """
     every = [*substitutes(model)]
     added = np.zeros((X.shape[0], len(every)))
     if (~model.empty_classes).sum() < 2:
         return added
-    for rows in batches(len(added), max(_MOST_NUMBERS // X.shape[1], 1)):
+    # A hash has some 256 numbers.
+    for rows in batches(len(added), max(_MOST_NUMBERS // (X.shape[1] + 256), 1)):
         # Dense, whether they were or not.
         samples = sp.csr_array(X[rows], dtype=np.float64).toarray()
         codes = model.scores(samples, n_jobs).argmax(axis=1)

@@ -163,7 +163,7 @@ def test_a_column_that_the_model_ignores_adds_nothing():
 def test_order_batches_threads_and_storage_change_nothing(monkeypatch):
     model = of_spec()
     added = model.contributions(X)
-    monkeypatch.setattr(reasons, "_MOST_NUMBERS", 35)
+    monkeypatch.setattr(reasons, "_MOST_NUMBERS", 7 * (5 + 256))
     assert_array_equal(model.contributions(X[::-1]), added[::-1])
     assert_array_equal(model.contributions(X[7:8]), added[7:8])
     assert_array_equal(model.set_params(n_jobs=2).contributions(X), added)
