@@ -147,7 +147,8 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         - With noise in the counts, there is noise in them, and with public ranges the
           values are at equal distances within these.
         - The time is that of `predict` for four samples a column, or one for each
-          level. A value that is its own substitute costs nothing.
+          level, about 3 ms for 20 columns and 150 ms for the 784 of an image. A value
+          that is its own substitute costs nothing. 32 MiB of samples are held beside X.
 
         References
         ----------

@@ -20,15 +20,15 @@ from tests.simulations.tables import read
 @pytest.mark.parametrize("kind", ["additive", "interactions"])
 def test_the_truth_is_the_shapley_value_of_the_log_odds(kind, monkeypatch):
     """Of four columns by all subsets, the others replaced by those of all samples."""
-    monkeypatch.setitem(reasons.KNOWN, kind, 4)
+    monkeypatch.setitem(reasons.KNOWN, kind, (4, 1.5))
     samples, truth = reasons.known(kind, 100_000, np.random.default_rng(0))
 
     def log_odds(these):
-        """Terms of the columns, and of pairs by least squares, which fit exactly."""
-        values = np.where(np.arange(4) % 2, np.abs(these), np.tanh(3 * these))
-        columns = [these, values, np.ones((len(these), 1))]
-        columns.append(these[:, :2] * these[:, :1:-1])
-        return np.concatenate(columns, axis=1)
+        """Terms of the columns, and of pairs, for least squares, which fit exactly."""
+        pairs = these[:, :2] * these[:, :1:-1]
+        ones = np.ones((len(these), 1))
+        terms = [these, np.abs(these), np.tanh(3 * these), pairs, ones]
+        return np.concatenate(terms, axis=1)
 
     known = truth.sum(axis=1)
     weights = np.linalg.lstsq(log_odds(samples), known, rcond=None)[0]
@@ -46,7 +46,7 @@ def test_the_truth_is_the_shapley_value_of_the_log_odds(kind, monkeypatch):
             for size in range(4)
             for subset in combinations(rest, size)
         )
-        assert exact == pytest.approx(truth[0, j], abs=0.03)
+        assert exact == pytest.approx(truth[0, j], abs=0.05)
 
 
 def test_sampled_shapley_values_add_up_to_the_difference_of_the_log_odds():
