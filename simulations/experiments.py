@@ -75,6 +75,11 @@ EXPERIMENTS = {
         "coverage of prediction sets beside split conformal prediction, and by site",
         "--data",
     ),
+    "reasons": Experiment(
+        "contributions of columns beside known log odds, and when the columns that they "
+        "name are deleted",
+        "--data",
+    ),
     "rivals": Experiment(
         "one-round rivals with exact sums, and boosting on summed histograms, beside "
         "FlyNN",

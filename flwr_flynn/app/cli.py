@@ -138,6 +138,13 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
         "help": "add the classes that hold the true one with probability P: one, "
         "several (of two: unsure), or none (unlike all)",
     },
+    "--reasons": {
+        "type": int,
+        "default": 0,
+        "choices": range(1, 11),
+        "metavar": "N",
+        "help": "add the N columns that matter most to the class of each row, 1 to 10",
+    },
     "--keep": {
         "action": "append",
         "metavar": "COLUMN",
@@ -184,7 +191,15 @@ _VERBS = {
     "predict": (
         cli_verbs.predict,
         "classify the rows, as CSV",
-        ["model", "file", "--gap-text", "--coverage", "--threshold", "--keep"],
+        [
+            "model",
+            "file",
+            "--gap-text",
+            "--coverage",
+            "--threshold",
+            "--reasons",
+            "--keep",
+        ],
     ),
     "score": (
         cli_verbs.score,

@@ -21,6 +21,7 @@ from flwr_flynn._files import writing
 from flwr_flynn._types import Array, Floats, Integers, Mask
 from flwr_flynn._validation import listed
 from flwr_flynn.app import console
+from flwr_flynn.app.answers import reasons_in_words, set_in_words
 from flwr_flynn.app.data.own_file import (
     coded_labels,
     columns_of,
@@ -335,10 +336,12 @@ def _labels(file: TableFile) -> Iterator[Array]:
 def predict(options: Namespace) -> int:
     """Print class, probabilities and novelty of every row of a file, as CSV.
 
-    With a threshold the class is the rarer of two from this probability on; with a
-    coverage there is the set of each row, too, see `FlyNNClassifier.predict_set`. In
-    front are the columns to keep, as they stand in the file, but that each row is one line. A
-    text that a spreadsheet would take for a formula has an apostrophe before it.
+    With a threshold the class is the rarer of two from this probability on. With a
+    coverage there is the set of each row, see `FlyNNClassifier.predict_set`. Reasons
+    are the columns with the largest contributions to the log odds of this class. In
+    front are the columns to keep, as they stand in the file, but that each row is one
+    line. A text that a spreadsheet would take for a formula has an apostrophe before
+    it.
     """
     model = FlyNNClassifier.load(options.model)
     threshold = options.threshold
@@ -362,35 +365,32 @@ def predict(options: Namespace) -> int:
     if coverage is not None:
         model.model_.sets(np.empty((0, len(classes))), coverage)  # or refuse it now
         head.append("set")
+    most = min(options.reasons, model.n_features_in_)
+    head += [f"reason {number + 1}" for number in range(most)]
     out.writerow(map(cell, head))
     for X, _, are_empty in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
         best = _decided(probabilities, rarer, threshold)
+        reasons: Iterator[Sequence[object]] = repeat(())
+        if most:
+            turned = best != probabilities.argmax(axis=1)
+            reasons = reasons_in_words(model.model_, X, turned, most)
         columns = (probabilities, best, novelty, are_empty)
         sets: Iterator[Sequence[object]] = repeat(())
         if coverage is not None:
             are_in = model.predict_set(X, coverage) & ~are_empty[:, None]
-            sets = ([_in_words(classes, is_in)] for is_in in are_in)
+            sets = ([set_in_words(classes, is_in)] for is_in in are_in)
         for row, index, new, is_empty in zip(
             *(column.tolist() for column in columns), strict=True
         ):
             label = ""
             if not is_empty:
                 label = classes[index]
-            shown = [*(round(p, 6) for p in row), round(new, 6), *next(sets)]
-            out.writerow(map(cell, [*next(copied), label, *shown]))
+            figures = [round(p, 6) for p in [*row, new]]
+            words = [*next(sets), *next(reasons)]
+            out.writerow(map(cell, [*next(copied), label, *figures, *words]))
     return 0
-
-
-def _in_words(classes: Sequence[object], is_in: Mask) -> str:
-    """The classes in a set; of two classes both are "unsure"."""
-    labels = [str(label) for label, own in zip(classes, is_in, strict=True) if own]
-    if not labels:
-        return "unlike all"
-    if len(labels) == len(classes) == 2:
-        return "unsure"
-    return " | ".join(labels)
 
 
 def _decided(p: Floats, rarer: int, threshold: float | None) -> Integers:

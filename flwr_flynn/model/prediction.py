@@ -33,6 +33,7 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.model import Model, ModelMember, class_codes
 from flwr_flynn.model.prior import checked_weight, counted_prior, own_prior
+from flwr_flynn.model.reasons import contributions
 from flwr_flynn.tables.schema import Schema
 
 A = TypeVar("A", bound=Array)
@@ -158,6 +159,66 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         it with a limit to abstain.
         """
         return self._read_out(X, Model.novelty)
+
+    def contributions(self, X: object) -> Floats:
+        """Compute what each column adds to the log odds of the class that `predict`
+        gives a sample, against all other classes: (n, d) float64, by the whole model.
+
+        The value of one column is replaced, and the others stay: the contribution is
+        the fall of the log odds, log(p / (1 - p)), in the mean of four quantiles of the
+        column, or of its levels, and of a gap, each as frequent as among the samples of
+        the model [1]_. Columns of which the model has no edges get a gap instead, or 0
+        where the hash takes no gaps. Positive contributions speak for the class.
+
+        Parameters
+        ----------
+        X : (n, d) array-like, sparse matrix or table
+            As for `predict`. A column of a table with categories, gaps or dates is
+            replaced as a whole.
+
+        Returns
+        -------
+        (n, d) float64
+            In the order of ``feature_names_in_``.
+
+        Notes
+        -----
+        They tell what the model does, not what causes the class.
+
+        - Columns that say the same have small contributions, as each stays when the
+          other is replaced; and a value may replace one that never occurs beside the
+          others.
+        - They add up to the difference from the log odds of typical samples only
+          where columns do not interact.
+        - With noise in the counts, there is noise in them, and with public ranges the
+          values are at equal distances within these.
+        - The time is that of `predict` for four samples a column, or one for each
+          level, about 3 ms for 20 columns and 150 ms for the 784 of an image. A value
+          that is its own substitute costs nothing. 32 MiB of samples are held beside X.
+
+        References
+        ----------
+        .. [1] Robnik-Šikonja, M. and Kononenko, I. "Explaining classifications for
+           individual instances." IEEE Transactions on Knowledge and Data Engineering
+           20.5 (2008).
+
+        Examples
+        --------
+        >>> from flwr_flynn import FlyNNClassifier
+        >>> X = [[i % 7, i % 5] for i in range(70)]
+        >>> model = FlyNNClassifier().fit(X, [a > 3 for a, _ in X])
+        >>> added = model.contributions([[6, 2], [0, 2]])
+        >>> added.shape, added.argmax(axis=1)
+        ((2, 2), array([0, 0]))
+        """
+        check_is_fitted(self)
+        schema = self.model_.schema
+        samples = self._validated(X, schema)
+        added = contributions(self.model_, samples, self.n_jobs)
+        if schema is None or not schema.is_named:
+            return added
+        # Those of a learned schema are sorted by name.
+        return added[:, [*map(schema.names.index, self.feature_names_in_)]]
 
     def _read_out(self, X: object, read: Callable[[Model, Matrix, int | None], A]) -> A:
         """Apply a method of the model to the samples, batch by batch."""

@@ -263,6 +263,86 @@ def test_a_model_of_a_schema_with_numbers_for_gaps_is_refused_with_the_line(
         assert "site's own settings" in error
 
 
+def test_reasons_are_the_columns_that_add_the_most_in_words(capsys, folder):
+    """Whatever the order of the columns in the file, and with some missing."""
+    X, y, *_ = opened(folder / "own.csv").whole()
+    model = FlyNNClassifier(effort="quick").fit(X, y)
+    model.save("model.npz")
+    ages = np.array(X.columns[X.names.index("age")])
+    added = FlyNNClassifier.load("model.npz").contributions(X)
+    schema = model.model_.schema
+    written(folder / "new.csv", {name: OWN[name] for name in ("since", "age", "ward")})
+    head, *rows = predictions(capsys, "new.csv", "--reasons", "3")
+    assert head[-3:] == ["reason 1", "reason 2", "reason 3"]
+    assert predictions(capsys, "new.csv") == [row[:-3] for row in [head, *rows]]
+    wide, *_ = predictions(capsys, "new.csv", "--reasons", "9")
+    assert wide == head
+    for row, own, age in zip(rows, added, ages, strict=True):
+        order = np.argsort(-np.abs(own), kind="stable")
+        for text, j in zip(row[-3:], order, strict=True):
+            assert text.startswith(schema.names[j])
+            assert text.endswith(f": {own[j]:+.1f}")
+            if schema.names[j] == "age":
+                word = "missing" if np.isnan(age) else f"{age:g}"
+                assert text.startswith(f"age {word}")
+                share = (ages < age).mean() / (~np.isnan(ages)).mean()
+                if 0.2 < share < 0.8:
+                    assert "of all" not in text
+                if share > 0.98:
+                    assert "(above 9" in text
+    written(folder / "part.csv", {"ward": ["A", "none"]})
+    texts = [row[-3:] for row in predictions(capsys, "part.csv", "--reasons", "3")[1:]]
+    for words, ward in zip(texts, ["ward=A", "ward other"], strict=True):
+        starts = {word.partition(":")[0] for word in words}
+        assert starts == {ward, "age missing", "since missing"}
+
+
+@pytest.mark.parametrize("is_even", [False, True])
+def test_places_are_those_among_samples_and_not_within_a_public_range(
+    is_even, capsys, folder
+):
+    edges = np.linspace(0, 31, 32)
+    if not is_even:
+        edges = edges**2
+    spec = HashSpec(1, 64, 2, 8, seed=1, coding="bumps", n_codes=5, edges=(edges,))
+    y = np.arange(32) % 2
+    model = FlyNNClassifier(spec).fit(edges[:, None], y)
+    FlyNNClassifier.from_counts(
+        spec, model.counts_, [0, 1], feature_names=["crp"]
+    ).save("model.npz")
+    values = [edges[-1] + 1, edges[30], edges[5], edges[0] - 1]
+    written(folder / "new.csv", {"crp": values})
+    places = [
+        " (above 98 % of all)",
+        " (above 92 % of all)",
+        "",
+        " (below 98 % of all)",
+    ]
+    if is_even:
+        places = 4 * [""]
+    rows = predictions(capsys, "new.csv", "--reasons", "1")[1:]
+    texts = [row[-1].partition(":")[0] for row in rows]
+    assert texts == [
+        f"crp {value:g}{place}" for value, place in zip(values, places, strict=True)
+    ]
+
+
+def test_reasons_are_of_the_class_that_a_threshold_gives(capsys, folder):
+    saved_model(HALF[:60])
+    written(folder / "new.csv", dict(zip("ab", samples(HALF).T, strict=True)))
+    usual = predictions(capsys, "new.csv", "--reasons", "1")[1:]
+    turned = predictions(capsys, "new.csv", "--reasons", "1", "--threshold", "0")[1:]
+    signs = {"+": "-", "-": "+"}
+    n_turned = 0
+    for row, other in zip(usual, turned, strict=True):
+        words, sign, number = re.split(r": ([+-])", row[-1])
+        if row[0] != other[0]:
+            n_turned += 1
+            sign = signs[sign]
+        assert other[-1] == f"{words}: {sign}{number}"
+    assert n_turned
+
+
 TYPED = {"id": ["007", "008"], "b": [1.5, 2.5], "a": [2, 3], "two words": ["=A1", None]}
 COPIED: dict[str, tuple[Any, list[list[str]]]] = {
     ".csv": (
@@ -434,6 +514,7 @@ USAGE = [
     "score model.npz",
 ]
 USAGE += ["predict m f --coverage 2", "predict m f --coverage nan"]
+USAGE += [f"predict m f --reasons {number}" for number in ("0", "11", "x")]
 USAGE += ["schema own.csv --separator #", "schema own.csv --min-examples few"]
 REFUSED = [
     "schema gone.csv",

@@ -1,0 +1,74 @@
+"""Answers of a model in words: prediction sets, and the columns that matter most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flwr_flynn._types import Floats, Mask
+from flwr_flynn.app.model_facts import schema_of_model
+from flwr_flynn.model.model import Model
+from flwr_flynn.model.reasons import contributions, edges_of, substitutes
+from flwr_flynn.tables.column_encoding import Column
+from flwr_flynn.tables.table import Table
+
+_FAR_OUT = 90  # percent of all samples that a value lies beyond
+
+
+def set_in_words(classes: Sequence[object], is_in: Mask) -> str:
+    """The classes in a set; of two classes both are "unsure"."""
+    labels = [str(label) for label, own in zip(classes, is_in, strict=True) if own]
+    if not labels:
+        return "unlike all"
+    if len(labels) == len(classes) == 2:
+        return "unsure"
+    return " | ".join(labels)
+
+
+def reasons_in_words(
+    model: Model, X: Table | Floats, turned: Mask, most: int
+) -> Iterator[list[str]]:
+    """The columns that add the most to the log odds of each row's class, in words.
+
+    The class of a row that is `turned` is the less probable one of two.
+    """
+    numbers: Any = X
+    if model.schema is not None:
+        numbers = model.schema.encode(X)
+    added = contributions(model, numbers)
+    added[turned] *= -1
+    edges = edges_of(model)
+    columns = schema_of_model(model).columns
+    texts = [
+        _texts_of(column, numbers[:, place], edges[place])
+        for column, (place, *_) in zip(columns, substitutes(model), strict=True)
+    ]
+    order = np.argsort(-np.abs(added), axis=1, kind="stable")[:, :most]
+    for row, indices in enumerate(order.tolist()):
+        yield [f"{texts[j][row]}: {added[row, j]:+.1f}" for j in indices]
+
+
+def _texts_of(column: Column, numbers: Floats, edges: Floats) -> list[str]:
+    """Name and value of a column in each row, and its place among all at an end."""
+    name = column.name
+    if column.kind == "category":
+        words = [*column.inputs, f"{name} other"]
+        others = np.ones((len(numbers), 1))
+        return [words[at] for at in np.hstack([numbers, others]).argmax(axis=1)]
+    values = numbers[:, 0]
+    own = edges[0]
+    texts = [f"{name} {value:.7g}" for value in values]
+    if column.kind == "date":
+        texts = [f"{name} {day}" for day in values.astype("datetime64[D]")]
+    # Edges at equal distances are those of a public range, and of no samples.
+    elif np.abs(np.diff(own, 2)).max(initial=0.0) > 1e-9 * np.ptp(own):
+        for side, sign in {"above": 1, "below": -1}.items():
+            n_beyond = np.searchsorted(np.sort(sign * own), sign * values)
+            percent = (100 * n_beyond - 50) // len(own)
+            for row in np.flatnonzero(percent >= _FAR_OUT):
+                texts[row] += f" ({side} {percent[row]} % of all)"
+    for row in np.flatnonzero(np.isnan(values)):
+        texts[row] = f"{name} missing"
+    return texts

@@ -1,0 +1,113 @@
+"""Contributions of the columns of a table to the log odds of the predicted class, by the
+model alone.
+
+The value of one column is replaced, and all others stay: the contribution is the fall of
+the log odds, in the mean of a few values that stand for the column among all samples.
+These are quantiles, or the levels of a category, and a gap where the column has gaps in
+the schema: as the edges tell that the model has of the columns. Without edges a gap, or
+an unknown level, stands for the column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.special import logsumexp
+
+from flwr_flynn._types import Floats, Integers, Matrix
+from flwr_flynn.hashing.batching import batches
+from flwr_flynn.model.model import Model
+from flwr_flynn.tables.column_encoding import Column
+
+N_QUANTILES = 4  # of a column of many values
+
+_NUMBER = Column("number", "number", gaps=False)
+_DAY = 86_400_000_000  # microseconds
+_MOST_NUMBERS = 2**22  # of samples and their hashes, at a time
+
+
+def edges_of(model: Model) -> Floats:
+    """Edges of the numbers of a sample, (d, K): those of rank codes.
+
+    Without rank codes gaps stand for them, or 0 where the hash takes no gaps.
+    """
+    for member in model.members:
+        if member.spec.edges is not None:
+            return np.array(member.spec.edges)
+    edges = np.zeros((model.members[0].spec.n_features, 1))
+    if model.takes_gaps:
+        edges[:] = np.nan
+    return edges
+
+
+def substitutes(model: Model) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Place of each column among the numbers of a sample, the numbers of a few values,
+    (k, width), and their weights, (k,), of sum 1.
+    """
+    edges = edges_of(model)
+    first = 0
+    for column in getattr(model.schema, "columns", [_NUMBER] * len(edges)):
+        place = slice(first, first + column.width)
+        yield place, *_typical(column, edges[place])
+        first = place.stop
+
+
+def _typical(column: Column, edges: Floats) -> tuple[Floats, Floats]:
+    """Numbers and weights of a few values, by the edges of these numbers, (width, K)."""
+    # A number that is 0 or 1 is 1 as often among its edges as among samples.
+    n_ones = (edges == 1.0).sum(axis=1)
+    if column.kind == "category":
+        if not n_ones.any():
+            return np.zeros((1, column.width)), np.ones(1)
+        levels = np.flatnonzero(n_ones)
+        return np.eye(column.width)[levels], n_ones[levels] / n_ones.sum()
+    step = max(edges.shape[1] // N_QUANTILES, 1)
+    quantiles = edges[0, step // 2 :: step]
+    values, counts = np.unique(quantiles, return_counts=True)
+    weights = counts / counts.sum()
+    if column.gaps and n_ones[-1]:
+        share = n_ones[-1] / edges.shape[1]
+        values = np.append(values, np.nan)
+        weights = np.append(weights * (1 - share), share)
+    numbers = np.empty((len(values), column.width))
+    if column.kind == "date":
+        values = (values * _DAY).astype("datetime64[us]")
+    column.write(values, numbers)
+    return numbers, weights
+
+
+def contributions(model: Model, X: Matrix, n_jobs: int | None = None) -> Floats:
+    """What each column adds to the log odds of the predicted class of samples, (n, d):
+    (n, columns) float64.
+
+    As many samples at a time as take 32 MiB with their hashes.
+    """
+    every = [*substitutes(model)]
+    added = np.zeros((X.shape[0], len(every)))
+    if (~model.empty_classes).sum() < 2:
+        return added
+    # A hash has some 256 numbers.
+    for rows in batches(len(added), max(_MOST_NUMBERS // (X.shape[1] + 256), 1)):
+        # Dense, whether they were or not.
+        samples = sp.csr_array(X[rows], dtype=np.float64).toarray()
+        codes = model.scores(samples, n_jobs).argmax(axis=1)
+        odds = log_odds_of(model, samples, codes, n_jobs)
+        for own, (place, values, weights) in zip(added[rows].T, every, strict=True):
+            for value, weight in zip(values, weights, strict=True):
+                differs = (samples[:, place] != value).any(axis=1)
+                others = samples[differs]
+                others[:, place] = value
+                without = log_odds_of(model, others, codes[differs], n_jobs)
+                own[differs] += weight * (odds[differs] - without)
+    return added
+
+
+def log_odds_of(model: Model, X: Floats, codes: Integers, n_jobs: int | None) -> Floats:
+    """Log odds of a class of each sample against all others, (n,)."""
+    scores = model.scores(X, n_jobs)
+    is_own = codes[:, None] == np.arange(scores.shape[1])
+    rest = np.where(is_own | model.empty_classes, -np.inf, scores)
+    odds: Floats = scores[is_own] - logsumexp(rest, axis=1)
+    return odds
