@@ -89,18 +89,19 @@ def contributions(model: Model, X: Matrix, n_jobs: int | None = None) -> Floats:
     if (~model.empty_classes).sum() < 2:
         return added
     # A hash has some 256 numbers.
-    for rows in batches(len(added), max(_MOST_NUMBERS // (X.shape[1] + 256), 1)):
+    size = max(len(weights) for _, _, weights in every) * (X.shape[1] + 256)
+    for rows in batches(len(added), max(_MOST_NUMBERS // size, 1)):
         # Dense, whether they were or not.
         samples = sp.csr_array(X[rows], dtype=np.float64).toarray()
         codes = model.scores(samples, n_jobs).argmax(axis=1)
         odds = log_odds_of(model, samples, codes, n_jobs)
         for own, (place, values, weights) in zip(added[rows].T, every, strict=True):
-            for value, weight in zip(values, weights, strict=True):
-                differs = (samples[:, place] != value).any(axis=1)
-                others = samples[differs]
-                others[:, place] = value
-                without = log_odds_of(model, others, codes[differs], n_jobs)
-                own[differs] += weight * (odds[differs] - without)
+            differs = (samples[:, None, place] != values).any(axis=2)
+            n, k = np.nonzero(differs)
+            others = samples[n]
+            others[:, place] = values[k]
+            falls = odds[n] - log_odds_of(model, others, codes[n], n_jobs)
+            own += np.bincount(n, weights[k] * falls, len(samples))
     return added
 
 
