@@ -10,11 +10,24 @@ import numpy as np
 from flwr_flynn._types import Floats, Mask
 from flwr_flynn.app.model_facts import schema_of_model
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.reasons import contributions, edges_of, substitutes
+from flwr_flynn.model.reasons import (
+    contributions,
+    edges_of,
+    importance,
+    substitutes,
+)
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.table import Table
 
 _FAR_OUT = 90  # percent of all samples that a value lies beyond
+
+
+def importance_of(model: Model) -> list[dict[str, Any]]:
+    """Columns and their mean absolute contributions, the largest first, for JSON."""
+    columns = [column.name for column in schema_of_model(model).columns]
+    rows = zip(columns, importance(model, -1).tolist(), strict=True)
+    largest = sorted(rows, key=lambda row: -row[1])
+    return [{"column": name, "log_odds": mean} for name, mean in largest]
 
 
 def set_in_words(classes: Sequence[object], is_in: Mask) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from flwr_flynn import __version__
 from flwr_flynn._types import Array, Integers
+from flwr_flynn.app.answers import importance_of
 from flwr_flynn.app.columns_by_site import table_one
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
@@ -99,6 +100,7 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
         "class_totals": None if counts.noise else [*map(int, counts.n_per_class)],
         "classes": list(model.classes_.tolist()),
         "rule": model.rule,
+        "importance": importance_of(model.model_),
         "settings": {row.key: getattr(config, row.name) for row in RunConfig.rows()},
         "versions": _versions(),
     }

@@ -182,3 +182,31 @@ def test_two_classes_have_opposite_contributions():
         replace(model.model_, classes=model.classes_[::-1])
     )
     assert_array_equal(turned.contributions(asked), model.contributions(asked))
+
+
+# ---- of columns
+
+
+def test_importance_is_the_mean_of_contributions_of_drawn_samples(monkeypatch):
+    model = FlyNNClassifier().fit(X, Y).model_
+    drawn = []
+    whole = reasons.contributions
+    monkeypatch.setattr(
+        reasons, "contributions", lambda *about: drawn.append(about[1]) or whole(*about)
+    )
+    means = reasons.importance(model)
+    (samples,) = drawn
+    assert_allclose(means, np.abs(whole(model, samples)).mean(axis=0))
+    for j, (place, values, _) in enumerate(reasons.substitutes(model)):
+        assert place == slice(j, j + 1)
+        assert {*samples[:, j]} <= {*values[:, 0]}
+    assert_array_equal(reasons.importance(model), means)  # drawn alike
+
+
+def test_columns_that_tell_more_are_more_important():
+    rng = np.random.default_rng(1)
+    samples = rng.normal(size=(600, 5))
+    odds = samples @ [3.0, 1.5, 0.5, 0.0, 0.0]
+    y = (odds + rng.logistic(size=600) > 0).astype(int)
+    means = reasons.importance(FlyNNClassifier().fit(samples, y).model_)
+    assert means[0] > means[1] > means[2:].max()

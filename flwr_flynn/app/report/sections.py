@@ -217,6 +217,11 @@ def skew(report: Report) -> Items:
 def model(report: Report) -> Items:
     """Columns, hashes, and what was learned beside the counts."""
     yield from report["facts"].items()
+    rows = [(row["column"], figure(row["log_odds"])) for row in report["importance"]]
+    if any(row["log_odds"] for row in report["importance"]):
+        caption = "Columns by what they add to the log odds of the class, in the mean"
+        head = ("column", "log odds")
+        yield from bounded(caption, head, rows, "columns")
 
 
 def noticed(report: Report) -> Items:
