@@ -555,7 +555,7 @@ def test_help_and_version(capsys):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_commands_of_the_pages_do_what_they_say(capsys, folder):
-    """The commands on docs/how_to/files.md and docs/reference/commands.md."""
+    """The commands on these pages, of files and models."""
     X, y, *_ = opened(folder / "own.csv").whole()
     FlyNNClassifier(effort="quick").fit(X, y).save("model.npz")
     written(folder / "new.csv", OWN)
@@ -567,7 +567,9 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys, folder):
     listed = re.findall(
         r"^- `(flwr-flynn [^`]+)`", text_of("docs/reference/commands.md"), re.MULTILINE
     )
-    lines = [*"".join(blocks("docs/how_to/files.md", "bash")).splitlines(), *listed]
+    pages = "docs/how_to/files.md", "docs/how_to/bedside.md"
+    written_out = "".join(block for page in pages for block in blocks(page, "bash"))
+    lines = [*written_out.splitlines(), *listed]
     assert {line.split()[1] for line in lines} == {
         "schema",
         "check",
