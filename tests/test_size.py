@@ -15,14 +15,14 @@ SIZES = {
     "top level": 3_000,
     "tables": 22_500,
     "hashing": 13_400,
-    "model": 43_000,
+    "model": 44_200,
     "privacy": 8_745,
-    "federated": 52_300,
+    "federated": 53_000,
     "flower": 9_300,
     "app": 52_100,
-    "flwr_flynn": 203_300,
-    "simulations": 58_000,
-    "tests": 299_300,
+    "flwr_flynn": 204_500,
+    "simulations": 59_500,
+    "tests": 301_000,
 }
 ROOM = 0.03
 """Share of a number by which the code may be above it."""

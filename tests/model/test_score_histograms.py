@@ -135,7 +135,8 @@ def test_a_class_below_the_floor_is_not_told_and_a_floor_of_one_tells_all(
 
 def width(histograms):
     """Half the share of pairs within one level, at most of the classes."""
-    own, rest = histograms[1::2], histograms[::2].astype(float)
+    own = histograms[1::2]
+    rest = histograms[::2].astype(float)
     pairs = own.sum(axis=1) * rest.sum(axis=1)
     return ((own * rest).sum(axis=1) / pairs / 2).max()
 
