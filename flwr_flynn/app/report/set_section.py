@@ -26,7 +26,7 @@ def prediction_sets(report: Report) -> Items:
         several = "unsure"
     for row in told:
         yield (
-            f"asked for {_percent(row['coverage'])}",
+            f"sets at {_percent(row["coverage"])}",
             f"{_percent(row['covered'])} of {figure(row['samples'])} rows have their "
             f"class in the set; {_percent(row['several'])} {several}, "
             f"{_percent(row['none'])} unlike all",
@@ -40,7 +40,7 @@ def prediction_sets(report: Report) -> Items:
     if len(by_site) > 1:
         shares = [own["covered"] for _, own in by_site]
         yield (
-            f"by site, asked for {_percent(_SHOWN)}",
+            f"sets at {_percent(_SHOWN)}, by site",
             f"{_percent(min(shares))} to {_percent(max(shares))}",
         )
     rows = [
@@ -49,7 +49,7 @@ def prediction_sets(report: Report) -> Items:
         for own in whole["classes"]
     ]
     rows += [(name, *_cells(own)) for name, own in by_site]
-    caption = f"Prediction sets, asked for {_percent(_SHOWN)}"
+    caption = f"Prediction sets at {_percent(_SHOWN)}"
     yield from bounded(caption, ("held-out rows of", *_HEAD), rows, "rows")
 
 
