@@ -26,7 +26,7 @@ def prediction_sets(report: Report) -> Items:
         several = "unsure"
     for row in told:
         yield (
-            f"sets at {_percent(row["coverage"])}",
+            f"sets at {_percent(row['coverage'])}",
             f"{_percent(row['covered'])} of {figure(row['samples'])} rows have their "
             f"class in the set; {_percent(row['several'])} {several}, "
             f"{_percent(row['none'])} unlike all",
