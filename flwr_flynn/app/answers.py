@@ -34,7 +34,7 @@ def set_in_words(classes: Sequence[object], is_in: Mask) -> str:
     """The classes in a set; of two classes both are "unsure"."""
     labels = [str(label) for label, own in zip(classes, is_in, strict=True) if own]
     if not labels:
-        return "unlike all"
+        return "none"
     if len(labels) == len(classes) == 2:
         return "unsure"
     return " | ".join(labels)

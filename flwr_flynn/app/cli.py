@@ -135,8 +135,8 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "--coverage": {
         "type": _share,
         "metavar": "P",
-        "help": "add the classes that hold the true one with probability P: one, "
-        "several (of two: unsure), or none (unlike all)",
+        "help": "add a set of classes, which has the true one in a share P, above 0 "
+        "and below 1, of the rows of each class: one, several (of two: unsure), or none",
     },
     "--reasons": {
         "type": int,

@@ -379,16 +379,17 @@ def predict(options: Namespace) -> int:
         columns = (probabilities, best, novelty, are_empty)
         sets: Iterator[Sequence[object]] = repeat(())
         if coverage is not None:
-            are_in = model.predict_set(X, coverage) & ~are_empty[:, None]
+            are_in = model.predict_set(X, coverage)
             sets = ([set_in_words(classes, is_in)] for is_in in are_in)
         for row, index, new, is_empty in zip(
             *(column.tolist() for column in columns), strict=True
         ):
-            label = ""
-            if not is_empty:
-                label = classes[index]
+            label = classes[index]
             figures = [round(p, 6) for p in [*row, new]]
             words = [*next(sets), *next(reasons)]
+            if is_empty:  # nothing is known of it
+                label = ""
+                words = ["" for _ in words]
             out.writerow(map(cell, [*next(copied), label, *figures, *words]))
     return 0
 

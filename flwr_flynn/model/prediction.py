@@ -101,9 +101,10 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Of the samples of each class to come, that differ from the counted ones in
         nothing but how often classes occur, at least this share has it in its set, on
-        average over all counted samples that there might have been. A set may have
-        several classes, of samples between them, or none, of samples unlike all. It is
-        conformal prediction by scores of samples that have not seen them, see
+        average over all counted samples that there might have been. It is no share of
+        the samples with some set: of those with that of a rare class alone most may be of
+        others. A set may have several classes, or none: both are of samples between
+        classes, and no check of X. It is conformal prediction by scores of samples that have not seen them, see
         `flwr_flynn.model.prediction_sets`.
 
         Parameters

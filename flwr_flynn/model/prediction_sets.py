@@ -135,8 +135,12 @@ def thresholds(levels: Levels, own: Levels, coverage: float) -> Integers:
     coverage = number("coverage", coverage, above=0, below=1, error=DataError)
     table = np.array(levels, np.int64)
     if not table.any():
-        expected = "a model that fit, or a run with a calibration, made of exact counts"
-        raise DataError("coverage", expected, "one without a table of levels")
+        expected = (
+            "a model with a table of levels, as fit makes it, and a run of effort "
+            'default or thorough: not "quick", nor with epsilon or a decay of one\'s '
+            "own, nor after partial_fit, merge or forget"
+        )
+        raise DataError("coverage", expected, "a model without one")
     others = table.sum(axis=0) - table
     told = _leaning(table.astype(float), others)
     if own:

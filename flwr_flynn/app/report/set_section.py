@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from flwr_flynn._validation import listed
 from flwr_flynn.app.report.markup import figure
 from flwr_flynn.app.report.sections import Items, Report, bounded, sentence
 
@@ -13,14 +14,28 @@ _HEAD = ("rows", "in the set", "several classes", "none", "classes in a set")
 
 def prediction_sets(report: Report) -> Items:
     """Coverage and size of prediction sets on held-out rows."""
-    told = (report["evaluation"] or {}).get("sets")
+    if not report["evaluation"]:
+        return
+    told = report["evaluation"]["sets"]
+    untried = [
+        site["name"] for site in report["sites"] if site["held_out"] and not site["sets"]
+    ]
+    if untried and not told:
+        why = "none (effort quick, noise), or not tried: held-out rows made thresholds"
+        yield "prediction sets", f"{why} (held-out-key)"
     if not told:
         return
     yield sentence(
-        "A set has the classes that hold the true one with the coverage asked for, by "
-        "class (flwr-flynn predict --coverage). Held-out rows made no threshold; each "
-        "site tried those of its own copy of the model."
+        "Of the rows of each class a set has the class in the share asked for "
+        "(flwr-flynn predict --coverage); of the rows with the set of a rare class "
+        "alone many may be of others. Each site tried the thresholds of its own copy of "
+        "the model on held-out rows, which had no part in them."
     )
+    if untried:
+        yield (
+            "sets not tried",
+            f"{listed(untried, 10)}: held-out rows made thresholds (held-out-key)",
+        )
     several = "several classes"
     if len(told[0]["classes"]) == 2:
         several = "unsure"
@@ -29,7 +44,7 @@ def prediction_sets(report: Report) -> Items:
             f"sets at {_percent(row['coverage'])}",
             f"{_percent(row['covered'])} of {figure(row['samples'])} rows have their "
             f"class in the set; {_percent(row['several'])} {several}, "
-            f"{_percent(row['none'])} unlike all",
+            f"{_percent(row['none'])} none",
         )
     by_site = [
         (site["name"], own)
