@@ -62,7 +62,9 @@ def as_levels(integers: Sequence[int] | Integers) -> Levels:
 
 
 def checked_levels(name: str, levels: object, n_classes: int) -> Levels:
-    """A table as a value, if it is one of so many classes, or empty."""
+    """A table as a value, if it is one of so many classes, or empty; () for one of no
+    samples, from which no sets follow.
+    """
     expected = f"{n_classes} rows of {N_LEVELS} counts, or none"
     try:
         table = np.array(levels)
@@ -74,6 +76,8 @@ def checked_levels(name: str, levels: object, n_classes: int) -> Levels:
         raise DataError(name, expected, f"shape {table.shape}, {table.dtype}")
     if table.min() < 0 or table.max() > LARGEST_COUNT:
         raise DataError(name, f"counts from 0 to {LARGEST_COUNT}", "others")
+    if not table.any():
+        return ()
     return as_levels(table)
 
 
