@@ -100,11 +100,12 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the order of `classes_`.
 
         Of the samples of each class to come, that differ from the counted ones in
-        nothing but how often classes occur, at least this share has it in its set, on
-        average over all counted samples that there might have been. A set may have
-        several classes, of samples between them, or none, of samples unlike all. It is
-        conformal prediction by scores of samples that have not seen them, see
-        `flwr_flynn.model.prediction_sets`.
+        nothing but how often classes occur, about this share has it in its set, on
+        average over all counted samples that there might have been. The threshold of a
+        class of few samples, some 30, leans on those of all: fewer are covered if it is
+        harder to tell than the others. A set may have several classes, of samples
+        between them, or none, of samples unlike all. It is conformal prediction by
+        scores of models without the sample, see `flwr_flynn.model.prediction_sets`.
 
         Parameters
         ----------

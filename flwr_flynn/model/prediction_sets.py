@@ -5,11 +5,11 @@ log odds of the class against the rest, with all classes taken for equally frequ
 table has, for each class, how many of its samples have each level for it, by scores
 that have not seen them. The set of a sample has the classes for which its level is at
 least that which the coverage wants of the class's samples. So each class is covered,
-rare ones too, and no frequency of the classes matters.
+and no frequency of the classes matters.
 
 Tables are sums over samples: a federation has that of the pooled samples. Where a class
 has few samples its threshold leans on those of all classes, and that of a site on those
-of all sites.
+of all sites: one that is harder than these is covered less often.
 """
 
 from __future__ import annotations

@@ -222,6 +222,25 @@ def test_related_rows_without_held_out_samples_make_no_table():
     assert figures["sets"] == []
 
 
+def test_no_order_of_more_held_out_than_training_samples_changes_the_table():
+    tables = []
+    for step in (1, -1):
+        parts = [
+            {
+                "X": part["X_test"],
+                "y": part["y_test"],
+                "X_test": part["X"][::step],
+                "y_test": part["y"][::step],
+            }
+            for part in parts_of(2, "iid")
+        ]
+        run = federate(options(), named(parts, related_rows=True))
+        tables.append(levels_of(run.model))
+        n_train = sum(len(part["y"]) for part in parts)
+        assert np.sum(tables[-1]) == n_train
+    assert tables[0] == tables[1]
+
+
 def test_classes_below_every_floor_make_no_table_and_cost_no_figures():
     rng = np.random.default_rng(0)
     y = np.repeat(np.arange(8), 3)
@@ -238,13 +257,12 @@ def test_classes_below_every_floor_make_no_table_and_cost_no_figures():
 def test_a_site_without_the_scores_of_the_folds_has_the_thresholds_of_all():
     # Two made the linear part; the run with validators wants four for its sums.
     rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 1040)
+    numbers = rng.normal(size=(len(y), 10)) + 0.35 * y[:, None]
     parts = []
-    for n in (400, 400, 0, 0):
-        y, y_test = rng.integers(0, 2, n), rng.integers(0, 2, 60)
-        numbers, tests = (
-            rng.normal(size=(len(of), 10)) + 0.35 * of[:, None] for of in (y, y_test)
-        )
-        parts.append({"X": numbers, "y": y, "X_test": tests, "y_test": y_test})
+    for rows in (slice(400), slice(400, 800), slice(0), slice(0)):
+        parts.append({"X": numbers[rows], "y": y[rows]})
+        parts[-1] |= {"X_test": numbers[800:], "y_test": y[800:]}
     plan = HashPlan(10, 2, 800, "auto", hash_dim=256, max_members=2)
     run = federate(options(plan, classes=(0, 1)), named(parts[:2]))
     assert run.model.model_.share
