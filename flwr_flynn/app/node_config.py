@@ -77,7 +77,7 @@ class NodeConfig(SiteSettings):
     )
     class_prior: bool = setting(
         True,
-        "the party's copy has the class prior of its own samples; not with "
+        "the party's copy has the class prior, and sets, of its own samples; not with "
         "`max-epsilon`",
     )
     products: bool = setting(

@@ -82,18 +82,18 @@ def keep(view: View, run: RunSpec, model: Model, levels_of: LevelsOf) -> str:
 
 
 def _personalized(view: View, run: RunSpec, model: Model, levels_of: LevelsOf) -> Model:
-    """The model with the levels of the party's samples, and by choice with its class
-    frequencies, if it has samples.
+    """The model with the class frequencies and the levels of the party's samples, if it
+    has some.
     """
     options = view.options
     is_private = options.budget is not None or run.mechanism is not None
-    if is_private or not (options.class_prior or model.has_sets):
+    if is_private or not options.class_prior:
         return model
     text = "FlyNN: the model is used without what is the party's own in it"
     try:
         X, codes = view.own_samples(run)
         own = model
-        if len(codes) and options.class_prior:
+        if len(codes):
             own = replace(own, prior=own_prior(model.members[0].counts, codes))
         are_counted = not options.related_rows
         if not are_counted:

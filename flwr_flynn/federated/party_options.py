@@ -70,8 +70,8 @@ class PartyOptions:
         Let reports show quartiles, levels and gaps of the party's columns, as it tells
         them to the server. With `min_examples` 1 they do.
     class_prior : bool, default=True
-        Give the party's copy of the model its own class frequencies, see `own_prior`.
-        Not with a budget.
+        Give the party's copy of the model its own class frequencies, see `own_prior`,
+        and prediction sets that lean on its own samples. Not with a budget.
     related_rows : bool, default=False
         Several samples may be of one person: prediction sets follow from held-out
         samples then, as the others know too much of a training sample.

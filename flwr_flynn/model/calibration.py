@@ -34,6 +34,7 @@ from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp, log
 from flwr_flynn.model.prediction_sets import (
+    LARGEST_COUNT,
     N_LEVELS,
     Levels,
     as_levels,
@@ -268,7 +269,8 @@ class CalibrationSums(Tables):
             temperature,
             tuple(np.clip(intercepts, -LARGEST_INTERCEPT, LARGEST_INTERCEPT).tolist()),
             share,
-            as_levels(levels[best]),
+            # A party may claim as many samples as it likes.
+            as_levels(np.minimum(levels[best], LARGEST_COUNT)),
         )
 
     def _best(self) -> int:

@@ -512,8 +512,9 @@ class FlyNNClassifier(FittedEstimator):
                 if linear is None:
                     calibration = replace(calibration, share=0.0)
             forest = None
-            if keeps_forest:
-                forest = self.model_.forest
+            if keeps_forest and self.model_.forest is not None:
+                last = self.model_.forest.calibration.without_levels
+                forest = replace(self.model_.forest, calibration=last)
             if linear is None and self.model_.linear is not None:
                 text = "the model has no linear part any more: fit makes one"
                 warnings.warn(text, stacklevel=stacklevel)

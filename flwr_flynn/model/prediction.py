@@ -100,12 +100,13 @@ class FittedEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         the order of `classes_`.
 
         Of the samples of each class to come, that differ from the counted ones in
-        nothing but how often classes occur, at least this share has it in its set, on
+        nothing but how often classes occur, about this share has it in its set, on
         average over all counted samples that there might have been. It is no share of
-        the samples with some set: of those with that of a rare class alone most may be of
-        others. A set may have several classes, or none: both are of samples between
-        classes, and no check of X. It is conformal prediction by scores of samples that have not seen them, see
-        `flwr_flynn.model.prediction_sets`.
+        the samples with some set: of those with that of a rare class alone most may be
+        of others. A set may have several classes, or none: both are of samples between
+        classes, and no check of X. A class of fewer samples than such a share can be
+        told of, 9 at coverage 0.9, is in all sets. It is conformal prediction by scores
+        of models without the sample, see `flwr_flynn.model.prediction_sets`.
 
         Parameters
         ----------

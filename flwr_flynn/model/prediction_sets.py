@@ -7,9 +7,9 @@ that have not seen them. The set of a sample has the classes for which its level
 least that which the coverage wants of the class's samples. So each class is covered,
 rare ones too, and no frequency of the classes matters.
 
-Tables are sums over samples: a federation has that of the pooled samples. Where a class
-has few samples its threshold leans on those of all classes, and that of a site on those
-of all sites.
+Tables are sums over samples: a federation has that of the pooled samples. Where a site
+has few samples of a class its threshold leans on that of all sites. A class of too few
+samples for the coverage is in all sets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from flwr_flynn._types import Array, Integers
+from flwr_flynn._types import Integers
 from flwr_flynn._validation import number
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.portable import exp, log
@@ -34,7 +34,7 @@ MOST_CLASSES = 256
 """Classes of a model, at most, of which tables are made."""
 
 SHRINKAGE = 30
-"""Samples that other classes weigh beside those of one, and all sites beside one's own.
+"""Samples of a class that all sites weigh beside one's own.
 
 The coverage is the same from 10 to 100, see ``docs/results/coverage.md``.
 """
@@ -62,7 +62,9 @@ def as_levels(integers: Sequence[int] | Integers) -> Levels:
 
 
 def checked_levels(name: str, levels: object, n_classes: int) -> Levels:
-    """A table as a value, if it is one of so many classes, or empty."""
+    """A table as a value, if it is one of so many classes, or empty; () for one of no
+    samples, from which no sets follow.
+    """
     expected = f"{n_classes} rows of {N_LEVELS} counts, or none"
     try:
         table = np.array(levels)
@@ -74,6 +76,8 @@ def checked_levels(name: str, levels: object, n_classes: int) -> Levels:
         raise DataError(name, expected, f"shape {table.shape}, {table.dtype}")
     if table.min() < 0 or table.max() > LARGEST_COUNT:
         raise DataError(name, f"counts from 0 to {LARGEST_COUNT}", "others")
+    if not table.any():
+        return ()
     return as_levels(table)
 
 
@@ -141,19 +145,12 @@ def thresholds(levels: Levels, own: Levels, coverage: float) -> Integers:
             "own, nor after partial_fit, merge or forget"
         )
         raise DataError("coverage", expected, "a model without one")
-    others = table.sum(axis=0) - table
-    told = _leaning(table.astype(float), others)
+    told = table.astype(float)
     if own:
-        told = _leaning(np.array(own, float), told)
+        sizes = told.sum(axis=1, keepdims=True)
+        weights = np.minimum(sizes, SHRINKAGE) / np.maximum(sizes, 1)
+        told = np.array(own) + weights * told
     room = (1 - coverage) * (told.sum(axis=1) + 1) - 1 + _ROUNDING
     # Whole levels: a set is rather too large than too small.
     least: Integers = (told.cumsum(axis=1) <= room[:, None]).sum(axis=1)
     return least
-
-
-def _leaning(table: Array, further: Array) -> Array:
-    """A table with `SHRINKAGE` samples at most that are spread as those of another."""
-    sizes = further.sum(axis=-1, keepdims=True)
-    weights = np.minimum(sizes, SHRINKAGE) / np.maximum(sizes, 1)
-    leaning: Array = table + weights * further
-    return leaning

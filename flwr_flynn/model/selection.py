@@ -224,12 +224,13 @@ def own_levels(
     are_counted: bool = True,
 ) -> Levels:
     """Table of levels of samples, see `model.prediction_sets`, by a calibrated model
-    that has not seen them; of many, those that a calibration would choose.
+    that has not seen them; of many, those that a calibration would choose. Without the
+    scores of its linear part for each fold there is none.
 
     A `DataError` if the counts cannot contain them.
     """
     last = model.last_calibration
-    if model.calibration is None or last is None:
+    if model.calibration is None or last is None or (model.share and not linear):
         return ()
     rows = subsample_mask(X, y, model.members[0].counts.n_per_class, N_LEFT_OUT)
     chosen = X[rows]

@@ -24,6 +24,7 @@ COMMANDS_RUN_BY = {
         "tests/integration/test_deployment.py",
     ),
     "docs/how_to/experiments.md": ("tests/integration/test_ray_cluster.py",),
+    "docs/how_to/bedside.md": ("tests/app/test_cli.py",),
     "docs/how_to/files.md": ("tests/app/test_cli.py",),
     "docs/how_to/install.md": ("tests/integration/test_installed.py",),
     "docs/how_to/own_app.md": ("tests/integration/test_message.py",),

@@ -61,7 +61,7 @@ def options(plan: Any = PLAN, **changes: Any) -> RunOptions:
 
 
 def named(parts: list[dict[str, Any]], **changes: Any) -> list[Party]:
-    given = {"min_examples": 1, "products": True, "class_prior": False, **changes}
+    given = {"min_examples": 1, "products": True, **changes}
     return [
         party_of(**part, name=f"site-{index}", member=f"secret of {index}", **given)
         for index, part in enumerate(parts)
@@ -209,9 +209,71 @@ def test_where_rows_are_related_held_out_samples_make_the_thresholds():
 def test_related_rows_without_held_out_samples_make_no_table():
     parts = [{**part, "X_test": None, "y_test": None} for part in parts_of(2)]
     run = federate(options(), named(parts, related_rows=True))
-    assert not np.array(levels_of(run.model)).any()
+    assert levels_of(run.model) == ()
     with raises(DataError, field="coverage"):
         run.model.predict_set(X)
+    # Figures of others do not need it.
+    saved = run.federation("two")
+    validator = {**parts_of(2)[0], "X": X[:0], "y": Y[:0]}
+    given = {"federation": saved, "purpose": "evaluate"}
+    tried = federate(options(saved.run_spec.specs, **given), named([validator]))
+    figures = tried.state.results["evaluation"].figures
+    assert figures["examples"] == len(validator["y_test"])
+    assert figures["sets"] == []
+
+
+def test_no_order_of_more_held_out_than_training_samples_changes_the_table():
+    tables = []
+    for step in (1, -1):
+        parts = [
+            {
+                "X": part["X_test"],
+                "y": part["y_test"],
+                "X_test": part["X"][::step],
+                "y_test": part["y"][::step],
+            }
+            for part in parts_of(2, "iid")
+        ]
+        run = federate(options(), named(parts, related_rows=True))
+        tables.append(levels_of(run.model))
+        n_train = sum(len(part["y"]) for part in parts)
+        assert np.sum(tables[-1]) == n_train
+    assert tables[0] == tables[1]
+
+
+def test_classes_below_every_floor_make_no_table_and_cost_no_figures():
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(8), 3)
+    parts = []
+    for _ in range(3):
+        numbers = rng.normal(size=(len(y), 8)) + y[:, None]
+        parts.append({"X": numbers, "y": y, "X_test": numbers, "y_test": y})
+    plan = replace(PLAN, n_classes=8)
+    run = federate(options(plan, classes=(*range(8),)), named(parts, min_examples=5))
+    assert levels_of(run.model) == ()
+    assert run.state.results["evaluation"].figures["examples"] == 3 * len(y)
+
+
+def test_a_site_without_the_scores_of_the_folds_has_the_thresholds_of_all():
+    # Two made the linear part; the run with validators wants four for its sums.
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, 1040)
+    numbers = rng.normal(size=(len(y), 10)) + 0.35 * y[:, None]
+    parts = []
+    for rows in (slice(400), slice(400, 800), slice(0), slice(0)):
+        parts.append({"X": numbers[rows], "y": y[rows]})
+        parts[-1] |= {"X_test": numbers[800:], "y_test": y[800:]}
+    plan = HashPlan(10, 2, 800, "auto", hash_dim=256, max_members=2)
+    run = federate(options(plan, classes=(0, 1)), named(parts[:2]))
+    assert run.model.model_.share
+    saved = run.federation("two")
+    given = {"classes": (0, 1), "federation": saved, "purpose": "evaluate"}
+    for least, has_own in ((1, True), (4, False)):
+        kept: list[Any] = []
+        parties = named(parts[:1], on_model=kept.append) + named(parts)[1:]
+        specs = saved.run_spec.specs
+        federate(options(specs, min_parties=least, **given), parties)
+        assert bool(kept[0].model_.last_calibration.own_levels) == has_own
 
 
 def test_private_counts_and_effort_quick_have_none(tmp_path):

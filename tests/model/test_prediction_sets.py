@@ -14,8 +14,9 @@ from sklearn.model_selection import StratifiedKFold
 
 from flwr_flynn import FlyNNClassifier
 from flwr_flynn.errors import DataError
-from flwr_flynn.model.calibration import Calibration
+from flwr_flynn.model.calibration import Calibration, CalibrationSums
 from flwr_flynn.model.prediction_sets import (
+    LARGEST_COUNT,
     N_LEVELS,
     as_levels,
     checked_levels,
@@ -83,12 +84,14 @@ def test_the_threshold_is_the_rank_of_split_conformal_prediction(n, coverage):
     assert thresholds(table_of(levels), (), coverage)[0] == expected
 
 
-def test_a_rare_class_leans_on_all_and_a_site_on_all_sites():
+def test_a_class_of_few_samples_is_in_all_sets_and_a_site_leans_on_all_sites():
     table = np.zeros((2, N_LEVELS), np.int64)
     table[0, 80] = 1000
     table[1, 20] = 2
     few = thresholds(as_levels(table), (), 0.9)
-    assert_array_equal(few, [80, 80])
+    assert_array_equal(few, [80, 0])
+    table[1, 20] = 9
+    assert_array_equal(thresholds(as_levels(table), (), 0.9), [80, 20])
     table[1, 20] = 1000
     assert_array_equal(thresholds(as_levels(table), (), 0.9), [80, 20])
     own = np.zeros((2, N_LEVELS), np.int64)
@@ -199,6 +202,23 @@ def test_a_site_leans_on_its_own_samples_and_a_file_keeps_both_tables(tmp_path):
     assert_array_equal(read.predict_set(X), own.predict_set(X))
 
 
+def test_a_table_without_samples_is_none():
+    nothing = ((0,) * N_LEVELS,) * 2
+    calibration = Calibration(1.0, (0.0, 0.0), levels=nothing, own_levels=nothing)
+    assert (calibration.levels, calibration.own_levels) == ((), ())
+    assert Calibration.of_integers(calibration.integers, 2) == calibration
+
+
+def test_samples_at_a_level_are_bounded():
+    # A party may claim as many as it likes, and no claim ends the run of all.
+    X, y = rare(7, 300)
+    counts = FlyNNClassifier().fit(X, y).model_.members[0].counts
+    batch = (np.zeros((2, 2)), None, np.array([0, 1]))
+    sums = CalibrationSums.of_scores([batch], counts)
+    many = CalibrationSums(tuple(LARGEST_COUNT * 2 * table for table in sums.tables))
+    assert np.max(many.calibration(counts).levels) == LARGEST_COUNT
+
+
 def test_an_empty_class_is_in_no_set_and_changes_none():
     X, y = rare(6, 600)
     model = FlyNNClassifier().fit(X, y)
@@ -228,10 +248,19 @@ def test_an_empty_class_is_in_no_set_and_changes_none():
     assert model.predict_set(X).any()
 
 
+def with_trees(X):
+    """A model with trees, of an outcome for which they help."""
+    y = ((X[:, 0] > 0.3) != (X[:, 1] > 0)).astype(int)
+    model = FlyNNClassifier(effort="thorough").fit(X, y)
+    assert model.model_.forest is not None
+    return model
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda m, X, y: m.partial_fit(X[:5], y[:5]),
+        lambda m, X, y: with_trees(X).partial_fit(X[:5], y[:5]),
         lambda m, X, y: m.forget(X[:5], y[:5]),
         lambda m, X, y: FlyNNClassifier.paper(hash_dim=64).fit(X, y),
         lambda m, X, y: FlyNNClassifier(decay=0.5).fit(X, y),

@@ -32,7 +32,7 @@ _ITEMS = """\
 9c predictor assessment | to be written: who assessed them
 10 sample size | {sizes}; Sample size
 11 missing data | a gap is a value of its own, nothing is imputed; columns with gaps: Model
-12a use of data | rows are held out at each site by their content; share: {held_out}
+12a use of data | rows are held out at each site by content or held-out-key; share: {held_out}
 12b handling of predictors | ranks of numbers among all sites' values, levels of categories
 12c type of model | members of hashes and counts, chosen by leave-one-out; Model
 12d heterogeneity | random effects by Paule and Mandel on the log odds of the AUROC

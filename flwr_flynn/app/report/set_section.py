@@ -18,7 +18,9 @@ def prediction_sets(report: Report) -> Items:
         return
     told = report["evaluation"]["sets"]
     untried = [
-        site["name"] for site in report["sites"] if site["held_out"] and not site["sets"]
+        site["name"]
+        for site in report["sites"]
+        if site["held_out"] and not site["sets"]
     ]
     if untried and not told:
         why = "none (effort quick, noise), or not tried: held-out rows made thresholds"
@@ -29,7 +31,7 @@ def prediction_sets(report: Report) -> Items:
         "Of the rows of each class a set has the class in the share asked for "
         "(flwr-flynn predict --coverage); of the rows with the set of a rare class "
         "alone many may be of others. Each site tried the thresholds of its own copy of "
-        "the model on held-out rows, which had no part in them."
+        "the model, in secure runs those of all, on held-out rows without a part in them."
     )
     if untried:
         yield (

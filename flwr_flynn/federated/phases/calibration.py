@@ -76,6 +76,7 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import N_FOLDS, GramScoring
 from flwr_flynn.model.model import Model
+from flwr_flynn.model.portable import content_words
 from flwr_flynn.model.prediction_sets import N_LEVELS, most_levels
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
 from flwr_flynn.model.selection import unseen_parts
@@ -182,7 +183,7 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         if view.options.related_rows:
             view.require(EXACT, SECURE)
             X, codes = view.held_out_samples(self.run)
-            rows = _at_most(codes, sums.tables[0][0])
+            rows = _at_most(X, codes, sums.tables[0][0])
             scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs, False)
             others = CalibrationSums.of_scores(scores, counts, weight, has_part)
             sums = sums.with_levels_of(others)
@@ -228,9 +229,10 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         return sums
 
 
-def _at_most(codes: Codes, most: Array) -> Array:
-    """Indices of the first samples of each class, as many as `most` has of it."""
-    own = (np.flatnonzero(codes == label)[:n] for label, n in enumerate(most))
+def _at_most(X: Array, codes: Codes, most: Array) -> Array:
+    """Indices of samples of each class, as many as `most` has of it, by content."""
+    order = np.argsort(content_words(X), kind="stable")
+    own = (order[codes[order] == label][:n] for label, n in enumerate(most))
     return np.concatenate([*own])
 
 
