@@ -16,7 +16,7 @@ def prediction_sets(report: Report) -> Items:
     """Coverage and size of prediction sets on held-out rows."""
     if not report["evaluation"]:
         return
-    told = report["evaluation"]["sets"]
+    told = report["evaluation"].get("sets")
     untried = [
         site["name"]
         for site in report["sites"]
