@@ -1,7 +1,10 @@
-"""Answers of a model in words: prediction sets, and the columns that matter most."""
+"""Answers of a model in words: prediction sets, the columns that matter most, and values
+that it cannot know.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +33,38 @@ def importance_of(model: Model) -> list[dict[str, Any]]:
     return [{"column": name, "log_odds": mean} for name, mean in largest]
 
 
+def strangers(model: Model, X: Table | Floats) -> Counter[str]:
+    """Rows with values that the model cannot know, by what is to be said of them.
+
+    They are far from the edges that it has of a column, or none of its levels.
+    """
+    found = Counter[str]()
+    numbers = _numbers(model, X)
+    edges = edges_of(model)
+    columns = schema_of_model(model).columns
+    for column, (place, *_) in zip(columns, substitutes(model), strict=True):
+        own = numbers[:, place]
+        if column.kind == "category":
+            what = "none of its levels"
+            is_strange = ~own.any(axis=1)
+        else:
+            what = "far from all counted values; is it a code, or another unit?"
+            low = edges[place.start, 0]
+            high = edges[place.start, -1]
+            beyond = np.maximum(low - own[:, 0], own[:, 0] - high)
+            is_strange = (beyond > high - low) & (high > low)
+        if is_strange.any():
+            found[f"column {column.name!r}: {what}"] += int(is_strange.sum())
+    return found
+
+
+def _numbers(model: Model, X: Table | Floats) -> Any:
+    """The rows of a file as numbers of the model."""
+    if model.schema is None:
+        return X
+    return model.schema.encode(X)
+
+
 def set_in_words(classes: Sequence[object], is_in: Mask) -> str:
     """The classes in a set; of two classes both are "unsure"."""
     labels = [str(label) for label, own in zip(classes, is_in, strict=True) if own]
@@ -47,9 +82,7 @@ def reasons_in_words(
 
     The class of a row that is `turned` is the less probable one of two.
     """
-    numbers: Any = X
-    if model.schema is not None:
-        numbers = model.schema.encode(X)
+    numbers = _numbers(model, X)
     added = contributions(model, numbers)
     added[turned] *= -1
     edges = edges_of(model)

@@ -9,6 +9,7 @@ import csv
 import json
 import os
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -21,7 +22,7 @@ from flwr_flynn._files import writing
 from flwr_flynn._types import Array, Floats, Integers, Mask
 from flwr_flynn._validation import listed
 from flwr_flynn.app import console
-from flwr_flynn.app.answers import reasons_in_words, set_in_words
+from flwr_flynn.app.answers import reasons_in_words, set_in_words, strangers
 from flwr_flynn.app.data.own_file import (
     coded_labels,
     columns_of,
@@ -439,16 +440,21 @@ def _rows(file: TableFile, model: Model) -> Iterator[tuple[Table | Floats, Any, 
     """The rows of a file as the model takes them, their labels, and a mask of those
     without any value, some at a time.
 
-    Labels are an array, or None in a file without a column of labels.
+    Labels are an array, or None in a file without a column of labels. At the end it is
+    noted what the model cannot know.
     """
     schema = schema_of_model(model)
+    noticed = Counter[str]()
     for batch in file.batches(labelled=False):
         if len(batch.table):
             X: Table | Floats = batch.table
             are_empty = np.all([*map(missing, batch.table.columns)], axis=0)
             if model.schema is None:
                 X = schema.encode(X)
+            noticed += strangers(model, X)
             yield X, batch.labels, are_empty
+    for text, n_rows in noticed.items():
+        console.note(f"{text} ({n_rows} of {file.n_rows} rows)")
 
 
 def score(options: Namespace) -> int:

@@ -18,6 +18,7 @@ from scipy.special import logsumexp
 
 from flwr_flynn._types import Floats, Integers, Matrix
 from flwr_flynn.hashing.batching import batches
+from flwr_flynn.hashing.rank_codes import N_EDGES
 from flwr_flynn.model.model import Model
 from flwr_flynn.tables.column_encoding import Column
 
@@ -31,9 +32,10 @@ _MOST_NUMBERS = 2**22  # of samples and their hashes, at a time
 
 
 def edges_of(model: Model) -> Floats:
-    """Edges of the numbers of a sample, (d, K): those of rank codes.
+    """Edges of the numbers of a sample, (d, K): those of rank codes, or of a linear
+    part.
 
-    Without rank codes gaps stand for them, or 0 where the hash takes no gaps.
+    Without either gaps stand for them, or 0 where the hash takes no gaps.
     """
     for member in model.members:
         if member.spec.edges is not None:
@@ -41,6 +43,10 @@ def edges_of(model: Model) -> Floats:
     edges = np.zeros((model.members[0].spec.n_features, 1))
     if model.takes_gaps:
         edges[:] = np.nan
+    if model.linear is not None:
+        basis = model.linear.terms
+        edges = np.repeat(edges, N_EDGES, axis=1)
+        edges[list(basis.columns)] = basis.edges
     return edges
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import flwr.common.logger  # noqa: F401 - its handler keeps the stream of its import
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import (
     accuracy_score,
@@ -32,6 +33,7 @@ from flwr_flynn.app.cli import main
 from flwr_flynn.app.data import table_file
 from flwr_flynn.app.data.own_file import opened
 from flwr_flynn.app.data.source import Reading
+from flwr_flynn.model.reasons import edges_of
 from flwr_flynn.tables import column_encoding
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema, to_toml
@@ -180,6 +182,25 @@ def test_predict_finds_columns_by_name_and_ignores_others(capsys, folder, monkey
     assert [row[0].removeprefix("'") for row in rows] == model.predict(X).tolist()
     figures = np.column_stack([model.predict_proba(X), model.novelty(X).min(axis=1)])
     np.testing.assert_allclose(np.array(rows)[:, 1:].astype(float), figures, atol=1e-6)
+
+
+def test_predict_notes_values_that_the_model_cannot_know(capsys, folder):
+    rng = np.random.default_rng(0)
+    ages = rng.normal(50, 9, 300).round()
+    frame = pd.DataFrame({"age": ages, "ward": rng.choice([*"ABC"], 300)})
+    model = FlyNNClassifier(max_members=5)
+    model.fit(frame, (ages + rng.normal(0, 5, 300) > 55).astype(int))
+    assert not np.isnan(edges_of(model.model_)).any()
+    model.save("model.npz")
+    asked = ("predict", "model.npz", "new.csv")
+    written(folder / "new.csv", {"age": [40, 55, 71], "ward": ["A", "B", "C"]})
+    assert run(capsys, *asked)[1] == ""
+    written(folder / "new.csv", {"age": [-99, 55, 9000], "ward": ["A", "B", "moon"]})
+    noted = run(capsys, *asked)[1].splitlines()
+    assert [re.findall(r"'(\w+)'|\((\d) of 3 rows\)", line) for line in noted] == [
+        [("age", ""), ("", "2")],
+        [("ward", ""), ("", "1")],
+    ]
 
 
 def test_predict_tells_the_set_of_each_row_in_words(capsys, folder):
