@@ -121,18 +121,22 @@ def test_coverage_by_site_is_that_of_its_own_copy_on_its_held_out_samples(least)
     parts = parts_of(3)
     run, kept = kept_by(parts, min_examples=least)
     evaluation = run.state.results["evaluation"]
-    sums = np.zeros((len(COVERAGES), 3, 5), np.int64)
+    sums = np.zeros((len(COVERAGES), 3, 7), np.int64)
     for site, part, model in zip(evaluation.sites, parts, kept, strict=True):
-        expected = np.zeros((len(COVERAGES), 3, 5), np.int64)
+        expected = np.zeros((len(COVERAGES), 3, 7), np.int64)
         for block, coverage in zip(expected, COVERAGES, strict=True):
             is_in = model.predict_set(part["X_test"], coverage)
             for row, label in zip(is_in, part["y_test"], strict=True):
                 size = row.sum()
-                block[label] += [1, row[label], size == 1, size == 0, size]
-        expected *= expected[:, :, :1] >= least
+                is_right = size == 1 and row[label]
+                block[label] += [1, row[label], size == 1, size == 0, 0, is_right, size]
+                if size == 1:
+                    block[row.argmax(), 4] += 1
+        sizes = expected[:, :, :1]
+        expected *= (sizes == 0) | (sizes >= least)
         sums += expected
-        assert site["sets"] == set_figures(expected.reshape(-1, 5), (0, 1, 2))
-    assert evaluation.figures["sets"] == set_figures(sums.reshape(-1, 5), (0, 1, 2))
+        assert site["sets"] == set_figures(expected.reshape(-1, 7), (0, 1, 2))
+    assert evaluation.figures["sets"] == set_figures(sums.reshape(-1, 7), (0, 1, 2))
     nine_tenths = evaluation.figures["sets"][1]
     assert nine_tenths["coverage"] == 0.9
     assert 0.8 < nine_tenths["covered"] < 1
@@ -303,8 +307,41 @@ def table_and_matrix() -> tuple[np.ndarray, np.ndarray, Model]:
 
 
 @pytest.mark.parametrize(
+    ("sizes", "least", "shown"),
+    [
+        ((9, 4, 0), 5, (True, False, True)),
+        ((9, 5, 0), 5, (True, True, True)),
+        ((3, 0, 0), 5, (False, False, False)),  # sets of so few samples
+        ((3, 0, 0), 1, (True, True, True)),
+    ],
+)
+def test_classes_below_the_floor_are_not_told(sizes, least, shown):
+    block = np.ones((3, 7), np.int64)
+    block[:, 0] = sizes
+    table = np.tile(block, (len(COVERAGES), 1))
+    expected = np.tile(block * np.array(shown)[:, None], (len(COVERAGES), 1))
+    assert_array_equal(shown_sets(table, least), expected)
+
+
+def test_of_sets_of_one_class_the_share_that_is_of_it_is_told():
+    table = np.zeros((len(COVERAGES), 2, 7), np.int64)
+    table[:] = [[90, 85, 80, 5, 78, 76, 90], [10, 9, 8, 1, 10, 6, 11]]
+    first, rare = set_figures(table.reshape(-1, 7), "ab")[1]["classes"]
+    assert (first["right"], rare["right"]) == (76 / 78, 0.6)
+
+
+@pytest.mark.parametrize(
     ("column", "change"),
-    [(0, -1), (1, 1000), (2, 1000), (3, 1000), (4, -500), (4, 5000)],
+    [
+        (0, -1),
+        (1, 1000),
+        (2, 1000),
+        (3, 1000),
+        (4, 1000),
+        (5, 1000),
+        (6, -500),
+        (6, 5000),
+    ],
 )
 def test_a_table_that_no_samples_make_is_refused(column, change):
     table, matrix, _ = table_and_matrix()

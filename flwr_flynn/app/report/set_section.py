@@ -9,7 +9,14 @@ from flwr_flynn.app.report.markup import figure
 from flwr_flynn.app.report.sections import Items, Report, bounded, sentence
 
 _SHOWN = 0.9  # the coverage of the tables
-_HEAD = ("rows", "in the set", "several classes", "none", "classes in a set")
+_HEAD = (
+    "rows",
+    "class in the set",
+    "several classes",
+    "none",
+    "right where a class is alone",
+    "classes in a set",
+)
 
 
 def prediction_sets(report: Report) -> Items:
@@ -77,7 +84,8 @@ def _shown(told: Sequence[Report]) -> Iterator[Report]:
 
 def _cells(row: Report) -> tuple[str, ...]:
     """Figures of some rows; dashes of classes that are not told."""
-    shares = (_percent(row[name]) for name in ("covered", "several", "none"))
+    names = ("covered", "several", "none", "right")
+    shares = (_percent(row[name]) for name in names)
     return figure(row["samples"] or None), *shares, figure(row["size"])
 
 

@@ -56,12 +56,13 @@ def class_figures(number: int, label: str) -> dict[str, Any]:
 
 def sets(number: int, classes: list[str]) -> list[dict[str, Any]]:
     """Coverage of prediction sets; that of the last class is not told."""
-    table = np.zeros((len(COVERAGES), len(classes), 5), np.int64)
+    table = np.zeros((len(COVERAGES), len(classes), 7), np.int64)
     for block, coverage in zip(table, COVERAGES, strict=True):
         for index in range(len(classes) - 1):
             n = 10 * (number + index + 1)
-            block[index] = [n, round(n * coverage), n - 4, 1, n + 2]
-    return set_figures(table.reshape(-1, 5), classes)
+            covered = round(n * coverage)
+            block[index] = [n, covered, n - 4, 1, n - 3, covered - 4, n + 2]
+    return set_figures(table.reshape(-1, 7), classes)
 
 
 def site(number: int, name: str, classes: list[str]) -> dict[str, Any]:
