@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -359,16 +359,31 @@ def predict(options: Namespace) -> int:
     if keep:
         expected = f"{listed([*map(repr, keep)])} for --keep"
         copied = file.source.cells(file.indices(keep, expected))
-    out = csv.writer(console, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
-    classes = model.classes_.tolist()
-    head = [*keep, "class", *(f"p({label})" for label in classes), "novelty"]
+    head = [*keep, "class", *(f"p({label})" for label in model.classes_), "novelty"]
     coverage = options.coverage
     if coverage is not None:
-        model.model_.sets(np.empty((0, len(classes))), coverage)  # or refuse it now
         head.append("set")
     most = min(options.reasons, model.n_features_in_)
     head += [f"reason {number + 1}" for number in range(most)]
+    answers = _answers(file, model, (rarer, threshold), coverage, most)
+    first = [*islice(answers, 1)]  # a refusal comes before any line
+    out = csv.writer(console, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     out.writerow(map(cell, head))
+    for answer in chain(first, answers):
+        out.writerow(map(cell, [*next(copied), *answer]))
+    return 0
+
+
+def _answers(
+    file: TableFile,
+    model: FlyNNClassifier,
+    decision: tuple[int, float | None],
+    coverage: float | None,
+    most: int,
+) -> Iterator[list[object]]:
+    """Class, figures, set and reasons of each row."""
+    classes = model.classes_.tolist()
+    rarer, threshold = decision
     for X, _, are_empty in _rows(file, model.model_):
         probabilities = model.predict_proba(X)
         novelty = model.novelty(X).min(axis=1)
@@ -391,8 +406,7 @@ def predict(options: Namespace) -> int:
             if is_empty:  # nothing is known of it
                 label = ""
                 words = ["" for _ in words]
-            out.writerow(map(cell, [*next(copied), label, *figures, *words]))
-    return 0
+            yield [label, *figures, *words]
 
 
 def _decided(p: Floats, rarer: int, threshold: float | None) -> Integers:

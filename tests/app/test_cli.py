@@ -225,6 +225,17 @@ def test_predict_tells_the_set_of_each_row_in_words(capsys, folder):
     assert [row[-1] for row in rows] == [words[tuple(row)] for row in sets.tolist()]
 
 
+def test_a_refused_row_leaves_no_line(capsys, folder):
+    schema = Schema([Column("age", "number", low=0, high=120, gaps=False)])
+    model = FlyNNClassifier(effort="quick").fit([[20.0], [40.0], [60.0]], [0, 1, 1])
+    model.model_ = replace(model.model_, feature_names=schema)
+    model.save("model.npz")
+    written(folder / "new.csv", {"age": [20, 250]})
+    out, error = run(capsys, "predict", "model.npz", "new.csv", status=1)
+    assert out == ""
+    assert "'age'" in error
+
+
 def test_a_model_without_names_takes_columns_by_their_order(capsys, folder):
     saved_model(HALF, names=None)
     written(folder / "new.csv", "p,q\n1,2\n")
