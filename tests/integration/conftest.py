@@ -135,12 +135,17 @@ class Run:
     output: str
 
     def row(self, name: str) -> str:
-        """The text beside `name` in the table that the app prints."""
+        """The text beside `name` in the table that the app prints.
+
+        Below the bytes per party are names of phases, which some facts have as well.
+        """
         rows = [
             line for line in self.output.splitlines() if line.strip().startswith(name)
         ]
         assert rows, f"no row {name!r} in:\n{self.output[-6000:]}"
-        return rows[-1].strip().removeprefix(name).strip()
+        indents = [len(line) - len(line.lstrip()) for line in rows]
+        last = max(i for i, indent in enumerate(indents) if indent == min(indents))
+        return rows[last].strip().removeprefix(name).strip()
 
 
 @dataclass
