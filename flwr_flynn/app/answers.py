@@ -17,7 +17,7 @@ from flwr_flynn.model.reasons import (
     contributions,
     edges_of,
     importance,
-    substitutes,
+    places,
 )
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.table import Table
@@ -42,7 +42,7 @@ def strangers(model: Model, X: Table | Floats) -> Counter[str]:
     numbers = _numbers(model, X)
     edges = edges_of(model)
     columns = schema_of_model(model).columns
-    for column, (place, *_) in zip(columns, substitutes(model), strict=True):
+    for column, (_, place) in zip(columns, places(model), strict=True):
         own = numbers[:, place]
         if column.kind == "category":
             what = "none of its levels"
@@ -89,7 +89,7 @@ def reasons_in_words(
     columns = schema_of_model(model).columns
     texts = [
         _texts_of(column, numbers[:, place], edges[place])
-        for column, (place, *_) in zip(columns, substitutes(model), strict=True)
+        for column, (_, place) in zip(columns, places(model), strict=True)
     ]
     order = np.argsort(-np.abs(added), axis=1, kind="stable")[:, :most]
     for row, indices in enumerate(order.tolist()):

@@ -142,7 +142,7 @@ class Calibration:
         return cls(1.0, (0.0,) * n_classes)
 
     def facts(self) -> dict[str, Any]:
-        """What probabilities follow from, for JSON."""
+        """Temperature, intercepts and share, for JSON."""
         facts = asdict(self)
         del facts["levels"], facts["own_levels"]
         return facts

@@ -50,16 +50,22 @@ def edges_of(model: Model) -> Floats:
     return edges
 
 
+def places(model: Model) -> Iterator[tuple[Column, slice]]:
+    """Each column, and its place among the numbers of a sample."""
+    first = 0
+    n_features = model.members[0].spec.n_features
+    for column in getattr(model.schema, "columns", [_NUMBER] * n_features):
+        yield column, slice(first, first + column.width)
+        first += column.width
+
+
 def substitutes(model: Model) -> Iterator[tuple[slice, Floats, Floats]]:
     """Place of each column among the numbers of a sample, the numbers of a few values,
     (k, width), and their weights, (k,), of sum 1.
     """
     edges = edges_of(model)
-    first = 0
-    for column in getattr(model.schema, "columns", [_NUMBER] * len(edges)):
-        place = slice(first, first + column.width)
+    for column, place in places(model):
         yield place, *_typical(column, edges[place])
-        first = place.stop
 
 
 def _typical(column: Column, edges: Floats) -> tuple[Floats, Floats]:
@@ -87,8 +93,8 @@ def _typical(column: Column, edges: Floats) -> tuple[Floats, Floats]:
 
 
 def contributions(model: Model, X: Matrix, n_jobs: int | None = None) -> Floats:
-    """What each column adds to the log odds of the predicted class of samples, (n, d):
-    (n, columns) float64.
+    """Contributions of the columns to the log odds of the predicted class of samples,
+    (n, d): (n, columns) float64.
 
     As many samples at a time as take 32 MiB with their hashes.
     """

@@ -1,4 +1,4 @@
-"""What a phase declares is in plan.json, log, report and page, also of a phase that the
+"""Declarations of a phase are in plan.json, log, report and page, also of a phase that the
 package does not know.
 """
 
