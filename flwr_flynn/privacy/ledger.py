@@ -48,9 +48,9 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -58,8 +58,9 @@ from flwr_flynn._types import Integers
 from flwr_flynn._validation import one_of
 from flwr_flynn.errors import PrivacyError
 from flwr_flynn.privacy.ledger_files import (
-    NEW_ANSWER,
-    NEW_CHARGE,
+    ANSWER,
+    BEGIN_ANSWER,
+    BEGIN_CHARGE,
     Charge,
     LedgerFiles,
     as_json,
@@ -72,12 +73,11 @@ __all__ = ["Budget", "Policy", "Released"]
 
 
 _FACTS = "SELECT composition, delta, data_path FROM ledger"
-_REQUEST = "mechanism = ? AND terms = ? AND reading = ?"
+_EQUAL = "mechanism = :mechanism AND terms = :terms AND reading = :reading"
 _ANSWERED = f"""SELECT sha256, array FROM answer JOIN charge ON charge = number
-    WHERE {_REQUEST} AND part = ? AND fingerprint = ? AND sha256 != ''"""
+    WHERE {_EQUAL} AND part = :part AND fingerprint = :fingerprint AND sha256 != ''"""
 _NOT_BEGUN = f"""SELECT number FROM charge
-    WHERE {_REQUEST} AND number NOT IN (SELECT charge FROM answer WHERE part = ?)"""
-_ANSWER = "UPDATE answer SET sha256 = ?, array = ? WHERE charge = ? AND part = ?"
+    WHERE {_EQUAL} AND number NOT IN (SELECT charge FROM answer WHERE part = :part)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,35 +150,33 @@ class Budget(LedgerFiles):
         prepare : callable
         """
         one_of("part", part, mechanism.parts)
-        request = as_json(mechanism.to_dict()), terms, self.reading
+        request = self._request(mechanism, fingerprint, terms, part)
         with self._used():
             # A share of noise is drawn anew for each sum: the difference of two sums of
             # different parties would not have enough noise if both had the same share.
             array = None
             if not mechanism.is_share:
-                array = self._answer(*request, part, fingerprint)
+                array = self._answer(request)
             if array is not None:
                 return Released(array, True)
             self.policy.check(mechanism)
-            numbers = self._rows(_NOT_BEGUN, *request, part)
-            begin = []
-            if numbers:
-                number = numbers[0][0]
-            else:
+            numbers = self._rows(_NOT_BEGUN, **request)
+            begin = [BEGIN_ANSWER]
+            if not numbers:
                 costs = [charge.cost for charge in self._charges()]
-                number = len(costs) + 1
-                cost = self.policy.admit(mechanism, costs)
-                begin = [(NEW_CHARGE, (number, *request, *astuple(cost)))]
+                request |= asdict(self.policy.admit(mechanism, costs))
+                numbers = [(len(costs) + 1,)]
+                begin = [BEGIN_CHARGE, BEGIN_ANSWER]
             mechanism.require_noise()
             prepare()
-            answer = number, part, fingerprint, "", None
-            self._write(*begin, (NEW_ANSWER, answer))
+            request["number"] = numbers[0][0]
+            self._write(*begin, **request)
             array = measure()
             stream = io.BytesIO()
             np.savez_compressed(stream, array=array)
             raw = stream.getvalue()
             sha256 = hashlib.sha256(raw).hexdigest()
-            self._write((_ANSWER, (sha256, raw, number, part)))
+            self._write(ANSWER, **request, array=raw, sha256=sha256)
             return Released(array, False)
 
     def recall(
@@ -202,8 +200,7 @@ class Budget(LedgerFiles):
             )
             raise PrivacyError("share", text=text)
         with self._used():
-            request = as_json(mechanism.to_dict()), terms, self.reading
-            array = self._answer(*request, part, fingerprint)
+            array = self._answer(self._request(mechanism, fingerprint, terms, part))
         if array is None:
             text = "this request was never answered: there is nothing to take out"
             raise PrivacyError(
@@ -266,9 +263,20 @@ class Budget(LedgerFiles):
                 )
                 raise self._trouble("weaker", why) from None
 
-    def _answer(self, *request: str) -> Integers | None:
+    def _request(
+        self, mechanism: Mechanism, fingerprint: str, terms: str, part: str
+    ) -> dict[str, object]:
+        return {
+            "mechanism": as_json(mechanism.to_dict()),
+            "fingerprint": fingerprint,
+            "terms": terms,
+            "part": part,
+            "reading": self.reading,
+        }
+
+    def _answer(self, request: Mapping[str, object]) -> Integers | None:
         """The array of an earlier answer; None if it was never written."""
-        for sha256, raw in self._rows(_ANSWERED, *request):
+        for sha256, raw in self._rows(_ANSWERED, **request):
             try:
                 if hashlib.sha256(raw).hexdigest() != sha256:
                     raise ValueError

@@ -98,9 +98,11 @@ _CONTENT = (
 _CHARGES = """SELECT mechanism, epsilon, charge.delta, rho, closes, group_concat(part)
     FROM charge LEFT JOIN answer ON charge = number AND sha256 != ''
     GROUP BY number ORDER BY number"""
-NEW_CHARGE = "INSERT INTO charge VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-NEW_ANSWER = "INSERT INTO answer VALUES (?, ?, ?, ?, ?)"
-_Statement = tuple[str, tuple[object, ...]]
+BEGIN_CHARGE = """INSERT INTO charge VALUES
+    (:number, :mechanism, :terms, :reading, :epsilon, :delta, :rho, :closes)"""
+BEGIN_ANSWER = "INSERT INTO answer VALUES (:number, :part, :fingerprint, '', NULL)"
+ANSWER = """UPDATE answer SET sha256 = :sha256, array = :array
+    WHERE charge = :number AND part = :part"""
 
 
 class Charge(NamedTuple):
@@ -279,7 +281,7 @@ class LedgerFiles:
         self._database = sqlite3.connect(uri, timeout=1, isolation_level=None, uri=True)
         self._database.executescript(_OPEN)
 
-    def _write(self, *statements: _Statement) -> None:
+    def _write(self, *statements: str, **values: object) -> None:
         """Write a step: the database, and then the marker."""
         before = self._mark()
         ((is_new,),) = self._rows("SELECT before = '' FROM ledger")
@@ -291,7 +293,7 @@ class LedgerFiles:
                     database.execute("BEGIN")
                     database.execute("UPDATE ledger SET before = ?", [before])
                     for statement in statements:
-                        database.execute(*statement)
+                        database.execute(statement, values)
                 if is_new:
                     self._make()
                     self._connect()
@@ -303,7 +305,7 @@ class LedgerFiles:
                     self._remove()
                 raise
 
-    def _rows(self, query: str, *values: object) -> list[Any]:
+    def _rows(self, query: str, **values: object) -> list[Any]:
         return self._database.execute(query, values).fetchall()
 
     def _charges(self) -> list[Charge]:
@@ -353,15 +355,13 @@ def _make_folders(folder: Path) -> None:
 
 
 def _new_database(
-    account: Account, data_path: str | None, before: str, *statements: _Statement
+    account: Account, data_path: str | None, before: str
 ) -> sqlite3.Connection:
     """A ledger that is not on the disk."""
     database = sqlite3.connect(":memory:", isolation_level=None)
     database.executescript(_SCHEMA)
     facts = secrets.token_hex(16), before, *astuple(account), data_path
     database.execute("INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", facts)
-    for statement in statements:
-        database.execute(*statement)
     return database
 
 
@@ -386,16 +386,14 @@ def _of_0_8(folder: Path, marker: str) -> sqlite3.Connection:
     ]
     if sha256 != digest_of(content) or json.loads(marker) not in marks:
         raise ValueError
-    statements = list[_Statement]()
-    for number, entry in enumerate(entries, 1):
-        request = entry["request"]
-        texts = as_json(request["mechanism"]), request["terms"]
-        cost = [entry[name] for name in ("epsilon", "delta", "rho", "closes")]
-        charge = number, *texts, request.get("reading", ""), *cost
-        raw = None
-        with suppress(FileNotFoundError):  # which is noticed when it is asked for
-            raw = (folder / Path(entry["file"]).name).read_bytes()
-        answer = number, "counts", request["spec"], entry["sha256"], raw
-        statements += [(NEW_CHARGE, charge), (NEW_ANSWER, answer)]
     composition, delta, data_path = facts
-    return _new_database(Account(composition, delta), data_path, marker, *statements)
+    database = _new_database(Account(composition, delta), data_path, marker)
+    for number, entry in enumerate(entries, 1):
+        row = {"reading": "", "part": "counts", **entry, **entry["request"]}
+        row |= {"number": number, "fingerprint": row["spec"], "array": None}
+        row["mechanism"] = as_json(row["mechanism"])
+        with suppress(FileNotFoundError):  # which is noticed when it is asked for
+            row["array"] = (folder / Path(row["file"]).name).read_bytes()
+        for statement in (BEGIN_CHARGE, BEGIN_ANSWER, ANSWER):
+            database.execute(statement, row)
+    return database
