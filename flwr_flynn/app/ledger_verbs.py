@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from flwr_flynn.app import console, model_facts
+from flwr_flynn.errors import DataError
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger import Budget, Policy
 
@@ -37,6 +38,9 @@ def _amount(amount: float) -> str:
 
 def reset(options: Namespace) -> int:
     """Delete a ledger; what was released stays released."""
-    Budget(options.ledger, Policy(max_epsilon=0.0)).reset()
+    budget = Budget(options.ledger, Policy(max_epsilon=0.0))
+    if not budget.is_begun:
+        raise DataError(budget.path.name, "a ledger", "nothing")
+    budget.reset()
     console.say(f"{options.ledger}: reset. What was released stays released.")
     return 0

@@ -186,8 +186,8 @@ class LedgerFiles:
         Only the party itself can decide that its records have changed, so that earlier
         releases no longer matter.
         """
-        if not self.is_known:
-            text = f"ledger {self.path.name}: there is none; nothing is removed"
+        if self.path.exists() and not self.is_known:
+            text = f"ledger {self.path.name}: no ledger; nothing is removed"
             raise PrivacyError("ledger", got="none", text=text)
         with self._alone(), self._access("removed"):
             self._set_aside()

@@ -778,7 +778,8 @@ def shown(path, capsys):
 
 
 def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
-    assert main(["show", str(path)]) == 1
+    for verb in ("show", "reset"):
+        assert main([verb, str(path)]) == 1
     assert not path.parent.exists()
     ask(path)
     sum_of_one = "composition basic, charges 1, epsilon 0.5, delta 0 spent"
