@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
+import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ from flwr_flynn.model import model_file
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule
-from flwr_flynn.privacy import SimulatedRelease, ledger_files
+from flwr_flynn.privacy import SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy, Released
-from flwr_flynn.privacy.ledger_files import LedgerFile
+from flwr_flynn.privacy.ledger_files import LedgerFiles
 from flwr_flynn.tables.table import Table
 from tests.app.data.files import npz
 from tests.app.data.private import count, private_share
@@ -300,16 +300,17 @@ class Files:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.budget = Budget(folder / "state", Policy(10.0, mechanisms=("simulated",)))
-        self.released = self.answer().counts
-        files = [folder / "state.exists", *(folder / "state").iterdir()]
+        self.released = self.answer().array.tolist()
         self.state = {
-            str(path.relative_to(folder)): path.read_bytes() for path in files
+            name: (folder / name).read_bytes() for name in ("state", "state.exists")
         }
 
     def answer(self) -> Released:
         request = SimulatedRelease(LAPLACE, 3)
         return self.budget.release(
-            request, COUNTS[2].spec_fingerprint, lambda: COUNTS[2]
+            request,
+            COUNTS[2].spec_fingerprint,
+            lambda: request.release(COUNTS[2]).array,
         )
 
     def write(self, name: str, content: bytes) -> Path:
@@ -381,41 +382,61 @@ class Files:
 
     @property
     def states(self) -> st.SearchStrategy[Any]:
-        """A file of the ledger or its marker with faults, a forged ledger, or neither.
+        """The database of the ledger or its marker with faults, or a cell of a table.
 
-        The forged ledger has digests that fit it.
+        A ledger with that cell gets a marker that fits it.
         """
-        ledger: Any = json.loads(self.state["state/ledger.json"])
         damaged = st.sampled_from([*self.state]).flatmap(
             lambda name: spoiled_bytes(self.state[name], [*self.state.values()]).map(
-                lambda content: ({name: content}, False)
+                lambda content: (name, content)
             )
         )
-        return damaged | spoiled(ledger["entries"]).map(
-            lambda entries: (_forged({**ledger, "entries": entries}), True)
+        cells = []
+        with closing(sqlite3.connect(self.folder / "state")) as database:
+            for table in ("ledger", "charge", "answer"):
+                rows = database.execute(f"SELECT * FROM {table}")
+                names = [name for name, *_ in rows.description]
+                cells += [(table, *cell) for cell in zip(names, *rows, strict=True)]
+        forged = st.sampled_from(cells).flatmap(
+            lambda cell: spoiled(cell[2]).map(lambda value: (*cell[:2], value))
         )
+        return damaged | forged
 
     def use_state(self, given: Any) -> None:
-        files, is_forged = given
-        for name, content in files.items():
-            self.write(name, content)
+        is_forged = len(given) == 3
+        if is_forged:
+            self.forge(*given)
+        else:
+            self.write(*given)
         try:
             spent = self.budget.spent()
             answer = self.answer()
             # Whoever may write to the folder can forge a ledger; what merely happens to
             # a file is noticed.
-            assert is_forged or (spent, answer.repeated, answer.counts) == (
+            assert is_forged or (spent, answer.repeated, answer.array.tolist()) == (
                 (1.0, 0.0),
                 True,
                 self.released,
             )
             assert all(0 <= share < np.inf for share in spent)
         finally:
-            for path in (self.folder / "state").iterdir():
-                if f"state/{path.name}" not in self.state:
-                    path.unlink()
+            (self.folder / "state-journal").unlink(missing_ok=True)
             for known, whole in self.state.items():
                 self.write(known, whole)
+
+    def forge(self, table: str, column: str, value: Any) -> None:
+        """Change a cell, and write the marker that fits."""
+        if not isinstance(value, int | float | str | bytes | None):
+            value = repr(value)
+        forger = LedgerFiles(self.folder / "state")
+        with closing(sqlite3.connect(forger.path)) as database:
+            forger._database = database
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            # SQLite does not take all integers and texts, and a digest no bytes.
+            with suppress(OverflowError, UnicodeError, TypeError, sqlite3.Error):
+                database.execute(f"UPDATE {table} SET {column} = ?", [value])
+                database.commit()
+                forger._write_marker()
 
     def use_data(self, suffix: str) -> Callable[[bytes], None]:
         def use(content: bytes) -> None:
@@ -462,29 +483,6 @@ class Files:
         if share.X.shape[1] == SPEC.n_features:
             use_records((share.X, share.y))
         return True
-
-
-def _forged(ledger: dict[str, Any]) -> dict[str, bytes]:
-    """Files of a ledger with the digest and the marker that fit it."""
-    ledger = json.loads(
-        json.dumps(
-            {name: ledger[name] for name in ledger if name != "sha256"}, default=repr
-        )
-    )
-    files = {
-        "state/ledger.json": json.dumps(
-            {**ledger, "sha256": ledger_files.digest_of(ledger)}
-        ).encode()
-    }
-    with suppress(TypeError, KeyError):
-        forged = LedgerFile(
-            ledger["composition"],
-            ledger["delta"],
-            ledger["data_path"],
-            ledger["entries"],
-        )
-        files["state.exists"] = forged.marker()
-    return files
 
 
 def use_records(given: Any) -> None:

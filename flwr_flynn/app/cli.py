@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from flwr_flynn import __version__
 from flwr_flynn._validation import number
-from flwr_flynn.app import cli_verbs, console, model_facts
+from flwr_flynn.app import cli_verbs, console, ledger_verbs
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.errors import ConfigError, FlyNNError, clean, full_text
 
@@ -90,7 +90,8 @@ def _try(options: argparse.Namespace) -> int:
 
 _OWN_FILE = "a .csv, .tsv, .txt, .gz, .parquet or .npz file"
 _ARGUMENTS: dict[str, dict[str, Any]] = {
-    "model": {"help": "a model file (.npz)"},
+    "model": {"help": "a model file (.npz); of show also a ledger"},
+    "ledger": {"help": "the ledger at state-path"},
     "file": {"help": f"{_OWN_FILE}; columns that are not asked for are ignored"},
     "files": {"nargs": "+", "help": f"{_OWN_FILE} of each party"},
     "schema": {"help": "a schema in TOML"},
@@ -187,7 +188,12 @@ _VERBS = {
             "--write-sites",
         ],
     ),
-    "show": (model_facts.show, "what a model file holds, as JSON", ["model"]),
+    "show": (
+        ledger_verbs.show,
+        "what a model file holds, as JSON, or what a ledger has spent",
+        ["model"],
+    ),
+    "reset": (ledger_verbs.reset, "delete a private party's ledger", ["ledger"]),
     "predict": (
         cli_verbs.predict,
         "classify the rows, as CSV",
@@ -229,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
         for argument in arguments:
             of_verb.add_argument(argument, **_keywords(argument))
         for row in NodeConfig.rows():
-            if row.name in _OF_FILES and name != "show":
+            if row.name in _OF_FILES and name not in ("show", "reset"):
                 of_verb.add_argument(
                     f"--{row.key}",
                     default="",

@@ -105,7 +105,7 @@ class NodeConfig(SiteSettings):
         False, "the party leaves: it answers runs of `action = withdraw` alone"
     )
     state_path: str = _of_policy(
-        "", "folder of the party's private answers; needed with `max-epsilon`"
+        "", "file of the party's private answers; needed with `max-epsilon`"
     )
     neighbours: str = _of_policy(
         "add-remove",
@@ -158,12 +158,12 @@ class NodeConfig(SiteSettings):
     def rules(self) -> Iterator[Rule]:
         yield from super().rules()
         is_private = self.max_epsilon > 0
-        folder = Path(os.path.normpath(self.state_path))
+        ledger = Path(os.path.normpath(self.state_path))
         expected = "none with max-epsilon: samples cannot be taken out of noisy counts"
         yield "previous_path", is_private and bool(self.previous_path), expected
-        is_folder = folder.is_absolute() and bool(folder.name)
-        expected = "an absolute path of a folder below the root, with max-epsilon"
-        yield "state_path", is_private and not is_folder, expected
+        is_file = ledger.is_absolute() and bool(ledger.name)
+        expected = "an absolute path of a file below the root, with max-epsilon"
+        yield "state_path", is_private and not is_file, expected
         expected = "an encoding whose lines are read one by one, with max-epsilon"
         yield "encoding", is_private and self.encoding == "utf-16", expected
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import FlyNNError, PrivacyError, full_text
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named, withholding
@@ -214,18 +214,19 @@ class PrivateView(View):
         """
         with without_samples() as looks:
 
-            def count() -> ClassCounts:
+            def measure() -> Integers:
                 looks.append("rows")
-                return self._counted(run)
+                return mechanism.release(self._counted(run)).array
 
             budget, mechanism, digest = self._before_release(run, recall)
             fingerprint = run.hasher.fingerprint
             if recall:
-                return budget.recall(mechanism, fingerprint, terms=digest)
+                array = budget.recall(mechanism, fingerprint, terms=digest)
+                return mechanism.received(array, fingerprint)
             released = budget.release(
                 mechanism,
                 fingerprint,
-                count,
+                measure,
                 terms=digest,
                 prepare=partial(self._prepare, run),
             )
@@ -234,7 +235,7 @@ class PrivateView(View):
                 "FlyNN: this request was answered before; the same answer again "
                 "spends nothing"
             )
-        return released.counts
+        return mechanism.received(released.array, fingerprint)
 
     def _before_release(
         self, run: RunSpec, recall: bool

@@ -1,37 +1,41 @@
 """A party's ledger of its releases, bounded by its policy.
 
-Releases from the same records add up. The ledger, a folder of the party's own, keeps
-every answered request with its release. The same request again gets the same release,
-which discloses nothing new; a new request counts against the policy. A request is
-charged on disk before its samples are looked at, and its release is there before it is
-sent: a process that dies in between has spent all the same, and the request again is a
-new one. While a ledger cannot be trusted, nothing is released until the party resets it
-by hand::
+Releases from the same records add up. The ledger, a file of the party's own, keeps
+every charge, which pays for one answer for each part of a mechanism, and the answers.
+The same request again gets the same answer, which discloses nothing new; a part that
+was never begun is answered within an equal charge; any other request counts against the
+policy. A charge and the begin of an answer are on disk before samples are looked at, and
+the answer is there before it is sent: a process that dies in between has spent all the
+same, and the request again is a new one. While a ledger cannot be trusted, nothing is
+released until the party resets it by hand::
 
-    python -m flwr_flynn.privacy.ledger show /var/lib/flynn/state
-    python -m flwr_flynn.privacy.ledger reset /var/lib/flynn/state
+    flwr-flynn show /var/lib/flynn/state
+    flwr-flynn reset /var/lib/flynn/state
 
 Costs add up by the account that the policy names when the ledger is made
-(`privacy.release_policy`). Beside the folder lie ``<path>.exists``, the marker,
+(`privacy.release_policy`). Beside the file lie ``<path>.exists``, the marker,
 ``<path>.lock`` and ``<path>.secret``; their folder must last as long. By the marker, a
 ledger that is lost, altered, or an older copy is detected.
 
-Two things are not detected: older copies of the folder *and* of the marker together (so
+Two things are not detected: older copies of the file *and* of the marker together (so
 do not restore a backup: reset the ledger and lower the policy), and two ledgers for one
 data file, each of which allows all of its policy.
 
 >>> import tempfile
 >>> from pathlib import Path
+>>> from flwr_flynn import ClassCounts
 >>> from flwr_flynn.privacy import LaplaceCounts
 >>> counts = ClassCounts([[2, 2, 0], [0, 1, 1]], hash_nnz=2, spec_fingerprint=64 * "0")
+>>> laplace = LaplaceCounts(0.6, hash_nnz=2, n_classes=2)
+>>> def measure():
+...     return laplace.release(counts).array
 >>> with tempfile.TemporaryDirectory() as folder:
 ...     budget = Budget(Path(folder, "state"), Policy(max_epsilon=1.0))
-...     request = LaplaceCounts(0.6, hash_nnz=2, n_classes=2), counts.spec_fingerprint
-...     first = budget.release(*request, lambda: counts)
-...     again = budget.release(*request, lambda: counts)
-...     print(first.counts == again.counts, again.repeated, budget.spent())
+...     first = budget.release(laplace, counts.spec_fingerprint, measure)
+...     again = budget.release(laplace, counts.spec_fingerprint, measure)
+...     print((first.array == again.array).all(), again.repeated, budget.spent())
 ...     try:
-...         budget.release(*request, lambda: counts, terms="a second run")
+...         budget.release(laplace, counts.spec_fingerprint, measure, terms="more")
 ...     except PrivacyError as error:
 ...         print(error)
 True True (0.6, 0.0)
@@ -40,17 +44,27 @@ policy max-epsilon: this release would exceed it
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import numpy as np
 
 from flwr_flynn._types import Integers
-from flwr_flynn.errors import ConfigError, CountsError, FlyNNError, PrivacyError
-from flwr_flynn.model.counts import ClassCounts
-from flwr_flynn.privacy.accounting import shown_bound
-from flwr_flynn.privacy.ledger_files import Entry, LedgerFile, LedgerFolder
+from flwr_flynn._validation import one_of
+from flwr_flynn.errors import PrivacyError
+from flwr_flynn.privacy.ledger_files import (
+    ANSWER,
+    BEGIN_ANSWER,
+    BEGIN_CHARGE,
+    Charge,
+    LedgerFiles,
+    as_json,
+)
 from flwr_flynn.privacy.mechanism import Mechanism
 from flwr_flynn.privacy.noise_mechanisms import mechanism_from_dict
 from flwr_flynn.privacy.release_policy import Account, Policy
@@ -58,22 +72,30 @@ from flwr_flynn.privacy.release_policy import Account, Policy
 __all__ = ["Budget", "Policy", "Released"]
 
 
+_FACTS = "SELECT composition, delta, data_path FROM ledger"
+_EQUAL = "mechanism = :mechanism AND terms = :terms AND reading = :reading"
+_ANSWERED = f"""SELECT sha256, array FROM answer JOIN charge ON charge = number
+    WHERE {_EQUAL} AND part = :part AND fingerprint = :fingerprint AND sha256 != ''"""
+_NOT_BEGUN = f"""SELECT number FROM charge
+    WHERE {_EQUAL} AND number NOT IN (SELECT charge FROM answer WHERE part = :part)"""
+
+
 @dataclass(frozen=True, eq=False)
 class Released:
     """An answer from the ledger."""
 
-    counts: ClassCounts
+    array: Integers
     repeated: bool
 
 
-class Budget(LedgerFolder):
+class Budget(LedgerFiles):
     """A party's ledger of releases.
 
     Parameters
     ----------
     path : path-like
-        The party's own folder, made at the first release. A folder from before counts
-        as a lost ledger.
+        The party's own file, made at the first release. A file from before counts as a
+        lost ledger; the folder of a ledger of 0.8 is carried over.
     policy : Policy
     data_path : path-like, optional
         The data file of the releases. A ledger that is made with a data file serves no
@@ -101,51 +123,71 @@ class Budget(LedgerFolder):
     def release(
         self,
         mechanism: Mechanism,
-        spec_fingerprint: str,
-        count: Callable[[], ClassCounts],
+        fingerprint: str,
+        measure: Callable[[], Integers],
         *,
         terms: str = "",
+        part: str = "counts",
         prepare: Callable[[], object] = lambda: None,
     ) -> Released:
-        """Release for a request: the earlier one if there is one, else a new one,
-        charged first.
+        """Answer for one part of a mechanism: the earlier one if there is one, else a
+        new one, in an equal charge where this part was never begun, or in a new charge.
 
         Request, policy, ledger and `prepare`, which looks at no sample, decide about a
-        refusal; `count` is called after the charge. An earlier answer needs neither.
+        refusal; `measure`, which gives the noisy integers, is called after the charge.
+        An earlier answer needs neither.
+
+        Parameters
+        ----------
+        mechanism : Mechanism
+        fingerprint : str
+            Fingerprint of that which is measured, such as that of a hash.
+        measure : callable
+        terms : str
+            Digest of the request's other terms.
+        part : str
+            One of the mechanism's parts.
+        prepare : callable
         """
-        request = self._request(mechanism, spec_fingerprint, terms)
-        with self._opened(self._new) as ledger:
-            self._check_use(ledger)
+        one_of("part", part, mechanism.parts)
+        request = self._request(mechanism, fingerprint, terms, part)
+        with self._used():
             # A share of noise is drawn anew for each sum: the difference of two sums of
             # different parties would not have enough noise if both had the same share.
-            if mechanism.is_share:
-                entry = None
-            else:
-                entry = ledger.find(request)
-            if entry is not None:
-                return Released(self._received(entry, mechanism), True)
+            array = None
+            if not mechanism.is_share:
+                array = self._answer(request)
+            if array is not None:
+                return Released(array, True)
             self.policy.check(mechanism)
-            cost = self.policy.admit(mechanism, ledger.costs)
-
-            def measure() -> Integers:
-                counts = count()
-                if counts.spec_fingerprint != spec_fingerprint:
-                    raise CountsError(
-                        "spec_fingerprint",
-                        "that of the hash asked for",
-                        counts.spec_fingerprint,
-                    )
-                return mechanism.release(counts).array
-
+            numbers = self._rows(_NOT_BEGUN, **request)
+            begin = [BEGIN_ANSWER]
+            if not numbers:
+                costs = [charge.cost for charge in self._charges()]
+                request |= asdict(self.policy.admit(mechanism, costs))
+                numbers = [(len(costs) + 1,)]
+                begin = [BEGIN_CHARGE, BEGIN_ANSWER]
             mechanism.require_noise()
             prepare()
-            array = self._new_release(ledger, request, cost, measure)
-            return Released(mechanism.received(array, spec_fingerprint), False)
+            request["number"] = numbers[0][0]
+            self._write(*begin, **request)
+            array = measure()
+            stream = io.BytesIO()
+            np.savez_compressed(stream, array=array)
+            raw = stream.getvalue()
+            sha256 = hashlib.sha256(raw).hexdigest()
+            self._write(ANSWER, **request, array=raw, sha256=sha256)
+            return Released(array, False)
 
     def recall(
-        self, mechanism: Mechanism, spec_fingerprint: str, *, terms: str = ""
-    ) -> ClassCounts:
-        """Earlier release for a request, which a party withdraws from a sum.
+        self,
+        mechanism: Mechanism,
+        fingerprint: str,
+        *,
+        terms: str = "",
+        part: str = "counts",
+    ) -> Integers:
+        """Earlier answer for a request, which a party withdraws from a sum.
 
         There is never a new one.
         """
@@ -157,56 +199,58 @@ class Budget(LedgerFolder):
                 "taken out of it"
             )
             raise PrivacyError("share", text=text)
-        with self._opened(self._new) as ledger:
-            self._check_use(ledger)
-            entry = ledger.find(self._request(mechanism, spec_fingerprint, terms))
-            if entry is not None:
-                return self._received(entry, mechanism)
-        text = "this request was never answered: there is nothing to take out"
-        raise PrivacyError("request", "one that was answered", "a new one", text=text)
+        with self._used():
+            array = self._answer(self._request(mechanism, fingerprint, terms, part))
+        if array is None:
+            text = "this request was never answered: there is nothing to take out"
+            raise PrivacyError(
+                "request", "one that was answered", "a new one", text=text
+            )
+        return array
 
     def spent(self) -> tuple[float, float]:
         """Epsilon and delta of all releases together, by the ledger's composition."""
-        return self.account()[:2]
+        account, charges = self.account()
+        return account.total([charge.cost for charge in charges])
 
-    def account(self) -> tuple[float, float, LedgerFile]:
-        """The same, and the content of the ledger."""
-        with self._opened(self._new) as ledger:
+    def account(self) -> tuple[Account, list[Charge]]:
+        """The account of the ledger, and its charges."""
+        with self._opened(self.policy.account, self.data_path):
+            ((composition, delta, _),) = self._rows(_FACTS)
             if self.policy.composition == "zcdp":
                 delta = self.policy.max_delta
-            else:
-                delta = ledger.delta
-            return *Account(ledger.composition, delta).total(ledger.costs), ledger
+            return Account(composition, delta), self._charges()
 
-    @property
-    def _new(self) -> LedgerFile:
-        account = self.policy.account
-        return LedgerFile(account.composition, account.delta, self.data_path)
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Open the ledger, unless it was made for a different account or data file, or
+        an earlier release is one that the policy would not allow.
+        """
+        with self._opened(self.policy.account, self.data_path):
+            self._check_use()
+            yield
 
-    def _check_use(self, ledger: LedgerFile) -> None:
-        """Refuse a ledger that was made for a different account or data file."""
-        if ledger.composition != self.policy.composition:
-            mine = ledger.composition
+    def _check_use(self) -> None:
+        ((mine, _, data_path),) = self._rows(_FACTS)
+        if mine != self.policy.composition:
             asked = self.policy.composition
             text = (
                 f"ledger {self.path.name}: its composition is {mine} until a "
                 f"reset; the policy's is {asked}"
             )
             raise PrivacyError("policy composition", mine, asked, text=text)
-        if ledger.data_path is not None and ledger.data_path != self.data_path:
+        if data_path is not None and data_path != self.data_path:
             text = f"ledger {self.path.name}: belongs to another data file"
             error = PrivacyError("ledger", got="another data file", text=text)
             error.add_note(
-                f"it was made for {ledger.data_path}; this is "
-                f"{self.data_path or 'not said'}"
+                f"it was made for {data_path}; this is {self.data_path or 'not said'}"
             )
             raise error
-        for entry in ledger.entries:
+        for charge in self._charges():
             try:
-                self.policy.check_strength(
-                    mechanism_from_dict(entry["request"]["mechanism"])
-                )
-            except (KeyError, ConfigError):
+                earlier = mechanism_from_dict(json.loads(charge.mechanism))
+                self.policy.check_strength(earlier)
+            except (ValueError, RecursionError):
                 why = (
                     ": an earlier release has a mechanism unknown to this version; "
                     "nothing is released until a reset"
@@ -220,61 +264,28 @@ class Budget(LedgerFolder):
                 raise self._trouble("weaker", why) from None
 
     def _request(
-        self, mechanism: Mechanism, spec_fingerprint: str, terms: str
+        self, mechanism: Mechanism, fingerprint: str, terms: str, part: str
     ) -> dict[str, object]:
-        request: dict[str, object] = {
-            "mechanism": mechanism.to_dict(),
-            "spec": spec_fingerprint,
+        return {
+            "mechanism": as_json(mechanism.to_dict()),
+            "fingerprint": fingerprint,
             "terms": terms,
+            "part": part,
+            "reading": self.reading,
         }
-        if self.reading:
-            request["reading"] = self.reading
-        return request
 
-    def _received(self, entry: Entry, mechanism: Mechanism) -> ClassCounts:
-        array = self._stored(entry)
-        try:
-            return mechanism.received(array, str(entry["request"]["spec"]))
-        except FlyNNError:
-            raise self._lost() from None
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Show or reset a ledger, by the arguments of
-    `python -m flwr_flynn.privacy.ledger`.
-    """
-    if len(arguments) != 2 or arguments[0] not in ("show", "reset"):
-        print(
-            "usage: python -m flwr_flynn.privacy.ledger show|reset PATH",
-            file=sys.stderr,
-        )
-        return 2
-    command = arguments[0]
-    path = Path(arguments[1])
-    budget = Budget(path, Policy(max_epsilon=0.0))
-    if not budget.is_begun:
-        print(f"no ledger at {path}", file=sys.stderr)
-        return 1
-    try:
-        if command == "reset":
-            budget.reset()
-            print(f"{path}: reset. What was released stays released.")
-            return 0
-        epsilon, delta, ledger = budget.account()
-    except PrivacyError as error:
-        print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
-        return 1
-    costs = ledger.costs
-    closed = ""
-    if costs and costs[0].closes:
-        closed = ", closed"
-    spent = f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
-    print(
-        f"{path}: composition {ledger.composition}, releases {len(costs)}{closed}, "
-        f"{spent}"
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    def _answer(self, request: Mapping[str, object]) -> Integers | None:
+        """The array of an earlier answer; None if it was never written."""
+        for sha256, raw in self._rows(_ANSWERED, **request):
+            try:
+                if hashlib.sha256(raw).hexdigest() != sha256:
+                    raise ValueError
+                with np.load(io.BytesIO(raw), allow_pickle=False) as file:
+                    array: Integers
+                    (array,) = file.values()
+                return array
+            except Exception:  # noqa: BLE001
+                # Zipfile, its decompressors and NumPy's parser raise a dozen kinds.
+                what = ": the stored release for this request is lost or altered"
+                raise self._trouble("release", what) from None
+        return None

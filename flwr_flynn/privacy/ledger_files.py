@@ -1,241 +1,164 @@
-"""Files of a party's ledger: what is in them, and access to them, for one process at a
-time.
+"""Files of a party's ledger: a database and its marker, for one process at a time.
 
-The entries of the ledger form a hash chain; the marker beside its folder has their
-number and the head of the chain. A request is an entry before its samples are looked
-at, and the last one gets the SHA-256 of its release afterwards. The ledger is written
-before the marker, so that it may be one of these steps ahead of it. Any other
-difference means that one of them is an older copy. Beside them lie a lock, and a secret
-of the party.
+A step is one transaction of the database: a charge with the answer that is begun,
+another answer that is begun in it, or an array. The marker beside the database has the
+ledger's id, the number of steps, and the digest of all rows, where arrays stand by
+their SHA-256. The database is written before the marker, and has the marker of the step
+before, so that it may be one step ahead. Any other difference means that one of them is
+lost, altered, older, or of another ledger. Beside them lie a lock, and a secret of the
+party.
+
+Ledgers of 0.8 are folders. One is carried over at its first use, and kept as
+``<path>.before``.
 """
 
 from __future__ import annotations
 
-import glob
 import hashlib
-import io
 import json
 import os
-import re
 import secrets
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import astuple
+from functools import reduce
 from pathlib import Path
-from typing import TypedDict
-from uuid import uuid4
+from typing import Any, NamedTuple
 
-import numpy as np
 from filelock import FileLock
 
 from flwr_flynn._files import settle, writing
-from flwr_flynn._types import Integers
-from flwr_flynn.errors import PrivacyError, WriteError
-from flwr_flynn.privacy.release_policy import COMPOSITIONS, Account, Cost
+from flwr_flynn.errors import PrivacyError
+from flwr_flynn.privacy.release_policy import Account, Cost
 
-Array = Integers
+_APPLICATION = b"FlyL"  # application_id, in the header of the file
+# Sums of larger amounts could be beyond floating point.
+_SCHEMA = """
+PRAGMA application_id = 0x466C794C;
+PRAGMA user_version = 3;
+CREATE TABLE ledger (
+    id TEXT CHECK (typeof(id) = 'text'),
+    before TEXT CHECK (typeof(before) = 'text'),
+    composition TEXT NOT NULL CHECK (composition IN ('basic', 'zcdp')),
+    delta REAL CHECK (typeof(delta) = 'real' AND delta >= 0 AND delta < 1),
+    data_path TEXT CHECK (typeof(data_path) IN ('text', 'null')),
+    CHECK (delta > 0 OR composition = 'basic')
+);
+CREATE TABLE charge (
+    number INTEGER PRIMARY KEY,
+    mechanism TEXT CHECK (typeof(mechanism) = 'text'),
+    terms TEXT CHECK (typeof(terms) = 'text'),
+    reading TEXT CHECK (typeof(reading) = 'text'),
+    epsilon REAL CHECK (typeof(epsilon) = 'real' AND epsilon BETWEEN 0 AND 1e300),
+    delta REAL CHECK (typeof(delta) = 'real' AND delta BETWEEN 0 AND 1e300),
+    rho REAL CHECK (rho IS NULL OR typeof(rho) = 'real' AND rho BETWEEN 0 AND 1e300),
+    closes INTEGER NOT NULL CHECK (closes IN (0, 1))
+);
+CREATE TABLE answer (
+    charge INTEGER NOT NULL REFERENCES charge,
+    part TEXT CHECK (typeof(part) = 'text'),
+    fingerprint TEXT CHECK (typeof(fingerprint) = 'text'),
+    sha256 TEXT CHECK (typeof(sha256) = 'text'),
+    array BLOB CHECK (typeof(array) IN ('blob', 'null')),
+    UNIQUE (charge, part)
+);
+"""
+_OPEN = """
+PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = DELETE;
+PRAGMA synchronous = FULL;
+PRAGMA trusted_schema = OFF;
+BEGIN EXCLUSIVE;
+COMMIT;
+"""
+"""An exclusive lock is kept until the file is closed, so that a process that does not
+wait for the lock beside it is refused."""
 
-_FORMAT = 2
-_LARGEST = 1e300  # of an amount: sums of integers beyond floating point raise
+_SOUND = (
+    "PRAGMA application_id",
+    "PRAGMA user_version",
+    "SELECT sql FROM sqlite_master ORDER BY rowid",
+    "PRAGMA integrity_check",
+    "PRAGMA foreign_key_check",
+    "SELECT count(*) FROM ledger",
+    """SELECT number FROM charge, ledger WHERE (rho IS NULL) != (composition = 'basic')
+        OR closes AND (rho IS NULL OR (SELECT count(*) FROM charge) > 1)""",
+)
+"""Queries that give of any sound ledger what they give of a new one, in this order: those
+behind the schema see its tables alone."""
 
-
-class Entry(TypedDict):
-    """One release of a ledger: its request, its cost, and the file of its counts."""
-
-    request: Mapping[str, object]
-    epsilon: float
-    delta: float
-    rho: float | None
-    closes: bool
-    file: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class LedgerFile:
-    """The content of a ledger. Immutable by convention."""
-
-    composition: str = "basic"
-    delta: float = 0.0
-    data_path: str | None = None
-    entries: Sequence[Entry] = ()
-
-    @property
-    def account(self) -> Account:
-        """The account that the ledger was made for."""
-        return Account(self.composition, self.delta)
-
-    @property
-    def costs(self) -> list[Cost]:
-        """The costs of the releases."""
-        return [
-            Cost(entry["epsilon"], entry["delta"], entry["rho"], entry["closes"])
-            for entry in self.entries
-        ]
-
-    def find(self, request: Mapping[str, object]) -> Entry | None:
-        """The entry of an answered request.
-
-        It is None for one that is new, or whose process died before its release.
-        """
-        for entry in self.entries:
-            if entry["request"] == request and entry["sha256"]:
-                return entry
-        return None
-
-    def with_entry(self, request: Mapping[str, object], cost: Cost) -> LedgerFile:
-        """This ledger with one more request, without its release."""
-        entry: Entry = {
-            "request": request,
-            **asdict(cost),  # type: ignore[typeddict-item]
-            "file": f"{uuid4().hex}.npz",
-            "sha256": "",
-        }
-        return replace(self, entries=[*self.entries, entry])
-
-    def answered(self, sha256: str) -> LedgerFile:
-        """This ledger with the SHA-256 of the release of the last request.
-
-        An empty text takes it away.
-        """
-        last: Entry = {**self.entries[-1], "sha256": sha256}
-        return replace(self, entries=[*self.entries[:-1], last])
-
-    def head(self, n_entries: int | None = None) -> str:
-        """The head of the hash chain over the first entries, or over all of them."""
-        head = digest_of([self.composition, self.delta, self.data_path])
-        for entry in self.entries[:n_entries]:
-            head = digest_of([head, entry])
-        return head
-
-    def to_bytes(self) -> bytes:
-        """Content of the ledger's file, with a digest against alterations."""
-        content = {"format": _FORMAT, **asdict(self)}
-        return json.dumps({**content, "sha256": digest_of(content)}).encode()
-
-    def marker(self) -> bytes:
-        """Content of the marker's file."""
-        return json.dumps(
-            {"format": _FORMAT, "entries": len(self.entries), "head": self.head()}
-        ).encode()
-
-    @classmethod
-    def read(cls, raw: bytes, marker: bytes) -> tuple[LedgerFile, bool]:
-        """A ledger from both files, and True if a process died before it wrote the last
-        marker.
-        """
-        content = json.loads(raw)
-        ledger = cls(
-            content["composition"],
-            content["delta"],
-            content["data_path"],
-            content["entries"],
-        )
-        # The form first: one malformed entry ends the check, however many there are.
-        if not ledger._is_sound() or ledger.to_bytes() != json.dumps(content).encode():
-            raise ValueError
-        marked = json.loads(marker)
-        if (
-            marked.keys() != {"format", "entries", "head"}
-            or marked["format"] != _FORMAT
-        ):
-            raise ValueError
-        n_entries = marked["entries"]
-        if type(n_entries) is not int or not 0 <= len(ledger.entries) - n_entries <= 1:
-            raise ValueError
-        if ledger.head(n_entries) == marked["head"]:
-            return ledger, len(ledger.entries) > n_entries
-        if (
-            n_entries != len(ledger.entries)
-            or not n_entries
-            or ledger.answered("").head() != marked["head"]
-        ):
-            raise ValueError
-        return ledger, True
-
-    def _is_sound(self) -> bool:
-        return (
-            self.composition in COMPOSITIONS
-            and type(self.delta) in (int, float)
-            and 0 <= self.delta < 1
-            and (self.delta > 0 or self.composition == "basic")
-            and (self.data_path is None or isinstance(self.data_path, str))
-            and isinstance(self.entries, list)
-            and all(_is_entry(entry, self.composition) for entry in self.entries)
-            and not (
-                any(entry["closes"] for entry in self.entries) and len(self.entries) > 1
-            )
-        )
+_CONTENT = (
+    """SELECT id, (SELECT count(*) + count(nullif(sha256, '')) FROM answer), before,
+        composition, delta, data_path FROM ledger""",
+    "SELECT * FROM charge ORDER BY number",
+    "SELECT charge, part, fingerprint, sha256 FROM answer ORDER BY charge, part",
+)
+_CHARGES = """SELECT mechanism, epsilon, charge.delta, rho, closes, group_concat(part)
+    FROM charge LEFT JOIN answer ON charge = number AND sha256 != ''
+    GROUP BY number ORDER BY number"""
+BEGIN_CHARGE = """INSERT INTO charge VALUES
+    (:number, :mechanism, :terms, :reading, :epsilon, :delta, :rho, :closes)"""
+BEGIN_ANSWER = "INSERT INTO answer VALUES (:number, :part, :fingerprint, '', NULL)"
+ANSWER = """UPDATE answer SET sha256 = :sha256, array = :array
+    WHERE charge = :number AND part = :part"""
 
 
-def _is_entry(entry: object, composition: str) -> bool:
-    """True if a value has the form of an entry; a digest alone does not show that."""
-    return (
-        isinstance(entry, dict)
-        and entry.keys() == Entry.__annotations__.keys()
-        and isinstance(entry["request"], dict)
-        and isinstance(entry["request"].get("spec"), str)
-        and all(_is_amount(entry[name]) for name in ("epsilon", "delta"))
-        and (composition != "zcdp" or _is_amount(entry["rho"]))
-        and (composition == "zcdp" or entry["rho"] is None)
-        and isinstance(entry["closes"], bool)
-        and (composition == "zcdp" or not entry["closes"])
-        and all(isinstance(entry[name], str) for name in ("file", "sha256"))
-        and re.fullmatch(r"[0-9a-f]{32}\.npz", entry["file"]) is not None
-    )
+class Charge(NamedTuple):
+    """A charge: its mechanism, as JSON, its cost, and the parts that it answered."""
 
-
-def _is_amount(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value <= _LARGEST  # type: ignore[operator]
+    mechanism: str
+    cost: Cost
+    parts: str
 
 
 def digest_of(value: object) -> str:
     """SHA-256 of a value as JSON with its keys in order, 64 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(as_json(value).encode()).hexdigest()
 
 
-LEDGER = "ledger.json"
-OWN = re.compile(
-    r"ledger\.json|[0-9a-f]{32}\.npz|\.(ledger\.json|[0-9a-f]{32}\.npz)\.partial(\.[0-9a-f]+)?"
-)
+def as_json(value: object) -> str:
+    """The value as JSON with its keys in order."""
+    return json.dumps(value, sort_keys=True)
 
 
-class LedgerFolder:
+class LedgerFiles:
     """The files of a ledger at a path, for one process at a time."""
+
+    _database: sqlite3.Connection  # while the ledger is open
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # By one name only: through two names, such as links, two processes would not
         # wait for each other.
         self.path = Path(os.path.realpath(path))
-        self._marker = self.path.with_name(self.path.name + ".exists")
-        self._lock = self._marker.with_suffix(".lock")
-        self._secret = self._marker.with_suffix(".secret")
+        self._marker = self._beside(".exists")
+        self._lock = self._beside(".lock")
+        self._secret = self._beside(".secret")
+        self._journal = self._beside("-journal")
+        self._before = self._beside(".before")
+
+    def _beside(self, ending: str) -> Path:
+        return self.path.with_name(self.path.name + ending)
 
     def has(self, path: str | os.PathLike[str]) -> bool:
-        """True if this path is the ledger's folder, in it, or its marker, lock or
-        secret.
-        """
+        """True if this path is one of the ledger's files, or in a ledger of 0.8."""
         real = Path(os.path.realpath(path))
-        own = (self.path, self._marker, self._lock, self._secret)
-        return real in own or self.path in real.parents
+        own = self.path, self._marker, self._lock, self._secret, self._journal
+        return not {real, *real.parents}.isdisjoint(own)
 
     def secret(self) -> bytes:
         """A secret of the party, 32 bytes beside the ledger, made at first.
 
         A reset of the ledger leaves it.
         """
-        with self._alone():
+        with self._alone(), self._access("read"):
             try:
                 secret = self._secret.read_bytes()
             except FileNotFoundError:
                 secret = secrets.token_bytes(32)
-                with self._access():
-                    write(self._secret, secret)
-            except OSError as error:
-                raise self._trouble(
-                    "not read", f": its secret cannot be read ({error.strerror})"
-                ) from None
+                with self._access(), writing(self._secret, 0o600) as stream:
+                    stream.write(secret)
         if len(secret) != 32:
             raise self._trouble("secret", ": its secret was altered")
         return secret
@@ -245,39 +168,35 @@ class LedgerFolder:
         """True if there is a ledger, or was one."""
         return self.path.exists() or self._marker.exists()
 
+    @property
+    def is_known(self) -> bool:
+        """True if the files at the path are those of a ledger, in whatever state."""
+        header = b""
+        with suppress(OSError), self.path.open("rb") as stream:
+            header = stream.read(72)
+        return (
+            self._marker.exists()
+            or header[68:] == _APPLICATION
+            or (self.path / "ledger.json").exists()
+        )
+
     def reset(self) -> None:
         """Delete the ledger and start anew; what was released stays released.
 
         Only the party itself can decide that its records have changed, so that earlier
         releases no longer matter.
         """
-        self._own_files()  # before anything is made beside a folder that is no ledger
+        if self.path.exists() and not self.is_known:
+            text = f"ledger {self.path.name}: no ledger; nothing is removed"
+            raise PrivacyError("ledger", got="none", text=text)
         with self._alone(), self._access("removed"):
+            self._set_aside()
             self._remove()
 
     def _remove(self) -> None:
-        for file in self._own_files():
-            file.unlink()
-        if self.path.exists():
-            self.path.rmdir()
-        for partial in self._marker.parent.glob(
-            f".{glob.escape(self._marker.name)}.partial*"
-        ):
-            partial.unlink()
         # The marker is last: until then the ledger counts as lost.
-        self._marker.unlink(missing_ok=True)
-
-    def _own_files(self) -> list[Path]:
-        """The files in the ledger's folder, all of which must be its own."""
-        files: list[Path] = []
-        with self._access("read"), suppress(FileNotFoundError):
-            files = list(self.path.iterdir())
-        others = sum(OWN.fullmatch(file.name) is None for file in files)
-        if others:
-            what = f"{others} of the files there are not a ledger's; none is removed"
-            text = f"ledger {self.path.name}: {what}"
-            raise PrivacyError("ledger", "its own files", f"{others} others", text=text)
-        return files
+        for file in (self.path, self._journal, self._marker):
+            file.unlink(missing_ok=True)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -285,135 +204,135 @@ class LedgerFolder:
         with self._access("opened"):
             _make_folders(self.path.parent)
             held = FileLock(self._lock, mode=0o600).acquire()
-            self._held = os.lstat(self._lock)
         with held:
             yield
 
     @contextmanager
-    def _opened(self, new: LedgerFile) -> Iterator[LedgerFile]:
-        """The ledger, for one process at a time.
+    def _opened(self, account: Account, data_path: str | None) -> Iterator[None]:
+        """Open the ledger, for one process at a time.
 
-        Before the first release it is the new one, which is not on the disk yet.
+        Before the first release it is a new one, which is not on the disk yet.
         """
         with self._alone():
-            if self.is_begun:
-                new = self._read()
-            yield new
+            self._database = _new_database(account, data_path, "")
+            try:
+                if self.is_begun:
+                    self._read()
+                yield
+            finally:
+                self._database.close()
 
-    def _read(self) -> LedgerFile:
-        try:
-            ledger, died = LedgerFile.read(
-                (self.path / LEDGER).read_bytes(), self._marker.read_bytes()
-            )
-        except FileNotFoundError:
-            raise self._trouble(
-                "lost", " is lost; nothing is released until it is reset"
-            ) from None
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ):
-            what = " was rolled back or altered; nothing is released until it is reset"
-            raise self._trouble("altered", what) from None
-        if died:
+    def _read(self) -> None:
+        """Open the ledger on the disk, in place of the new one."""
+        with self._access("read"), closing(self._database) as new:
+            try:
+                marker = self._marker.read_text()
+                if not self.path.is_file():
+                    self._carry_over(marker)
+                self._connect()
+                for query in _SOUND:
+                    if self._rows(query) != new.execute(query).fetchall():
+                        raise ValueError
+                mark = self._mark()
+                if marker not in (mark, *self._rows("SELECT before FROM ledger")[0]):
+                    raise ValueError
+            except FileNotFoundError:
+                what = " is lost; nothing is released until it is reset"
+                raise self._trouble("lost", what) from None
+            except (PrivacyError, sqlite3.OperationalError):  # such as a locked file
+                raise
+            except Exception:  # noqa: BLE001
+                # Hostile contents raise a dozen kinds.
+                what = (
+                    " was rolled back or altered; nothing is released until it is reset"
+                )
+                raise self._trouble("altered", what) from None
+        if marker != mark:  # a process died
             with self._access():
-                write(self._marker, ledger.marker())
-        # Files that a killed process left. Only now: they may be the releases of a
-        # ledger newer than an older copy.
-        known = {LEDGER, *(entry["file"] for entry in ledger.entries)}
-        with suppress(OSError):
-            for file in self.path.iterdir():
-                if OWN.fullmatch(file.name) and file.name not in known:
-                    file.unlink(missing_ok=True)
-        return ledger
+                self._write_marker()
 
-    def _make(self, ledger: LedgerFile) -> None:
-        """Write a new ledger to the disk, whole or not at all."""
-        if self.is_begun:
-            return
+    def _carry_over(self, marker: str) -> None:
+        """Make a database of a ledger of 0.8.
+
+        A process that dies leaves the folder under one of its two names, and its marker
+        as it was.
+        """
+        folder = self.path
+        if not folder.exists():
+            folder = self._before
+        self._database = _of_0_8(folder, marker)
+        with self._access():
+            self._set_aside()
+            self._make()
+
+    def _set_aside(self) -> None:
+        """Keep a folder of 0.8 under its other name."""
+        if self.path.is_dir():
+            self.path.rename(self._before)
+
+    def _make(self) -> None:
+        """Put the database, which is in memory, in its place, whole or not at all."""
+        self._journal.unlink(missing_ok=True)  # of a ledger that was removed by hand
+        with writing(self.path, 0o600) as stream, closing(self._database) as database:
+            database.execute("VACUUM INTO ?", [stream.name])
+
+    def _connect(self) -> None:
+        uri = f"{self.path.as_uri()}?mode=rw"
+        self._database = sqlite3.connect(uri, timeout=1, isolation_level=None, uri=True)
+        self._database.executescript(_OPEN)
+
+    def _write(self, *statements: str, **values: object) -> None:
+        """Write a step: the database, and then the marker."""
+        before = self._mark()
+        ((is_new,),) = self._rows("SELECT before = '' FROM ledger")
+        if is_new and self.is_begun:
+            raise self._trouble("lock", ": another process made it meanwhile")
         with self._access():
             try:
-                # The marker first: of a folder without one nobody knows what was
-                # released.
-                write(self._marker, ledger.marker())
-                self.path.mkdir(mode=0o700)
-                write(self.path / LEDGER, ledger.to_bytes())
-                settle(self.path.parent)
-            except OSError:
+                with self._database as database:
+                    database.execute("BEGIN")
+                    database.execute("UPDATE ledger SET before = ?", [before])
+                    for statement in statements:
+                        database.execute(statement, values)
+                if is_new:
+                    self._make()
+                    self._connect()
+                self._write_marker()
+            except (OSError, sqlite3.Error):
                 # such as a full disk; a process that is killed leaves a ledger that
                 # counts as lost
-                self._remove()
+                if is_new:
+                    self._remove()
                 raise
 
-    def _write(self, ledger: LedgerFile) -> None:
-        """Write the ledger, and then its marker, which may be a step behind where a
-        process dies in between.
-        """
-        with self._access():
-            # Another process may write meanwhile.
-            if not os.path.samestat(self._held, os.lstat(self._lock)):
-                raise self._trouble("lock", ": its lock was replaced meanwhile")
-            write(self.path / LEDGER, ledger.to_bytes())
-            write(self._marker, ledger.marker())
+    def _rows(self, query: str, **values: object) -> list[Any]:
+        return self._database.execute(query, values).fetchall()
 
-    def _new_release(
-        self,
-        ledger: LedgerFile,
-        request: Mapping[str, object],
-        cost: Cost,
-        measure: Callable[[], Array],
-    ) -> Array:
-        """A release that `measure` gives: the request is on the disk before, and the
-        release before it is sent.
-        """
-        self._make(ledger)
-        charged = ledger.with_entry(request, cost)
-        self._write(charged)
-        released = measure()
-        stream = io.BytesIO()
-        np.savez_compressed(stream, counts=released)
-        raw = stream.getvalue()
-        with self._access():
-            write(self.path / charged.entries[-1]["file"], raw)
-        self._write(charged.answered(hashlib.sha256(raw).hexdigest()))
-        return released
+    def _charges(self) -> list[Charge]:
+        return [
+            Charge(mechanism, Cost(epsilon, delta, rho, bool(closes)), parts or "")
+            for mechanism, epsilon, delta, rho, closes, parts in self._rows(_CHARGES)
+        ]
 
-    def _stored(self, entry: Entry) -> Array:
-        """The release of an entry."""
-        try:
-            raw = (self.path / entry["file"]).read_bytes()
-            if hashlib.sha256(raw).hexdigest() != entry["sha256"]:
-                raise ValueError
-            with np.load(io.BytesIO(raw), allow_pickle=False) as file:
-                array: Array = file["counts"]
-                return array
-        except Exception:  # noqa: BLE001
-            # Zipfile, its decompressors and NumPy's parser raise a dozen kinds.
-            raise self._lost() from None
+    def _mark(self) -> str:
+        """Text of the marker: id, number of steps, and digest of the rows."""
+        rows = [self._rows(query) for query in _CONTENT]
+        name, n_steps, *_ = rows[0][0]
+        return f"{name} {n_steps} {digest_of(rows)}"
+
+    def _write_marker(self) -> None:
+        with writing(self._marker, 0o600) as stream:
+            stream.write(self._mark().encode())
 
     @contextmanager
     def _access(self, what: str = "written") -> Iterator[None]:
         """Refuse to go on where the block cannot read or write a file."""
         try:
             yield
-        except OSError as error:
-            if isinstance(error, WriteError):
-                reason = error.got
-            else:
-                reason = error.strerror
-            raise self._trouble(
-                f"not {what}", f": cannot be {what} ({reason})"
-            ) from None
-
-    def _lost(self) -> PrivacyError:
-        return self._trouble(
-            "release", ": the stored release for this request is lost or altered"
-        )
+        except (OSError, sqlite3.Error) as error:
+            refusal = self._trouble(f"not {what}", f": cannot be {what}")
+            refusal.add_note(str(error))
+            raise refusal from None
 
     def _trouble(self, what: str, text: str) -> PrivacyError:
         """An error without the ledger's folder, because errors travel to the server.
@@ -421,15 +340,8 @@ class LedgerFolder:
         A note has the folder.
         """
         error = PrivacyError("ledger", got=what, text=f"ledger {self.path.name}{text}")
-        error.add_note(
-            f"python -m flwr_flynn.privacy.ledger reset {shlex.quote(str(self.path))}"
-        )
+        error.add_note(f"flwr-flynn reset {shlex.quote(str(self.path))}")
         return error
-
-
-def write(path: Path, content: bytes) -> None:
-    with writing(path, mode=0o600) as stream:
-        stream.write(content)
 
 
 def _make_folders(folder: Path) -> None:
@@ -440,3 +352,48 @@ def _make_folders(folder: Path) -> None:
         _make_folders(folder.parent)
         folder.mkdir(exist_ok=True)
         settle(folder.parent)
+
+
+def _new_database(
+    account: Account, data_path: str | None, before: str
+) -> sqlite3.Connection:
+    """A ledger that is not on the disk."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    database.executescript(_SCHEMA)
+    facts = secrets.token_hex(16), before, *astuple(account), data_path
+    database.execute("INSERT INTO ledger VALUES (?, ?, ?, ?, ?)", facts)
+    return database
+
+
+def _of_0_8(folder: Path, marker: str) -> sqlite3.Connection:
+    """The ledger in a folder of 0.8, by its marker.
+
+    Its entries are a hash chain, of which the marker has the head; it may be a step
+    behind.
+    """
+    content = json.loads((folder / "ledger.json").read_bytes())
+    sha256 = content.pop("sha256")
+    facts = [content[name] for name in ("composition", "delta", "data_path")]
+    entries = content["entries"]
+    begun = [{**entry, "sha256": ""} for entry in entries[-1:]]
+    marks = [
+        {
+            "format": 2,
+            "entries": len(step),
+            "head": reduce(lambda *link: digest_of(link), step, digest_of(facts)),
+        }
+        for step in (entries, [*entries[:-1], *begun], entries[:-1])
+    ]
+    if sha256 != digest_of(content) or json.loads(marker) not in marks:
+        raise ValueError
+    composition, delta, data_path = facts
+    database = _new_database(Account(composition, delta), data_path, marker)
+    for number, entry in enumerate(entries, 1):
+        row = {"reading": "", "part": "counts", **entry, **entry["request"]}
+        row |= {"number": number, "fingerprint": row["spec"], "array": None}
+        row["mechanism"] = as_json(row["mechanism"])
+        with suppress(FileNotFoundError):  # which is noticed when it is asked for
+            row["array"] = (folder / Path(row["file"]).name).read_bytes()
+        for statement in (BEGIN_CHARGE, BEGIN_ANSWER, ANSWER):
+            database.execute(statement, row)
+    return database

@@ -148,6 +148,7 @@ class Mechanism(ABC):
     # Fields of a description that may be left out.
     optional: ClassVar[tuple[str, ...]] = ()
     is_partial: bool = False  # True: a release has some of the entries only
+    parts: tuple[str, ...] = ("counts",)  # answers that one charge pays for
     sampler: Sampler = OpenDPNoise()
     delta: float = 0.0
     n_honest: int | None = None
@@ -406,6 +407,7 @@ class SimulatedRelease(Mechanism):
         )
         self.target_epsilon = math.inf
         self.is_partial = mechanism.is_partial
+        self.parts = mechanism.parts
         self.n_honest = mechanism.n_honest
         self.mechanism = mechanism
         self.seed = integer("seed", seed, least=0, most=2**64 - 1)

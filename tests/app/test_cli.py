@@ -607,9 +607,11 @@ def test_the_commands_of_the_pages_do_what_they_say(capsys, folder):
         "check",
         "try",
         "show",
+        "reset",
         "predict",
         "score",
     }
+    written(folder / "state.exists", "of a ledger")
     for line in lines:
         command, _, target = line.partition(" > ")
         out, _ = run(capsys, *shlex.split(command)[1:])

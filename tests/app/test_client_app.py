@@ -305,7 +305,7 @@ def test_a_private_simulation_keeps_its_ledgers_under_the_output_folder(
             **{"output-dir": str(tmp_path)},
         )
         assert fit(where, simulated_client, noisy())[1] == 1
-        assert (tmp_path / "state" / "1" / f"party-{i}" / "ledger.json").exists()
+        assert (tmp_path / "state" / "1" / f"party-{i}").is_file()
     other = noisy(LaplaceCounts(2.0, hash_nnz=4, n_classes=10))
     assert "policy max-epsilon" in fit(where, simulated_client, other)[2][REFUSED]
 

@@ -5,19 +5,21 @@ Nothing is released that is not recorded.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
+import itertools
 import json
-import math
 import multiprocessing
 import os
 import re
+import resource
 import shutil
 import signal
+import sqlite3
 import stat
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,8 +27,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flwr_flynn import ClassCounts
-from flwr_flynn.errors import ConfigError, CountsError, DataError, PrivacyError
+from flwr_flynn import ClassCounts, _files
+from flwr_flynn.app.cli import main
+from flwr_flynn.errors import ConfigError, DataError, PrivacyError
 from flwr_flynn.privacy import (
     GaussianCounts,
     LaplaceCounts,
@@ -37,10 +40,9 @@ from flwr_flynn.privacy import (
     mechanism,
     release_policy,
 )
-from flwr_flynn.privacy import ledger as budget
 from flwr_flynn.privacy.accounting import shown_bound
 from flwr_flynn.privacy.ledger import Budget, Policy
-from flwr_flynn.privacy.ledger_files import LedgerFile
+from flwr_flynn.privacy.ledger_files import LedgerFiles, digest_of
 from tests.raising import raises
 
 SHAPE: dict[str, Any] = {"hash_nnz": 2, "n_classes": 2}
@@ -53,12 +55,39 @@ def marker_of(path):
     return path.with_name(path.name + ".exists")
 
 
-def entries_of(path):
-    return json.loads((path / "ledger.json").read_text())["entries"]
+def query(path, *statement):
+    """The rows that a statement gives of a ledger, after which it is closed."""
+    with closing(sqlite3.connect(path)) as database, database:
+        return database.execute(*statement).fetchall()
+
+
+def written(path):
+    """True for each answer whose array is in the ledger."""
+    return [sha256 != "" for (sha256,) in query(path, "SELECT sha256 FROM answer")]
 
 
 def laplace(epsilon=0.5, **kwargs):
     return LaplaceCounts(epsilon, **SHAPE, **kwargs)
+
+
+class Both(LaplaceCounts):
+    """A mechanism whose charge pays for two answers."""
+
+    parts = ("columns", "counts")
+
+
+class BothShared(GaussianCounts):
+    """The same, of which each party of a secure sum adds a share."""
+
+    parts = ("columns", "counts")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer in a form that can be compared."""
+
+    counts: tuple[int, ...]
+    repeated: bool
 
 
 @pytest.fixture
@@ -71,7 +100,13 @@ def open_budget(path, **policy):
 
 
 def answer(budget, mechanism, counts=HERE, **more):
-    return budget.release(mechanism, counts.spec_fingerprint, lambda: counts, **more)
+    released = budget.release(
+        mechanism,
+        counts.spec_fingerprint,
+        lambda: mechanism.release(counts).array,
+        **more,
+    )
+    return Answer(tuple(released.array.flat), released.repeated)
 
 
 def ask(path, epsilon=0.5, **more):
@@ -107,7 +142,7 @@ def test_each_request_has_an_answer_of_its_own_which_stays_whatever_the_counts_b
         ask(path, 0.25, counts=ELSEWHERE).counts,
         ask(path, 0.125).counts,
     ]
-    assert len({release.sha256() for release in (first, *others)}) == 4
+    assert len({first, *others}) == 4
     assert ask(path, 0.25, counts=LATER).counts == first
     assert spent(path) == (0.875, 0.0)
 
@@ -240,7 +275,7 @@ def test_an_answer_that_is_there_needs_no_data_and_no_room(path, monkeypatch):
         again = open_budget(path, **policy).release(
             laplace(), HERE.spec_fingerprint, never
         )
-        assert (again.counts, again.repeated) == (first.counts, True)
+        assert (tuple(again.array.flat), again.repeated) == (first.counts, True)
     with raises(PrivacyError, field="ledger", expected="at most 1 releases"):
         open_budget(path).release(laplace(0.25), HERE.spec_fingerprint, never)
     monkeypatch.undo()
@@ -264,119 +299,119 @@ def test_an_answer_that_is_there_needs_no_data_and_no_room(path, monkeypatch):
 
 
 def lose(path):
-    (path / "ledger.json").unlink()
-
-
-def altered(path, change):
-    """Another content of the ledger's file."""
-    content = json.loads((path / "ledger.json").read_text())
-    change(content)
-    (path / "ledger.json").write_text(json.dumps(content))
-
-
-def forge(path, change):
-    """Entries with the digests that fit them: no entry is taken for more than it is."""
-    content = json.loads((path / "ledger.json").read_text())
-    content["entries"] = change(content["entries"])
-    del content["sha256"]
-    content["sha256"] = ledger_files.digest_of(content)
-    (path / "ledger.json").write_text(json.dumps(content))
-    with suppress(TypeError, KeyError):
-        ledger = LedgerFile(
-            content["composition"],
-            content["delta"],
-            content["data_path"],
-            content["entries"],
-        )
-        marker_of(path).write_bytes(ledger.marker())
+    path.unlink()
 
 
 def lose_marker(path):
     marker_of(path).unlink()
 
 
-def lose_all_but_the_folder(path):
-    shutil.rmtree(path)
-    path.mkdir()
+def lose_all_but_a_file_from_before(path):
+    marker_of(path).unlink()
+    path.write_bytes(b"")
 
 
 def lose_all_but_a_folder_from_before(path):
-    shutil.rmtree(path)
-    marker_of(path).unlink()
+    lose(path)
     path.mkdir()
 
 
 def swap(path):
-    """Another ledger of the same request: other noise, another head."""
+    """Another ledger of the same request: other noise, another id."""
     ask(path.with_name("other"))
-    put_back(path, path.with_name("other"))
+    shutil.copy(path.with_name("other"), path)
 
 
 def forget_spending(path):
-    altered(path, lambda content: content["entries"][0].update(epsilon=0.0))
+    query(path, "UPDATE charge SET epsilon = 0")
+
+
+def forget_a_charge(path):
+    query(path, "DELETE FROM charge")
+    query(path, "DELETE FROM answer")
 
 
 def empty(path):
-    (path / "ledger.json").write_text('{"format": 1, "sha256": "", "entries": []}')
+    path.write_bytes(b"")
 
 
-def empty_and_sound(path):
-    (path / "ledger.json").write_bytes(LedgerFile().to_bytes())
+def halve(path):
+    os.truncate(path, path.stat().st_size // 2)
 
 
 def truncate(path):
-    file = path / "ledger.json"
-    file.write_bytes(file.read_bytes()[:-1])
+    os.truncate(path, path.stat().st_size - 1)
 
 
-def forge_entries(path, entries):
-    forge(path, lambda _: entries)
+def no_database(path):
+    path.write_text("no database" * 1000)
 
 
-def forge_fields(path, fields):
-    forge(path, lambda entries: [entries[0] | fields])
+def forge(path, *statements):
+    """Rows with the marker that fits them: none is taken for more than it is."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        for statement in statements:
+            database.execute(statement)
+        files = LedgerFiles(path)
+        files._database = database
+        with suppress(IndexError, TypeError):
+            marker_of(path).write_text(files._mark())
 
 
 def forge_marker(path, content):
     marker_of(path).write_bytes(content)
 
 
+def _forging(statement):
+    return lambda path: forge(path, statement)
+
+
 LOSSES = [
     lose,
-    shutil.rmtree,
     lose_marker,
-    lose_all_but_the_folder,
+    lose_all_but_a_file_from_before,
     lose_all_but_a_folder_from_before,
 ]
 ALTERATIONS = {
     fault.__name__: fault
-    for fault in (swap, forget_spending, empty, empty_and_sound, truncate)
+    for fault in (
+        swap,
+        forget_spending,
+        forget_a_charge,
+        empty,
+        halve,
+        truncate,
+        no_database,
+    )
 }
-for entries in (7, {"0": {}}, [7], [{}]):
-    ALTERATIONS[f"entries {entries}"] = partial(forge_entries, entries=entries)
-for fields in (
-    {"epsilon": -1.0},
-    {"epsilon": math.nan},
-    {"epsilon": 10**400},
-    {"delta": "0"},
-    {"rho": 0.5},
-    {"closes": 0},
-    {"closes": True},
-    {"request": {}},
-    {"more": ""},
-    {"file": "../ledger.json"},
+for statement in (
+    "UPDATE charge SET epsilon = -1",
+    "UPDATE charge SET epsilon = NULL",
+    "UPDATE charge SET epsilon = 9e999",
+    "UPDATE charge SET delta = x'30'",
+    "UPDATE charge SET rho = 0.5",
+    "UPDATE charge SET closes = 2",
+    "UPDATE charge SET closes = 1",
+    "UPDATE charge SET mechanism = x'7b7d'",
+    "UPDATE charge SET terms = NULL",
+    "UPDATE charge SET number = 7",
+    "INSERT INTO answer SELECT 7, part, fingerprint, sha256, array FROM answer",
+    "UPDATE answer SET array = 'text'",
+    "UPDATE answer SET sha256 = NULL",
+    "UPDATE ledger SET composition = 'none'",
+    "UPDATE ledger SET composition = 'zcdp'",
+    "UPDATE ledger SET delta = 1",
+    "UPDATE ledger SET data_path = x'00'",
+    "DELETE FROM ledger",
+    "INSERT INTO ledger SELECT * FROM ledger",
+    "CREATE TABLE more (x)",
+    "CREATE TRIGGER more AFTER INSERT ON answer BEGIN DELETE FROM charge; END",
+    "PRAGMA application_id = 1",
+    "PRAGMA user_version = 2",
 ):
-    ALTERATIONS[f"{fields}"[:40]] = partial(forge_fields, fields=fields)
-for content in (
-    b"",
-    b"7",
-    b"[]",
-    b"{",
-    b"{}",
-    b'{"format": 2, "entries": 1, "head": ""}',
-    b'{"format": 2, "entries": 1.0, "head": ""}',
-    b'{"format": 2, "entries": -1, "head": ""}',
-):
+    ALTERATIONS[statement] = _forging(statement)
+for content in (b"", b"7", b"{}", b"\xff", 64 * b"0"):
     ALTERATIONS[f"marker {content}"] = partial(forge_marker, content=content)
 
 
@@ -397,45 +432,62 @@ def assert_refused_until_reset(path, fault, got):
         refused("ledger", ask, path, got=got)
         error = refused("ledger", spent, path)
     assert str(path.parent) not in str(error)
-    assert f"python -m flwr_flynn.privacy.ledger reset {path}" in error.__notes__[0]
-    open_budget(path).reset()
+    assert f"flwr-flynn reset {path}" in error.__notes__[0]
+    if path.exists() and not path.stat().st_size and not marker_of(path).exists():
+        # Nothing tells that it was a ledger.
+        refused("ledger", open_budget(path).reset, got="none")
+        path.unlink()
+    else:
+        open_budget(path).reset()
     assert spent(path) == (0.0, 0.0)
     assert not ask(path).repeated
 
 
 def test_a_lost_altered_or_forged_release_is_neither_sent_nor_made_again(path):
-    released = ask(path)
-    (file,) = path.glob("*.npz")
-    whole = file.read_bytes()
+    ask(path)
+    ((whole,),) = query(path, "SELECT array FROM answer")
     other = io.BytesIO()
-    np.savez(other, counts=HERE.array)
-    for content in (whole[:-1], other.getvalue(), b"", b"PK\x03\x04", whole[:-30]):
-        file.write_bytes(content)
+    np.savez(other, array=HERE.array)
+    set_array = "UPDATE answer SET array = ?"
+    for content in (whole[:-1], other.getvalue(), b"", b"PK\x03\x04", None):
+        query(path, set_array, [content])
         refused("ledger", ask, path, got="release")
         assert spent(path) == (0.5, 0.0)
+    objects = io.BytesIO()
+    np.savez(objects, array=np.array([None]))
+    two = io.BytesIO()
+    np.savez(two, array=HERE.array, more=HERE.array)
     # The ledger vouches for these, and no parser reads them.
-    for content in (b"", b"PK\x03\x04", whole[:-30]):
-        file.write_bytes(content)
-        forge(
-            path,
-            lambda entries, raw=content: [
-                entries[0] | {"sha256": hashlib.sha256(raw).hexdigest()}
-            ],
-        )
+    for content in (
+        b"",
+        b"PK\x03\x04",
+        whole[:-30],
+        objects.getvalue(),
+        two.getvalue(),
+    ):
+        query(path, set_array, [content])
+        sha256 = hashlib.sha256(content).hexdigest()
+        forge(path, f"UPDATE answer SET sha256 = '{sha256}'")
         refused("ledger", ask, path, got="release")
-    file.unlink()
-    refused("ledger", ask, path, got="release")
-    assert released.counts.noise
 
 
-def full(descriptor):
-    raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_database_of_another_program_is_no_ledger(path):
+    path.parent.mkdir()
+    query(path, "CREATE TABLE ledger (id TEXT)")
+    refused("ledger", ask, path, got="lost")
+    refused("ledger", open_budget(path).reset, got="none")
+    marker_of(path).write_text("")
+    refused("ledger", ask, path, got="altered")
+    assert query(path, "SELECT * FROM ledger") == []
 
 
 def test_what_cannot_be_recorded_is_not_released(path, monkeypatch):
     ask(path, 0.25)
-    monkeypatch.setattr(os, "fsync", full)
-    refused("ledger", ask, path, got="not written")
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN EXCLUSIVE")
+        error = refused("ledger", ask, path, got="not read")
+    assert str(path.parent) not in str(error)
+    assert spent(path) == (0.25, 0.0)
     (path.parent / "file").write_text("")
     refused("ledger", spent, path.parent / "file" / "state", got="not opened")
 
@@ -445,9 +497,7 @@ def test_what_cannot_be_recorded_is_not_released(path, monkeypatch):
 
 def ask_one_of_five(path, place, queue):
     try:
-        queue.put(
-            (place % 5, ask(path, 0.25, terms=f"run {place % 5}").counts.sha256())
-        )
+        queue.put((place % 5, ask(path, 0.25, terms=f"run {place % 5}").counts))
     except PrivacyError as error:
         queue.put((place % 5, error.field))
 
@@ -483,15 +533,30 @@ def test_a_link_is_the_same_ledger(path):
 
 
 def test_a_ledger_is_the_partys_own_to_read(path):
-    ask(path)
-    files = [
-        *path.iterdir(),
-        path.with_name("state.exists"),
-        path.with_name("state.lock"),
-    ]
-    assert len(files) == 4
-    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    modes = {}
+
+    def measure():
+        for file in path.parent.iterdir():
+            modes[file.name] = stat.S_IMODE(file.stat().st_mode)
+        return HERE.array
+
+    for terms in ("first", "later"):
+        budget = open_budget(path)
+        budget.release(laplace(), HERE.spec_fingerprint, measure, terms=terms)
+    names = ("state", "state-journal", "state.exists", "state.lock")
+    assert modes == dict.fromkeys(names, 0o600)
+
+
+def test_a_charge_is_synced_to_the_disk(path):
+    budget = open_budget(path)
+
+    def measure():
+        for pragma, value in (("synchronous", 2), ("journal_mode", "delete")):
+            assert budget._rows(f"PRAGMA {pragma}") == [(value,)]
+        return HERE.array
+
+    for terms in ("first", "later"):
+        budget.release(laplace(0.25), HERE.spec_fingerprint, measure, terms=terms)
 
 
 def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(
@@ -505,104 +570,183 @@ def test_new_folders_are_on_the_disk_before_a_ledger_counts_on_them(
         settled.append(folder)
         settle(folder)
 
-    monkeypatch.setattr(ledger_files, "settle", noting)
+    for module in (_files, ledger_files):
+        monkeypatch.setattr(module, "settle", noting)
     ask(tmp_path / "new" / "newer" / "state")
     assert settled[:2] == [tmp_path, tmp_path / "new"]
-    assert tmp_path / "new" / "newer" in settled
+    assert str(tmp_path / "new" / "newer") in map(str, settled)
 
 
-REQUESTED = "ledger with the request"
-RELEASED = "release"
-ANSWERED = "ledger with the release"
-LATER_RELEASE = [
-    REQUESTED,
-    "marker with the request",
-    RELEASED,
-    ANSWERED,
-    "marker with the release",
-]
-FIRST_RELEASE = ["marker of a new ledger", "new ledger", *LATER_RELEASE]
-"""The files that a release puts in their places, in this order."""
+class Dying(sqlite3.Connection):
+    """A connection whose process may be killed around each statement and commit."""
 
-KILLED = pytest.mark.parametrize("when", ["before", "after"])
+    def execute(self, *statement):
+        reach()
+        rows = super().execute(*statement)
+        reach()
+        return rows
+
+    def __exit__(self, *error):
+        reach()
+        super().__exit__(*error)
+        reach()
 
 
-def die_at(path, step, when):
-    """Release, and be killed before or after the step-th file is put in its place."""
-    steps = []
-    replace = os.replace
+points = []
+"""Points that a child process has reached; it is killed at the last one it may reach."""
 
-    def replace_and_die(source, target):
-        steps.append(target)
-        if len(steps) == step and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        replace(source, target)
-        if len(steps) == step:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    os.replace = replace_and_die
-    ask(path, 0.25, terms="more")
+def reach():
+    points.append(None)
+    if len(points) == reach.most:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(function):
+    def killing(*args, **more):
+        reach()
+        return function(*args, **more)
+
+    return killing
+
+
+def noisy_of(mechanism, looks):
+    """Noisy counts, of which the file `looks` notes that samples were looked at."""
+    with looks.open("ab") as stream:
+        stream.write(b"1")
+    return mechanism.release(HERE).array
+
+
+def release_25(path, mechanism=None, part="counts", looks=None):
+    mechanism = mechanism or laplace(0.25)
+    looks = looks or path.with_name("looks")
+    return open_budget(path).release(
+        mechanism,
+        HERE.spec_fingerprint,
+        partial(noisy_of, mechanism, looks),
+        terms="more",
+        part=part,
+    )
+
+
+BOTH = Both(0.25, **SHAPE)
+
+
+def columns_first(path):
+    release_25(path, BOTH, "columns", path.with_name("columns"))
+
+
+def of_0_8(path):
+    """A folder with one answer in 0.8."""
+    write_0_8(path, [entry_of_0_8(path, laplace(0.25), "run 0")])
+
+
+STARTS = {
+    "a first release": (lambda path: path.parent.mkdir(parents=True), 0.0, {}),
+    "a later release": (partial(ask, epsilon=0.25), 0.25, {}),
+    "the second part of a charge": (columns_first, 0.0, {"mechanism": BOTH}),
+    "a ledger of 0.8": (of_0_8, 0.25, {}),
+}
+"""By name: what was before, what it spent beside the charge of the release, and the
+arguments of the release."""
+
+
+def ended(child, *args):
+    """Exit code of a child process that calls the function."""
+    process = multiprocessing.get_context("fork").Process(target=child, args=args)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def die_at(most, path, arguments):
+    reach.most = most
+    for name in ("replace", "rename", "unlink", "fsync", "mkdir", "open"):
+        setattr(os, name, before(getattr(os, name)))
+    sqlite3.connect = partial(sqlite3.connect, factory=Dying)
+    release_25(path, **arguments)
     os._exit(0)
 
 
-def done_by_a_killed_process(path, steps, last, when):
-    """The steps of a release of which a process is killed before or after the last."""
-    index = steps.index(last)
-    process = multiprocessing.get_context("fork").Process(
-        target=die_at, args=(path, index + 1, when)
-    )
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    if when == "before":
-        return steps[:index]
-    return steps[: index + 1]
+def assert_charged(path, earlier, arguments, is_first):
+    """What was looked at is charged, the ledger opens, and goes on."""
+    looks = path.with_name("looks")
 
+    looks.touch()
 
-def assert_counted(path, done, n_earlier):
-    """Requests are charged once they are recorded, and answers cost nothing again."""
-    n_entries = n_earlier
-    if REQUESTED in done:
-        n_entries += 1
-    n_releases = n_earlier
-    if RELEASED in done:
-        n_releases += 1
-    assert spent(path) == (0.25 * n_entries, 0.0)
-    if path.exists():
-        names = {file.name for file in path.iterdir()}
-        assert names - {"ledger.json"} <= {entry["file"] for entry in entries_of(path)}
-        assert len(names) == 1 + n_releases
-        assert json.loads(marker_of(path).read_text())["entries"] == n_entries
-        assert len(entries_of(path)) == n_entries
-    is_answered = ANSWERED in done
-    assert ask(path, 0.25, terms="more").repeated == is_answered
-    if not is_answered:
-        n_entries += 1
-    assert spent(path) == (0.25 * n_entries, 0.0)
+    def n_looks():
+        return looks.stat().st_size
 
-
-@KILLED
-@pytest.mark.parametrize("last", FIRST_RELEASE)
-def test_a_process_killed_at_any_step_of_a_first_release_leaves_a_ledger_that_counts(
-    path, last, when
-):
-    done = done_by_a_killed_process(path, FIRST_RELEASE, last, when)
-    if done == FIRST_RELEASE[:1]:
+    is_marked = marker_of(path).exists()
+    try:
+        (total, _) = spent(path)
+    except PrivacyError as error:
         # There was a ledger, or might have been.
-        refused("ledger", spent, path, got="lost")
-    else:
-        assert_counted(path, done, n_earlier=0)
+        assert error.got == "lost"
+        assert is_first
+        assert not is_marked
+        assert not n_looks()
+        return "lost"
+    charged = (total - earlier) / 0.25
+    assert charged in (0, 1)
+    assert charged >= n_looks()
+    done = n_looks()
+    again = release_25(path, **arguments)
+    assert again.repeated == (n_looks() == done)
+    assert spent(path)[0] - earlier >= 0.25 * n_looks()
+    assert release_25(path, **arguments).array.tolist() == again.array.tolist()
+    assert sum(written(path)) <= len(written(path)) <= 3
+    return charged, again.repeated
 
 
-@KILLED
-@pytest.mark.parametrize("last", LATER_RELEASE)
-def test_a_process_killed_at_any_step_of_a_later_release_leaves_a_ledger_that_counts(
-    path, last, when
+@pytest.mark.parametrize("name", STARTS)
+def test_a_process_killed_at_any_point_has_spent_what_it_looked_at(tmp_path, name):
+    start, earlier, arguments = STARTS[name]
+    ends = set()
+    for most in itertools.count(1):
+        path = tmp_path / str(most) / "party" / "state"
+        start(path)
+        status = ended(die_at, most, path, arguments)
+        ends.add(assert_charged(path, earlier, arguments, name == "a first release"))
+        if status == 0:
+            break
+        assert status == -signal.SIGKILL
+    assert most > 30
+    assert ends - {"lost"} >= {(1, False), (1, True)}
+    assert ("lost" in ends) == (name == "a first release")
+
+
+def limit_files(size, action, path, arguments):
+    """Release on a disk that takes files of so many bytes only."""
+    signal.signal(signal.SIGXFSZ, action)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    try:
+        release_25(path, **arguments)
+    except PrivacyError as error:
+        assert error.got == "not written"
+        os._exit(2)
+    os._exit(0)
+
+
+@pytest.mark.parametrize("action", [signal.SIG_IGN, signal.SIG_DFL])
+@pytest.mark.parametrize("name", STARTS)
+def test_a_full_disk_or_a_kill_within_a_write_leaves_a_database_that_opens(
+    tmp_path, name, action
 ):
-    earlier = ask(path, 0.25)
-    done = done_by_a_killed_process(path, LATER_RELEASE, last, when)
-    assert_counted(path, done, n_earlier=1)
-    assert ask(path, 0.25).counts == earlier.counts
+    """0.8 left a marker without a ledger, which counted as lost."""
+    start, earlier, arguments = STARTS[name]
+    statuses = set()
+    for size in range(0, 64_000, 1500):
+        path = tmp_path / str(size) / "party" / "state"
+        start(path)
+        status = ended(limit_files, size, action, path, arguments)
+        statuses.add(status)
+        is_first = action == signal.SIG_DFL and name == "a first release"
+        assert_charged(path, earlier, arguments, is_first)
+        if status == 0:
+            break
+    failure = {signal.SIG_IGN: 2, signal.SIG_DFL: -signal.SIGXFSZ}[action]
+    assert statuses == {0, failure}
 
 
 # By hand
@@ -610,49 +754,42 @@ def test_a_process_killed_at_any_step_of_a_later_release_leaves_a_ledger_that_co
 
 def test_a_reset_removes_a_ledger_and_nothing_else(path, capsys):
     ask(path)
-    (path / "notes.txt").write_text("mine")
-    before = sorted(path.iterdir())
-    for wrong in (path, path.parent, path / "notes.txt"):
-        assert budget.main(["reset", str(wrong)]) == 1
-        assert capsys.readouterr().err.startswith(f"ledger {wrong.name}: ")
-    assert sorted(path.iterdir()) == before
-    assert sorted(file.name for file in path.parent.iterdir()) == [
-        "state",
-        "state.exists",
-        "state.lock",
-    ]
+    open_budget(path).secret()
+    notes = path.parent / "notes.txt"
+    notes.write_text("mine" * 100)
+    for wrong in (path.parent, notes):
+        assert main(["reset", str(wrong)]) == 1
+        assert f"ledger {wrong.name}: " in capsys.readouterr().err
+    names = ["notes.txt", "state", "state.exists", "state.lock", "state.secret"]
+    assert sorted(file.name for file in path.parent.iterdir()) == names
     assert not list(path.parent.parent.glob("*.lock"))
-    (path / "notes.txt").unlink()
-    for left_by_a_killed_process in (
-        path / ".ledger.json.partial",
-        path.with_name(".state.exists.partial"),
-    ):
-        left_by_a_killed_process.touch()
-    assert budget.main(["reset", str(path)]) == 0
-    assert [file.name for file in path.parent.iterdir()] == ["state.lock"]
+    path.with_name("state-journal").touch()
+    assert main(["reset", str(path)]) == 0
+    left = ["notes.txt", "state.lock", "state.secret"]
+    assert sorted(file.name for file in path.parent.iterdir()) == left
 
 
 def shown(path, capsys):
-    """The words of the command about a ledger."""
-    assert budget.main(["show", str(path)]) == 0
-    return capsys.readouterr().out.removeprefix(f"{path}: ").removesuffix("\n")
+    """The rows of the command about a ledger, and the words about their sum."""
+    assert main(["show", str(path)]) == 0
+    titles, *rows, total = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["epsilon", "delta", "answered", "mechanism"]
+    return [row.split("  ")[0] for row in rows], total
 
 
 def test_a_party_shows_and_resets_its_ledger_by_hand(path, capsys):
-    assert budget.main(["show", str(path)]) == 1
-    assert str(path) in capsys.readouterr().err
+    for verb in ("show", "reset"):
+        assert main([verb, str(path)]) == 1
     assert not path.parent.exists()
     ask(path)
-    assert (
-        shown(path, capsys)
-        == "composition basic, releases 1, epsilon 0.5, delta 0 spent"
-    )
+    sum_of_one = "composition basic, charges 1, epsilon 0.5, delta 0 spent"
+    assert shown(path, capsys) == (["0.5"], sum_of_one)
     lose(path)
-    assert budget.main(["show", str(path)]) == 1
-    assert capsys.readouterr().err.splitlines()[-1].endswith(f"reset {path}")
-    assert budget.main(["reset", str(path)]) == 0
+    assert main(["show", str(path)]) == 1
+    assert f"reset {path}" in capsys.readouterr().err
+    assert main(["reset", str(path)]) == 0
     assert (open_budget(path).is_begun, spent(path)) == (False, (0.0, 0.0))
-    assert budget.main(["forget", str(path)]) == budget.main([]) == 2
+    assert main(["reset"]) == 2
 
 
 # Before data are touched
@@ -670,7 +807,7 @@ def test_a_count_that_fails_is_charged_all_the_same(path, error):
     with pytest.raises(type(error)) as caught:
         open_budget(path).release(laplace(), HERE.spec_fingerprint, fail)
     assert caught.value is error
-    assert [file.name for file in path.iterdir()] == ["ledger.json"]
+    assert written(path) == [False]
     assert spent(path) == (0.5, 0.0)
     assert not ask(path).repeated
     assert spent(path) == (1.0, 0.0)
@@ -699,51 +836,20 @@ def test_what_no_sample_decides_is_refused_before_the_charge(path, monkeypatch):
     assert not open_budget(path).is_begun
 
 
-@pytest.mark.parametrize("step", range(1, 6))
-def test_a_ledger_is_made_whole_or_not_at_all_on_a_full_disk(path, step, monkeypatch):
-    """0.8 left a marker without a ledger, which counted as lost."""
-    steps = []
-    fsync = os.fsync
-
-    def full_at_the_step(descriptor):
-        steps.append(descriptor)
-        if len(steps) == step:
-            full(descriptor)
-        fsync(descriptor)
-
-    path.parent.mkdir(parents=True)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full_at_the_step)
-        with suppress(PrivacyError):
-            ask(path, 0.25)
-    assert spent(path)[0] in (0.0, 0.25)
-    assert ask(path, 0.25, terms="more").counts.noise
-
-
-def test_counts_that_do_not_fit_are_not_released(path):
-    noisy = laplace().release(HERE)
-    for wrong in (
-        ELSEWHERE,
-        noisy,
-        ClassCounts([[2, 2, 0]], hash_nnz=2, spec_fingerprint=64 * "0"),
-    ):
-        with pytest.raises(CountsError):
-            open_budget(path).release(
-                laplace(0.25), HERE.spec_fingerprint, lambda wrong=wrong: wrong
-            )
-    assert [entry["sha256"] for entry in entries_of(path)] == ["", "", ""]
-
-
 def test_nothing_on_the_disk_depends_on_the_counts_but_the_release(tmp_path):
     """No digest of exact counts or of data: with the noise the same, so is all else."""
-    texts = []
+    rows = []
     for place, counts in enumerate((HERE, LATER)):
-        ask(tmp_path / str(place), counts=counts)
-        (entry,) = entries_of(tmp_path / str(place))
-        del entry["file"], entry["sha256"]  # of the release, which may leave
-        texts.append(json.dumps(entry))
-    assert texts[0] == texts[1]
-    assert "data" not in entry
+        path = tmp_path / str(place)
+        ask(path, counts=counts)
+        rows.append(
+            [
+                query(path, "SELECT composition, delta, data_path FROM ledger"),
+                query(path, "SELECT * FROM charge"),
+                query(path, "SELECT charge, part, fingerprint FROM answer"),
+            ]
+        )
+    assert rows[0] == rows[1]
 
 
 def test_a_share_is_not_sent_again_to_be_taken_out(path):
@@ -752,7 +858,8 @@ def test_a_share_is_not_sent_again_to_be_taken_out(path):
     answer(budget, SHARE)
     refused("share", budget.recall, SHARE, HERE.spec_fingerprint)
     whole = answer(budget, laplace(0.25))
-    assert budget.recall(laplace(0.25), HERE.spec_fingerprint) == whole.counts
+    recalled = budget.recall(laplace(0.25), HERE.spec_fingerprint)
+    assert tuple(recalled.flat) == whole.counts
     refused("request", budget.recall, laplace(0.125), HERE.spec_fingerprint)
 
 
@@ -760,79 +867,337 @@ def test_a_share_is_not_sent_again_to_be_taken_out(path):
 
 
 @pytest.fixture
-def copies(path, tmp_path):
-    """Folder and marker as they were after each of three releases, which made a ledger."""
+def copies(path):
+    """Database and marker as they were after each of three releases."""
     copies = []
     for run in range(3):
         ask(path, 0.125, terms=f"run {run}")
-        folder = tmp_path / f"folder {run}"
-        shutil.copytree(path, folder)
-        copies.append((folder, marker_of(path).read_bytes()))
+        copies.append((path.read_bytes(), marker_of(path).read_bytes()))
     return copies
 
 
-def put_back(path, folder):
-    shutil.rmtree(path)
-    shutil.copytree(folder, path)
-
-
-def test_an_older_copy_of_the_folder_is_noticed(path, copies):
-    files = {file.name: file.read_bytes() for file in path.iterdir()}
-    for folder, _ in copies[:2]:
-        put_back(path, folder)
+def test_an_older_copy_of_the_database_is_noticed(path, copies):
+    for database, _ in copies[:2]:
+        path.write_bytes(database)
         refused("ledger", ask, path, 0.125, terms="run 0", got="altered")
         refused("ledger", spent, path, got="altered")
-    put_back(path, copies[2][0])
+    path.write_bytes(copies[2][0])
     assert spent(path) == (0.375, 0.0)
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == files
+
+
+def test_two_copies_that_went_apart_are_told_from_each_other(path):
+    """They have one id, and as many steps."""
+    ask(path, 0.125)
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    shutil.copy(marker_of(path), marker_of(copy))
+    for ledger in (path, copy):
+        ask(ledger, 0.125, terms="more")
+    shutil.copy(copy, path)
+    refused("ledger", spent, path, got="altered")
 
 
 def test_a_ledger_with_a_release_by_a_mechanism_of_0_8_shows_what_was_spent_and_releases_nothing(
-    path,
+    path, capsys
 ):
     ask(path, 0.125)
-    rounds = {
-        "mechanism": "gaussian-rounds",
-        "epsilon": 0.125,
-        "delta": 1e-5,
-        "n_rounds": 2,
-        **SHAPE,
-    }
-    forge(
-        path,
-        lambda entries: [
-            entries[0] | {"request": entries[0]["request"] | {"mechanism": rounds}}
-        ],
-    )
-    refused("ledger", ask, path, 0.25, got="mechanism")
-    assert spent(path) == (0.125, 0.0)
+    for text in (json.dumps(ROUNDS), "{", "[]", "{}", 9999 * "["):
+        forge(path, f"UPDATE charge SET mechanism = '{text}'")
+        refused("ledger", ask, path, 0.25, got="mechanism")
+        assert spent(path) == (0.125, 0.0)
+        assert shown(path, capsys)[0] == ["0.125"]
 
 
-def test_a_ledger_may_be_one_entry_ahead_of_its_marker_and_no_more(path, copies):
-    marker_of(path).write_bytes(copies[1][1])  # as if a process had died
-    assert spent(path) == (0.375, 0.0)
-    assert marker_of(path).read_bytes() == copies[2][1]
+def test_a_ledger_may_be_one_step_ahead_of_its_marker_and_no_more(path):
+    marks = []
+
+    def measure():
+        marks.append(marker_of(path).read_bytes())
+        return HERE.array
+
+    for terms in ("first", "later"):
+        budget = open_budget(path)
+        budget.release(laplace(0.125), HERE.spec_fingerprint, measure, terms=terms)
+        marks.append(marker_of(path).read_bytes())
+    marker_of(path).write_bytes(marks[2])  # as if a process had died
+    assert spent(path) == (0.25, 0.0)
+    assert marker_of(path).read_bytes() == marks[3]
+    for earlier in marks[:2]:
+        marker_of(path).write_bytes(earlier)
+        refused("ledger", spent, path, got="altered")
+
+
+def test_database_and_marker_put_back_together_are_not_noticed(path, copies):
+    """As the module says."""
+    path.write_bytes(copies[0][0])
     marker_of(path).write_bytes(copies[0][1])
-    refused("ledger", spent, path, got="altered")
-    # Folder and marker put back together are not noticed, as the module says.
-    put_back(path, copies[0][0])
     assert spent(path) == (0.125, 0.0)
 
 
-def test_what_a_killed_process_left_is_removed(path):
-    ask(path)
-    stale = [
-        path / ".ledger.json.partial",
-        path / f"{32 * 'b'}.npz",
-        path / f".{32 * 'b'}.npz.partial",
-    ]
-    others = [path / "notes.txt", path.parent / ".ledger.json.partial"]
-    for file in [*stale, *others]:
-        file.write_text("")
+# Two parts
+
+
+def test_a_charge_pays_for_one_answer_of_each_part(path):
+    both = Both(0.25, **SHAPE)
+    columns = answer(open_budget(path), both, ELSEWHERE, part="columns")
+    assert spent(path) == (0.25, 0.0)
+    counts = answer(open_budget(path), both)
+    assert spent(path) == (0.25, 0.0)
+    assert not counts.repeated
+    for fingerprint, part, first in (
+        (ELSEWHERE, "columns", columns),
+        (HERE, "counts", counts),
+    ):
+        again = answer(open_budget(path), both, fingerprint, part=part)
+        assert (again.counts, again.repeated) == (first.counts, True)
+        recalled = open_budget(path).recall(
+            both, fingerprint.spec_fingerprint, part=part
+        )
+        assert tuple(recalled.flat) == first.counts
+    assert spent(path) == (0.25, 0.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"counts": ELSEWHERE},
+        {"terms": "more"},
+        {"mechanism": Both(0.125, **SHAPE)},
+    ],
+)
+def test_a_part_that_was_begun_is_never_begun_again_in_its_charge(path, other):
+    """And a charge of another request pays for nothing."""
+    asked = {"mechanism": Both(0.25, **SHAPE), "counts": HERE}
+    answer(open_budget(path), **asked)
+    answer(open_budget(path), **asked | other)
+    epsilon = (asked | other)["mechanism"].target_epsilon
+    assert spent(path) == (0.25 + epsilon, 0.0)
+    answer(open_budget(path), **asked | other, part="columns")
+    assert spent(path) == (0.25 + epsilon, 0.0)
+
+
+def test_a_part_whose_count_fails_is_spent(path):
+    both = Both(0.25, **SHAPE)
+
+    def fail():
+        raise OSError("input")
+
+    answer(open_budget(path), both, part="columns")
+    with pytest.raises(OSError, match="input"):
+        open_budget(path).release(both, HERE.spec_fingerprint, fail)
+    assert spent(path) == (0.25, 0.0)
+    assert not answer(open_budget(path), both).repeated
     assert spent(path) == (0.5, 0.0)
-    assert not any(file.exists() for file in stale)
-    assert all(file.exists() for file in others)
+    assert answer(open_budget(path), both, part="columns").repeated
+
+
+def test_shares_are_drawn_anew_but_one_of_each_part_is_of_one_charge(path):
+    budget = open_budget(path, secure_sum=True, max_epsilon=10.0)
+    both = BothShared(0.5, 1e-5, **SHAPE, n_honest=4)
+    for number in (1, 2):
+        for part in both.parts:
+            assert not answer(budget, both, part=part).repeated
+            assert budget.spent()[0] == pytest.approx(number * both.epsilon(1e-5))
+
+
+def test_a_policy_that_changes_holds_for_the_parts_that_are_left(path):
+    both = Both(0.25, **SHAPE)
+    answer(open_budget(path), both, part="columns")
+    refused(
+        "policy mechanisms",
+        open_budget(path, mechanisms=["gaussian"]).release,
+        both,
+        HERE.spec_fingerprint,
+        never,
+    )
+    assert not answer(open_budget(path, max_epsilon=0.25), both).repeated
+
+
+def test_a_part_is_one_of_the_mechanism(path):
+    with raises(ConfigError, field="part", got="columns"):
+        open_budget(path).release(
+            laplace(), HERE.spec_fingerprint, never, part="columns"
+        )
+    simulated = SimulatedRelease(Both(0.25, **SHAPE), 1)
+    assert simulated.parts == ("columns", "counts")
+
+
+# Ledgers of 0.8
+
+
+ROUNDS = {
+    "mechanism": "gaussian-rounds",
+    "epsilon": 0.125,
+    "delta": 1e-5,
+    "n_rounds": 2,
+    **SHAPE,
+}
+
+
+def entry_of_0_8(path, mechanism, terms, is_answered=True, **more):
+    """An entry, whose counts are in the folder."""
+    path.mkdir(parents=True, exist_ok=True)
+    name = f"{hashlib.md5(terms.encode()).hexdigest()}.npz"
+    file = io.BytesIO()
+    np.savez_compressed(file, counts=mechanism.release(HERE).array)
+    sha256 = ""
+    if is_answered:
+        (path / name).write_bytes(file.getvalue())
+        sha256 = hashlib.sha256(file.getvalue()).hexdigest()
+    request = {"mechanism": mechanism.to_dict(), "spec": HERE.spec_fingerprint}
+    return {
+        "request": request | {"terms": terms} | more,
+        "epsilon": mechanism.epsilon(),
+        "delta": 0.0,
+        "rho": None,
+        "closes": False,
+        "file": name,
+        "sha256": sha256,
+    }
+
+
+def marker_of_0_8(entries):
+    head = digest_of(["basic", 0.0, None])
+    for entry in entries:
+        head = digest_of([head, entry])
+    return json.dumps({"format": 2, "entries": len(entries), "head": head})
+
+
+def write_0_8(path, entries, marked=None):
+    """Write a ledger as 0.8 did, with the marker of the same or of other entries."""
+    path.mkdir(parents=True, exist_ok=True)
+    facts = {"composition": "basic", "delta": 0.0, "data_path": None}
+    content = {"format": 2, **facts, "entries": entries}
+    text = json.dumps({**content, "sha256": digest_of(content)})
+    (path / "ledger.json").write_text(text)
+    if marked is None:
+        marked = entries
+    marker_of(path).write_text(marker_of_0_8(marked))
+
+
+def three_of_0_8(path):
+    return [
+        entry_of_0_8(path, laplace(0.25), "run 0"),
+        entry_of_0_8(path, laplace(0.25), "run 1", is_answered=False),
+        entry_of_0_8(path, laplace(0.125), "run 2", reading="other"),
+    ]
+
+
+def last_begun(entries):
+    return [*entries[:-1], entries[-1] | {"sha256": ""}]
+
+
+@pytest.mark.parametrize(
+    "marked", [list, last_begun, lambda entries: entries[:-1]], ids=["same", "b", "c"]
+)
+def test_a_ledger_of_0_8_goes_on(path, marked):
+    entries = three_of_0_8(path)
+    write_0_8(path, entries, marked(entries))
+    with np.load(path / entries[0]["file"]) as file:
+        counts = tuple(file["counts"].flat)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    for _ in range(2):
+        assert spent(path) == (0.625, 0.0)
+        assert ask(path, 0.25, terms="run 0") == Answer(counts, True)
+    assert path.is_file()
+    left = path.with_name("state.before")
+    assert {file.name: file.read_bytes() for file in left.iterdir()} == before
+    assert not ask(path, 0.25, terms="run 1").repeated
+    again = Budget(path, Policy(1.0), reading="other")
+    assert answer(again, laplace(0.125), terms="run 2").repeated
+    assert not ask(path, 0.125, terms="run 2").repeated
+    assert spent(path) == (1.0, 0.0)
+    # An older copy of the marker brings nothing back.
+    marker_of(path).write_text(marker_of_0_8(entries))
+    refused("ledger", spent, path, got="altered")
+
+
+def test_a_ledger_of_0_8_without_releases_goes_on(path):
+    write_0_8(path, [])
+    assert spent(path) == (0.0, 0.0)
+    assert not ask(path).repeated
     assert ask(path).repeated
+
+
+def shorter(path, entries):
+    write_0_8(path, entries[:-1], entries)
+
+
+def two_steps_ahead(path, entries):
+    write_0_8(path, entries, entries[:-2])
+
+
+def spent_less(path, entries):
+    write_0_8(path, [entries[0] | {"epsilon": 0.0}, *entries[1:]], entries)
+
+
+def digest_of_others(path, entries):
+    write_0_8(path, entries)
+    text = (path / "ledger.json").read_text()
+    (path / "ledger.json").write_text(text.replace("run 0", "run 7"))
+
+
+def forged_amount(path, entries):
+    write_0_8(path, [entries[0] | {"epsilon": -1.0}])
+
+
+def no_json(path, entries):
+    write_0_8(path, entries)
+    (path / "ledger.json").write_text("[7]")
+
+
+def new_marker(path, entries):
+    write_0_8(path, entries)
+    marker_of(path).write_text("7 7 7")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        shorter,
+        two_steps_ahead,
+        spent_less,
+        digest_of_others,
+        forged_amount,
+        no_json,
+        new_marker,
+    ],
+)
+def test_an_altered_ledger_of_0_8_means_refusal_until_it_is_reset(path, fault):
+    fault(path, three_of_0_8(path))
+    for _ in range(2):
+        refused("ledger", spent, path, got="altered")
+    assert path.is_dir()
+    open_budget(path).reset()
+    assert path.with_name("state.before").is_dir()
+    assert spent(path) == (0.0, 0.0)
+    assert not ask(path).repeated
+
+
+@pytest.mark.parametrize("lost", ["state.exists", "state/ledger.json"])
+def test_a_lost_ledger_of_0_8_means_refusal(path, lost):
+    write_0_8(path, three_of_0_8(path))
+    (path.parent / lost).unlink()
+    refused("ledger", spent, path, got="lost")
+
+
+def test_a_release_of_0_8_that_is_lost_is_not_made_again(path):
+    entries = three_of_0_8(path)
+    write_0_8(path, entries)
+    (path / entries[0]["file"]).unlink()
+    refused("ledger", ask, path, 0.25, terms="run 0", got="release")
+    assert spent(path) == (0.625, 0.0)
+
+
+def test_a_folder_that_was_kept_before_is_not_replaced(path):
+    write_0_8(path, three_of_0_8(path))
+    kept = path.with_name("state.before")
+    kept.mkdir()
+    (kept / "ledger.json").write_text("")
+    refused("ledger", spent, path, got="not written")
+    assert path.is_dir()
+    shutil.rmtree(kept)
+    assert spent(path) == (0.625, 0.0)
 
 
 # One data file
@@ -849,7 +1214,7 @@ def test_a_ledger_serves_one_data_file(path, tmp_path):
     )
     for wrong in (other, None):
         budget = Budget(path, Policy(1.0), wrong)
-        for function in (partial(budget.release, count=never), budget.recall):
+        for function in (partial(budget.release, measure=never), budget.recall):
             error = refused(
                 "ledger",
                 function,
@@ -867,7 +1232,7 @@ def test_a_ledger_serves_one_data_file(path, tmp_path):
 def test_a_ledger_without_a_data_file_stays_so(path, tmp_path):
     ask(path, 0.25)
     answer(Budget(path, Policy(1.0), tmp_path / "data.csv"), laplace(0.5))
-    assert json.loads((path / "ledger.json").read_text())["data_path"] is None
+    assert query(path, "SELECT data_path FROM ledger") == [(None,)]
 
 
 @pytest.mark.parametrize(
@@ -920,9 +1285,9 @@ def test_one_release_of_all_the_policy_allows_is_admitted_and_the_last(path, cap
             laplace(0.001),
         )
     assert answer(open_budget(path, **ZCDP), WHOLE).counts == first.counts
-    assert entries_of(path)[0]["closes"] is True
-    facts = f"releases 1, closed, epsilon {shown_bound(epsilon, 6)}, delta 1e-05 spent"
-    assert shown(path, capsys) == f"composition zcdp, {facts}"
+    assert query(path, "SELECT closes FROM charge") == [(1,)]
+    facts = f"charges 1, closed, epsilon {shown_bound(epsilon, 6)}, delta 1e-05 spent"
+    assert shown(path, capsys)[1] == f"composition zcdp, {facts}"
 
 
 @pytest.mark.parametrize(
@@ -944,7 +1309,7 @@ def test_a_ledger_keeps_to_its_composition(mine, other, epsilon, delta, path, ca
     # The costs are told by the ledger's own composition.
     assert budget.spent() == (epsilon, delta)
     costs = f"epsilon {shown_bound(epsilon, 6)}, delta {shown_bound(delta, 6)} spent"
-    assert shown(path, capsys) == f"composition {mine}, releases 1, {costs}"
+    assert shown(path, capsys)[1] == f"composition {mine}, charges 1, {costs}"
     budget.reset()
     answer(budget, noise)
 
@@ -952,33 +1317,46 @@ def test_a_ledger_keeps_to_its_composition(mine, other, epsilon, delta, path, ca
 # The lock
 
 
-def test_a_lock_that_was_replaced_is_noticed_before_the_ledger_is_written(path):
-    ask(path, 0.25)
+def in_a_thread(function, *args):
+    """What the function gives; a thread does not wait for its own lock."""
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(function, *args).result()
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_process_that_does_not_wait_for_the_lock_is_refused(path, is_begun):
+    """Its lock was replaced, so that only the database itself keeps it out."""
+    if is_begun:
+        ask(path, 0.25, terms="before")
     lock = path.with_name(path.name + ".lock")
-    release = open_budget(path).release
 
-    def replaced():
+    def measure():
         lock.unlink()
-        lock.touch()
-        return HERE
+        for function in (spent, ask):
+            refused("ledger", in_a_thread, function, path, got="not read")
+        return HERE.array
 
-    refused(
-        "ledger", release, laplace(0.5), HERE.spec_fingerprint, replaced, got="lock"
-    )
+    released = open_budget(path).release(laplace(), HERE.spec_fingerprint, measure)
+    assert not released.repeated
+    assert ask(path).repeated
+    assert all(written(path))
 
-    def gone():
+
+def test_a_ledger_that_another_process_made_meanwhile_stays_as_it_is(path):
+    lock = path.with_name(path.name + ".lock")
+
+    def prepare():
         lock.unlink()
-        return HERE
+        in_a_thread(ask, path, 0.25)
 
-    lock.unlink()
     refused(
         "ledger",
-        release,
-        laplace(0.25),
+        open_budget(path).release,
+        laplace(),
         HERE.spec_fingerprint,
-        gone,
-        terms="more",
-        got="not written",
+        never,
+        prepare=prepare,
+        got="lock",
     )
-    assert [bool(entry["sha256"]) for entry in entries_of(path)] == [True, False, False]
-    assert spent(path) == (1.0, 0.0)
+    assert spent(path) == (0.25, 0.0)
+    assert ask(path, 0.25).repeated
