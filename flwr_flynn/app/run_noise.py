@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from flwr.common.logger import log
 
 from flwr_flynn.app.run_config import RunConfig
@@ -17,7 +18,8 @@ from flwr_flynn.app.settings_parser import about_settings
 from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.candidates import HashPlan, placeholder_specs
+from flwr_flynn.model.candidates import HashPlan
+from flwr_flynn.model.class_means import MOST_ROWS, has_mirror
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 
 
@@ -29,6 +31,11 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
         name: getattr(config, name) for name in ("neighbours", "records_per_person")
     }
     given["n_parties"] = 1 if config.secure else n_parties
+    reads_all = config.mechanism != "top-t"
+    if plan.ranges is not None and reads_all:
+        plan = replace(plan, ranges=None, scaling=_middle_and_inverse(plan.ranges))
+    if isinstance(plan.scaling, tuple) and reads_all:
+        given["center"] = plan.scaling[0]
     with about_settings("run-config"):
         spec = suggest_spec(config.epsilon, config.delta, **given)
     row_nnz: int | None = spec.row_nnz
@@ -40,17 +47,41 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
     )
 
 
+def _middle_and_inverse(ranges: Any) -> tuple[list[float], list[float]]:
+    """The middles of public ranges, and one over half of their widths; 1 for a column
+    without width.
+    """
+    low, high = map(np.array, ranges)
+    half = (high - low) / 2
+    inverse = 1 / np.where(half > 0, half, 1.0)
+    return (low + half).tolist(), inverse.tolist()
+
+
 def run_mechanism(
-    config: RunConfig, spec: HashSpec, n_classes: int, n_parties: int
+    config: RunConfig,
+    spec: HashSpec,
+    n_classes: int,
+    n_parties: int,
+    sums_columns: bool = False,
 ) -> Mechanism | None:
-    """The mechanism of the parties' noisy counts; None for exact counts."""
+    """The mechanism of the parties' noisy counts; None for exact counts.
+
+    `sums_columns`: noisy sums of the columns come first, as their ranges alone are
+    public.
+    """
     if not config.is_private:
         return None
     given: dict[str, Any] = {
         "neighbours": config.neighbours,
         "records_per_person": config.records_per_person,
     }
-    given |= {name: getattr(config, name) for name in MECHANISMS[config.mechanism].own}
+    made = MECHANISMS[config.mechanism]
+    given |= {name: getattr(config, name) for name in made.own}
+    if sums_columns and made.n_moments:
+        given["n_columns"] = spec.n_features
+    is_small = spec.hash_dim <= MOST_ROWS and has_mirror(spec)
+    if is_small and "mirrored" in made.optional:
+        given["mirrored"] = config.neighbours == "add-remove"
     if config.secure:
         if not 2 <= config.honest_parties <= n_parties:
             raise config.refused(
@@ -59,9 +90,7 @@ def run_mechanism(
         given["n_honest"] = config.honest_parties
         log(logging.INFO, "FlyNN: %s", SharedNoise(n_parties, config.honest_parties))
     with about_settings("run-config"):
-        mechanism = MECHANISMS[config.mechanism].for_spec(
-            spec, n_classes, config.epsilon, **given
-        )
+        mechanism = made.for_spec(spec, n_classes, config.epsilon, **given)
     if config.noise == "seeded":
         return SimulatedRelease(mechanism, config.seed)
     return mechanism
@@ -116,27 +145,34 @@ class SharedNoise:
 
 # ---- what it leaves of a model
 
-LEAST_STRENGTH = 15
-"""Least strength of a class of which a model is expected to tell something.
-
-In simulations of outcomes with classes that overlap, models below it kept a third, at
-most a half, of their balanced accuracy above chance; of an outcome of 8 % of 2,400
-samples at three parties with epsilon 1 a tenth.
-"""
+LEAST_NU = 2
+"""Strength of the rarest class below which a third to a half of runs tell it apart with
+an AUROC below .6."""
 
 
-def strength(
-    plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int
-) -> float:
-    """Strength of a class of this share beside the noise.
+def nu(plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int) -> float:
+    """Strength of a class of this share, against the others, beside the noise.
 
-    In simulations it is the best measure of what is left of a model. A score adds rho
-    counts, to each of which a sample adds 1 at most, so n samples stand out of the
-    noise by n sqrt(rho) / sd at most. Times the root of the share among equal classes
-    1, that is the strength.
+    One over s sqrt(d (1 / n1 ** 2 + 1 / n0 ** 2)): s is the noise of all parties for a
+    norm of 1 of a sample, and a class mean has d directions. In simulations it is the
+    best public measure of what is left of a model.
     """
-    n = (plan.n_examples or 0) * share
-    return n / mechanism.unit_noise(n_parties) * math.sqrt(share * plan.n_classes)
+    n = plan.n_examples or 0
+    noise = mechanism.unit_noise(n_parties)
+    sizes = [max(n * part, 1e-9) for part in (share, 1 - share)]
+    inverse = sum(1 / size**2 for size in sizes)
+    return 1 / (noise * math.sqrt(plan.n_features * inverse))
+
+
+def meaning_of_nu(strength: float) -> str:
+    """The strength in words."""
+    if strength < LEAST_NU:
+        return "a third to a half of such runs end below AUROC .6: worthless"
+    if strength < 6:
+        return "some such runs end below AUROC .6"
+    if strength < 10:
+        return "some 3 % of such runs end below AUROC .6"
+    return "hardly any such run ends below AUROC .6"
 
 
 def beside_noise(
@@ -144,32 +180,28 @@ def beside_noise(
 ) -> str:
     """Noise and rarest class in words.
 
-    The run is refused where nothing would be left of the class, unless it is to go on.
+    The run is refused where a third to a half of such runs would be worthless, unless
+    it is to go on.
     """
     share = config.rarest_share or 1 / plan.n_classes
     n = (plan.n_examples or 0) * share
-    per_bit = mechanism.hash_nnz / placeholder_specs(plan)[0].hash_dim
     at_party = mechanism.noise_sd
-    strength_of_rarest = strength(plan, share, mechanism, n_parties)
+    strength = nu(plan, share, mechanism, n_parties)
+    meaning = meaning_of_nu(strength)
     beside = (
         f"{n:.0f} samples of the rarest class beside noise of "
         f"{at_party * math.sqrt(n_parties):.3g} in a count"
     )
-    if (
-        strength_of_rarest < LEAST_STRENGTH
-        and not config.any_noise
-        and config.noise == "opendp"
-    ):
-        times = LEAST_STRENGTH / max(strength_of_rarest, 0.01)
+    is_real = config.noise == "opendp"
+    if strength < LEAST_NU and is_real and not config.any_noise:
+        times = LEAST_NU / max(strength, 0.01)
         expected = (
             f"about {config.epsilon * times:.2g}, {times:.2g} times the "
-            "samples, or any-noise = true"
+            f"samples, or any-noise = true, as {meaning}"
         )
         raise config.refused("epsilon", expected, f"{config.epsilon:g} ({beside})")
     return (
         f"By public figures: {beside} of all {n_parties} parties, as standard "
-        f"deviation ({at_party:.3g} at a party); "
-        f"on average {n * per_bit:.3g} of the samples are in a count. Strength "
-        f"{strength_of_rarest:.3g}; below {LEAST_STRENGTH} "
-        "next to nothing is left of a class that overlaps with others."
+        f"deviation ({at_party:.3g} at a party). "
+        f"nu = {strength:.2g}: {meaning}."
     )

@@ -44,6 +44,7 @@ from flwr_flynn.flower import message
 from flwr_flynn.flower.records import is_simulated
 from flwr_flynn.flower.strategy import FlyNNStrategy
 from flwr_flynn.model.candidates import HashPlan, placeholder_specs
+from flwr_flynn.model.column_sums import UNIT
 from flwr_flynn.privacy import Mechanism
 from flwr_flynn.tables.schema import Schema, read_schema
 from flwr_flynn.tables.table import Table
@@ -168,7 +169,8 @@ def _options_of_new(
     """The plan of the hashes, and options of the strategy for a new federation."""
     plan, classes, features, learns = training_plan(config, parties)
     spec = placeholder_specs(plan)[0]
-    mechanism = run_mechanism(config, spec, len(classes), asked)
+    sums_columns = plan.scaling is not None and not (config.center or config.scale)
+    mechanism = run_mechanism(config, spec, len(classes), asked, sums_columns)
     shared = SharedNoise.of(mechanism, asked)
     n_needed = most
     if config.min_parties:
@@ -224,7 +226,12 @@ def _secure_bound(
         most = plan.n_examples or 0
     if mechanism is not None:
         # Noise exceeds the largest count; beyond the bound it is clipped.
-        most += math.ceil(8 * mechanism.noise_sd)
+        room = math.ceil(8 * mechanism.noise_sd)
+        # Sums of columns have larger units.
+        sums = UNIT * most + math.ceil(8 * mechanism.sums_sd)
+        most += room
+        if mechanism.n_columns is not None:
+            most = max(most, sums)
     return bound_for(most)
 
 

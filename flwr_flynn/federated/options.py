@@ -359,6 +359,19 @@ class RunOptions:
         return None
 
     @property
+    def is_specified(self) -> bool:
+        """True if the specs are known before anything is learned of the columns."""
+        return self.plan is None and not self.sums_columns
+
+    @property
+    def sums_columns(self) -> bool:
+        """True if noisy sums of columns come before the counts."""
+        mechanism = self.run_spec.mechanism
+        if mechanism is None or self.purpose != "train":
+            return False
+        return mechanism.n_columns is not None
+
+    @property
     def has_trees(self) -> bool:
         """True if the model gets trees."""
         makes_model = self.calibrates and self.purpose != "evaluate"

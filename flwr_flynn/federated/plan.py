@@ -35,6 +35,7 @@ from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import Phase
 from flwr_flynn.federated.phases import (
     calibration,
+    column_sums,
     columns,
     counts,
     evaluation,
@@ -67,6 +68,7 @@ def every_phase(options: RunOptions) -> list[Phase]:
     return [
         table_schema.SCHEMA,
         *columns.phases_for(options),
+        column_sums.COLUMN_SUMS,
         counts.phase_for(options),
         selection.SELECTION,
         calibration.CALIBRATION,

@@ -102,7 +102,7 @@ class Run:
     def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.phases = phases_of(options)
-        self.state = RunState(options.run_spec, is_specified=options.plan is None)
+        self.state = RunState(options.run_spec, is_specified=options.is_specified)
         # A saved run is where its counts are; with "counts" first in the plan more are
         # added to them.
         if options.federation is not None and (

@@ -28,6 +28,7 @@ from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.secure_bound import check_bound
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.class_means import has_mirror
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.tables.schema import Schema
 
@@ -107,6 +108,21 @@ class RunSpec:
         needed = self.n_classes
         if mechanism.n_classes != needed:
             raise ConfigError("mechanism", f"n_classes {needed}", mechanism.n_classes)
+        if mechanism.n_columns not in (None, self.spec.n_features):
+            expected = f"n_columns {self.spec.n_features}, or none"
+            raise ConfigError("mechanism", expected, mechanism.n_columns)
+        if mechanism.mirrored and not has_mirror(self.spec):
+            expected = "a center, without waves and codes, for mirrored counts"
+            raise ConfigError("spec", expected, "another")
+
+    def require_sums(self) -> Mechanism:
+        """The mechanism, if it releases sums of the columns of a spec with ranges."""
+        mechanism = self.mechanism
+        has_ranges = self.spec.center is not None and self.spec.scale is not None
+        if mechanism is None or not mechanism.n_columns or not has_ranges:
+            expected = "n_columns, for a spec with a center and a scale"
+            raise ConfigError("mechanism", expected, repr(mechanism))
+        return mechanism
 
     @property
     def n_classes(self) -> int:

@@ -33,7 +33,9 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Features, Samples, labelled
 from flwr_flynn.federated.unit_warnings import elsewhere
 from flwr_flynn.hashing.batching import batches
-from flwr_flynn.hashing.flyhash import add_counts
+from flwr_flynn.hashing.flyhash import FlyHash, add_counts
+from flwr_flynn.model.class_means import add_mirrored, both_bits
+from flwr_flynn.model.column_sums import moments
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
@@ -170,6 +172,11 @@ class View:
         with without_samples():
             raise _no_private_counts()
 
+    def release_sums(self, run: RunSpec) -> Integers:
+        """Noisy sums of the columns, within the party's policy."""
+        with without_samples():
+            raise _no_private_counts()
+
     def held_out_batches(
         self, run: RunSpec, scores: Callable[[Array], Array]
     ) -> Iterator[Fitting]:
@@ -206,7 +213,19 @@ class PrivateView(View):
     """The rows of a party with a budget, each read by itself."""
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy. No sample decides a refusal.
+        """Noisy counts, within the party's policy. No sample decides a refusal."""
+        array, mechanism = self._released(run, "counts", recall)
+        return mechanism.received(array, run.hasher.fingerprint)
+
+    def release_sums(self, run: RunSpec) -> Integers:
+        """Noisy sums of the columns, likewise."""
+        array, _ = self._released(run, "columns")
+        return array
+
+    def _released(
+        self, run: RunSpec, part: str, recall: bool = False
+    ) -> tuple[Integers, Mechanism]:
+        """Noisy integers of a part of the run's mechanism, and the mechanism.
 
         All that can be refused is refused before the ledger charges the request, and it
         is charged before any sample is looked at; what follows is a fold over rows that
@@ -216,18 +235,20 @@ class PrivateView(View):
 
             def measure() -> Integers:
                 looks.append("rows")
-                return mechanism.release(self._counted(run)).array
+                if part == "columns":
+                    return mechanism.released_sums(self._summed(run, mechanism))
+                return mechanism.noisy(self._counted(run, mechanism))
 
-            budget, mechanism, digest = self._before_release(run, recall)
+            budget, mechanism, digest = self._before_release(run, recall, part)
             fingerprint = run.hasher.fingerprint
             if recall:
-                array = budget.recall(mechanism, fingerprint, terms=digest)
-                return mechanism.received(array, fingerprint)
+                return budget.recall(mechanism, fingerprint, terms=digest), mechanism
             released = budget.release(
                 mechanism,
                 fingerprint,
                 measure,
                 terms=digest,
+                part=part,
                 prepare=partial(self._prepare, run),
             )
         if released.repeated:
@@ -235,10 +256,10 @@ class PrivateView(View):
                 "FlyNN: this request was answered before; the same answer again "
                 "spends nothing"
             )
-        return mechanism.received(released.array, fingerprint)
+        return released.array, mechanism
 
     def _before_release(
-        self, run: RunSpec, recall: bool
+        self, run: RunSpec, recall: bool, part: str
     ) -> tuple[Budget, Mechanism, str]:
         """Ledger, mechanism and digest of the terms for a noisy answer.
 
@@ -256,8 +277,10 @@ class PrivateView(View):
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
         if isinstance(mechanism, SimulatedRelease):
-            # No two parties draw the same noise.
+            # No two parties draw the same noise, nor two parts.
             text = f"{mechanism.seed} {self.options.name} {digest}"
+            if part != "counts":
+                text += f" {part}"
             seed = hashlib.sha256(text.encode()).digest()
             mechanism = SimulatedRelease(
                 mechanism.mechanism, int.from_bytes(seed[:8], "big")
@@ -275,29 +298,55 @@ class PrivateView(View):
         for hasher in run.hashers:
             hasher.active(np.zeros((1, hasher.n_features)))
 
-    def _counted(self, run: RunSpec) -> ClassCounts:
-        """The party's counts without noise, of the rows that fit."""
+    def _counted(self, run: RunSpec, mechanism: Mechanism) -> Integers:
+        """The party's counts without noise, (L, m), of the rows that fit."""
         hasher = run.hasher
         array = np.zeros((run.n_classes, run.spec.hash_dim), np.int64)
+        bits: Callable[..., Array] = FlyHash.active
+        add: Callable[..., None] = add_counts
+        if mechanism.mirrored:
+            bits = both_bits
+            add = add_mirrored
+        self._fold(
+            run,
+            partial(bits, hasher, n_jobs=self.options.n_jobs),
+            partial(add, array),
+        )
+        return array
+
+    def _summed(self, run: RunSpec, mechanism: Mechanism) -> Integers:
+        """The sums of the columns without noise, (n_moments, d), likewise."""
+        sums = np.zeros((mechanism.n_moments, run.spec.n_features), np.int64)
+
+        def add(_codes: Codes, values: Integers) -> None:
+            np.add(sums, values.sum(axis=0), out=sums)
+
+        of = partial(moments, spec=run.spec, n_moments=mechanism.n_moments)
+        self._fold(run, of, add)
+        return sums
+
+    def _fold(
+        self,
+        run: RunSpec,
+        of: Callable[[Array], Array],
+        add: Callable[[Codes, Array], None],
+    ) -> None:
+        """Add a function of the rows that fit, chunk by chunk."""
         n_rows = 0
         n_fitting = 0
         hashed = progress()
-        active_bits = partial(hasher.active, n_jobs=self.options.n_jobs)
-        for n, chunks in self._chunks(run, active_bits):
+        for n, chunks in self._chunks(run, of):
             n_rows += n
             hashed(n)
-            for _, codes, active in chunks:
+            for _, codes, values in chunks:
                 n_fitting += len(codes)
-                add_counts(array, codes, active)
+                add(codes, values)
         if n_rows > n_fitting:
             log.warning(
                 "FlyNN: %s of %s samples do not fit, and are left out",
                 n_rows - n_fitting,
                 n_rows,
             )
-        return ClassCounts(
-            array, hash_nnz=hasher.hash_nnz, spec_fingerprint=hasher.fingerprint
-        )
 
     def _chunks(
         self,

@@ -26,6 +26,9 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
 
+SIZE_ENTRIES = 16
+"""Entries of mirrored counts, the last of a class, that count each of its samples."""
+
 _LARGEST_VARIANCE = 2.0**120
 _LARGEST_TIMES = 2**31
 
@@ -60,13 +63,15 @@ class Release:
 
     `variance` is that of one entry, in samples squared, above 0. `times` is the
     multiplicity of the draw, -1 after a subtraction, not 0. `selected`: only selected
-    entries were released; the others are 0 and have no noise.
+    entries were released; the others are 0 and have no noise. `mirrored`: counts less
+    those of the mirror images of the samples, see `mirrored_counts`.
     """
 
     name: str
     variance: float
     times: int = 1
     selected: bool = False
+    mirrored: bool = False
 
     def __post_init__(self) -> None:
         if not is_sha256(self.name):
@@ -89,13 +94,15 @@ class Release:
             error=CountsError,
         ):
             raise CountsError("release times", "an integer other than 0", 0)
-        boolean("release selected", self.selected, error=CountsError)
+        for name in ("selected", "mirrored"):
+            boolean(f"release {name}", getattr(self, name), error=CountsError)
 
     @classmethod
     def from_dict(cls, values: object) -> Release:
         """Release from its fields, of which nothing is assumed."""
         names = {"name", "variance", "times", "selected"}
-        if not isinstance(values, Mapping) or set(values) != names:
+        # Files of before have no mirrored counts.
+        if not isinstance(values, Mapping) or set(values) - {"mirrored"} != names:
             raise CountsError(
                 "release", "the fields name, variance, times and selected", values
             )
@@ -151,12 +158,9 @@ def _noise_of_both(
         known = total.pop(release.name, None)
         times = sign * release.times
         if known is not None:
-            if (known.variance, known.selected) != (release.variance, release.selected):
-                expected = (
-                    f"variance {known.variance} and selected {known.selected} as before"
-                )
-                got = f"{release.variance} and {release.selected}"
-                raise CountsError(f"release {release.name[:12]}", expected, got)
+            if replace(known, times=release.times) != release:
+                field = f"release {release.name[:12]}"
+                raise CountsError(field, f"{known} as before", release)
             times += known.times
         if times:
             total[release.name] = replace(release, times=times)
@@ -189,8 +193,8 @@ class ClassCounts(Additive):
     ----------
     n_per_class : (L,) int64 array, float64 array or None
         Training samples of each class, n_l. Read-only. For noisy counts the row sum
-        over rho, a float64 estimate, possibly negative; None where only selected
-        entries were released.
+        over rho, of mirrored ones the mean of the last entries: a float64 estimate,
+        possibly negative; None where only selected entries were released.
 
     Raises
     ------
@@ -227,7 +231,9 @@ class ClassCounts(Additive):
         sizes: Integers | Floats | None = None
         if not noise:
             sizes = _exact_sizes(array, sums, rho)
-        elif not any(release.selected for release in noise):
+        elif all(release.mirrored for release in noise):
+            sizes = array[:, -SIZE_ENTRIES:].mean(axis=1)
+        elif not any(release.selected or release.mirrored for release in noise):
             sizes = sums / rho
         for name, value in (
             ("hash_nnz", rho),
@@ -313,6 +319,18 @@ class ClassCounts(Additive):
         return np.asarray(self.n_per_class == 0)
 
     @property
+    def are_mirrored(self) -> bool:
+        """True for counts less those of the mirror images of the samples."""
+        return any(release.mirrored for release in self.noise)
+
+    @property
+    def size_variance(self) -> float:
+        """Variance of the noise in `n_per_class`."""
+        if self.are_mirrored:
+            return self.noise_variance / SIZE_ENTRIES
+        return self.noise_variance * self.hash_dim / self.hash_nnz**2
+
+    @property
     def noise_variance(self) -> float:
         """Variance of the noise in one entry, 0.0 without noise.
 
@@ -383,6 +401,8 @@ class ClassCounts(Additive):
             digest.update(
                 struct.pack("<dqQ", release.variance, release.times, release.selected)
             )
+            if release.mirrored:
+                digest.update(b"mirrored")
         return digest.hexdigest()
 
     def __radd__(self, other: object) -> ClassCounts:

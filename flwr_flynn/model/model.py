@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,11 @@ from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.calibration import Calibration, mixed
+from flwr_flynn.model.class_means import (
+    MeanScoring,
+    mean_scoring,
+    reads_means,
+)
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import GramScoring
@@ -108,11 +114,21 @@ class ModelMember:
         """Log odds of the classes, (n, L) float64, times the temperature, for samples,
         (n, d), which may come again: then their hashes are remembered.
         """
+        means = self.means
+        if means is not None:
+            return means.scores(self.hash, X, n_jobs)
         hashed = self.hash.active
         if come_again:
             hashed = self.hash.remembered
         scores = class_scores(self.counts, hashed(X, n_jobs=n_jobs), self.scoring)
         return log_odds(scores, self.spec.hash_nnz)
+
+    @cached_property
+    def means(self) -> MeanScoring | None:
+        """Scores by the class means, where noisy counts are read so."""
+        if self.scoring.rule != "balanced" or not reads_means(self.spec, self.counts):
+            return None
+        return mean_scoring(self.counts, self.hash)
 
     @property
     def temperature(self) -> float:

@@ -131,14 +131,33 @@ def _least_sigma(
             low = middle
         else:
             high = middle
-    # Rounded to five digits it is the same on machines whose logarithms differ in the
-    # last digit.
-    step = 10.0 ** (math.floor(math.log10(high)) - 4)
-    sigma = round(math.ceil(high / step) * step, 12)
+    sigma = of_five_digits(high)
     # The rounding of epsilon is not monotone.
     while bound(sigma, delta, n_entries, largest) > epsilon:
-        sigma = round(sigma + step, 12)
+        sigma = of_five_digits(math.nextafter(sigma, math.inf))
     return sigma
+
+
+def of_five_digits(sigma: float) -> float:
+    """The least number of five digits that is not below: the same on machines whose
+    logarithms differ in the last digit.
+    """
+    step = 10.0 ** (math.floor(math.log10(sigma)) - 4)
+    return round(math.ceil(sigma / step) * step, 12)
+
+
+@lru_cache(maxsize=256)
+def zcdp_rho(epsilon: float, delta: float) -> float:
+    """The largest zCDP parameter with a `zcdp_epsilon` of at most `epsilon`, less a
+    millionth.
+    """
+    from scipy.optimize import brentq
+
+    def beyond(rho: float) -> float:
+        return zcdp_epsilon(rho, delta) - epsilon
+
+    # The epsilon of a parameter is larger than the parameter.
+    return float(brentq(beyond, 1e-9 * epsilon, epsilon, xtol=1e-15)) * (1 - 1e-6)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

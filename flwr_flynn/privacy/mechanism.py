@@ -20,7 +20,13 @@ from flwr_flynn._types import Integers
 from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError, CountsError, PayloadError
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts, Release, release_name
+from flwr_flynn.model.column_sums import largest_norm
+from flwr_flynn.model.counts import (
+    SIZE_ENTRIES,
+    ClassCounts,
+    Release,
+    release_name,
+)
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import privacy_extra, shown_bound
 
@@ -115,6 +121,7 @@ def _draw(make: str, distance: str, size: int, scale: float) -> Integers:
 NEIGHBOURS = ("add-remove", "replace-one")
 
 LARGEST_SIZE = 2**31 - 1
+_LARGEST = 2**52  # magnitude of a noisy sum of a column
 _LARGEST_SD = 2.0**40
 _LEAST_EPSILON = 1e-3
 # Parameters that all mechanisms have beside epsilon.
@@ -148,10 +155,13 @@ class Mechanism(ABC):
     # Fields of a description that may be left out.
     optional: ClassVar[tuple[str, ...]] = ()
     is_partial: bool = False  # True: a release has some of the entries only
-    parts: tuple[str, ...] = ("counts",)  # answers that one charge pays for
+    n_moments: int = 0
+    """Moments of a column in noisy sums before the counts, see `model.column_sums`."""
     sampler: Sampler = OpenDPNoise()
     delta: float = 0.0
     n_honest: int | None = None
+    n_columns: int | None = None
+    mirrored: bool = False
 
     def __init__(
         self,
@@ -180,13 +190,45 @@ class Mechanism(ABC):
         return cls(epsilon, hash_nnz=spec.hash_nnz, n_classes=n_classes, **parameters)
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Answers that one charge pays for."""
+        if self.n_columns is None:
+            return ("counts",)
+        return ("columns", "counts")
+
+    @property
     def n_changed(self) -> int:
         """Entries that one record changes by one, at most: rho, or 2 rho where it is
-        replaced.
+        replaced; with those of its mirror image 2 rho and `SIZE_ENTRIES`.
         """
+        if self.mirrored:
+            return 2 * self.hash_nnz + SIZE_ENTRIES
         if self.neighbours == "add-remove":
             return self.hash_nnz
         return 2 * self.hash_nnz
+
+    def sums_norm(self, order: int) -> float:
+        """Largest change of the sums of the columns by one person, as a norm."""
+        is_replaced = self.neighbours != "add-remove"
+        n_columns = self.n_columns or 0
+        norm = largest_norm(n_columns, self.n_moments, order, is_replaced)
+        return norm * self.records_per_person
+
+    @property
+    def sums_sd(self) -> float:
+        """Standard deviation of the noise in a sum of a column; 0 without sums."""
+        return 0.0
+
+    def released_sums(self, sums: Integers) -> Integers:
+        """Noisy sums of columns, (n_moments, d), that may leave their party.
+
+        With the counts they are paid for by one charge.
+        """
+        return np.clip(self._draw_sums(sums, self.sampler), -_LARGEST, _LARGEST)
+
+    def _draw_sums(self, sums: Integers, sampler: Sampler) -> Integers:
+        """Noisy sums of the columns."""
+        raise ConfigError("mechanism", "one with n_columns", repr(self))
 
     @property
     def l1_sensitivity(self) -> int:
@@ -202,7 +244,10 @@ class Mechanism(ABC):
         """Standard deviation of the noise of so many releases together, for an L2 norm
         of 1 of a sample's counts.
         """
-        return self.noise_sd * math.sqrt(n_releases / self.hash_nnz)
+        active = self.hash_nnz
+        if self.mirrored:
+            active = 2 * self.hash_nnz
+        return self.noise_sd * math.sqrt(n_releases / active)
 
     @abstractmethod
     def epsilon(self, delta: float = 0.0) -> float:
@@ -238,16 +283,21 @@ class Mechanism(ABC):
                 raise CountsError(
                     f"release {name}", str(getattr(self, name)), getattr(counts, name)
                 )
+        if self.mirrored:
+            raise CountsError("release", "mirrored counts, by `noisy`", "plain ones")
+        noisy = self.noisy(counts.array, sampler)
+        return self.received(noisy, counts.spec_fingerprint)
+
+    def noisy(self, array: Integers, sampler: Sampler | None = None) -> Integers:
+        """Noisy counts that may leave their party, (L, m), of counts as the mechanism
+        has them, mirrored or not.
+        """
         self.require_feasible()
         # With these bounds no sum overflows. Clipping does not increase the
         # sensitivity.
-        limit = (2**63 - 1) // counts.hash_dim // 4
-        noisy = np.clip(
-            self._draw(np.minimum(counts.array, limit), sampler or self.sampler),
-            -limit,
-            limit,
-        )
-        return self.received(noisy, counts.spec_fingerprint)
+        limit = (2**63 - 1) // array.shape[1] // 4
+        drawn = self._draw(np.minimum(array, limit), sampler or self.sampler)
+        return np.clip(drawn, -limit, limit)
 
     @property
     def is_share(self) -> bool:
@@ -300,7 +350,10 @@ class Mechanism(ABC):
             "n_releases", n_releases, most=LARGEST_SIZE
         )
         release = Release(
-            release_name(array, spec_fingerprint), variance, selected=self.is_partial
+            release_name(array, spec_fingerprint),
+            variance,
+            selected=self.is_partial,
+            mirrored=self.mirrored,
         )
         counts = ClassCounts(
             array,
@@ -351,7 +404,7 @@ class Mechanism(ABC):
         values = {
             name: getattr(self, name) for name in (*COMMON, *self.own, *self.optional)
         }
-        given = {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value}
         return {"mechanism": self.kind, "epsilon": self.target_epsilon, **given}
 
     def __eq__(self, other: object) -> bool:
@@ -407,8 +460,10 @@ class SimulatedRelease(Mechanism):
         )
         self.target_epsilon = math.inf
         self.is_partial = mechanism.is_partial
-        self.parts = mechanism.parts
+        self.n_moments = mechanism.n_moments
         self.n_honest = mechanism.n_honest
+        self.n_columns = mechanism.n_columns
+        self.mirrored = mechanism.mirrored
         self.mechanism = mechanism
         self.seed = integer("seed", seed, least=0, most=2**64 - 1)
         self.sampler = SeededNoise(self.seed)
@@ -416,6 +471,13 @@ class SimulatedRelease(Mechanism):
     @property
     def noise_sd(self) -> float:
         return self.mechanism.noise_sd
+
+    @property
+    def sums_sd(self) -> float:
+        return self.mechanism.sums_sd
+
+    def _draw_sums(self, sums: Integers, sampler: Sampler) -> Integers:
+        return self.mechanism._draw_sums(sums, sampler)
 
     def unit_noise(self, n_releases: float) -> float:
         return self.mechanism.unit_noise(n_releases)

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._types import Integers
-from flwr_flynn._validation import integer, number, one_of
+from flwr_flynn._validation import boolean, integer, number, one_of
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.counts import SIZE_ENTRIES
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import laplace_sd, rounded_up
 from flwr_flynn.privacy.mechanism import (
@@ -25,6 +26,14 @@ from flwr_flynn.privacy.mechanism import (
 )
 
 MOST_HONEST = 10**6
+SHARE_OF_SUMS = 0.1
+"""Share of the budget for the sums of columns, of Gaussian noise; of Laplace noise it is
+`PURE_SHARE_OF_SUMS`."""
+PURE_SHARE_OF_SUMS = 0.2
+
+MANY = 700
+"""Samples of a class, in units of noise, from which many rows tell more than class means
+do, see docs/results/private.md."""
 
 
 class GaussianCounts(Mechanism):
@@ -40,6 +49,14 @@ class GaussianCounts(Mechanism):
         For a secure sum: each party adds a share of the noise, and the shares of any
         `n_honest` parties add up to all of it. The guarantee is about the sum. It holds
         while `n_honest` parties add their share and keep it secret.
+    n_columns : int, optional
+        Release sums of so many columns and of their squares before the counts, see
+        `model.column_sums`, at a tenth of the budget. Both together have the guarantee,
+        by zero-concentrated differential privacy.
+    mirrored : bool, default=False
+        Counts of samples less those of their mirror images about the centre of the
+        hash, with the sizes of the classes in the last `SIZE_ENTRIES` entries. Only
+        with neighbours "add-remove".
     **common
         `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for
         `Mechanism`.
@@ -57,7 +74,8 @@ class GaussianCounts(Mechanism):
 
     kind = "gaussian"
     own = ("delta",)
-    optional = ("n_honest",)
+    optional = ("n_honest", "n_columns", "mirrored")
+    n_moments = 2
 
     def __init__(
         self,
@@ -65,6 +83,8 @@ class GaussianCounts(Mechanism):
         delta: float,
         *,
         n_honest: int | None = None,
+        n_columns: int | None = None,
+        mirrored: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(epsilon, **common)
@@ -72,6 +92,10 @@ class GaussianCounts(Mechanism):
         self.n_honest = None
         if n_honest is not None:
             self.n_honest = integer("n_honest", n_honest, most=MOST_HONEST)
+        self.n_columns = _checked_columns(n_columns)
+        self.mirrored = boolean("mirrored", mirrored)
+        if mirrored and self.neighbours != "add-remove":
+            raise ConfigError("mirrored", "False beside replace-one", True)
 
     @property
     def noise_sd(self) -> float:
@@ -83,9 +107,13 @@ class GaussianCounts(Mechanism):
 
         Above 1 this is its standard deviation, too.
         """
-        sigma = accounting.gaussian_sigma(
-            self.target_epsilon, self.delta, self.n_changed, self.records_per_person
-        )
+        if self.n_columns is None:
+            sigma = accounting.gaussian_sigma(
+                self.target_epsilon, self.delta, self.n_changed, self.records_per_person
+            )
+        else:
+            norm = self.records_per_person * math.sqrt(self.n_changed)
+            sigma = self._sigma_of_part(norm, 1 - SHARE_OF_SUMS)
         if self.n_honest is None:
             return sigma
         share = max(sigma / math.sqrt(self.n_honest), 3.0)
@@ -94,16 +122,41 @@ class GaussianCounts(Mechanism):
             share *= 1.0005
         return share
 
+    def _sigma_of_part(self, norm: float, share: float) -> float:
+        """Sigma of a change of this norm, for a share of the budget."""
+        rho = accounting.zcdp_rho(self.target_epsilon, self.delta)
+        return accounting.of_five_digits(norm / math.sqrt(2 * share * rho))
+
+    @property
+    def sums_sd(self) -> float:
+        if self.n_columns is None:
+            return 0.0
+        whole = self._sigma_of_part(self.sums_norm(2), SHARE_OF_SUMS)
+        return whole / math.sqrt(self.n_honest or 1)
+
     def epsilon(self, delta: float = 0.0) -> float:
         return self._sum_epsilon(self.sigma, delta)
 
     @property
     def zcdp_rho(self) -> float:
-        return accounting.gaussian_rho(
-            self.sigma, self.n_changed, self.records_per_person, self.n_honest or 1
+        return self._rho(self.sigma)
+
+    def _rho(self, share: float) -> float:
+        """The zCDP parameter of counts with this sigma and, before them, of the sums."""
+        n_honest = self.n_honest or 1
+        rho = accounting.gaussian_rho(
+            share, self.n_changed, self.records_per_person, n_honest
         )
+        if self.n_columns is not None:
+            squared = math.ceil(self.sums_norm(2) ** 2)
+            rho += accounting.gaussian_rho(self.sums_sd, squared, 1, n_honest)
+        return rho
 
     def _sum_epsilon(self, share: float, delta: float) -> float:
+        if self.n_columns is not None:
+            if delta < accounting.SMALLEST_DELTA:
+                return math.inf
+            return accounting.zcdp_epsilon(self._rho(share), delta)
         n_honest = self.n_honest or 1
         # Probabilities of the sum are within exp(+-gap) of those of one discrete
         # Gaussian, in the entries that change.
@@ -128,6 +181,8 @@ class GaussianCounts(Mechanism):
             f"discrete Gaussian noise of standard deviation {self.sigma:.5g} on "
             "every count"
         )
+        if self.n_columns is not None:
+            noise += f", after {_of_sums(self)}"
         if self.n_honest is None:
             return f"{noise} of one party's release"
         return (
@@ -139,13 +194,37 @@ class GaussianCounts(Mechanism):
     def _draw(self, array: Integers, sampler: Sampler) -> Integers:
         return array + sampler.gaussian(array.size, self.sigma).reshape(array.shape)
 
+    def _draw_sums(self, sums: Integers, sampler: Sampler) -> Integers:
+        return sums + sampler.gaussian(sums.size, self.sums_sd).reshape(sums.shape)
+
+
+def _checked_columns(n_columns: int | None) -> int | None:
+    if n_columns is None:
+        return None
+    return integer("n_columns", n_columns, most=LARGEST_SIZE)
+
+
+def _of_sums(mechanism: Mechanism) -> str:
+    """The noise of the sums of columns in words."""
+    return (
+        f"noise of standard deviation {mechanism.sums_sd:.5g} on sums of "
+        f"{mechanism.n_columns} columns"
+    )
+
 
 class LaplaceCounts(Mechanism):
     """Discrete Laplace noise on every count, of scale L1 sensitivity / epsilon.
 
     Delta is 0.
 
-    The parameters are those of `Mechanism`.
+    Parameters
+    ----------
+    epsilon : float
+    n_columns : int, optional
+        Release sums of so many columns before the counts, at a fifth of epsilon.
+    **common
+        `hash_nnz`, `n_classes`, `neighbours` and `records_per_person`, as for
+        `Mechanism`.
 
     Examples
     --------
@@ -154,27 +233,57 @@ class LaplaceCounts(Mechanism):
     """
 
     kind = "laplace"
+    optional = ("n_columns",)
+    n_moments = 1
+
+    def __init__(
+        self, epsilon: float, *, n_columns: int | None = None, **common: Any
+    ) -> None:
+        super().__init__(epsilon, **common)
+        self.n_columns = _checked_columns(n_columns)
 
     @property
     def scale(self) -> float:
         """P(x) is proportional to exp(-abs(x) / scale)."""
-        return rounded_up(self.l1_sensitivity, self.target_epsilon)
+        epsilon = self.target_epsilon
+        if self.n_columns is not None:
+            epsilon *= 1 - PURE_SHARE_OF_SUMS
+        return rounded_up(self.l1_sensitivity, epsilon)
+
+    @property
+    def sums_scale(self) -> float:
+        """The same of the sums of the columns."""
+        epsilon = self.target_epsilon * PURE_SHARE_OF_SUMS
+        return rounded_up(round(self.sums_norm(1)), epsilon)
 
     @property
     def noise_sd(self) -> float:
         return laplace_sd(self.scale)
 
+    @property
+    def sums_sd(self) -> float:
+        if self.n_columns is None:
+            return 0.0
+        return laplace_sd(self.sums_scale)
+
     def epsilon(self, delta: float = 0.0) -> float:
-        return self.l1_sensitivity / self.scale
+        epsilon = self.l1_sensitivity / self.scale
+        if self.n_columns is not None:
+            epsilon += self.sums_norm(1) / self.sums_scale
+        return epsilon
 
     def _noise(self) -> str:
-        return (
-            f"discrete Laplace noise of scale {self.scale:.5g} on every count of "
-            "one party's release"
-        )
+        noise = f"discrete Laplace noise of scale {self.scale:.5g} on every count"
+        if self.n_columns is not None:
+            noise += f", after {_of_sums(self)},"
+        return f"{noise} of one party's release"
 
     def _draw(self, array: Integers, sampler: Sampler) -> Integers:
         return array + sampler.laplace(array.size, self.scale).reshape(array.shape)
+
+    def _draw_sums(self, sums: Integers, sampler: Sampler) -> Integers:
+        noise = sampler.laplace(sums.size, self.sums_scale)
+        return sums + noise.reshape(sums.shape)
 
 
 class TopTLaplace(Mechanism):
@@ -336,10 +445,13 @@ def suggest_spec(
     """Sizes of a hash for counts with the noise of `GaussianCounts`, or of
     `LaplaceCounts` where delta is 0.
 
-    The sizes are those of `HashSpec.suggest` with the amount of noise: m falls with the
-    number of samples. Laplace noise grows with rho, and not with its square root. There
-    rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L for two parties, at least
-    64.
+    Over columns with a centre, rows are few, and scores follow from class means: 528
+    rows and a quarter of them as winners. Laplace noise grows with rho and not with its
+    square root: then 128 rows, from four parties on 64, and a 16th of them as winners.
+    But where a class has samples beyond `MANY` units of noise, and over columns as they
+    are, sizes are those of `HashSpec.suggest` with the amount of noise, and of Laplace
+    noise rho is m ** (1/2), at most 24, and m is n epsilon / 2.5 L for two parties, at
+    least 64.
 
     Parameters
     ----------
@@ -358,8 +470,12 @@ def suggest_spec(
     >>> sizes = dict(n_features=30, n_examples=10000, n_classes=2, hash_dim=9600)
     >>> suggest_spec(1.0, 1e-5, n_parties=2, **sizes).hash_nnz
     103
+    >>> sizes = dict(n_features=2, n_examples=500, n_classes=2, center=(0.0, 0.0))
+    >>> suggest_spec(1.0, 1e-5, n_parties=2, **sizes).hash_nnz
+    132
     """
     n_parties = integer("n_parties", n_parties, most=LARGEST_SIZE)
+    n_examples = integer("n_examples", n_examples, least=0, most=LARGEST_SIZE)
     common: dict[str, Any] = {
         "neighbours": neighbours,
         "records_per_person": records_per_person,
@@ -371,9 +487,16 @@ def suggest_spec(
         per_unit = GaussianCounts(epsilon, delta, hash_nnz=16, **common).unit_noise(
             n_parties
         )
+        is_many = n_examples >= MANY * n_classes * per_unit
+        if "center" in given and not is_many:
+            return _of_few_rows(512 + SIZE_ENTRIES, 4, n_features, given)
+    elif "center" in given:
+        n_rows = 128
+        if n_parties > 3:
+            n_rows = 64
+        return _of_few_rows(n_rows, 16, n_features, given)
     else:
         if "hash_dim" not in given:
-            n_examples = integer("n_examples", n_examples, most=LARGEST_SIZE)
             per_record = 1 / LaplaceCounts(epsilon, hash_nnz=1, **common).scale
             ideal = (
                 n_examples * per_record * math.sqrt(2 / n_parties) / (2.5 * n_classes)
@@ -381,3 +504,12 @@ def suggest_spec(
             given["hash_dim"] = int(min(max(ideal, 64), 2**14))
         given.setdefault("hash_nnz", min(math.isqrt(given["hash_dim"]), 24))
     return HashSpec.suggest(n_features, n_examples, n_classes, per_unit, **given)
+
+
+def _of_few_rows(
+    n_rows: int, rows_of_winner: int, n_features: int, given: dict[str, Any]
+) -> HashSpec:
+    """Few rows over columns with a centre."""
+    given = {"hash_dim": n_rows, "signed": True} | given
+    given.setdefault("hash_nnz", max(given["hash_dim"] // rows_of_winner, 1))
+    return HashSpec.suggest(n_features, **given)

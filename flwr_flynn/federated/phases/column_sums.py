@@ -1,0 +1,124 @@
+"""Phase "column sums": noisy sums of the columns within public ranges, from which the
+centre and the scale of the hash follow, see `model.column_sums`.
+
+One charge of a party's ledger pays for them and for the noisy counts that follow. A
+party that joins later is asked for counts alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flwr_flynn._types import Array
+from flwr_flynn.errors import PayloadError
+from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.options import RunOptions
+from flwr_flynn.federated.party_options import PartyOptions
+from flwr_flynn.federated.phase import Context, Description, Phase, RunState
+from flwr_flynn.federated.protocol import (
+    NOISY,
+    NOISY_EXAMPLES,
+    TRAIN,
+    Config,
+    Reply,
+    refusing,
+)
+from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
+from flwr_flynn.federated.request import (
+    Measured,
+    RunRequest,
+    announced_run,
+    register,
+)
+from flwr_flynn.federated.roster import Member
+from flwr_flynn.federated.tally import Tally
+from flwr_flynn.federated.views import View
+from flwr_flynn.model.column_sums import spec_of_sums
+from flwr_flynn.model.counts import Tables
+
+_MOST = 2**52  # magnitude of a noisy sum of a party
+
+
+@register
+@dataclass(frozen=True, eq=False)
+class ColumnSumsRequest(RunRequest[Tables]):
+    """Ask for noisy sums of the columns, within the ranges that the run's hash has."""
+
+    phase = "column sums"
+
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> ColumnSumsRequest:
+        run = announced_run(config, options)
+        with refusing():
+            run.require_sums()
+        return cls(run)
+
+    @property
+    def discloses(self) -> str:
+        if self.run.is_secure:
+            return super().discloses
+        return NOISY
+
+    def fields(self, sizes: Sizes) -> list[Field]:
+        mechanism = self.run.require_sums()
+        shape = (mechanism.n_moments, self.run.spec.n_features)
+        most = self.bound or _MOST
+        return [Field("sums", shape, most, PLAIN, is_signed=True)]
+
+    def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
+        return Tables(tuple(parts))
+
+    def measured(self, view: View) -> Measured[Tables]:
+        sums = view.release_sums(self.run)
+        # As those of noisy counts: clipping depends on the release alone.
+        most = self.bound or _MOST
+        return Measured(Tables((sums.clip(-most, most),)), NOISY_EXAMPLES)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnSumsTally(Tally[Tables]):
+    """Noisy sums that are added up."""
+
+    def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
+        if reply.announced != NOISY_EXAMPLES:
+            expected = f"{NOISY_EXAMPLES} beside noisy sums"
+            raise PayloadError("num_examples", expected, reply.announced)
+        return Sizes(0, 0)
+
+    @property
+    def largest(self) -> int:
+        return _MOST
+
+
+def _tally(state: RunState, context: Context) -> ColumnSumsTally:
+    return ColumnSumsTally(ColumnSumsRequest(state.run_spec))
+
+
+def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
+    run = state.run_spec
+    mechanism = run.require_sums()
+    n_examples = getattr(context.options.spec, "n_examples", None) or 1
+    n_releases = len(batch.passed)
+    (sums,) = batch.total.tables
+    variance = n_releases * mechanism.sums_sd**2
+    spec = spec_of_sums(run.spec, sums, n_examples, variance)
+    state = replace(state, run_spec=replace(run, specs=(spec,)), is_specified=True)
+    return state.with_result(COLUMN_SUMS.name, batch.total)
+
+
+def _describe(state: RunState, options: RunOptions) -> Description:
+    return Description("", (), state.run_spec.hash_lines)
+
+
+COLUMN_SUMS = Phase(
+    "column sums",
+    TRAIN,
+    _tally,
+    _fold,
+    content="noisy sums of the columns within their public ranges",
+    applies=lambda options: options.sums_columns,
+    describe=_describe,
+)
