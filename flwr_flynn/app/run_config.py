@@ -156,7 +156,8 @@ class HashSettings(Settings):
     )
     ranges: str = _fixed(
         "",
-        "instead of `scaling`: public ranges `low:high` for rank codes, one or one "
+        "instead of `scaling`: public ranges `low:high`, for rank codes and, with "
+        "`epsilon`, for noisy sums of the columns before the counts, one or one "
         "per feature",
     )
 

@@ -274,6 +274,9 @@ class RunOptions:
         )
         is_wrong = PURPOSES[purpose].is_exact and run.mechanism is not None
         yield "mechanism", is_wrong, expected
+        has_size = isinstance(self.spec, HashPlan) and self.spec.n_examples is not None
+        expected = "a HashPlan with n_examples, for noisy sums of columns"
+        yield "spec", self.sums_columns and not has_size, expected
         groups = subgroup_names(self.feature_names, self.group_column)
         is_unknown = bool(self.group_column) and not self.learn_schema and not groups
         yield "group_column", is_unknown, "a category of the run's schema, or none"

@@ -99,6 +99,15 @@ def add_mirrored(array: Integers, labels: Integers, both: Array) -> None:
 # -------- scores
 
 
+def meaning_of(separation: float) -> str:
+    """What became of a model, in words, by `MeanScoring.separation`."""
+    if separation < 1:
+        return "more than half of such models are worthless"
+    if separation < 3:
+        return "some of such models are worthless"
+    return "hardly any such model is worthless"
+
+
 class MeanScoring(NamedTuple):
     """Scores that are sums of weights of the active bits."""
 

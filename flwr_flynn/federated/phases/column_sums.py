@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError
@@ -34,6 +35,7 @@ from flwr_flynn.federated.request import (
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.views import View
+from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_sums import spec_of_sums
 from flwr_flynn.model.counts import Tables
 
@@ -100,11 +102,10 @@ def _tally(state: RunState, context: Context) -> ColumnSumsTally:
 def _fold(state: RunState, batch: Batch[Tables], context: Context) -> RunState:
     run = state.run_spec
     mechanism = run.require_sums()
-    n_examples = getattr(context.options.spec, "n_examples", None) or 1
-    n_releases = len(batch.passed)
+    plan = cast("HashPlan", context.options.spec)
     (sums,) = batch.total.tables
-    variance = n_releases * mechanism.sums_sd**2
-    spec = spec_of_sums(run.spec, sums, n_examples, variance)
+    variance = len(batch.passed) * mechanism.sums_sd**2
+    spec = spec_of_sums(run.spec, sums, plan.n_examples or 0, variance)
     state = replace(state, run_spec=replace(run, specs=(spec,)), is_specified=True)
     return state.with_result(COLUMN_SUMS.name, batch.total)
 

@@ -48,6 +48,7 @@ from flwr_flynn.federated.phase import (
     Section,
     basis_of,
     counted_members,
+    members_of,
     model_of,
     senders_of_linear,
     why_no_linear,
@@ -75,6 +76,7 @@ from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, check_announced
 from flwr_flynn.federated.views import View, progress
 from flwr_flynn.model.basis import Basis
+from flwr_flynn.model.class_means import meaning_of
 from flwr_flynn.model.counts import Additive, ClassCounts, memory_needed
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
@@ -576,10 +578,17 @@ def memory(options: RunOptions, scale: Scale) -> Needs:
 
 
 def _report(state: RunState, options: RunOptions) -> Section:
-    """Size of the sums of the linear part, its share, and the parties without it."""
+    """Size of the sums of the linear part, its share, and the parties without it; of
+    noisy counts the distance of the class means.
+    """
     sums = state.results["counts"].linear
     if sums is None:
-        return Section({"linear": None})
+        means = members_of(state, options)[0].means
+        if means is None:
+            return Section({"linear": None, "separation": None})
+        z = means.separation
+        text = f"{z:.2g} standard deviations of their noise apart: {meaning_of(z)}"
+        return Section({"linear": None, "separation": z}, {"class means": text})
     members = counted_members(state, options)
     senders = {str(member) for member in senders_of_linear(members)}
     without = [str(member) for member in members if str(member) not in senders]
@@ -599,7 +608,7 @@ def _report(state: RunState, options: RunOptions) -> Section:
     if without:
         names = listed(without, 8)
         text += f"; no sums (node setting products, or few rows) from {names}"
-    return Section({"linear": entries}, {"linear part": text})
+    return Section({"linear": entries, "separation": None}, {"linear part": text})
 
 
 def _asks(options: RunOptions) -> list[SiteSetting]:
