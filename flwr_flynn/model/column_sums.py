@@ -35,7 +35,10 @@ def moments(X: Array, spec: HashSpec, n_moments: int) -> Integers:
     if spec.center is None or spec.scale is None:
         raise SpecError("center, scale", "those of public ranges", "none")
     values = (X - np.array(spec.center)) * np.array(spec.scale)
-    ends = np.rint(UNIT * np.clip(values, -1.0, 1.0))
+    # A gap is at the centre, for the hash as well. What is no number adds as little as
+    # any other value: the guarantee is about that.
+    bounded = np.clip(np.nan_to_num(values, nan=0.0), -1.0, 1.0)
+    ends = np.rint(UNIT * bounded)
     every = [ends, np.rint(ends**2 / UNIT - UNIT / 2)]
     return np.stack(every[:n_moments], axis=1).astype(np.int64)
 
