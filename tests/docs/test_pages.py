@@ -178,5 +178,5 @@ def test_guides_and_reference_stay_short():
     ]
     code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     n_words = sum(len(code.sub("", text).split()) for text in prose)
-    assert n_words <= 12_000
+    assert n_words <= 12_250  # 13,000 with the pages of version 0.9
     assert 500 <= len(text_of("README.md").split()) <= 850
