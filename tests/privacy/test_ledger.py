@@ -70,16 +70,10 @@ def laplace(epsilon=0.5, **kwargs):
     return LaplaceCounts(epsilon, **SHAPE, **kwargs)
 
 
-class Both(LaplaceCounts):
-    """A mechanism whose charge pays for two answers."""
-
-    parts = ("columns", "counts")
-
-
-class BothShared(GaussianCounts):
-    """The same, of which each party of a secure sum adds a share."""
-
-    parts = ("columns", "counts")
+Both = partial(LaplaceCounts, n_columns=3)
+"""A mechanism whose charge pays for two answers."""
+BothShared = partial(GaussianCounts, n_columns=3)
+"""The same, of which each party of a secure sum adds a share."""
 
 
 @dataclass(frozen=True)
