@@ -55,7 +55,12 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    Mechanism,
+    mechanism_from_dict,
+)
 
 __all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
 
@@ -66,6 +71,11 @@ HASHER = RUN.hasher
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
 LAPLACE = LaplaceCounts(1.0, **SHAPE)
 SHARE = GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
+
+
+def replaced(mechanism: Mechanism, **changes: Any) -> Mechanism:
+    """The mechanism with other fields of its description."""
+    return mechanism_from_dict(mechanism.to_dict() | changes)
 
 
 def make(**changes: Any) -> RunOptions:
