@@ -34,6 +34,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
+from flwr_flynn.federated.phases.column_sums import ColumnSumsRequest, ColumnSumsTally
 from flwr_flynn.federated.phases.columns import ColumnsRequest, ColumnsTally
 from flwr_flynn.federated.phases.counts import (
     CountsRequest,
@@ -89,6 +90,8 @@ def tally_of(request: Request[Any], max_examples: int | None = None) -> Tally[An
         return CountsTally(request, max_examples)
     if type(request) is ColumnsRequest:
         return ColumnsTally(request, max_examples)
+    if isinstance(request, ColumnSumsRequest):
+        return ColumnSumsTally(request)
     if isinstance(request, EvaluationRequest):
         return EvaluationTally(request)
     if isinstance(request, SchemaRequest):
