@@ -48,11 +48,11 @@ _CONFIDENCE = 0.2 * SUGGESTED_TEMPERATURE
 
 
 def reads_means(spec: HashSpec, counts: ClassCounts) -> bool:
-    """True if noisy counts are read by this rule: those of few rows over columns with a
-    centre, all of which were released.
+    """True if noisy counts are read by this rule: those of several classes and of few
+    rows over columns with a centre, all of which were released.
     """
     all_released = counts.noise != () and counts.n_per_class is not None
-    return has_mirror(spec) and all_released
+    return has_mirror(spec) and all_released and counts.n_classes > 1
 
 
 def has_mirror(spec: HashSpec) -> bool:
