@@ -426,7 +426,9 @@ def are_neighbours(request: Any, one: list[Any], other: list[Any]) -> bool:
     more = other[0] - one[0]
     if isinstance(request, ColumnSumsRequest):
         ends, *squares = more
-        is_row = all(np.array_equal(row, np.rint(ends**2 / 256 - 128)) for row in squares)
+        is_row = all(
+            np.array_equal(row, np.rint(ends**2 / 256 - 128)) for row in squares
+        )
         return not more.any() or bool(is_row and abs(ends).max() <= 256)
     n_bits = request.run.spec.hash_nnz
     if request.run.mechanism.mirrored:

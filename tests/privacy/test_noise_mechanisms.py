@@ -220,7 +220,7 @@ def test_shares_of_distributed_noise_carry_it_together(n_honest):
 def test_a_zcdp_parameter_is_the_largest_that_keeps_its_promise(epsilon, delta):
     rho = accounting.zcdp_rho(epsilon, delta)
     assert accounting.zcdp_epsilon(rho, delta) <= epsilon
-    assert accounting.zcdp_epsilon(rho, delta) >= epsilon * (1 - 1e-4)
+    assert accounting.zcdp_epsilon(rho, delta) >= epsilon * (1 - 1e-3)
 
 
 @given(st.floats(1e-2, 1e9))
