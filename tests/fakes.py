@@ -34,6 +34,7 @@ from flwr_flynn.federated import codec
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.phase import model_of_members
+from flwr_flynn.federated.phases.column_sums import ColumnSumsRequest, ColumnSumsTally
 from flwr_flynn.federated.phases.columns import ColumnsRequest, ColumnsTally
 from flwr_flynn.federated.phases.counts import (
     CountsRequest,
@@ -55,7 +56,12 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.model import ModelMember
-from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism
+from flwr_flynn.privacy import (
+    GaussianCounts,
+    LaplaceCounts,
+    Mechanism,
+    mechanism_from_dict,
+)
 
 __all__ = ["TaskIdentity", "make_message"]  # of Flower, which moved them
 
@@ -66,6 +72,11 @@ HASHER = RUN.hasher
 SHAPE: dict[str, Any] = {"hash_nnz": SPEC.hash_nnz, "n_classes": len(CLASSES)}
 LAPLACE = LaplaceCounts(1.0, **SHAPE)
 SHARE = GaussianCounts(0.9, 1e-5, **SHAPE, n_honest=2)
+
+
+def replaced(mechanism: Mechanism, **changes: Any) -> Mechanism:
+    """The mechanism with other fields of its description."""
+    return mechanism_from_dict(mechanism.to_dict() | changes)
 
 
 def make(**changes: Any) -> RunOptions:
@@ -79,6 +90,8 @@ def tally_of(request: Request[Any], max_examples: int | None = None) -> Tally[An
         return CountsTally(request, max_examples)
     if type(request) is ColumnsRequest:
         return ColumnsTally(request, max_examples)
+    if isinstance(request, ColumnSumsRequest):
+        return ColumnSumsTally(request)
     if isinstance(request, EvaluationRequest):
         return EvaluationTally(request)
     if isinstance(request, SchemaRequest):

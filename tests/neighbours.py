@@ -25,6 +25,7 @@ from flwr.common import EvaluateIns, FitIns, ndarrays_to_parameters
 
 from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
+from flwr_flynn.federated.phases.column_sums import ColumnSumsRequest
 from flwr_flynn.federated.phases.counts import CountsRequest
 from flwr_flynn.federated.protocol import REFUSED
 from flwr_flynn.federated.request import Request
@@ -32,7 +33,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.flower import secagg
 from flwr_flynn.flower.client import FlyNNClient
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import SIZE_ENTRIES
 from flwr_flynn.privacy import GaussianCounts, LaplaceCounts, Mechanism, TopTLaplace
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.column_encoding import Column
@@ -82,7 +83,7 @@ def _spec(width: int, kind: str) -> HashSpec:
         "seed": 7,
     }
     if kind == "centred":
-        sizes |= {"center": [1.0] * width, "scale": [0.5] * width}
+        sizes |= {"center": [1.0] * width, "scale": [0.5] * width, "signed": True}
     if kind == "codes":
         sizes |= {
             "edges": [[0.0, 1.0, 2.0, 3.0]] * width,
@@ -143,6 +144,17 @@ def requests() -> dict[str, Request[Any]]:
         asked[f"noisy, {mechanism.kind}"] = CountsRequest(
             RunSpec(spec, CLASSES, mechanism, **by_name)
         )
+    centred = _spec(2, "centred")
+    for neighbours, more in (
+        ("add-remove", {"mirrored": True}),
+        ("replace-one", {}),
+    ):
+        pair = GaussianCounts(
+            0.9, 1e-5, n_columns=2, neighbours=neighbours, **more, **_shape(3)
+        )
+        run = RunSpec(centred, CLASSES, pair, **by_name)
+        asked[f"column sums, plain, {neighbours}"] = ColumnSumsRequest(run)
+        asked[f"counts of a pair, plain, {neighbours}"] = CountsRequest(run)
     one = LaplaceCounts(0.9, **_shape(1))
     asked["noisy, one class"] = CountsRequest(
         RunSpec(spec, CLASSES[:1], one, **by_name)
@@ -363,7 +375,8 @@ def _party(path: Path, node: dict[str, Any]) -> Client:
 def answer_of(
     request: Request[Any], path: Path, evaluates: bool
 ) -> tuple[list[Any], tuple[Any, ...]]:
-    """Counts of a private party with this file before noise, and all else of its answer.
+    """Counts, or sums of columns, of a private party with this file before noise, and
+    all else of its answer.
 
     In the place of noisy counts the answer has zeros.
     """
@@ -385,14 +398,15 @@ def answer_of(
         masking = secagg.masking(BOUND, 2)
     counted: list[Any] = []
 
-    def release(self: Mechanism, counts: ClassCounts) -> ClassCounts:
-        counted.append(counts.array)
-        return self.received(np.zeros_like(counts.array), counts.spec_fingerprint)
+    def noisy(_: Mechanism, array: Any) -> Any:
+        counted.append(array)
+        return np.zeros_like(array)
 
     config = config_of(request)
     arrays = ndarrays_to_parameters(request.arrays())
     party = _party(path, node)
-    with masking, mock.patch.object(Mechanism, "release", release):
+    kinds = {"noisy": noisy, "released_sums": noisy}
+    with masking, mock.patch.multiple(Mechanism, **kinds):
         if request.channel == "train":
             fit = party.fit(FitIns(arrays, config))
             return counted, (fit.metrics, fit.num_examples, fit.parameters.tensors)
@@ -403,15 +417,27 @@ def answer_of(
     return counted, (sorted(evaluation.metrics),)
 
 
-def are_neighbours(request: Request[Any], one: list[Any], other: list[Any]) -> bool:
-    """True for counts of which the second have at most one row more."""
+def are_neighbours(request: Any, one: list[Any], other: list[Any]) -> bool:
+    """True for counts or sums of which the second have at most one row more."""
     if len(one) != len(other):
         return False
     if not one:
         return True
     more = other[0] - one[0]
+    if isinstance(request, ColumnSumsRequest):
+        ends, *squares = more
+        is_row = all(
+            np.array_equal(row, np.rint(ends**2 / 256 - 128)) for row in squares
+        )
+        return not more.any() or bool(is_row and abs(ends).max() <= 256)
+    n_bits = request.run.spec.hash_nnz
+    if request.run.mechanism.mirrored:
+        more = more[more.any(axis=1)]
+        hashed, sizes = np.split(more, [-SIZE_ENTRIES], axis=1)
+        n_ones = np.count_nonzero(hashed)
+        is_row = len(more) == 1 and (sizes == 1).all() and abs(hashed).max() <= 1
+        return not len(more) or bool(is_row and n_ones <= 2 * n_bits)
     by_class = more.sum(axis=1)
-    n_bits = request.run.spec.hash_nnz  # type: ignore[attr-defined]
     return bool(
         more.min() >= 0
         and more.max() <= 1

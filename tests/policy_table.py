@@ -23,6 +23,7 @@ from flwr_flynn.app import client_app
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.federated.phases.calibration import CalibrationRequest
+from flwr_flynn.federated.phases.column_sums import ColumnSumsRequest
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import (
     CountsRequest,
@@ -44,7 +45,16 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.growth import Growth
 from flwr_flynn.model.scoring import ScoringRule
-from tests.fakes import CLASSES, LAPLACE, RUN, SHARE, SPEC, config_of, evaluation_of
+from tests.fakes import (
+    CLASSES,
+    LAPLACE,
+    RUN,
+    SHARE,
+    SPEC,
+    config_of,
+    evaluation_of,
+    replaced,
+)
 
 _BOUND = 256
 _X = np.random.default_rng(0).normal(size=(90, 4))
@@ -54,6 +64,9 @@ EXACT = RUN
 NOISY = RunSpec(SPEC, CLASSES, LAPLACE)
 SECURE = RunSpec(SPEC, CLASSES, None, _BOUND)
 SHARED = RunSpec(SPEC, CLASSES, SHARE, _BOUND)
+_RANGES = replace(SPEC, center=(0.0,) * 4, scale=(0.25,) * 4)
+SUMMED = RunSpec(_RANGES, CLASSES, replaced(LAPLACE, n_columns=4))
+SHARED_SUMS = RunSpec(_RANGES, CLASSES, replaced(SHARE, n_columns=4), _BOUND)
 _COUNTS = ClassCounts.from_data(EXACT.hasher, _X, _CODES, 3)
 _READOUT = ScoringRule("balanced", 0.5, 1.0)
 
@@ -80,8 +93,10 @@ FITS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
     "exact": CountsRequest(EXACT),
     "noisy": CountsRequest(NOISY),
+    "noisy sums": ColumnSumsRequest(SUMMED),
     "secure exact": CountsRequest(SECURE),
     "secure share": CountsRequest(SHARED),
+    "secure share of sums": ColumnSumsRequest(SHARED_SUMS),
     "secure bins": BinsRequest(**_BINS, by_class=False),
     "secure columns": BinsRequest(**_BINS, by_class=True),
     "secure candidates": SelectionRequest(

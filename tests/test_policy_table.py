@@ -26,7 +26,7 @@ SUMS = {
 }
 OPEN = {"columns", "exact", "secure exact", "candidates", "calibration"}
 OPEN |= {"evaluation", "model"} | SUMS
-PRIVATE = {"noisy", "model"}
+PRIVATE = {"noisy", "noisy sums", "model"}
 """The model comes to the party; what it answers to that tells nothing of its records.
 """
 
@@ -71,7 +71,7 @@ DEPLOYED = {
         f"policy, {key}": {"model"}
         for key in ("neighbours", "records-per-person", "secure, leave")
     },
-    "policy, secure": {"secure share", "model"},
+    "policy, secure": {"secure share", "secure share of sums", "model"},
     "policy, leave": {"leave noisy", "model"},
     "policy, evaluate": PRIVATE | {"evaluation", "secure evaluation"},
 }

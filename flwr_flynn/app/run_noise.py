@@ -19,7 +19,7 @@ from flwr_flynn.federated.secure_bound import LEAST_PARTIES
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.candidates import HashPlan
-from flwr_flynn.model.class_means import MOST_ROWS, has_mirror
+from flwr_flynn.model.class_means import has_mirror
 from flwr_flynn.privacy import MECHANISMS, Mechanism, SimulatedRelease, suggest_spec
 
 
@@ -31,7 +31,7 @@ def private_plan(config: RunConfig, plan: HashPlan, n_parties: int) -> HashPlan:
         name: getattr(config, name) for name in ("neighbours", "records_per_person")
     }
     given["n_parties"] = 1 if config.secure else n_parties
-    reads_all = config.mechanism != "top-t"
+    reads_all = not MECHANISMS[config.mechanism].is_partial
     if plan.ranges is not None and reads_all:
         plan = replace(plan, ranges=None, scaling=_middle_and_inverse(plan.ranges))
     if isinstance(plan.scaling, tuple) and reads_all:
@@ -79,8 +79,8 @@ def run_mechanism(
     given |= {name: getattr(config, name) for name in made.own}
     if sums_columns and made.n_moments:
         given["n_columns"] = spec.n_features
-    is_small = spec.hash_dim <= MOST_ROWS and has_mirror(spec)
-    if is_small and "mirrored" in made.optional:
+    reads_means = config.rule == "balanced" and has_mirror(spec)
+    if reads_means and "mirrored" in made.optional:
         given["mirrored"] = config.neighbours == "add-remove"
     if config.secure:
         if not 2 <= config.honest_parties <= n_parties:

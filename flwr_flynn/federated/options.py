@@ -274,9 +274,11 @@ class RunOptions:
         )
         is_wrong = PURPOSES[purpose].is_exact and run.mechanism is not None
         yield "mechanism", is_wrong, expected
-        has_size = isinstance(self.spec, HashPlan) and self.spec.n_examples is not None
-        expected = "a HashPlan with n_examples, for noisy sums of columns"
-        yield "spec", self.sums_columns and not has_size, expected
+        is_mirrored = run.mechanism is not None and run.mechanism.mirrored
+        is_wrong = is_mirrored and self.rule != "balanced"
+        yield "rule", is_wrong, "balanced with mirrored counts"
+        is_wrong = self.sums_columns and not getattr(self.spec, "n_examples", 0)
+        yield "spec", is_wrong, "a HashPlan with n_examples beside n_columns"
         groups = subgroup_names(self.feature_names, self.group_column)
         is_unknown = bool(self.group_column) and not self.learn_schema and not groups
         yield "group_column", is_unknown, "a category of the run's schema, or none"

@@ -112,7 +112,7 @@ class RunSpec:
             expected = f"n_columns {self.spec.n_features}, or none"
             raise ConfigError("mechanism", expected, mechanism.n_columns)
         if mechanism.mirrored and not has_mirror(self.spec):
-            expected = "a center, without waves and codes, for mirrored counts"
+            expected = "few signed rows over columns with a center, for mirrored counts"
             raise ConfigError("spec", expected, "another")
 
     def require_sums(self) -> Mechanism:

@@ -239,7 +239,7 @@ class PrivateView(View):
                     return mechanism.released_sums(self._summed(run, mechanism))
                 return mechanism.noisy(self._counted(run, mechanism))
 
-            budget, mechanism, digest = self._before_release(run, recall, part)
+            budget, mechanism, digest = self._before_release(run, recall)
             fingerprint = run.hasher.fingerprint
             if recall:
                 return budget.recall(mechanism, fingerprint, terms=digest), mechanism
@@ -259,7 +259,7 @@ class PrivateView(View):
         return released.array, mechanism
 
     def _before_release(
-        self, run: RunSpec, recall: bool, part: str
+        self, run: RunSpec, recall: bool
     ) -> tuple[Budget, Mechanism, str]:
         """Ledger, mechanism and digest of the terms for a noisy answer.
 
@@ -277,10 +277,8 @@ class PrivateView(View):
             self.mask(run.bound or 0, mechanism)  # before anything is spent
         digest = run.digest()
         if isinstance(mechanism, SimulatedRelease):
-            # No two parties draw the same noise, nor two parts.
+            # No two parties draw the same noise.
             text = f"{mechanism.seed} {self.options.name} {digest}"
-            if part != "counts":
-                text += f" {part}"
             seed = hashlib.sha256(text.encode()).digest()
             mechanism = SimulatedRelease(
                 mechanism.mechanism, int.from_bytes(seed[:8], "big")

@@ -48,20 +48,20 @@ _CONFIDENCE = 0.2 * SUGGESTED_TEMPERATURE
 
 
 def reads_means(spec: HashSpec, counts: ClassCounts) -> bool:
-    """True if noisy counts are read by this rule: those of few rows over columns with a
-    centre, all of which were released.
+    """True if noisy counts are read by this rule: those of several classes and of few
+    rows over columns with a centre, all of which were released.
     """
     all_released = counts.noise != () and counts.n_per_class is not None
-    is_small = spec.hash_dim <= MOST_ROWS
-    return has_mirror(spec) and spec.signed and all_released and is_small
+    return has_mirror(spec) and all_released and counts.n_classes > 1
 
 
 def has_mirror(spec: HashSpec) -> bool:
-    """True if a hash is of columns about a centre, so that samples have mirror images,
-    with room for the sizes of classes.
+    """True if a hash has few signed rows over columns about a centre, so that samples
+    have mirror images, with room for the sizes of classes.
     """
-    is_of_columns = not spec.n_waves and not spec.coding
-    return spec.center is not None and is_of_columns and spec.hash_dim > SIZE_ENTRIES
+    is_of_columns = spec.center is not None and not spec.n_waves and not spec.coding
+    is_small = SIZE_ENTRIES < spec.hash_dim <= MOST_ROWS
+    return is_of_columns and is_small and spec.signed
 
 
 # -------- mirrored counts

@@ -156,8 +156,8 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     def beyond(rho: float) -> float:
         return zcdp_epsilon(rho, delta) - epsilon
 
-    # The epsilon of a parameter is larger than the parameter.
-    return float(brentq(beyond, 1e-9 * epsilon, epsilon, xtol=1e-15)) * (1 - 1e-6)
+    # Even at a delta of 1 / 2, the epsilon of a parameter is at most 1 below it.
+    return float(brentq(beyond, 1e-9 * epsilon, epsilon + 2, xtol=1e-15)) * (1 - 1e-6)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

@@ -69,8 +69,8 @@ class SeededNoise:
     seed can take it away again.
     """
 
-    def __init__(self, seed: int) -> None:
-        self._generator = np.random.default_rng(seed)
+    def __init__(self, *seeds: int) -> None:
+        self._generator = np.random.default_rng(seeds)
 
     def gaussian(self, size: int, sigma: float) -> Integers:
         unrounded = math.sqrt(max(sigma**2 - 1 / 12, 0.0))  # rounding adds the rest
@@ -477,7 +477,8 @@ class SimulatedRelease(Mechanism):
         return self.mechanism.sums_sd
 
     def _draw_sums(self, sums: Integers, sampler: Sampler) -> Integers:
-        return self.mechanism._draw_sums(sums, sampler)
+        # Not the noise of the counts once more.
+        return self.mechanism._draw_sums(sums, SeededNoise(self.seed, 1))
 
     def unit_noise(self, n_releases: float) -> float:
         return self.mechanism.unit_noise(n_releases)

@@ -245,16 +245,19 @@ class LaplaceCounts(Mechanism):
     @property
     def scale(self) -> float:
         """P(x) is proportional to exp(-abs(x) / scale)."""
-        epsilon = self.target_epsilon
-        if self.n_columns is not None:
-            epsilon *= 1 - PURE_SHARE_OF_SUMS
-        return rounded_up(self.l1_sensitivity, epsilon)
+        return rounded_up(self.l1_sensitivity, self._epsilon_of_counts)
+
+    @property
+    def _epsilon_of_counts(self) -> float:
+        if self.n_columns is None:
+            return self.target_epsilon
+        return self.target_epsilon * (1 - PURE_SHARE_OF_SUMS)
 
     @property
     def sums_scale(self) -> float:
         """The same of the sums of the columns."""
-        epsilon = self.target_epsilon * PURE_SHARE_OF_SUMS
-        return rounded_up(round(self.sums_norm(1)), epsilon)
+        rest = self.target_epsilon - self._epsilon_of_counts  # exactly
+        return rounded_up(round(self.sums_norm(1)), rest)
 
     @property
     def noise_sd(self) -> float:

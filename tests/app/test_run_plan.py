@@ -18,12 +18,12 @@ from flwr_flynn.app import run_plan
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_noise import (
-    LEAST_STRENGTH,
+    LEAST_NU,
     SharedNoise,
     beside_noise,
+    nu,
     private_plan,
     run_mechanism,
-    strength,
 )
 from flwr_flynn.app.run_plan import RunPlan, check_memory, training_plan
 from flwr_flynn.errors import ConfigError
@@ -188,7 +188,7 @@ def test_sizes_follow_from_public_figures():
         True,
         (8.0,) * 64,
     )
-    assert spec.hash_nnz <= 512 // 10
+    assert spec.hash_nnz == 512 // 4
     bad = RunConfig.parse({"epsilon": 1, "hash-dim": 512})
     with raises(ConfigError, field="run-config hash-nnz"):
         private_plan(bad, HashPlan(64, 10, 2000, hash_dim=512, hash_nnz=513), 3)
@@ -206,18 +206,18 @@ def test_a_run_that_would_leave_nothing_of_the_rarest_class_is_refused():
         noise = run_mechanism(config, plan.specs()[0], 2, n_parties)
         assert noise is not None
         assert beside_noise(config, plan, noise, n_parties)
-        return strength(plan, config.rarest_share or 0.5, noise, n_parties)
+        return nu(plan, config.rarest_share or 0.5, noise, n_parties)
 
     with raises(ConfigError, field="run-config epsilon"):
-        found(2400, rarest_share=0.08)
+        found(500, rarest_share=0.08)
     for more in ({"any_noise": True}, {"noise": "seeded"}):
-        assert found(2400, rarest_share=0.08, **more) < LEAST_STRENGTH
+        assert found(500, rarest_share=0.08, **more) < LEAST_NU
     # By default the rarest is one of as many classes as there are.
-    assert found(2400) > LEAST_STRENGTH
-    assert found(4 * 2400, rarest_share=0.08) > LEAST_STRENGTH
-    assert found(2400, rarest_share=0.08, epsilon=4) > LEAST_STRENGTH
+    assert found(500) > LEAST_NU
+    assert found(4 * 500, rarest_share=0.08) > LEAST_NU
+    assert found(500, rarest_share=0.08, epsilon=4) > LEAST_NU
     alone, shared = (
-        found(2400, 9, rarest_share=0.08, any_noise=True, honest_parties=n)
+        found(500, 9, rarest_share=0.08, any_noise=True, honest_parties=n)
         for n in (0, 9)
     )
     assert shared == pytest.approx(3 * alone, rel=0.02)

@@ -555,10 +555,13 @@ def test_a_run_with_public_ranges_asks_for_nothing_of_the_columns(run):
     assert report["selection"] is not None
 
 
-def test_a_private_run_with_public_ranges_asks_for_nothing_of_the_columns(run):
+def test_a_private_run_with_public_ranges_asks_for_noisy_sums_of_the_columns(run):
     run.make_private()
     report = run(ranges="-1:5", delta=1e-5, **NOISY)
-    assert_of_public_ranges(report)
+    assert report["columns"] is None
+    assert [*report["traffic"]][:2] == ["column sums", "counts"]
+    (member,) = report["members"]
+    assert "coding" not in member
     assert report["privacy"] is not None
     assert report["selection"] is None
 

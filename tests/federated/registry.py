@@ -13,6 +13,7 @@ import numpy as np
 from flwr_flynn.federated.algorithm import party_of
 from flwr_flynn.federated.party import Party, Samples
 from flwr_flynn.federated.phases.calibration import CalibrationRequest
+from flwr_flynn.federated.phases.column_sums import ColumnSumsRequest
 from flwr_flynn.federated.phases.columns import BinsRequest, ColumnsRequest
 from flwr_flynn.federated.phases.counts import (
     CountsRequest,
@@ -39,6 +40,8 @@ from flwr_flynn.model.gram import LearnedGram
 from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
 from flwr_flynn.model.model import CalibratedForest
 from flwr_flynn.model.scoring import ScoringRule
+from flwr_flynn.privacy import LaplaceCounts
+from flwr_flynn.privacy.ledger import Budget, Policy, Released
 from tests.fakes import evaluation_of, tally_of
 from tests.federated.hostile import ANY, BASIS, REPLIES, REQUESTS, Row, Spoil
 from tests.federated.runs import (
@@ -62,6 +65,20 @@ TOTALS = CountsOfSpecs(
 )
 _SCORING = ScoringRule("balanced", 0.5, 1.0)
 _COLUMNS = ColumnsRequest(4, NAMES)
+
+
+class Noiseless(Budget):
+    """A ledger without a file, of releases that are exact."""
+
+    def __init__(self) -> None:
+        self.policy = Policy(1.0)
+
+    def release(self, mechanism: Any, _: str, measure: Any, **__: Any) -> Released:
+        mechanism.sampler = self
+        return Released(measure(), False)
+
+    def laplace(self, size: int, scale: float) -> Any:
+        return np.zeros(size, np.int64)
 
 
 @dataclass(frozen=True)
@@ -97,7 +114,11 @@ class Case:
         """True if only parties whose counts are in the sum answer."""
         return isinstance(self.request, RunRequest) and not isinstance(
             self.request,
-            CountsRequest | WithdrawRequest | UpdateRequest | EvaluationRequest,
+            CountsRequest
+            | WithdrawRequest
+            | UpdateRequest
+            | EvaluationRequest
+            | ColumnSumsRequest,
         )
 
     def party(self, places: Any, **options: Any) -> Party:
@@ -106,6 +127,8 @@ class Case:
         samples = (X[places], LABELS[places])
         if isinstance(self.request, UpdateRequest):
             options["previous"] = Samples(*samples)
+        if isinstance(self.request, ColumnSumsRequest):
+            options.setdefault("budget", Noiseless())
         options = {"min_examples": 1, "products": True, "class_prior": False, **options}
         options.setdefault("leaves", not self.request.stays)
         if self.is_evaluation:
@@ -187,6 +210,13 @@ LEVELS = ((1,) * 98,) * 3
 _REQUESTS: dict[str, Request[Any]] = {
     "columns": _COLUMNS,
     "schema": SchemaRequest(RUN.classes),
+    "column sums": ColumnSumsRequest(
+        RunSpec(
+            replace(GRID[0], scale=(0.5,) * 4),
+            NAMES,
+            LaplaceCounts(1.0, hash_nnz=GRID[0].hash_nnz, n_classes=3, n_columns=4),
+        )
+    ),
     "counts": CountsRequest(RUN),
     "withdraw": WithdrawRequest(RUN),
     "update": UpdateRequest(RUN),
@@ -234,6 +264,7 @@ CASES = {
 
 
 _IN_CLEAR = ColumnsRequest | SchemaRequest | WithdrawRequest | UpdateRequest
+_IN_CLEAR |= ColumnSumsRequest  # of integers beyond the bound
 SECURE: dict[str, Request[Any]] = {
     name: replace(
         case.request,

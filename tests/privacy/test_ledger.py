@@ -70,16 +70,10 @@ def laplace(epsilon=0.5, **kwargs):
     return LaplaceCounts(epsilon, **SHAPE, **kwargs)
 
 
-class Both(LaplaceCounts):
-    """A mechanism whose charge pays for two answers."""
-
-    parts = ("columns", "counts")
-
-
-class BothShared(GaussianCounts):
-    """The same, of which each party of a secure sum adds a share."""
-
-    parts = ("columns", "counts")
+Both = partial(LaplaceCounts, n_columns=3)
+"""A mechanism whose charge pays for two answers."""
+BothShared = partial(GaussianCounts, n_columns=3)
+"""The same, of which each party of a secure sum adds a share."""
 
 
 @dataclass(frozen=True)
@@ -976,21 +970,6 @@ def test_a_part_that_was_begun_is_never_begun_again_in_its_charge(path, other):
     assert spent(path) == (0.25 + epsilon, 0.0)
 
 
-def test_a_part_whose_count_fails_is_spent(path):
-    both = Both(0.25, **SHAPE)
-
-    def fail():
-        raise OSError("input")
-
-    answer(open_budget(path), both, part="columns")
-    with pytest.raises(OSError, match="input"):
-        open_budget(path).release(both, HERE.spec_fingerprint, fail)
-    assert spent(path) == (0.25, 0.0)
-    assert not answer(open_budget(path), both).repeated
-    assert spent(path) == (0.5, 0.0)
-    assert answer(open_budget(path), both, part="columns").repeated
-
-
 def test_shares_are_drawn_anew_but_one_of_each_part_is_of_one_charge(path):
     budget = open_budget(path, secure_sum=True, max_epsilon=10.0)
     both = BothShared(0.5, 1e-5, **SHAPE, n_honest=4)
@@ -998,6 +977,37 @@ def test_shares_are_drawn_anew_but_one_of_each_part_is_of_one_charge(path):
         for part in both.parts:
             assert not answer(budget, both, part=part).repeated
             assert budget.spent()[0] == pytest.approx(number * both.epsilon(1e-5))
+
+
+def test_a_pair_costs_its_zcdp_parameter_once_and_may_be_the_last_of_all(path):
+    pair = GaussianCounts(0.5, 1e-6, **SHAPE, n_columns=3)
+    for max_epsilon in (1.0, 0.5):
+        folder = path / str(max_epsilon)
+        policy = {"composition": "zcdp", "max_delta": 1e-6, "max_epsilon": max_epsilon}
+        for part in pair.parts:
+            answer(open_budget(folder, **policy), pair, part=part)
+            ((rho,),) = query(folder, "SELECT rho FROM charge")
+            assert rho == pair.zcdp_rho
+            assert open_budget(folder, **policy).spent()[0] <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("part", "rest"), [("columns", "counts"), ("counts", "columns")]
+)
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_part_that_fails_or_is_killed_is_spent(part, rest, error, path):
+    both = Both(0.25, **SHAPE)
+
+    def fail():
+        raise error
+
+    with pytest.raises(error):
+        open_budget(path).release(both, HERE.spec_fingerprint, fail, part=part)
+    assert not answer(open_budget(path), both, part=rest).repeated
+    assert spent(path) == (0.25, 0.0)
+    assert not answer(open_budget(path), both, part=part).repeated
+    assert spent(path) == (0.5, 0.0)
+    assert answer(open_budget(path), both, part=rest).repeated
 
 
 def test_a_policy_that_changes_holds_for_the_parts_that_are_left(path):

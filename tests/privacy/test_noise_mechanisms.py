@@ -20,6 +20,9 @@ from scipy.stats import chisquare, kstest
 from flwr_flynn import ClassCounts, privacy
 from flwr_flynn.errors import ConfigError, CountsError, MissingExtraError
 from flwr_flynn.federated import codec
+from flwr_flynn.hashing.spec import HashSpec
+from flwr_flynn.model.column_sums import moments
+from flwr_flynn.model.counts import SIZE_ENTRIES
 from flwr_flynn.privacy import (
     GaussianCounts,
     LaplaceCounts,
@@ -48,12 +51,16 @@ ALL = {
     "gaussian": GaussianCounts(1.0, 1e-5, **SHAPE),
     "gaussian, three records": GaussianCounts(1.0, 1e-5, **WIDER, records_per_person=3),
     "gaussian, shared": GaussianCounts(0.5, 1e-6, **SHAPE, n_honest=5),
+    "gaussian, a pair": GaussianCounts(1.0, 1e-5, **SHAPE, n_columns=3),
     "laplace": LaplaceCounts(1.0, **SHAPE),
+    "laplace, a pair": LaplaceCounts(1.0, **SHAPE, n_columns=3),
     "laplace, two records": LaplaceCounts(2.0, **WIDER, records_per_person=2),
     "top-t": TopTLaplace(1.0, 10, **SHAPE),
     "top-t, two records": TopTLaplace(2.0, 10, **WIDER, records_per_person=2),
 }
 ONE = ALL["gaussian"]
+MIRRORED = GaussianCounts(1.0, 1e-5, **SHAPE, n_columns=3, mirrored=True)
+DESCRIBED = [*ALL.values(), MIRRORED, SimulatedRelease(MIRRORED, 3)]
 EACH = pytest.mark.parametrize("mechanism", ALL.values(), ids=ALL)
 
 
@@ -151,11 +158,14 @@ def test_no_rounding_makes_the_noise_too_small_and_it_is_no_larger_than_it_must_
     top = TopTLaplace(epsilon, n_released, **common)
     selected = Fraction(n_released * k * both) / Fraction(top.gumbel_scale)
     released = Fraction(min(n_released, both * rho) * k) / Fraction(top.scale)
+    pair = LaplaceCounts(epsilon, n_columns=n_released, **common)
+    sums = Fraction(both * 256 * n_released * k) / Fraction(pair.sums_scale)
     exact = {laplace: Fraction(both * rho * k) / Fraction(laplace.scale)}
+    exact[pair] = sums + Fraction(both * rho * k) / Fraction(pair.scale)
     exact[top] = selected + released
     for mechanism, spent in exact.items():
         assert epsilon * (1 - 1e-14) <= spent <= Fraction(epsilon)
-        assert mechanism.epsilon() == pytest.approx(epsilon, rel=1e-14)
+        assert epsilon * (1 - 1e-14) <= mechanism.epsilon() <= epsilon
 
 
 @given(st.floats(1e-12, 1e6), st.integers(1, 6))
@@ -203,6 +213,56 @@ def test_shares_of_distributed_noise_carry_it_together(n_honest):
     assert max(3, whole * (1 - 1e-12)) <= shared.sigma <= max(3.0, 1.001 * whole)
     assert shared.epsilon(1e-5) <= 1.0
     assert "securely computed sum" in shared.guarantee()
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 7.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.1, 0.5])
+def test_a_zcdp_parameter_is_the_largest_that_keeps_its_promise(epsilon, delta):
+    rho = accounting.zcdp_rho(epsilon, delta)
+    assert accounting.zcdp_epsilon(rho, delta) <= epsilon
+    assert accounting.zcdp_epsilon(rho, delta) >= epsilon * (1 - 1e-3)
+
+
+@given(st.floats(1e-2, 1e9))
+def test_five_digits_are_rounded_up(sigma):
+    rounded = accounting.of_five_digits(sigma)
+    assert 1 - 1e-15 <= rounded / sigma <= 1 + 2e-4
+    assert rounded == float(f"{rounded:.4e}")
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("neighbours", privacy.NEIGHBOURS)
+@pytest.mark.parametrize("records_per_person", [1, 3])
+@pytest.mark.parametrize("n_honest", [None, 2, 5])
+def test_sums_and_counts_together_cost_what_was_asked_for(
+    mirrored, neighbours, records_per_person, n_honest
+):
+    if mirrored and neighbours == "replace-one":
+        return
+    pair = GaussianCounts(
+        1.0,
+        1e-5,
+        **SHAPE,
+        n_columns=3,
+        mirrored=mirrored,
+        neighbours=neighbours,
+        records_per_person=records_per_person,
+        n_honest=n_honest,
+    )
+    assert 0.999 < pair.epsilon(1e-5) <= 1.0
+    columns = 256**2 + 128**2
+    changed = 4
+    if neighbours == "replace-one":
+        columns = 512**2
+        changed = 8
+    if mirrored:
+        changed = 2 * 4 + SIZE_ENTRIES
+    parts = [3 * columns / pair.sums_sd**2, changed / pair.sigma**2]
+    rho = sum(parts) * records_per_person**2 / 2 / (n_honest or 1)
+    assert rho <= pair.zcdp_rho < rho * 1.0001
+    assert accounting.zcdp_epsilon(rho, 1e-5) <= 1.0
+    assert parts[0] / sum(parts) == pytest.approx(0.1, rel=0.01)
+    assert SimulatedRelease(pair, 1).sums_sd == pair.sums_sd
 
 
 @pytest.mark.parametrize(("sigma", "n_parties"), [(0.6, 2), (0.8, 3), (1.0, 4)])
@@ -370,9 +430,7 @@ def test_simulated_releases_can_be_repeated_and_protect_nobody(mechanism):
 # In words and as data
 
 
-@pytest.mark.parametrize(
-    "mechanism", [*ALL.values(), SimulatedRelease(ONE, 3)], ids=repr
-)
+@pytest.mark.parametrize("mechanism", DESCRIBED, ids=repr)
 def test_a_description_is_all_there_is(mechanism):
     same = mechanism_from_dict(json.loads(json.dumps(mechanism.to_dict())))
     assert same == mechanism
@@ -382,8 +440,7 @@ def test_a_description_is_all_there_is(mechanism):
 
 
 def test_different_mechanisms_have_different_descriptions():
-    mechanisms = [*ALL.values(), SimulatedRelease(ONE, 3)]
-    assert len(set(map(repr, mechanisms))) == len(mechanisms)
+    assert len(set(map(repr, DESCRIBED))) == len(DESCRIBED)
 
 
 def test_a_guarantee_says_what_is_promised_and_what_is_not():
@@ -515,7 +572,8 @@ class HalvedNoise(OpenDPNoise):
 def neighbours(mechanism):
     """Counts of one class without and with a person's records.
 
-    They are as far apart as the mechanism says they may be.
+    They are as far apart as the mechanism says they may be. Behind the counts are sums
+    of columns.
     """
     rho = mechanism.hash_nnz
     k = mechanism.records_per_person
@@ -523,7 +581,21 @@ def neighbours(mechanism):
     with_person[:rho] = k
     if mechanism.neighbours == "replace-one":
         without[rho : 2 * rho] = k
-    return without, with_person
+    if mechanism.mirrored:
+        with_person[rho:] = k
+        with_person[rho : 2 * rho] = -k
+    if mechanism.kind == "top-t":
+        return without, with_person
+    sums = np.zeros((2, mechanism.n_columns or 0), np.int64)
+    spec = HashSpec(1, 8, 1, 1, 0, center=(0.0,), scale=(1.0,))
+    ends = np.array([[-1.0], [1.0]])
+    if mechanism.n_columns is not None:
+        sums = k * moments(ends, spec, mechanism.n_moments)[:, :, 0]
+        sums = np.tile(sums, mechanism.n_columns)
+    if mechanism.neighbours == "add-remove":
+        sums[0] = 0
+    n = mechanism.n_changed
+    return np.append(without[:n], sums[0]), np.append(with_person[:n], sums[1])
 
 
 def runs(mechanism, sampler, array, n):
@@ -533,11 +605,12 @@ def runs(mechanism, sampler, array, n):
         return np.array(
             [mechanism.release(exact, sampler=sampler).array[0] for _ in range(n)]
         )
-    of_many_classes = mechanism_from_dict(mechanism.to_dict() | {"n_classes": 2 * n})
-    exact = counts(
-        np.tile(array[: mechanism.n_changed], (2 * n, 1)), mechanism.hash_nnz
-    )
-    return of_many_classes.release(exact, sampler=sampler).array
+    exact = np.tile(array, (2 * n, 1))
+    changed, sums = np.split(exact, [mechanism.n_changed], axis=1)
+    released = mechanism.noisy(changed, sampler)
+    if mechanism.n_columns is not None:
+        released = np.hstack([released, mechanism._draw_sums(sums, sampler)])
+    return released
 
 
 def shown_by(mechanism, without, with_person, before, after):
@@ -545,9 +618,13 @@ def shown_by(mechanism, without, with_person, before, after):
     change = after - before
     changed = np.flatnonzero(change)
     if mechanism.kind == "gaussian":
-        half = (change @ before + change @ after) / 2
+        sds = np.full(len(change), mechanism.noise_sd)
+        if mechanism.n_columns is not None:
+            sds[mechanism.n_changed :] = mechanism.sums_sd
+        weights = change / sds**2
+        half = (weights @ before + weights @ after) / 2
         return audit.gaussian_epsilon(
-            with_person @ change, without @ change, half, mechanism.delta
+            with_person @ weights, without @ weights, half, mechanism.delta
         )
 
     def event(released):
@@ -560,9 +637,6 @@ def shown_by(mechanism, without, with_person, before, after):
 def audited(mechanism, sampler, n=RUNS):
     """Lower bound on epsilon for the person who changes most."""
     before, after = neighbours(mechanism)
-    if mechanism.kind != "top-t":
-        before = before[: mechanism.n_changed]
-        after = after[: mechanism.n_changed]
     without = runs(mechanism, sampler, before, n)
     with_person = runs(mechanism, sampler, after, n)
     return shown_by(mechanism, without, with_person, before, after)
@@ -578,6 +652,13 @@ AUDITS = {
     "gaussian-three": GaussianCounts(1.0, 1e-5, **REPLACED, records_per_person=3),
     "laplace-replaced": LaplaceCounts(1.0, **REPLACED),
     "laplace-three": LaplaceCounts(1.0, **REPLACED, records_per_person=3),
+    "gaussian-mirrored": GaussianCounts(1.0, 1e-5, **SMALL, mirrored=True),
+    "gaussian-pair": GaussianCounts(1.0, 1e-5, **SMALL, n_columns=1, mirrored=True),
+    "gaussian-pair-three": GaussianCounts(
+        1.0, 1e-5, **REPLACED, n_columns=2, records_per_person=3
+    ),
+    "laplace-pair": LaplaceCounts(1.0, **SMALL, n_columns=2),
+    "laplace-pair-replaced": LaplaceCounts(1.0, **REPLACED, n_columns=1),
     "top-t-three": TopTLaplace(1.0, 1, **SMALL, records_per_person=3),
 }
 AUDITED = pytest.mark.parametrize("mechanism", AUDITS.values(), ids=AUDITS)
