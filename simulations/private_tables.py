@@ -150,7 +150,7 @@ def accuracies(task: Task, *how: Any) -> float:
     """Balanced accuracy in the mean of runs."""
     every = [
         balanced_accuracy_score(
-            task.y_test, model.log_odds(task.X_test, 1).argmax(axis=1)
+            task.y_test, model.log_odds(task.X_test, 1, True).argmax(axis=1)
         )
         for model, _ in runs(task, *how)
     ]
@@ -211,7 +211,7 @@ def of_rare(name: str, X: Array, y: Array, most: int, n_runs: Any) -> list[Row]:
         for model, strength in runs(
             task, "add-remove", n_parties, way == "now", *n_runs
         ):
-            odds = model.log_odds(task.X_test, 1)
+            odds = model.log_odds(task.X_test, 1, True)
             row = {"set": name, "n": most, "parties": n_parties, "way": way}
             row |= {"AUROC": roc_auc_score(task.y_test, odds[:, 1] - odds[:, 0])}
             z = np.nan
