@@ -112,6 +112,11 @@ EXPERIMENTS = {
         "the paper's Figures 3, 7, 8 and 9, and the new mechanisms beside its own",
         "--data",
     ),
+    "private": Experiment(
+        "what noise of epsilon 1 leaves over tables, by parties, and on rare outcomes",
+        "--data",
+        ("private_tables", "main"),
+    ),
     "membership": Experiment(
         "an attacker who asks who was among the training samples",
         "--data --sets digits,letters",
