@@ -146,8 +146,8 @@ class SharedNoise:
 # ---- what it leaves of a model
 
 LEAST_NU = 2
-"""Strength of the rarest class below which a third to a half of runs tell it apart with
-an AUROC below .6."""
+"""Strength of the rarest class below which more than a quarter of runs tell it apart
+with an AUROC below .6, see docs/results/private.md."""
 
 
 def nu(plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int) -> float:
@@ -165,13 +165,13 @@ def nu(plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int) -> fl
 
 
 def meaning_of_nu(strength: float) -> str:
-    """The strength in words."""
+    """The strength in words, as runs of docs/results/private.md ended."""
+    if strength < 1:
+        return "two of five such runs end below AUROC .6: worthless"
     if strength < LEAST_NU:
-        return "a third to a half of such runs end below AUROC .6: worthless"
+        return "one of eight such runs ends below AUROC .6: worthless"
     if strength < 6:
-        return "some such runs end below AUROC .6"
-    if strength < 10:
-        return "some 3 % of such runs end below AUROC .6"
+        return "one of twenty such runs ends below AUROC .6"
     return "hardly any such run ends below AUROC .6"
 
 
@@ -180,8 +180,8 @@ def beside_noise(
 ) -> str:
     """Noise and rarest class in words.
 
-    The run is refused where a third to a half of such runs would be worthless, unless
-    it is to go on.
+    The run is refused where too many such runs would be worthless, unless it is to go
+    on.
     """
     share = config.rarest_share or 1 / plan.n_classes
     n = (plan.n_examples or 0) * share

@@ -100,12 +100,14 @@ def add_mirrored(array: Integers, labels: Integers, both: Array) -> None:
 
 
 def meaning_of(separation: float) -> str:
-    """What became of a model, in words, by `MeanScoring.separation`."""
+    """What became of models, in words, by `MeanScoring.separation`, see
+    docs/results/private.md.
+    """
     if separation < 1:
-        return "more than half of such models are worthless"
+        return "two of five such models have an AUROC below .6"
     if separation < 3:
-        return "some of such models are worthless"
-    return "hardly any such model is worthless"
+        return "one of five such models has an AUROC below .6"
+    return "one of thirty such models has an AUROC below .6"
 
 
 class MeanScoring(NamedTuple):
@@ -168,10 +170,11 @@ def mean_scoring(counts: ClassCounts, hasher: FlyHash) -> MeanScoring:
     squares /= trace
     weights = np.empty((n_bits, n_classes))
     bias = np.empty(n_classes)
+    within = _root(squares, 1 / n_bits)
     for label in range(n_classes):
-        kept = _solved(squares, noise[label] / spread, apart[label])
-        shrunk = _product(kept[None], squares)[0]
-        own = 2 * _solved(squares, 1 / n_bits, shrunk)
+        filtering = _root(squares, noise[label] / spread)
+        shrunk = _product(_solved(filtering, apart[label])[None], squares)[0]
+        own = 2 * _solved(within, shrunk)
         middle = centre + shrunk / 2
         bias[label] = -math.fsum((own * middle).tolist())
         weights[:, label] = own / math.sqrt(norm)
@@ -218,8 +221,8 @@ def _product(left, right):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _solved(matrix, shift, right):  # type: ignore[no-untyped-def]
-    """Solution x of (matrix + shift I) x = right, by Cholesky's decomposition."""
+def _root(matrix, shift):  # type: ignore[no-untyped-def]
+    """Lower triangle of Cholesky's decomposition of matrix + shift I."""
     n = len(matrix)
     low = np.zeros((n, n))
     for i in range(n):
@@ -233,6 +236,13 @@ def _solved(matrix, shift, right):  # type: ignore[no-untyped-def]
                 low[i, i] = math.sqrt(rest)
             else:
                 low[i, j] = rest / low[j, j]
+    return low
+
+
+@njit(nogil=True, cache=True)
+def _solved(low, right):  # type: ignore[no-untyped-def]
+    """Solution x of low low' x = right."""
+    n = len(low)
     x = right.copy()
     for i in range(n):
         for k in range(i):

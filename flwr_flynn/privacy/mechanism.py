@@ -467,6 +467,7 @@ class SimulatedRelease(Mechanism):
         self.mechanism = mechanism
         self.seed = integer("seed", seed, least=0, most=2**64 - 1)
         self.sampler = SeededNoise(self.seed)
+        self._of_sums = SeededNoise(self.seed, 1)  # not the noise of the counts again
 
     @property
     def noise_sd(self) -> float:
@@ -477,8 +478,7 @@ class SimulatedRelease(Mechanism):
         return self.mechanism.sums_sd
 
     def _draw_sums(self, sums: Integers, sampler: Sampler) -> Integers:
-        # Not the noise of the counts once more.
-        return self.mechanism._draw_sums(sums, SeededNoise(self.seed, 1))
+        return self.mechanism._draw_sums(sums, self._of_sums)
 
     def unit_noise(self, n_releases: float) -> float:
         return self.mechanism.unit_noise(n_releases)

@@ -422,6 +422,11 @@ def test_simulated_releases_can_be_repeated_and_protect_nobody(mechanism):
     assert SimulatedRelease(mechanism, 2).release(exact) != first
     assert one.epsilon(1e-5) == math.inf
     assert one.guarantee().startswith("No privacy")
+    if one.n_columns:
+        zeros = np.zeros((one.n_moments, one.n_columns), np.int64)
+        sums = [one.released_sums(zeros).tolist() for _ in range(2)]
+        assert sums[0] != sums[1]
+        assert [same.released_sums(zeros).tolist() for _ in range(2)] == sums
     # Other facts are those of the mechanism that it simulates.
     assert one.received(first.array, FINGERPRINT) == first
     assert one.noise_sd == mechanism.noise_sd
