@@ -143,5 +143,5 @@ def test_a_phase_without_a_result_has_no_facts():
         entries |= section.entries
     assert entries.pop("sites") == []
     assert entries.pop("evaluates") is True
-    names = "schema columns linear selection calibration trees evaluation"
+    names = "schema columns linear separation selection calibration trees evaluation"
     assert entries == dict.fromkeys(names.split())
