@@ -377,5 +377,5 @@ def test_exact_counts_of_a_secure_sum_are_not_called_noisy():
         ]
         assert len(lines) == 3
         assert all(
-            ("noisy counts" in line) == (mechanism is not None) for line in lines
+            ("noisy sums" in line) == (mechanism is not None) for line in lines
         )

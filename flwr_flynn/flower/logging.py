@@ -104,7 +104,7 @@ def _party_lines(run: Run, exchange: ExchangeResult) -> Iterator[Line]:
     done = "accepted"
     if exchange.batch.taken_out:
         done = PURPOSES[run.options.purpose].done
-    hidden = "noisy counts"
+    hidden = "noisy sums"
     if run.state.run_spec.mechanism is None:
         hidden = "number of samples hidden"
     for cid, member in exchange.batch.members.items():
