@@ -376,6 +376,4 @@ def test_exact_counts_of_a_secure_sum_are_not_called_noisy():
             line for _, line in result_lines(server, outcome) if "accepted" in line
         ]
         assert len(lines) == 3
-        assert all(
-            ("noisy sums" in line) == (mechanism is not None) for line in lines
-        )
+        assert all(("noisy sums" in line) == (mechanism is not None) for line in lines)

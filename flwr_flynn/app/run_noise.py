@@ -145,9 +145,9 @@ class SharedNoise:
 
 # ---- what it leaves of a model
 
-LEAST_NU = 2
-"""Strength of the rarest class below which more than a quarter of runs tell it apart
-with an AUROC below .6, see docs/results/private.md."""
+LEAST_NU = 1
+"""Strength of the rarest class below which two of five runs tell it apart with an AUROC
+below .6, see docs/results/private.md."""
 
 
 def nu(plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int) -> float:
@@ -166,10 +166,10 @@ def nu(plan: HashPlan, share: float, mechanism: Mechanism, n_parties: int) -> fl
 
 def meaning_of_nu(strength: float) -> str:
     """The strength in words, as runs of docs/results/private.md ended."""
-    if strength < 1:
-        return "two of five such runs end below AUROC .6: worthless"
     if strength < LEAST_NU:
-        return "one of eight such runs ends below AUROC .6: worthless"
+        return "two of five such runs end below AUROC .6: worthless"
+    if strength < 2:
+        return "one of eight such runs ends below AUROC .6"
     if strength < 6:
         return "one of twenty such runs ends below AUROC .6"
     return "hardly any such run ends below AUROC .6"

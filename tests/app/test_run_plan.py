@@ -209,15 +209,15 @@ def test_a_run_that_would_leave_nothing_of_the_rarest_class_is_refused():
         return nu(plan, config.rarest_share or 0.5, noise, n_parties)
 
     with raises(ConfigError, field="run-config epsilon"):
-        found(500, rarest_share=0.08)
+        found(250, rarest_share=0.08)
     for more in ({"any_noise": True}, {"noise": "seeded"}):
-        assert found(500, rarest_share=0.08, **more) < LEAST_NU
+        assert found(250, rarest_share=0.08, **more) < LEAST_NU
     # By default the rarest is one of as many classes as there are.
-    assert found(500) > LEAST_NU
-    assert found(4 * 500, rarest_share=0.08) > LEAST_NU
-    assert found(500, rarest_share=0.08, epsilon=4) > LEAST_NU
+    assert found(250) > LEAST_NU
+    assert found(4 * 250, rarest_share=0.08) > LEAST_NU
+    assert found(250, rarest_share=0.08, epsilon=4) > LEAST_NU
     alone, shared = (
-        found(500, 9, rarest_share=0.08, any_noise=True, honest_parties=n)
+        found(250, 9, rarest_share=0.08, any_noise=True, honest_parties=n)
         for n in (0, 9)
     )
     assert shared == pytest.approx(3 * alone, rel=0.02)
