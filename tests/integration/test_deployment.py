@@ -118,4 +118,4 @@ def test_the_page_s_parties_make_one_model_join_leave_and_are_private(
     done = run(private[2])
     assert done.row("parties counted") == "2 of 2"
     assert done.row("privacy").startswith("epsilon ")
-    assert (flower.cwd / "state1").is_dir()
+    assert (flower.cwd / "state1").is_file()
