@@ -134,7 +134,7 @@ def _least_sigma(
     sigma = of_five_digits(high)
     # The rounding of epsilon is not monotone.
     while bound(sigma, delta, n_entries, largest) > epsilon:
-        sigma = of_five_digits(math.nextafter(sigma, math.inf))
+        sigma = of_five_digits(sigma * (1 + 1e-9))  # beyond what division rounds away
     return sigma
 
 

@@ -223,6 +223,23 @@ def test_a_zcdp_parameter_is_the_largest_that_keeps_its_promise(epsilon, delta):
     assert accounting.zcdp_epsilon(rho, delta) >= epsilon * (1 - 1e-3)
 
 
+@pytest.mark.parametrize("least", [1.0001, 3.7252, 9.9999, 14.901, 71.347, 999.99])
+def test_a_sigma_whose_rounding_is_too_small_gets_the_next_one(least):
+    """Many numbers of five digits were rounded to themselves, for ever."""
+    rounded = list[float]()
+
+    def bound(sigma: float, *_: object) -> float:
+        if sigma != float(f"{sigma:.4e}"):
+            return 2.0 - (sigma >= least)
+        rounded.append(sigma)
+        assert len(rounded) < 9
+        return 2.0 - (len(rounded) > 3)
+
+    sigma = accounting._least_sigma(bound, 1.0, 1e-5, 16, 1)
+    assert least < sigma < least * 1.001
+    assert len({*rounded}) == len(rounded) == 4
+
+
 @given(st.floats(1e-2, 1e9))
 def test_five_digits_are_rounded_up(sigma):
     rounded = accounting.of_five_digits(sigma)
