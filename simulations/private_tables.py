@@ -253,7 +253,7 @@ def shares(name: str, frame: pd.DataFrame) -> Row:
 
 
 def became(frame: pd.DataFrame, figure: str, edges: Sequence[float]) -> list[Row]:
-    """What became of runs, by a figure that was known of them."""
+    """Share of worthless runs, and mean AUROC, by a figure that was known of a run."""
     rows = []
     for low, high in pairwise(edges):
         own = frame.loc[(frame[figure] >= low) & (frame[figure] < high), "AUROC"]

@@ -226,12 +226,10 @@ def _secure_bound(
         most = plan.n_examples or 0
     if mechanism is not None:
         # Noise exceeds the largest count; beyond the bound it is clipped.
-        room = math.ceil(8 * mechanism.noise_sd)
-        # Sums of columns have larger units.
-        sums = UNIT * most + math.ceil(8 * mechanism.sums_sd)
-        most += room
+        of_sums = 0
         if mechanism.n_columns is not None:
-            most = max(most, sums)
+            of_sums = UNIT * most + math.ceil(8 * mechanism.sums_sd)
+        most = max(most + math.ceil(8 * mechanism.noise_sd), of_sums)
     return bound_for(most)
 
 

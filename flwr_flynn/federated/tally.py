@@ -10,7 +10,7 @@ import numpy as np
 
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import PayloadError
-from flwr_flynn.federated.protocol import Entries, Reply
+from flwr_flynn.federated.protocol import NOISY_EXAMPLES, Entries, Reply
 from flwr_flynn.federated.reply_fields import Sizes, of_arrays
 from flwr_flynn.federated.request import Request, S
 from flwr_flynn.federated.roster import Member, Sender
@@ -117,6 +117,13 @@ def check_announced(what: str, n_examples: int, sizes: Sizes) -> None:
     """Raise a `PayloadError` unless an answer has as many samples as it announces."""
     if n_examples != sizes.total:
         raise PayloadError(what, f"{sizes.total} examples as announced", n_examples)
+
+
+def check_hidden(what: str, reply: Reply) -> None:
+    """Raise a `PayloadError` if a reply with noise announces a number of samples."""
+    if reply.announced != NOISY_EXAMPLES:
+        expected = f"{NOISY_EXAMPLES} beside {what}"
+        raise PayloadError("num_examples", expected, reply.announced)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Rule "means": scores of the classes from noisy counts, by means of known noise.
+"""Rule "balanced" for noisy counts of few rows: scores from class means of known noise.
 
 A class mean is the mean hash of its samples, as a vector of length 1 at most. With
 noise it is the true one plus noise of a known variance; the true ones differ along the
@@ -100,7 +100,7 @@ def add_mirrored(array: Integers, labels: Integers, both: Array) -> None:
 
 
 def meaning_of(separation: float) -> str:
-    """What became of models, in words, by `MeanScoring.separation`, see
+    """Share of worthless models of such a separation, in words, from
     docs/results/private.md.
     """
     if separation < 1:
@@ -166,7 +166,7 @@ def mean_scoring(counts: ClassCounts, hasher: FlyHash) -> MeanScoring:
     beyond = math.fsum((apart * along).ravel().tolist()) - whole_noise
     deviation = math.sqrt(2 * total * math.fsum((of_noise**2).tolist()))
     least = _LEAST_SPREAD * whole_noise
-    spread = max(beyond, least) / (max(of_spread, 1.0) * total / trace)
+    spread = max(beyond, least) / (of_spread * total / trace)
     squares /= trace
     weights = np.empty((n_bits, n_classes))
     bias = np.empty(n_classes)

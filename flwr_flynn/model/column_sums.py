@@ -22,10 +22,10 @@ from flwr_flynn.hashing.spec import HashSpec
 UNIT = 256
 """Integer of a value at the end of its range."""
 
-_LEAST_SHARE = 0.5
 # Least variance of a column, as a share of their mean: a column of less would outweigh
 # the others by the noise in its variance.
-_LEAST_VARIANCE = 1e-3
+_LEAST_SHARE = 0.5
+_LEAST_VARIANCE = 1e-3  # of the mean of the columns
 
 
 def moments(X: Array, spec: HashSpec, n_moments: int) -> Integers:

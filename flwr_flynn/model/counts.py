@@ -64,7 +64,7 @@ class Release:
     `variance` is that of one entry, in samples squared, above 0. `times` is the
     multiplicity of the draw, -1 after a subtraction, not 0. `selected`: only selected
     entries were released; the others are 0 and have no noise. `mirrored`: counts less
-    those of the mirror images of the samples, see `mirrored_counts`.
+    those of the mirror images of the samples, see `class_means.add_mirrored`.
     """
 
     name: str

@@ -121,7 +121,8 @@ def _draw(make: str, distance: str, size: int, scale: float) -> Integers:
 NEIGHBOURS = ("add-remove", "replace-one")
 
 LARGEST_SIZE = 2**31 - 1
-_LARGEST = 2**52  # magnitude of a noisy sum of a column
+LARGEST_SUM = 2**52
+"""Magnitude of a noisy sum of a column, at most."""
 _LARGEST_SD = 2.0**40
 _LEAST_EPSILON = 1e-3
 # Parameters that all mechanisms have beside epsilon.
@@ -224,7 +225,8 @@ class Mechanism(ABC):
 
         With the counts they are paid for by one charge.
         """
-        return np.clip(self._draw_sums(sums, self.sampler), -_LARGEST, _LARGEST)
+        noisy = self._draw_sums(sums, self.sampler)
+        return np.clip(noisy, -LARGEST_SUM, LARGEST_SUM)
 
     def _draw_sums(self, sums: Integers, sampler: Sampler) -> Integers:
         """Noisy sums of the columns."""

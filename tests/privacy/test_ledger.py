@@ -663,7 +663,7 @@ def die_at(most, path, arguments):
 
 
 def assert_charged(path, earlier, arguments, is_first):
-    """What was looked at is charged, the ledger opens, and goes on."""
+    """Require a ledger that opens, has charged each look at the samples, and goes on."""
     looks = path.with_name("looks")
 
     looks.touch()
@@ -1328,7 +1328,7 @@ def test_a_ledger_keeps_to_its_composition(mine, other, epsilon, delta, path, ca
 
 
 def in_a_thread(function, *args):
-    """What the function gives; a thread does not wait for its own lock."""
+    """Result of the function in another thread: one does not wait for its own lock."""
     with ThreadPoolExecutor() as threads:
         return threads.submit(function, *args).result()
 

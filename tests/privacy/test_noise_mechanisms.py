@@ -229,11 +229,15 @@ def test_a_sigma_whose_rounding_is_too_small_gets_the_next_one(least):
     rounded = list[float]()
 
     def bound(sigma: float, *_: object) -> float:
-        if sigma != float(f"{sigma:.4e}"):
-            return 2.0 - (sigma >= least)
-        rounded.append(sigma)
+        if sigma == float(f"{sigma:.4e}"):
+            rounded.append(sigma)
+            is_enough = len(rounded) == 4
+        else:
+            is_enough = sigma >= least
         assert len(rounded) < 9
-        return 2.0 - (len(rounded) > 3)
+        if is_enough:
+            return 1.0
+        return 2.0
 
     sigma = accounting._least_sigma(bound, 1.0, 1e-5, 16, 1)
     assert least < sigma < least * 1.001

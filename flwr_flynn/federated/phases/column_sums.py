@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from flwr_flynn._types import Array
-from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
@@ -33,13 +32,13 @@ from flwr_flynn.federated.request import (
     register,
 )
 from flwr_flynn.federated.roster import Member
-from flwr_flynn.federated.tally import Tally
+from flwr_flynn.federated.run_spec import RunSpec
+from flwr_flynn.federated.tally import Tally, check_hidden
 from flwr_flynn.federated.views import View
 from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.model.column_sums import spec_of_sums
 from flwr_flynn.model.counts import Tables
-
-_MOST = 2**52  # magnitude of a noisy sum of a party
+from flwr_flynn.privacy.mechanism import LARGEST_SUM
 
 
 @register
@@ -67,8 +66,7 @@ class ColumnSumsRequest(RunRequest[Tables]):
     def fields(self, sizes: Sizes) -> list[Field]:
         mechanism = self.run.require_sums()
         shape = (mechanism.n_moments, self.run.spec.n_features)
-        most = self.bound or _MOST
-        return [Field("sums", shape, most, PLAIN, is_signed=True)]
+        return [Field("sums", shape, _most(self.run), PLAIN, is_signed=True)]
 
     def of_parts(self, parts: list[Array], n_parties: int) -> Tables:
         return Tables(tuple(parts))
@@ -76,8 +74,13 @@ class ColumnSumsRequest(RunRequest[Tables]):
     def measured(self, view: View) -> Measured[Tables]:
         sums = view.release_sums(self.run)
         # As those of noisy counts: clipping depends on the release alone.
-        most = self.bound or _MOST
+        most = _most(self.run)
         return Measured(Tables((sums.clip(-most, most),)), NOISY_EXAMPLES)
+
+
+def _most(run: RunSpec) -> int:
+    """Magnitude of a sum of a party, at most."""
+    return run.bound or LARGEST_SUM
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,14 +88,12 @@ class ColumnSumsTally(Tally[Tables]):
     """Noisy sums that are added up."""
 
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
-        if reply.announced != NOISY_EXAMPLES:
-            expected = f"{NOISY_EXAMPLES} beside noisy sums"
-            raise PayloadError("num_examples", expected, reply.announced)
+        check_hidden("noisy sums", reply)
         return Sizes(0, 0)
 
     @property
     def largest(self) -> int:
-        return _MOST
+        return LARGEST_SUM
 
 
 def _tally(state: RunState, context: Context) -> ColumnSumsTally:

@@ -73,7 +73,12 @@ from flwr_flynn.federated.request import (
 )
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
-from flwr_flynn.federated.tally import AnnouncedTally, Facts, check_announced
+from flwr_flynn.federated.tally import (
+    AnnouncedTally,
+    Facts,
+    check_announced,
+    check_hidden,
+)
 from flwr_flynn.federated.views import View, progress
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.class_means import meaning_of
@@ -428,10 +433,7 @@ class CountsTally(AnnouncedTally[AnyCounts]):
     def sizes_of(self, reply: Reply, member: Member | None) -> Sizes:
         if self.request.run.mechanism is None:
             return super().sizes_of(reply, member)
-        if reply.announced != NOISY_EXAMPLES:
-            raise PayloadError(
-                "num_examples", f"{NOISY_EXAMPLES} beside noisy counts", reply.announced
-            )
+        check_hidden("noisy counts", reply)
         most = self.max_examples or self.capacity // 1024
         return Sizes(most, most)
 
