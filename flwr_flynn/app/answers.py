@@ -13,12 +13,7 @@ import numpy as np
 from flwr_flynn._types import Floats, Mask
 from flwr_flynn.app.model_facts import schema_of_model
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.reasons import (
-    contributions,
-    edges_of,
-    importance,
-    places,
-)
+from flwr_flynn.model.reasons import contributions, edges_of, importance, places
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.table import Table
 

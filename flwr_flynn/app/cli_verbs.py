@@ -40,11 +40,7 @@ from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.report.markup import cell
 from flwr_flynn.errors import ConfigError, DataError, with_names
 from flwr_flynn.federated.labels import codebook, codes_in
-from flwr_flynn.federated.private_rows import (
-    Dropped,
-    check_columns,
-    each_part,
-)
+from flwr_flynn.federated.private_rows import Dropped, check_columns, each_part
 from flwr_flynn.model.classifier import FlyNNClassifier
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import rarer

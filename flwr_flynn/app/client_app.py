@@ -350,4 +350,30 @@ def in_message_api(
     return answer(request, client_fn(context))
 
 
-app = ClientApp(client_fn=client_fn, mods=[secagg.mod, in_message_api])
+def of_this_copy(name: str) -> Callable[..., Any]:
+    """Make a function that calls one of this module, also in a worker of Ray's.
+
+    Flower pickles the app, and a worker would look for this package in the folder in
+    which `flwr run` was called, and then among installed packages: another version,
+    perhaps, and compiled anew. A nested function is pickled with its code, so that the
+    worker takes the copy from which the app was made.
+    """
+    folder = str(Path(__file__).parents[2])
+
+    def call(*arguments: Any) -> Any:
+        import sys
+        from importlib import import_module
+
+        if "flwr_flynn" not in sys.modules:
+            sys.path.insert(0, folder)
+        return getattr(import_module("flwr_flynn.app.client_app"), name)(*arguments)
+
+    return call
+
+
+secure_sum = secagg.mod
+
+app = ClientApp(
+    client_fn=of_this_copy("client_fn"),
+    mods=[of_this_copy("secure_sum"), of_this_copy("in_message_api")],
+)

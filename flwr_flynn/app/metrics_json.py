@@ -29,11 +29,7 @@ from flwr_flynn.federated.gram_fields import stay
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.phase import (
-    basis_of,
-    federation_of,
-    linear_sums,
-)
+from flwr_flynn.federated.phase import basis_of, federation_of, linear_sums
 from flwr_flynn.federated.phases.counts import no_counts
 from flwr_flynn.federated.phases.trees import TreesRequest
 from flwr_flynn.federated.plan import every_phase

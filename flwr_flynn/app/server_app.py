@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 from flwr.app import Context
 from flwr.common.logger import log
@@ -35,9 +36,11 @@ from flwr_flynn.errors import (
     WriteError,
     full_text,
 )
+from flwr_flynn.federated.algorithm import compile_kernels
 from flwr_flynn.federated.federation_file import Federation, exclusive
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
+from flwr_flynn.flower.records import is_simulated
 from flwr_flynn.flower.secagg import LEAST_THRESHOLD
 from flwr_flynn.flower.workflow import run_rounds
 from flwr_flynn.model import model_file
@@ -62,6 +65,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation, and leave its files in its folder."""
     try:
+        if is_simulated(grid):
+            # Its parties start now: what is compiled when they count is compiled once.
+            Thread(target=compile_kernels, daemon=True).start()
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
     except Exception as error:

@@ -43,12 +43,7 @@ from flwr_flynn.app.data.own_file import (
     opened_own,
     reading_of,
 )
-from flwr_flynn.app.data.source import (
-    Reading,
-    ending,
-    reading_once,
-    stem,
-)
+from flwr_flynn.app.data.source import Reading, ending, reading_once, stem
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.run_config import RunConfig

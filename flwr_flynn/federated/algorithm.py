@@ -22,6 +22,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -72,6 +74,15 @@ def party_of(
 ) -> Party:
     """A party with these samples; `options` are those of `PartyOptions`."""
     return Party(Samples(X, y, X_test, y_test), PartyOptions(**options))
+
+
+def compile_kernels() -> None:
+    """Compile what a default run needs, by a small table of .1 s if it is compiled."""
+    from flwr_flynn.model.classifier import FlyNNClassifier
+
+    X = np.arange(40)[:, None] * np.arange(3, 19) % 17
+    y = np.arange(40) % 2
+    FlyNNClassifier().fit(X, y).predict_proba(X)
 
 
 def reply_of(cid: str, answer: Answer) -> Reply:

@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flwr_flynn.federated.protocol import (
-    Entries,
-)
+from flwr_flynn.federated.protocol import Entries
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from flwr_flynn._validation import boolean, integer, n_threads, number
 from flwr_flynn.errors import ConfigError, PayloadError, PrivacyError, with_rows
-from flwr_flynn.federated.protocol import (
-    EXACT,
-    NOISY,
-    NOTHING,
-    RESULTS,
-    SECURE,
-)
+from flwr_flynn.federated.protocol import EXACT, NOISY, NOTHING, RESULTS, SECURE
 from flwr_flynn.federated.samples import Features, Samples
 from flwr_flynn.privacy.ledger import Budget
 

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from flwr_flynn.federated.disclosure import Content, n_bytes
-from flwr_flynn.federated.protocol import (
-    Entries,
-    Reply,
-)
+from flwr_flynn.federated.protocol import Entries, Reply
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,7 @@ from flwr_flynn.errors import FlyNNError, PrivacyError, full_text
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named, withholding
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.private_rows import (
-    Fitting,
-    check_columns,
-    fitting,
-)
+from flwr_flynn.federated.private_rows import Fitting, check_columns, fitting
 from flwr_flynn.federated.protocol import EXACT, NOISY, RESULTS, SECURE
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.samples import Features, Samples, labelled

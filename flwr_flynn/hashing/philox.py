@@ -41,16 +41,14 @@ from flwr_flynn._types import Array, Floats, Mask
 from flwr_flynn.errors import DataError
 
 
-@njit(nogil=True, cache=True)
-def philox(words, seed, block, row, stream):  # type: ignore[no-untyped-def]
-    """Write the four words of Philox4x32-10 for counter (block, row, stream, 0) and key
-    `seed`.
+# Without types it would be compiled for each constant that a caller has.
+@njit("(uint64[::1], uint64, uint64, uint64, uint64)", nogil=True, cache=True)
+def philox(words, seed, c0, c1, c2):  # type: ignore[no-untyped-def]
+    """Write the four words of Philox4x32-10 for counter (c0, c1, c2, 0) and key
+    `seed`: block, row and stream.
     """
     low32 = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
-    c0 = np.uint64(block)
-    c1 = np.uint64(row)
-    c2 = np.uint64(stream)
     c3 = np.uint64(0)
     k0 = seed & low32
     k1 = seed >> shift

@@ -87,7 +87,7 @@ def ranks_of(values: Floats, edges: Floats) -> Integers:
     d, n_edges = edges.shape
     ranks = np.arange(2 * n_edges + 1, dtype=np.int16)
     out = np.empty((*values.shape, 1), np.int16)
-    codes = np.broadcast_to(ranks[:, None], (d, len(ranks), 1))
+    codes = np.tile(ranks[:, None], (d, 1, 1))
     _encode(keys_of(values), keys_of(edges), codes, out)
     return out[:, :, 0].astype(np.int64)
 

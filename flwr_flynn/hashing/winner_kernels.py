@@ -219,7 +219,7 @@ def kth_largest(values, n, k):
 
     Hoare's selection, median of three.
     """
-    low = 0
+    low = np.int64(0)
     high = n - 1
     target = k - 1  # position in descending order
     while low < high:
@@ -432,17 +432,17 @@ def winners_counting(
                             k += 1
                 else:
                     x = exact[sample]
-                    k = 0
+                    n = np.int64(0)  # of a constant 0 keep_best is compiled, too
                     for i in range(first, end[lane]):
                         if np.int64(entries[i] & value_mask) > cut:
                             candidate = entries[i] >> value_bits
                             total = x[columns[candidate, 0]]
                             for j in range(1, row_nnz):
                                 total += x[columns[candidate, np.uint64(j)]]
-                            values[k] = total
-                            rows[k] = candidate
-                            k += 1
-                    keep_best(values, rows, k, hash_nnz, scratch)
+                            values[n] = total
+                            rows[n] = candidate
+                            n += 1
+                    keep_best(values, rows, n, hash_nnz, scratch)
                     for i in range(hash_nnz):
                         out[sample, i] = rows[i]
                 pending[lane] = False

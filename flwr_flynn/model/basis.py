@@ -156,11 +156,6 @@ class Basis:
         edges = np.array(self.edges).reshape(-1, N_EDGES)
         return _terms(np.array(self.deviation), edges, np.array(self.has_gaps, bool))
 
-    @cached_property
-    def of_column(self) -> Integers:
-        """Index among `columns` of the column of each term, (p,)."""
-        return np.nonzero(self._terms)[1]
-
     def integers(self, X: Matrix) -> npt.NDArray[np.int16]:
         """Terms of samples, (n, p): numbers, then normal scores, then gaps."""
         values = self.values(X)

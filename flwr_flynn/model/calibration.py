@@ -32,7 +32,7 @@ from flwr_flynn._types import Integers, Mask
 from flwr_flynn._validation import finite_floats
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
-from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.portable import exp, log, maximum
 from flwr_flynn.model.prediction_sets import (
     LARGEST_COUNT,
     N_LEVELS,
@@ -337,12 +337,15 @@ def _add(  # type: ignore[no-untyped-def]
     """
     n_classes = scores.shape[1]
     shares = np.empty(n_classes)
+    posterior = np.empty(n_classes)
     for p in range(scores.shape[0]):
         weight = weights[true[p]] / LOSS_UNIT
-        row = scores[p] - scores[p].max()
+        highest = maximum(scores[p])
         for t in range(len(temperatures)):
-            posterior = row / temperatures[t] + prior
-            top = posterior.max()
+            for label in range(n_classes):
+                row = scores[p, label] - highest
+                posterior[label] = row / temperatures[t] + prior[label]
+            top = maximum(posterior)
             total = 0.0
             for label in range(n_classes):
                 shares[label] = exp(posterior[label] - top)

@@ -151,12 +151,11 @@ def mean_scoring(counts: ClassCounts, hasher: FlyHash) -> MeanScoring:
     means = array / (math.sqrt(norm) * sizes[:, None])
     noise = counts.noise_variance / (norm * sizes**2)
     # The mean of all, with the least noise.
-    precisions = 1 / noise
-    shares = precisions / math.fsum(precisions.tolist())
+    precision = math.fsum((1 / noise).tolist())
+    shares = 1 / (noise * precision)
     centre = _product(shares[None], means)[0]
     apart = means - centre
-    common = math.fsum((shares**2 * noise).tolist())
-    of_noise = (1 - 2 * shares) * noise + common
+    of_noise = noise - 1 / precision
     squared_shares = math.fsum((shares**2).tolist())
     of_spread = n_classes - 2 + n_classes * squared_shares
     trace = float(np.trace(squares))

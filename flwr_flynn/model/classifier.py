@@ -27,12 +27,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import Calibration, CalibrationSums
-from flwr_flynn.model.candidates import (
-    EFFORTS,
-    CenterAndScale,
-    HashPlan,
-    suggest_decay,
-)
+from flwr_flynn.model.candidates import EFFORTS, CenterAndScale, HashPlan, suggest_decay
 from flwr_flynn.model.column_histograms import ColumnHistograms
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import MOST_TREES

@@ -26,11 +26,7 @@ from flwr_flynn.errors import DataError, SpecError
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.calibration import Calibration, mixed
-from flwr_flynn.model.class_means import (
-    MeanScoring,
-    mean_scoring,
-    reads_means,
-)
+from flwr_flynn.model.class_means import MeanScoring, mean_scoring, reads_means
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import GramScoring

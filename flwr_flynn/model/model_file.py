@@ -30,12 +30,7 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.basis import MOST_TERMS, Basis
 from flwr_flynn.model.calibration import Calibration
 from flwr_flynn.model.counts import ClassCounts, Release, memory_needed
-from flwr_flynn.model.forest import (
-    MOST_TREES,
-    Forest,
-    most_nodes,
-    n_values,
-)
+from flwr_flynn.model.forest import MOST_TREES, Forest, most_nodes, n_values
 from flwr_flynn.model.gram import N_FOLDS, GramScoring
 from flwr_flynn.model.model import (
     MOST_MEMBERS,

@@ -17,9 +17,7 @@ from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.portable import log
-from flwr_flynn.model.scoring import (
-    Scores,
-)
+from flwr_flynn.model.scoring import Scores
 
 # Magnitude of the logarithm of a class frequency, at most: that of the least float64
 # above 0 is 745.

@@ -40,7 +40,7 @@ from flwr_flynn._validation import number, one_of
 from flwr_flynn.errors import ConfigError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.counts import ClassCounts, active_bits
-from flwr_flynn.model.portable import exp, log
+from flwr_flynn.model.portable import exp, log, maximum
 
 Counts = Integers
 Sizes = Integers | Floats
@@ -183,7 +183,7 @@ def add_log_probabilities(odds, temperature, weight, total):  # type: ignore[no-
     """
     for p in range(odds.shape[0]):
         row = odds[p]
-        highest = row.max()
+        highest = maximum(row)
         mass = 0.0
         for label in range(len(row)):
             mass += exp((row[label] - highest) / temperature)
@@ -226,13 +226,15 @@ class ScoreTable:
         scoring: ScoringRule,
         with_own: bool = False,
     ) -> None:
-        self.counts = counts
+        # A kernel is compiled once more for arrays that may be written to.
+        self.counts = counts.view()
+        self.counts.flags.writeable = False
         self.decay = scoring.decay
         self.factors = size_factors(n_per_class, 0, mean, scoring.rule)
         self.own_factors = size_factors(n_per_class, 1, mean, scoring.rule)
-        self.weights = _powers(counts, 0, self.factors, self.decay)
+        self.weights = _powers(self.counts, 0, self.factors, self.decay)
         if with_own:
-            self.own = _powers(counts, 1, self.own_factors, self.decay)
+            self.own = _powers(self.counts, 1, self.own_factors, self.decay)
         else:
             self.own = self.weights
 

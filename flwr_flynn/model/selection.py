@@ -34,13 +34,8 @@ from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import GramScoring, by_fold
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.portable import exp, log
-from flwr_flynn.model.prediction_sets import (
-    Levels,
-    as_levels,
-    level_table,
-    levels_of,
-)
+from flwr_flynn.model.portable import exp, log, maximum
+from flwr_flynn.model.prediction_sets import Levels, as_levels, level_table, levels_of
 from flwr_flynn.model.prior import ClassWeight
 from flwr_flynn.model.scoring import (
     LOSS_UNIT,
@@ -293,12 +288,12 @@ def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ign
     n_classes = odds.shape[1]
     posterior = np.empty(n_classes)
     for p in range(odds.shape[0]):
-        largest = odds[p].max()
+        highest = maximum(odds[p])
         for t in range(len(temperatures)):
             for label in range(n_classes):
-                row = odds[p, label] - largest
+                row = odds[p, label] - highest
                 posterior[label] = row / temperatures[t] + prior[label]
-            top = posterior.max()
+            top = maximum(posterior)
             total = 0.0
             for label in range(n_classes):
                 if posterior[label] == top:  # exp(0), most often

@@ -21,12 +21,7 @@ from flwr_flynn._validation import integer, number, one_of
 from flwr_flynn.errors import ConfigError, CountsError, PayloadError
 from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.column_sums import largest_norm
-from flwr_flynn.model.counts import (
-    SIZE_ENTRIES,
-    ClassCounts,
-    Release,
-    release_name,
-)
+from flwr_flynn.model.counts import SIZE_ENTRIES, ClassCounts, Release, release_name
 from flwr_flynn.privacy import accounting
 from flwr_flynn.privacy.accounting import privacy_extra, shown_bound
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.client import Client
 from flwr.common import Code, EvaluateIns, FitIns, ndarrays_to_parameters
 
+import flwr_flynn
 from flwr_flynn.app import client_app
 from flwr_flynn.app.client_app import (
     client_fn,
@@ -490,3 +493,19 @@ def test_a_model_that_cannot_be_written_is_told_without_a_path(
     assert str(tmp_path) in caplog.text
     assert place.read_text() == "the one before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.csv", "model.npz"]
+
+
+def test_a_worker_takes_the_package_from_which_the_app_was_made(tmp_path):
+    cloudpickle = pytest.importorskip("ray.cloudpickle")
+    (tmp_path / "flwr_flynn.py").write_text("raise SystemExit('another')")
+    (tmp_path / "call").write_bytes(
+        cloudpickle.dumps(client_app.of_this_copy("in_simulation"))
+    )
+    code = (
+        "import pickle, sys; print(pickle.load(open('call', 'rb'))()); "
+        "print(sys.modules['flwr_flynn'].__file__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["False", flwr_flynn.__file__], done.stderr

@@ -111,7 +111,7 @@ def test_a_row_that_changes_tells_its_terms_before_and_after(site):
 def test_a_level_that_a_row_alone_has_tells_its_terms():
     site = Site("made")
     sums = site.sums(products=True)
-    level = site.basis.of_column.tolist().index(3)
+    level = np.nonzero(site.basis._terms)[1].tolist().index(3)
     # The basis tells the terms of both levels.
     common, rare = site.basis.integers(np.eye(4)[2:])[:, level].tolist()
     totals = sums.sums[site.fold].sum(axis=0)

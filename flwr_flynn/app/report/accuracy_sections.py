@@ -7,19 +7,8 @@ import io
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from flwr_flynn.app.report.derived import (
-    PAIRED,
-    derived,
-    event_class,
-    figures_of,
-    gaps,
-)
-from flwr_flynn.app.report.markup import (
-    cell,
-    figure,
-    plural,
-    with_interval,
-)
+from flwr_flynn.app.report.derived import PAIRED, derived, event_class, figures_of, gaps
+from flwr_flynn.app.report.markup import cell, figure, plural, with_interval
 from flwr_flynn.app.report.plots import Row, forest
 from flwr_flynn.app.report.sections import (
     MOST_BARS,

@@ -5,12 +5,7 @@ from __future__ import annotations
 from flwr_flynn._validation import listed
 from flwr_flynn.app.disclosure_file import DUTIES, KINDS
 from flwr_flynn.app.report.markup import NONE, plural
-from flwr_flynn.app.report.sections import (
-    Items,
-    Report,
-    bounded,
-    sentence,
-)
+from flwr_flynn.app.report.sections import Items, Report, bounded, sentence
 from flwr_flynn.tables.column_encoding import Column
 
 _WIDTHS = {"number": 1, "date": Column("date", "date", gaps=False).width}

@@ -80,11 +80,7 @@ from flwr_flynn.model.portable import content_words
 from flwr_flynn.model.prediction_sets import N_LEVELS, most_levels
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
 from flwr_flynn.model.selection import unseen_parts
-from flwr_flynn.model.subsample import (
-    N_LEFT_OUT,
-    class_terms,
-    subsample_mask,
-)
+from flwr_flynn.model.subsample import N_LEFT_OUT, class_terms, subsample_mask
 
 _UNITS = int(1 / LOSS_UNIT)  # of a sample of weight 1
 _CONTENT = (

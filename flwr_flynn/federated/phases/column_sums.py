@@ -25,12 +25,7 @@ from flwr_flynn.federated.protocol import (
     refusing,
 )
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
-from flwr_flynn.federated.request import (
-    Measured,
-    RunRequest,
-    announced_run,
-    register,
-)
+from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.federated.tally import Tally, check_hidden

@@ -34,11 +34,7 @@ from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party_options import (
-    FLOOR_OF_SITE,
-    PartyOptions,
-    SiteSetting,
-)
+from flwr_flynn.federated.party_options import FLOOR_OF_SITE, PartyOptions, SiteSetting
 from flwr_flynn.federated.phase import (
     Context,
     Description,
@@ -60,11 +56,7 @@ from flwr_flynn.federated.protocol import (
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
-from flwr_flynn.federated.run_spec import (
-    NAMES,
-    announced_bound,
-    announced_names,
-)
+from flwr_flynn.federated.run_spec import NAMES, announced_bound, announced_names
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
 from flwr_flynn.federated.views import View

@@ -65,12 +65,7 @@ from flwr_flynn.federated.protocol import (
     key,
 )
 from flwr_flynn.federated.reply_fields import Field, Sizes
-from flwr_flynn.federated.request import (
-    Measured,
-    RunRequest,
-    announced_run,
-    register,
-)
+from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
 from flwr_flynn.federated.roster import Member, Roster, Sender
 from flwr_flynn.federated.run_spec import RUN_ENTRIES, RunSpec
 from flwr_flynn.federated.tally import (

@@ -85,12 +85,7 @@ from flwr_flynn.federated.protocol import (
     refusing,
 )
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
-from flwr_flynn.federated.request import (
-    Measured,
-    RunRequest,
-    announced_run,
-    register,
-)
+from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
 from flwr_flynn.federated.results import (
     FIRST_SCORES,
     Evaluation,
@@ -114,12 +109,7 @@ from flwr_flynn.federated.score_tables import (
     score_fields,
     shown,
 )
-from flwr_flynn.federated.set_tables import (
-    add_sets,
-    check_sets,
-    set_field,
-    shown_sets,
-)
+from flwr_flynn.federated.set_tables import add_sets, check_sets, set_field, shown_sets
 from flwr_flynn.federated.site_trial import SiteTrial, most_tried
 from flwr_flynn.federated.subgroups import subgroup_codes, subgroup_names
 from flwr_flynn.federated.taken_out import Digests, reasons_of

@@ -36,12 +36,7 @@ from flwr_flynn.federated.phase import (
 )
 from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key, refusing
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
-from flwr_flynn.federated.request import (
-    Measured,
-    RunRequest,
-    announced_run,
-    register,
-)
+from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
 from flwr_flynn.federated.run_spec import RUN_ENTRIES
 from flwr_flynn.federated.tally import Tally
 from flwr_flynn.federated.views import View

@@ -24,18 +24,8 @@ from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
-from flwr_flynn.federated.party_options import (
-    FLOOR_OF_SITE,
-    PartyOptions,
-    SiteSetting,
-)
-from flwr_flynn.federated.phase import (
-    Context,
-    Description,
-    Phase,
-    RunState,
-    Section,
-)
+from flwr_flynn.federated.party_options import FLOOR_OF_SITE, PartyOptions, SiteSetting
+from flwr_flynn.federated.phase import Context, Description, Phase, RunState, Section
 from flwr_flynn.federated.protocol import (
     EXACT,
     TRAIN,

@@ -23,11 +23,7 @@ import numpy as np
 from flwr_flynn._types import Array
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.collect import Batch
-from flwr_flynn.federated.compression import (
-    check_packed,
-    pack_numbers,
-    unpack_numbers,
-)
+from flwr_flynn.federated.compression import check_packed, pack_numbers, unpack_numbers
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.phase import (
