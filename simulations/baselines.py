@@ -98,6 +98,25 @@ def balanced_accuracy(y: Array, predicted: Array, n_classes: int) -> Array:
     return mean
 
 
+def figures(p: Array, y: Array) -> Row:
+    """Figures of probabilities, (n, L), for class indices, (n,).
+
+    All are means over the classes that occur, of which there are two at least; AUROC is
+    of each against the rest.
+    """
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    n_classes = p.shape[1]
+    weights = 1 / np.bincount(y)[y]
+    loss = log_loss(y, p, labels=range(n_classes), sample_weight=weights)
+    aurocs = [roc_auc_score(y == label, p[:, label]) for label in np.unique(y)]
+    return {
+        "balanced accuracy": float(balanced_accuracy(y, p.argmax(axis=1), n_classes)),
+        "AUROC": float(np.mean(aurocs)),
+        "log-loss": loss,
+    }
+
+
 def trained(
     method: str,
     data: DataSet,

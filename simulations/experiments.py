@@ -64,7 +64,7 @@ EXPERIMENTS = {
         "--data --seeds 1",
     ),
     "large": Experiment(
-        "federations of 8000 samples beside pooled boosting, with exchanges and bytes",
+        "the methods of `rivals` at 8000 and 26,000 samples",
         "--data",
     ),
     "sites": Experiment(
@@ -81,8 +81,8 @@ EXPERIMENTS = {
         "--data",
     ),
     "rivals": Experiment(
-        "one-round rivals with exact sums, and boosting on summed histograms, beside "
-        "FlyNN",
+        "one-round rivals with exact sums, logistic regression, and boosting on summed "
+        "histograms, beside FlyNN",
         "--data",
     ),
     "forget": Experiment(

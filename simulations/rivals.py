@@ -1,35 +1,45 @@
 """Methods whose federation is the pooled model on any split: sums of counts, of Gram
-matrices, of histograms.
+matrices, of gradients, of histograms.
 
 All of these send sums that add exactly, so nothing depends on how the samples are
-split, and each is trained here on the pooled training samples: balanced accuracy on
-held-out folds, the same for all. What differs is how often parties are asked, what they
+split, and each is trained here on the pooled training samples: balanced accuracy, AUROC
+(of each class against the rest) and log-loss on held-out folds, the same for all, with
+equal weight for each class. What differs is how often parties are asked, what they
 send, and what they can learn.
 
 - FlyNN is a run over five parties with `class-weight=balanced` and `min-examples=1` at
   each effort, with all of its messages, evaluation included.
 - Ridge regression (one-shot federated ridge, arXiv 2601.08216) on standardised columns:
-  class sizes, then two Gram matrices of weighted samples, one for each fold, from which
-  the strength follows.
+  class sizes, then two Gram matrices of weighted samples, one for each fold.
 - LDA and QDA (read from class means and covariances as in GH-OFL, arXiv 2602.01186),
-  with shrinkage chosen by two folds, and equal priors.
+  with shrinkage, and equal priors.
 - Bucketed ridge (in the way of SAFLe, arXiv 2512.03336, without its groups and
   embeddings, which are for neural features): 16 overlapping buckets a column at its
   quantiles, fewer where that would be more than 2048 of them, and ridge on them as
   above.
+- Logistic regression on standardised columns by L-BFGS, from weights of zero: class
+  sizes and moments of the columns, then gradient and loss up and weights down for the
+  start and each iteration. All strengths and both folds share these exchanges, so that
+  as many count as the longest of them needs; the chosen strength is then trained on all
+  samples. Further steps of a line search are not counted.
+- Strength or shrinkage of these five, and a temperature, without which ridge has no
+  probabilities, are chosen in one more exchange: from correct samples of each class and
+  the log-loss (counted at 64 temperatures), each fold by the models of the other. Of
+  QDA the temperature lowers the AUROC on a few sets of several classes.
 - Boosting on summed histograms (horizontal XGBoost of NVFlare and FATE): gradients and
   Hessians of 63 bins a column, as float32, for the root and one child of each split,
   the other being the difference; one exchange for each level. 100 trees of each class,
-  or as many as early stopping takes, up to 1000.
+  or, with half the learning rate, as many as early stopping takes, up to 1000.
 - A forest on summed class histograms (FedForest, arXiv 2602.03258, as far as its paper
   can be followed): 100 trees, one exchange for each level of all of them, int32
-  histograms of 32 bins of the columns drawn for a node.
+  histograms of 32 bins of the columns drawn for a node. For its probabilities each
+  class has one vote more.
 
 Bytes are those of one party, up and down, without envelopes: numbers of 8 bytes where
 nothing else is said, models down as 16 bytes a node or 8 a weight. All but FlyNN are
 pooled runs of scikit-learn whose messages are counted. Nothing but what is said here is
-tuned. None of the others has histograms with a floor, noise, or secure sums in these
-figures.
+tuned; TabPFN is left out, as its weights cannot be installed offline. None of the
+others has histograms with a floor, noise, or secure sums in these figures.
 """
 
 from __future__ import annotations
@@ -45,7 +55,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from flwr_flynn.federated.samples import Samples
 from simulations import plots
-from simulations.baselines import balanced_accuracy
+from simulations.baselines import figures
 from simulations.data import DataSet, data_sets, files
 from simulations.plots import Line, Panel
 from simulations.results import Array, Row, markdown_table
@@ -66,9 +76,15 @@ EFFORTS = {"FlyNN quick": "quick", "FlyNN": "default", "FlyNN thorough": "thorou
 N_PARTIES = 5
 BINS = 63
 FOREST_BINS = 32
+N_TREES = 100
+N_TEMPERATURES = 64
+FOREST = "histogram forest"
 MOST_BUCKETS = 2048
 NODE = 16
-_CODE = code_digest(*FEDERATED, "simulations.rivals", "simulations.data")
+FIGURES = ("balanced accuracy", "AUROC", "log-loss")
+CODE = code_digest(
+    *FEDERATED, "simulations.rivals", "simulations.baselines", "simulations.data"
+)
 
 
 def flynn(
@@ -77,25 +93,54 @@ def flynn(
     """A run over parties with every fifth sample each."""
     parties = [slice(i, None, N_PARTIES) for i in range(N_PARTIES)]
     shares = [Samples(X[mine], y[mine], X_test[mine], y_test[mine]) for mine in parties]
-    row, _ = defaults(
+    row, model = defaults(
         Parts(shares, n_classes), effort, class_weight="balanced", min_examples=1
     )
-    return {
-        "balanced": row["balanced"],
+    return figures(model.predict_proba(X_test), y_test) | {
         "exchanges": row["exchanges"],
         "kB": (row["up"] + row["down"]) / 1000,
     }
 
 
-def _tuned(model: Any, grid: dict[str, Any]) -> Any:
+def by_sums(
+    X: Array, y: Array, X_test: Array, y_test: Array, n_classes: int, method: str
+) -> Row:
+    """A pooled model, and the messages of its federation."""
+    model, spent = OTHERS[method](X.shape[1], n_classes)
+    exchanges, size = spent(model.fit(X, y))
+    if method not in TREES:
+        model = calibrated(model.best_estimator_, X, y)
+    p = np.zeros((len(X_test), n_classes))
+    p[:, model.classes_] = model.predict_proba(X_test)
+    if method == FOREST:
+        p = (N_TREES * p + 1) / (N_TREES + n_classes)
+    return figures(p, y_test) | {"exchanges": exchanges, "kB": size / 1000}
+
+
+def calibrated(model: Any, X: Array, y: Array) -> Any:
+    """A classifier trained again, with a temperature by two folds."""
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.utils.class_weight import compute_sample_weight
+
+    scaled = CalibratedClassifierCV(model, method="temperature", cv=2, ensemble=False)
+    return scaled.fit(X, y, sample_weight=compute_sample_weight("balanced", y))
+
+
+def _tuned(model: Any, grid: dict[str, Any], **scores: Any) -> Any:
     from sklearn.model_selection import GridSearchCV
 
-    return GridSearchCV(model, grid, scoring="balanced_accuracy", cv=2)
+    scoring = {"balanced": "balanced_accuracy"} | scores
+    return GridSearchCV(model, grid, scoring=scoring, refit="balanced", cv=2)
 
 
 def _gram(width: int) -> int:
     """Numbers of two triangular matrices of sums of products, one for each fold."""
     return (width + 1) * (width + 2)
+
+
+def _choice(n_settings: int, n_weights: int, n_classes: int) -> int:
+    """Numbers of a choice by two folds: models down, class hits and losses up."""
+    return 2 * n_settings * (n_weights + n_classes + N_TEMPERATURES)
 
 
 class _Buckets(BaseEstimator, TransformerMixin):  # type: ignore[misc]
@@ -133,37 +178,71 @@ def linear(
     from sklearn.preprocessing import StandardScaler
 
     priors = np.full(n_classes, 1 / n_classes)
+    n_weights = n_classes * (d + 1)
     strengths = {"ridgeclassifier__alpha": [10.0**k for k in range(-2, 5)]}
     if kind == "LDA":
         lda = LinearDiscriminantAnalysis("lsqr", priors=priors)
-        sent = 8 * (_gram(d) + 3 * n_classes * (d + 1))
-        return _tuned(lda, {"shrinkage": [0.0, 0.01, 0.1, 0.5]}), lambda _: (1, sent)
+        sent = 8 * (_gram(d) + 3 * n_weights + _choice(4, n_weights, n_classes))
+        return _tuned(lda, {"shrinkage": [0.0, 0.01, 0.1, 0.5]}), lambda _: (2, sent)
     if kind == "QDA":
         qda = make_pipeline(
             StandardScaler(),
             QuadraticDiscriminantAnalysis(solver="eigen", priors=priors),
         )
-        sent = 8 * n_classes * _gram(d) * 3 // 2
+        # parties shrink the covariances of a fold
+        sent = 8 * (n_classes * _gram(d) * 5 // 2 + _choice(4, 0, n_classes))
         return _tuned(
             qda, {"quadraticdiscriminantanalysis__shrinkage": [0.01, 0.1, 0.3, 0.6]}
-        ), lambda _: (1, sent)
+        ), lambda _: (2, sent)
     codes = max(2, min(16, MOST_BUCKETS // d))
     ridge = RidgeClassifier(class_weight="balanced")
     if kind == "bucketed ridge":
+        n_weights = n_classes * codes * d
         sent = (
             8 * (d * BINS + n_classes)
             + 4 * _gram(codes * d)
-            + 16 * n_classes * codes * d
+            + 16 * n_weights
+            + 8 * _choice(7, n_weights, n_classes)
         )
         return _tuned(make_pipeline(_Buckets(codes), ridge), strengths), lambda _: (
-            2,
+            3,
             sent,
         )
-    sent = 8 * (n_classes + _gram(d) + 3 * n_classes * (d + 1))
+    choice = _choice(7, n_weights, n_classes)
+    sent = 8 * (n_classes + _gram(d) + 3 * n_weights + choice)
     return _tuned(make_pipeline(StandardScaler(), ridge), strengths), lambda _: (
-        2,
+        3,
         sent,
     )
+
+
+def logistic(d: int, n_classes: int) -> tuple[Any, Callable[[Any], tuple[int, float]]]:
+    """The same of logistic regression, whose searches over strengths and folds share
+    exchanges.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    n_weights = n_classes * (d + 1)
+    if n_classes == 2:
+        n_weights = d + 1
+
+    def gradients(model: Any, *_: Any) -> int:
+        return 1 + int(model[-1].n_iter_.max())
+
+    def spent(search: Any) -> tuple[int, float]:
+        folds = [search.cv_results_[f"split{fold}_test_gradients"] for fold in (0, 1)]
+        last = gradients(search.best_estimator_)
+        moments = 4 * (n_classes + 2 * d)
+        sent = moments + (np.sum(folds) + last) * (2 * n_weights + 1)
+        sent += _choice(7, 0, n_classes)
+        return 2 + int(np.max(folds)) + last, float(8 * sent)
+
+    model = LogisticRegression(class_weight="balanced", max_iter=1000)
+    strengths = {"logisticregression__C": [10.0**k for k in range(-4, 3)]}
+    pipeline = make_pipeline(StandardScaler(), model)
+    return _tuned(pipeline, strengths, gradients=gradients), spent
 
 
 def trees(
@@ -172,14 +251,16 @@ def trees(
     """The same of trees from sums of histograms."""
     from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 
-    if kind == "histogram forest":
-        forest = RandomForestClassifier(100, class_weight="balanced", random_state=0)
+    if kind == FOREST:
+        forest = RandomForestClassifier(
+            N_TREES, class_weight="balanced", random_state=0
+        )
         return forest, lambda made: _spent(
             [[tree.tree_ for tree in made]], 4 * int(d**0.5) * FOREST_BINS * n_classes
         )
     settings: dict[str, Any] = {"max_iter": 100, "early_stopping": False}
     if kind == "boosting, early stopping":
-        settings = {"max_iter": 1000, "early_stopping": True}
+        settings = {"max_iter": 1000, "learning_rate": 0.05, "early_stopping": True}
     boosting = HistGradientBoostingClassifier(
         class_weight="balanced", max_bins=BINS, random_state=0, **settings
     )
@@ -224,19 +305,14 @@ def _spent(rounds: list[list[Any]], size: int) -> tuple[int, float]:
     return exchanges, float(n_histograms * size + NODE * n_nodes)
 
 
+TREES = (FOREST, "boosting, 100 trees", "boosting, early stopping")
 OTHERS: dict[str, Callable[..., Any]] = {
     **{
         kind: partial(linear, kind)
         for kind in ("ridge", "LDA", "QDA", "bucketed ridge")
     },
-    **{
-        kind: partial(trees, kind)
-        for kind in (
-            "histogram forest",
-            "boosting, 100 trees",
-            "boosting, early stopping",
-        )
-    },
+    "logistic regression": logistic,
+    **{kind: partial(trees, kind) for kind in TREES},
 }
 METHODS = (*EFFORTS, *OTHERS)
 SPENT = {"kB a party": "kB", "exchanges": "exchanges"}
@@ -246,21 +322,13 @@ def measured(data: DataSet, method: str, n_folds: int) -> list[Row]:
     """A row for each of the first folds."""
     rows = []
     for number, (train, test) in enumerate([*data.splits][:n_folds]):
-        X = data.X[train]
-        y = data.y[train]
-        X_test = data.X[test]
-        y_test = data.y[test]
-        n_classes = data.n_classes
-        # of columns that are alike, in discriminants
+        samples = (data.X[train], data.y[train], data.X[test], data.y[test])
+        # of columns that are alike, in discriminants; of regressions that are not done
         with warnings.catch_warnings(action="ignore"):
             if method in EFFORTS:
-                row = flynn(X, y, X_test, y_test, n_classes, EFFORTS[method])
+                row = flynn(*samples, data.n_classes, EFFORTS[method])
             else:
-                model, spent = OTHERS[method](X.shape[1], n_classes)
-                predicted = model.fit(X, y).predict(X_test)
-                exchanges, size = spent(model)
-                accuracy = float(balanced_accuracy(y_test, predicted, n_classes))
-                row = {"balanced": accuracy, "exchanges": exchanges, "kB": size / 1000}
+                row = by_sums(*samples, data.n_classes, method)
         rows.append(data.shape | {"method": method, "fold": number} | row)
     return rows
 
@@ -271,10 +339,10 @@ def table(rows: list[Row]) -> list[Row]:
     """
     frame = (
         pd.DataFrame(rows)
-        .groupby(["set", "method"], sort=False)[["balanced", "exchanges", "kB"]]
+        .groupby(["set", "method"], sort=False)[[*FIGURES, "exchanges", "kB"]]
         .mean()
     )
-    by_set = frame["balanced"].unstack("method")
+    by_set = frame["balanced accuracy"].unstack("method")
     lines = []
     for method in (name for name in METHODS if name in by_set):
         line = frame.xs(method, level="method")
@@ -282,17 +350,17 @@ def table(rows: list[Row]) -> list[Row]:
         counts = "/".join(
             str(int((np.sign(ahead.round(9)) == sign).sum())) for sign in (1, 0, -1)
         )
+        means = {name: float(line[name].mean()) for name in FIGURES}
         spent = {
             f"{name}, median": f"{line[key].median():.0f}"
             for name, key in SPENT.items()
         }
-        mine = {
-            "method": method,
-            "balanced accuracy": float(line["balanced"].mean()),
-        } | spent
         least = f"{ahead.min():+.3f} ({ahead.idxmin()})"
         lines.append(
-            mine | {"FlyNN ahead / equal / behind": counts, "least lead": least}
+            {"method": method}
+            | means
+            | spent
+            | {"FlyNN ahead / equal / behind": counts, "least lead": least}
         )
     return lines
 
@@ -339,7 +407,7 @@ def main(arguments: list[str]) -> None:
     pieces = [
         Piece(
             f"{data.name}: {method}",
-            (data.digest, n_folds, _CODE),
+            (data.digest, n_folds, CODE),
             partial(measured, data, method, n_folds),
         )
         for data in sets
@@ -352,7 +420,7 @@ def main(arguments: list[str]) -> None:
     shown = markdown_table(lines)
     by_set = (
         pd.DataFrame(rows)
-        .groupby(["set", "method"], sort=False)["balanced"]
+        .groupby(["set", "method"], sort=False)["balanced accuracy"]
         .mean()
         .unstack("method")
     )

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from simulations import baselines
 from simulations.data import DataSet
@@ -52,6 +52,21 @@ def test_samples_are_scaled_by_columns_or_rows():
     np.testing.assert_allclose(
         baselines.unit_rows(np.array([[3, 4], [0, 0]])), [[0.6, 0.8], [0, 0]]
     )
+
+
+def test_figures_weigh_the_classes_that_occur_alike():
+    generator = np.random.default_rng(0)
+    y = np.arange(60) ** 2 % 3
+    p = generator.dirichlet(np.ones(4), 60)
+    shown = baselines.figures(p, y)
+    first, second = (p[y == label] for label in (0, 1))
+    losses = -np.log(first[:, 0]).mean() - np.log(second[:, 1]).mean()
+    assert shown["log-loss"] == pytest.approx(losses / 2)
+    recalls = (first.argmax(axis=1) == 0).mean() + (second.argmax(axis=1) == 1).mean()
+    assert shown["balanced accuracy"] == pytest.approx(recalls / 2)
+    y = np.arange(60) % 4
+    theirs = roc_auc_score(y, p, multi_class="ovr")
+    assert baselines.figures(p, y)["AUROC"] == pytest.approx(theirs)
 
 
 def test_samples_of_no_fold_are_never_held_out():
