@@ -143,6 +143,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         super().__init__(options, min_available_nodes, wait_timeout)
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        self._check_functions()
         self.action = action
         self.nodes_at_a_time = integer("nodes_at_a_time", nodes_at_a_time)
         # Metadata of the latest requests, to which the grid gives their ids.
@@ -175,9 +176,13 @@ class FlyNNStrategy(BaseStrategy, Strategy):
 
         progress = Progress(partial(log, INFO, "FlyNN: %s"))
         batched = cast(Grid, _BatchedGrid(grid, self.nodes_at_a_time, progress))
-        arrays = ArrayRecord()
-        if self.run.is_specified:
-            arrays = self.arrays
+        if initial_arrays:
+            expected = (
+                "None: counting begins at 0, or with the federation of the options"
+            )
+            raise ConfigError(
+                "initial_arrays", expected, f"{len(initial_arrays)} arrays"
+            )
         rounds = self.num_rounds
         if num_rounds is not None:
             rounds = integer("num_rounds", num_rounds)
@@ -192,10 +197,10 @@ class FlyNNStrategy(BaseStrategy, Strategy):
                 "strategy of its own",
             )
         with progress:
-            result = super().start(batched, arrays, rounds, *rest, **later)
+            result = super().start(batched, ArrayRecord(), rounds, *rest, **later)
             rounds = self.run.rounds_left
             if num_rounds is None and rounds:
-                result = super().start(batched, self.arrays, rounds, *rest, **later)
+                result = super().start(batched, ArrayRecord(), rounds, *rest, **later)
         if self.run.due is not None:
             log(WARNING, "FlyNN: phase %s is not done", self.run.due.name)
         # Flower's arrays are the sums for all specs.

@@ -80,6 +80,12 @@ class BaseStrategy(ABC):
         # Reasons that `note_failure` got about the present request, by cid.
         self._failures: dict[str, str] = {}
 
+    def _check_functions(self) -> None:
+        """Refuse functions of the user's that cannot be called, before a party counts."""
+        for name, function in vars(self).items():
+            if name.endswith("_fn") and not (function is None or callable(function)):
+                raise ConfigError(name, "a function, or None", function)
+
     def __repr__(self) -> str:
         return (
             f"FlyNNStrategy(counted={len(self.run.counted)}, "
@@ -299,6 +305,7 @@ class FlyNNStrategy(BaseStrategy, Strategy):
         self.on_evaluate_config_fn = on_evaluate_config_fn
         self.fit_metrics_aggregation_fn = fit_metrics_aggregation_fn
         self.evaluate_metrics_aggregation_fn = evaluate_metrics_aggregation_fn
+        self._check_functions()
         self._clients: dict[str, ClientProxy] = {}  # present in this round, by cid
 
     # ---- Flower's calls, in the order in which they come

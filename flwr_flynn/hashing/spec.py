@@ -196,17 +196,12 @@ class HashSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Fields as plain Python values that JSON can hold."""
-        values = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not value and field.name in _OPTIONAL:
-                continue
-            if isinstance(value, tuple):
-                value = list(value)
-            values[field.name] = value
-        if self.edges is not None:
-            values["edges"] = [list(row) for row in self.edges]
-        return values
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: value
+            for name, value in values.items()
+            if value or name not in _OPTIONAL
+        }
 
     @classmethod
     def from_dict(cls, values: object) -> HashSpec:

@@ -37,6 +37,7 @@ UNIT = 32  # integers of a deviation
 LARGEST = 5 * UNIT  # largest magnitude of a term
 MOST_TERMS = 512  # of a basis
 _MOST_CLASSES = 500  # beyond, there is no linear part
+_FIELDS = ("columns", "center", "deviation", "edges", "has_gaps")
 _FEW = 2  # different edges up to which a column has no normal score
 
 
@@ -182,23 +183,16 @@ class Basis:
 
     def to_dict(self) -> dict[str, object]:
         """The basis as JSON can hold it."""
-        return {
-            "columns": list(self.columns),
-            "center": list(self.center),
-            "deviation": list(self.deviation),
-            "edges": [list(row) for row in self.edges],
-            "has_gaps": list(self.has_gaps),
-        }
+        return {name: getattr(self, name) for name in _FIELDS}
 
     @classmethod
     def from_dict(cls, values: object, n_features: int) -> Basis:
         """The basis with these values, which may come from anybody."""
-        names = ("columns", "center", "deviation", "edges", "has_gaps")
-        if not isinstance(values, Mapping) or set(values) != set(names):
-            raise DataError("basis", f"{', '.join(names)}", type(values).__name__)
-        if not all(isinstance(values[name], list | tuple) for name in names):
+        if not isinstance(values, Mapping) or values.keys() != set(_FIELDS):
+            raise DataError("basis", ", ".join(_FIELDS), type(values).__name__)
+        if not all(isinstance(values[name], list | tuple) for name in _FIELDS):
             raise DataError("basis", "a list for each of its fields", "others")
-        return cls(n_features, **{name: tuple(values[name]) for name in names})
+        return cls(n_features, **{name: tuple(values[name]) for name in _FIELDS})
 
 
 _SCORES = _normal_scores()

@@ -32,7 +32,7 @@ from flwr_flynn._types import Integers, Mask
 from flwr_flynn._validation import finite_floats
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
-from flwr_flynn.model.portable import exp, log, maximum
+from flwr_flynn.model.portable import exp, log, temper
 from flwr_flynn.model.prediction_sets import (
     LARGEST_COUNT,
     N_LEVELS,
@@ -340,12 +340,8 @@ def _add(  # type: ignore[no-untyped-def]
     posterior = np.empty(n_classes)
     for p in range(scores.shape[0]):
         weight = weights[true[p]] / LOSS_UNIT
-        highest = maximum(scores[p])
         for t in range(len(temperatures)):
-            for label in range(n_classes):
-                row = scores[p, label] - highest
-                posterior[label] = row / temperatures[t] + prior[label]
-            top = maximum(posterior)
+            top = temper(scores[p], temperatures[t], prior, posterior)
             total = 0.0
             for label in range(n_classes):
                 shares[label] = exp(posterior[label] - top)

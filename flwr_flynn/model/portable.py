@@ -49,6 +49,17 @@ def maximum(values):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def temper(row, temperature, prior, out):  # type: ignore[no-untyped-def]
+    """Write a row of log odds, less its largest, over the temperature, with the prior,
+    and return the largest of these.
+    """
+    highest = maximum(row)
+    for label in range(len(row)):
+        out[label] = (row[label] - highest) / temperature + prior[label]
+    return maximum(out)
+
+
+@njit(nogil=True, cache=True)
 def log(x):  # type: ignore[no-untyped-def]
     """Return the natural logarithm of a float of at least 0: minus infinity of 0."""
     if x == 0.0 or x == np.inf:

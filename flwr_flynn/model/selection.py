@@ -34,7 +34,7 @@ from flwr_flynn.model.forest import Forest
 from flwr_flynn.model.gram import GramScoring, by_fold
 from flwr_flynn.model.metrics import mean_recall
 from flwr_flynn.model.model import Model, ModelMember
-from flwr_flynn.model.portable import exp, log, maximum
+from flwr_flynn.model.portable import exp, log, temper
 from flwr_flynn.model.prediction_sets import Levels, as_levels, level_table, levels_of
 from flwr_flynn.model.prior import ClassWeight
 from flwr_flynn.model.scoring import (
@@ -288,12 +288,8 @@ def _add_losses(odds, true, temperatures, prior, importance, sums):  # type: ign
     n_classes = odds.shape[1]
     posterior = np.empty(n_classes)
     for p in range(odds.shape[0]):
-        highest = maximum(odds[p])
         for t in range(len(temperatures)):
-            for label in range(n_classes):
-                row = odds[p, label] - highest
-                posterior[label] = row / temperatures[t] + prior[label]
-            top = maximum(posterior)
+            top = temper(odds[p], temperatures[t], prior, posterior)
             total = 0.0
             for label in range(n_classes):
                 if posterior[label] == top:  # exp(0), most often

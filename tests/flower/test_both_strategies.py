@@ -46,6 +46,16 @@ def test_numbers_of_parties_have_no_default_and_may_be_numpy_s(api):
             type(strategy)(**without)
 
 
+@BOTH
+def test_functions_that_cannot_be_called_are_refused_before_a_party_counts(api):
+    strategy = api(federation(2)).make(min_parties=2)
+    names = [name for name in vars(strategy) if name.endswith("_fn")]
+    assert len(names) >= 2
+    for name in names:
+        with raises(ConfigError, field=name):
+            api(federation(2)).make(min_parties=2, **{name: "mean"})
+
+
 # ---- whole runs
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from flwr_flynn import message
 from flwr_flynn.errors import AggregationError, ConfigError
@@ -94,6 +95,14 @@ def test_missing_options_and_numbers_of_rounds_that_are_none_are_refused():
         message.FlyNNStrategy(min_available_nodes=4, **PLAN)
     with raises(ConfigError, field="num_rounds", got="three"):
         message.FlyNNStrategy(**GIVEN).start(Grid(4), num_rounds="three")
+
+
+def test_arrays_to_begin_with_are_refused_as_a_federation_is_what_one_goes_on_from():
+    strategy = message.FlyNNStrategy(**GIVEN)
+    with raises(ConfigError, field="initial_arrays"):
+        strategy.start(Grid(4), ArrayRecord([np.zeros(3)]))
+    strategy.start(Grid(4), ArrayRecord())
+    assert strategy.selection is not None
 
 
 def test_a_function_of_metrics_that_returns_nothing_leaves_the_run_as_it_was():
