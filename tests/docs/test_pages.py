@@ -131,6 +131,12 @@ def test_the_results_are_those_that_the_experiments_wrote():
     assert f"boosting was ahead of the default on {behind} of those 36 tables" in readme
 
 
+def test_the_gallery_has_the_hospitals_of_the_tutorial():
+    page = blocks("docs/tutorial/own_data.md", "python")[0]
+    hospitals = page.partition("folder = Path()")[2].strip()
+    assert hospitals in text_of("docs/examples/plot_00_three_hospitals.py")
+
+
 def test_every_page_with_commands_has_its_test():
     assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
     for page, tests in COMMANDS_RUN_BY.items():
