@@ -100,13 +100,15 @@ class Requests(SphinxDirective):
             module, _, name = place.partition(":")
             request = getattr(import_module(f"flwr_flynn.{module}"), name)
             asks = (inspect.getdoc(request) or "").split("\n\n")[0].replace("\n", " ")
+            of_run = set(RUN_ENTRIES)
+            if not of_run <= set(request.entries):
+                of_run = set()
             keys = []
-            for key, entry in request.entries.items():
+            for key in [key for key in request.entries if key not in of_run]:
                 text = f"`{key.replace('_', '-')}`"
-                if not entry.is_needed:
+                if not request.entries[key].is_needed:
                     text = f"({text})"
-                if RUN_ENTRIES.get(key) is not entry:
-                    keys.append(text)
+                keys.append(text)
             lines.append(f"| `{request.phase}` | {asks} | {', '.join(keys)} |")
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 
