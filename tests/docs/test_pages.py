@@ -132,9 +132,8 @@ def test_the_results_are_those_that_the_experiments_wrote():
 
 
 def test_the_gallery_has_the_hospitals_of_the_tutorial():
-    page = blocks("docs/tutorial/own_data.md", "python")[0]
-    hospitals = page.partition("folder = Path()")[2].strip()
-    assert hospitals in text_of("docs/examples/plot_00_three_hospitals.py")
+    made = blocks("docs/tutorial/own_data.md", "python")[0].partition("folder = Path()")
+    assert made[2].strip() in text_of("docs/examples/plot_00_three_hospitals.py")
 
 
 def test_every_page_with_commands_has_its_test():
@@ -170,6 +169,16 @@ def test_the_tables_of_settings_are_those_of_the_package(
         assert path.read_text(encoding="utf-8") == written.page_with(
             path.read_text(encoding="utf-8"), settings
         )
+
+
+def test_guides_open_with_a_question_by_which_their_index_lists_them():
+    for page in PAGES:
+        if re.match(r"docs/(how_to|tutorial|explanation)/(?!index)", page):
+            folder, _, name = page.rpartition("/")
+            assert "?" in text_of(page).split("\n\n")[1], page
+            assert re.search(
+                rf"^- .*\?.*\({name}\)", text_of(f"{folder}/index.md"), re.M
+            )
 
 
 def test_guides_and_reference_stay_short():
