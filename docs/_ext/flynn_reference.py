@@ -2,6 +2,7 @@
 
 ``flynn-errors``     the error classes, each with its base classes, docstring and attributes
 ``flynn-constants``  constants of the wire protocol with their values
+``flynn-requests``   requests of the server, each with the keys that its phase declares
 
 At the end of a build, every public name that has no page is a warning. The role of
 `names` between single backticks in docstrings makes a link where the name has a page,
@@ -23,6 +24,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from flwr_flynn import errors
+from flwr_flynn.federated.run_spec import RUN_ENTRIES
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +88,31 @@ class Constants(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 
 
+class Requests(SphinxDirective):
+    """Requests, one ``module:Class`` a line, with what they ask for and their keys."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        """Make the table, without the keys of the run's spec."""
+        lines = ["| phase | the request | keys |", "|---|---|---|"]
+        for place in self.content:
+            module, _, name = place.partition(":")
+            request = getattr(import_module(f"flwr_flynn.{module}"), name)
+            asks = (inspect.getdoc(request) or "").split("\n\n")[0].replace("\n", " ")
+            of_run = set(RUN_ENTRIES)
+            if not of_run <= set(request.entries):
+                of_run = set()
+            keys = []
+            for key in [key for key in request.entries if key not in of_run]:
+                text = f"`{key.replace('_', '-')}`"
+                if not request.entries[key].is_needed:
+                    text = f"({text})"
+                keys.append(text)
+            lines.append(f"| `{request.phase}` | {asks} | {', '.join(keys)} |")
+        return self.parse_text_to_nodes("\n".join(lines) + "\n")
+
+
 class Maybe(XRefRole):
     """A link to a Python object if the pages have it, code otherwise."""
 
@@ -134,4 +161,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("env-check-consistency", _check_complete)
     app.add_directive("flynn-errors", ErrorsTable)
     app.add_directive("flynn-constants", Constants)
+    app.add_directive("flynn-requests", Requests)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

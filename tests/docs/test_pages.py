@@ -143,6 +143,11 @@ def test_the_results_are_those_that_the_experiments_wrote():
     assert f"boosting was ahead of the default on {behind} of those 36 tables" in readme
 
 
+def test_the_gallery_has_the_hospitals_of_the_tutorial():
+    made = blocks("docs/tutorial/own_data.md", "python")[0].partition("folder = Path()")
+    assert made[2].strip() in text_of("docs/examples/plot_00_three_hospitals.py")
+
+
 def test_every_page_with_commands_has_its_test():
     assert set(COMMANDS_RUN_BY) <= set(WITH_COMMANDS)
     for page, tests in COMMANDS_RUN_BY.items():
@@ -178,6 +183,16 @@ def test_the_tables_of_settings_are_those_of_the_package(
         )
 
 
+def test_guides_open_with_a_question_by_which_their_index_lists_them():
+    for page in PAGES:
+        if re.match(r"docs/(how_to|tutorial|explanation)/(?!index)", page):
+            folder, _, name = page.rpartition("/")
+            assert "?" in text_of(page).split("\n\n")[1], page
+            assert re.search(
+                rf"^- .*\?.*\({name}\)", text_of(f"{folder}/index.md"), re.M
+            )
+
+
 def test_guides_and_reference_stay_short():
     pages = [
         page
@@ -190,5 +205,5 @@ def test_guides_and_reference_stay_short():
     ]
     code = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
     n_words = sum(len(code.sub("", text).split()) for text in prose)
-    assert n_words <= 12_250  # 13,000 with the pages of version 0.9
+    assert n_words <= 13_000
     assert 500 <= len(text_of("README.md").split()) <= 850
