@@ -177,6 +177,8 @@ def check(options: Namespace) -> int:
     file = opened(path, replace(reading, schema=rest))
     if not schema.is_named and len(file.reports) != len(present):
         raise DataError(path.name, f"{len(present)} columns", len(file.reports))
+    for error, _ in file.other_units():
+        raise error
     tables = (_counts_of(read_columns(rest, rows.table)) for rows in file.batches())
     counts = sum(tables, np.zeros((len(present), 4), np.int64))
     own_names = rest.names

@@ -9,7 +9,6 @@ Further records of a message are ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -27,10 +26,7 @@ except ImportError:  # before 1.32
     from flwr.common import recorddict_compat  # type: ignore[no-redef]
     from flwr.server.typing import Workflow  # type: ignore[import-not-found, no-redef]
 
-__all__ = ["Workflow", "is_simulated", "recorddict_compat", "untested"]
-
-NEWEST_TESTED = (1, 42)
-"""The newest minor version that `python -m tests.flower_versions` ran."""
+__all__ = ["Workflow", "is_simulated", "recorddict_compat"]
 
 
 class GridProxy:
@@ -44,23 +40,8 @@ class GridProxy:
 
 
 def is_simulated(grid: object) -> bool:
-    """True for the grid of a simulation."""
-    try:
-        from flwr.superlink.grid import InMemoryGrid
-    except ImportError:  # before 1.31
-        from flwr.server.grid import InMemoryGrid  # type: ignore[import-not-found, no-redef]
-    return isinstance(grid, InMemoryGrid)
-
-
-def untested() -> str:
-    """A warning if Flower is newer than the newest tested version; else ""."""
-    here = version("flwr")
-    if tuple(map(int, here.split(".")[:2])) <= NEWEST_TESTED:
-        return ""
-    return (
-        f"Flower {here} is newer than {NEWEST_TESTED[0]}.{NEWEST_TESTED[1]}, the "
-        "newest that was tested"
-    )
+    """True for the grid of a simulation, whose module moved."""
+    return type(grid).__name__ == "InMemoryGrid"
 
 
 ARRAYS = "arrays"

@@ -46,7 +46,7 @@ from flwr_flynn.federated.results import Evaluation
 from flwr_flynn.federated.roster import Failures, Member
 from flwr_flynn.federated.run import ExchangeResult, Figures, Run
 from flwr_flynn.flower.logging import log_lines, plan_lines, result_lines
-from flwr_flynn.flower.records import reply_of_evaluation, untested
+from flwr_flynn.flower.records import reply_of_evaluation
 from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.selection import Selection
 
@@ -168,9 +168,6 @@ class BaseStrategy(ABC):
 
     def summary(self) -> None:
         """Log the plan of the run."""
-        warning = untested()
-        if warning:
-            log(WARNING, "FlyNN: %s", warning)
         log_lines(plan_lines(self.run, self._min_available, self.wait_timeout))
 
     # ---- exchanges

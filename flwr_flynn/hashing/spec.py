@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._validation import finite_floats, integer, number
+from flwr_flynn._validation import boolean, finite_floats, integer, number
 from flwr_flynn.errors import SpecError
 from flwr_flynn.hashing.rank_codes import CODINGS
 
@@ -135,9 +135,8 @@ class HashSpec:
                 limit = f"half of {limit}, with row_weights"
             if value > most:
                 raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
-        if not isinstance(self.signed, bool | np.bool_):
-            raise SpecError("signed", "True or False", self.signed)
-        object.__setattr__(self, "signed", bool(self.signed))
+        signed = boolean("signed", self.signed, SpecError)
+        object.__setattr__(self, "signed", signed)
         for name, check in _CHECKS.items():
             self._check_vector(name, check)
         frequency = number("wave_frequency", self.wave_frequency, error=SpecError)
@@ -196,10 +195,9 @@ class HashSpec:
 
     def to_dict(self) -> dict[str, object]:
         """Fields as plain Python values that JSON can hold."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: value
-            for name, value in values.items()
+            for name, value in vars(self).items()
             if value or name not in _OPTIONAL
         }
 
@@ -225,9 +223,7 @@ class HashSpec:
     def difference(self, other: HashSpec) -> list[str]:
         """Names of the fields in which two specifications differ."""
         return [
-            field.name
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(other, field.name)
+            name for name, value in vars(self).items() if value != getattr(other, name)
         ]
 
     @classmethod

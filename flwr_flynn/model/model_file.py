@@ -62,17 +62,11 @@ _GROWTH = tuple(f"growth_{name}" for name in GROWTH)
 _NODES = ("forest_columns", "forest_cuts", "forest_values")
 
 _GONE = {
-    "aligned": (
-        False,
-        "false: alignment is gone, train on columns standardised at the parties",
-    ),
-    "refined": (
-        False,
-        "false: noisy refinement is gone, train with `epsilon` and `delta` alone",
-    ),
-    "gram": (None, "null: the rows of a Gram matrix are gone, train anew"),
+    "aligned": "false: alignment is gone, train on columns standardised at the parties",
+    "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` alone",
+    "gram": "null: the rows of a Gram matrix are gone, train anew",
 }
-"""Entries of files of 0.8, what they must be, and the same in words."""
+"""Entries of files of 0.8 without an equivalent, and what they must be."""
 
 
 def write(
@@ -189,10 +183,9 @@ def _read_header(
     header = json.loads(text.tobytes())
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
-    for name, (only, expected) in _GONE.items():
-        value = header.pop(name, only)
-        if value is not only:
-            raise ModelFileError(name, expected, json.dumps(value)[:20])
+    for name, expected in _GONE.items():
+        if header.pop(name, None):
+            raise ModelFileError(name, expected, "another value")
     for name in _SINCE_0_9:
         header.setdefault(name, None)
     if set(header) != _HEADER:

@@ -53,7 +53,7 @@ class Column:
     low, high : float, optional
         Of a number: public range. Values beyond are refused.
     unit : str
-        For readers.
+        Of a number. Numbers with another unit are refused, unless a site converts them.
     gap_texts : sequence of str
         Texts of missing values in files, beside the usual ones. A text that spells a
         value, such as -9, is one of the site's own settings.

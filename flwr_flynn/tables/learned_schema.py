@@ -9,7 +9,12 @@ from typing import Any
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
-from flwr_flynn.tables.column_summary import ColumnSummary, _by_rows, most_frequent
+from flwr_flynn.tables.column_summary import (
+    CONVERTED,
+    ColumnSummary,
+    _by_rows,
+    most_frequent,
+)
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.schema import MOST_NUMBERS, Schema
 from flwr_flynn.tables.table import RawColumns, form_of
@@ -177,7 +182,8 @@ def _column_of(name: str, summary: ColumnSummary) -> Column:
         return Column(name, "category", sorted(levels), has_gaps)
     if kind == "id":
         kind = "number"
-    return Column(name, kind, (), has_gaps)
+    unit = max(summary.units.keys() - {"", CONVERTED}, default="")
+    return Column(name, kind, (), has_gaps, unit=unit)
 
 
 def _of_one_form(levels: Mapping[str, int]) -> dict[str, int]:

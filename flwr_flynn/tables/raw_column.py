@@ -34,6 +34,7 @@ from flwr_flynn.tables.texts import (
     number_of,
     pointed,
     proves,
+    unit_form,
 )
 
 _DAY_FIRST = {"mm/dd/yyyy": "dd/mm/yyyy", "mm-dd-yyyy": "dd-mm-yyyy"}
@@ -83,6 +84,7 @@ class RawColumn:
     has_beside: bool = False  # a column beside it has its texts
     is_strict: bool = False  # texts among numbers are faults
     reads_each: bool = False  # no text decides about the form of other dates
+    unit: str = ""  # in a schema
     n: int = 0
     n_empty: int = 0
     gap_values: set[Any] = field(default_factory=set)  # of cells that are not empty
@@ -108,6 +110,14 @@ class RawColumn:
         if self.proofs[","] > self.proofs["."]:
             return ","
         return "."
+
+    @property
+    def other_unit(self) -> str:
+        """The unit of its numbers, where it is not that of the schema; else ""."""
+        own = self.numerals.unit
+        if self.factors or not self.unit or own == unit_form(self.unit):
+            return ""
+        return own
 
     @property
     def forms(self) -> list[str]:

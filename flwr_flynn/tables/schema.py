@@ -275,6 +275,7 @@ class Schema:
                 column.kind,
                 gap_cells=Gaps.of(column.gap_texts),
                 reads_each=True,
+                unit=column.unit,
             )
             for column, raw in present.items()
         ]
@@ -343,12 +344,6 @@ class Schema:
 
         Raises a `SchemaError` for anything else.
         """
-        if isinstance(values, Mapping) and values.get("images"):
-            raise SchemaError(
-                "images",
-                "features that parties make of images before the run",
-                "a schema of 0.8",
-            )
         _check_keys(
             "schema",
             values,

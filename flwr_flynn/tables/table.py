@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -212,7 +212,33 @@ class ColumnReader:
             if report.unfit:
                 expected = f"values of kind {report.kind}"
                 raise DataError(f"column {name!r}", expected, f"kind {kind_of(raw)}")
-        return self.table(raws)
+        for error, _ in self.other_units():
+            raise error
+        return self.table(raws, self.units)
+
+    @property
+    def units(self) -> dict[str, Mapping[str, int]]:
+        """Rows of the columns with each unit, where one has a unit."""
+        return {
+            name: {
+                unit: n
+                for unit, n in report.numerals.rows_by_unit.items()
+                if unit.isprintable()
+            }
+            for name, report in self.items()
+            if report.numerals.units
+        }
+
+    def other_units(self) -> Iterator[tuple[DataError, str]]:
+        """Errors about numbers in another unit than the schema's, and the setting that
+        converts them.
+        """
+        for name, report in self.items():
+            if report.other_unit:
+                expected = f"numbers in {report.unit} (setting convert)"
+                error = DataError(f"column {name!r}", expected, "another unit")
+                error = with_names(error, [report.other_unit])
+                yield error, f"convert={name}:{report.other_unit}*..."
 
     def items(self) -> list[tuple[str, RawColumn]]:
         """The columns by their names."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from flwr_flynn import FlyNNClassifier
@@ -182,6 +183,46 @@ def test_units_that_differ_stop_a_run_until_they_are_accepted(capsys):
     for setting in ("c:accept=crp", "c:convert=crp:mg/l*1"):
         code, lines, _ = tried(capsys, setting, change=with_unit)
         assert (code, lines) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("unit", "settings", "code"),
+    [
+        ("mg/l", (), 0),
+        ("MG/L", (), 0),
+        ("", (), 0),
+        ("mg/dl", (), 1),
+        ("mg/dl", ("--set", "c:convert=crp:mg/dl*10"), 0),
+        ("mg/dl", ("--set", "c:accept=crp"), 0),
+    ],
+)
+def test_numbers_in_another_unit_than_the_schema_s_are_refused(
+    unit, settings, code, capsys
+):
+    table = rows(90, 3, with_unit)
+    write("a", table)
+    assert main(["schema", "a.csv"]) == 0
+    Path("schema.toml").write_text(capsys.readouterr().out)
+    for row in table:
+        row["crp"] = row["crp"].replace("mg/l", unit)
+    write("c", table)
+    announced = ("--set", "schema=schema.toml", "--set", "effort=quick")
+    assert main(["try", "a.csv", "c.csv", *announced, *settings]) == code
+    if settings:
+        return
+    assert main(["check", "c.csv", "schema.toml"]) == code
+    if code == 0:
+        assert main(["predict", "flwr-flynn-try/model.npz", "c.csv"]) == 0
+
+
+def test_a_model_of_a_frame_knows_its_units():
+    table = rows(90, 3, with_unit)
+    frame = pandas.DataFrame(table)
+    labels = frame.pop("label")
+    model = FlyNNClassifier(effort="quick").fit(frame, labels)
+    frame["crp"] = frame["crp"].str.replace("mg/l", "mg/dl")
+    with raises(DataError, field="column 'crp'"):
+        model.predict(frame)
 
 
 def test_two_units_in_one_file_are_named_with_the_setting_that_converts_them(capsys):

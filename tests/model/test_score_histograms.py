@@ -362,8 +362,8 @@ def test_figures_of_an_event_are_those_of_its_class_against_the_rest(event):
     assert made["auroc"] == pytest.approx(expected, abs=1e-9)
     of_class = figures.by_class(histograms, "abc")[event]
     assert made["auroc"] == of_class["auroc"]
-    assert made["slope"] == of_class["calibration"]["slope"]
-    assert made["intercept"] == of_class["calibration"]["intercept"]
+    assert made["slope"] == of_class["calibration_slope"]
+    assert made["intercept"] == of_class["calibration_intercept"]
     nobody = figures.event_figures(histograms * 0, sums * 0, event)
     assert nobody == dict.fromkeys(made) | {"rows": 0}
     level = figures.of_level(histograms, sums, event)
@@ -393,13 +393,13 @@ def test_slope_and_intercept_are_those_of_a_regression(spread):
     _, made = figures.by_class(scored(p, true, true)[0], "ab")
     theirs = linear_model.Logit(true, linear_model.add_constant(odds)).fit(disp=0)
     slope = [theirs.params[1], *theirs.conf_int()[1]]
-    assert made["calibration"]["slope"] == pytest.approx(slope, abs=1e-5)
+    assert made["calibration_slope"] == pytest.approx(slope, abs=1e-5)
     family = linear_model.families.Binomial()
     theirs = linear_model.GLM(true, np.ones(len(true)), family, offset=odds).fit(
         cov_type="HC0"
     )
     intercept = [theirs.params[0], *theirs.conf_int()[0]]
-    assert made["calibration"]["intercept"] == pytest.approx(intercept, abs=1e-5)
+    assert made["calibration_intercept"] == pytest.approx(intercept, abs=1e-5)
 
 
 @pytest.mark.parametrize("n", [200, 3000])

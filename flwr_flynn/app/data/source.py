@@ -451,6 +451,8 @@ class Reading:
             unit = column.unit
             wanted = column.kind
         factors = dialect.factors(name, unit)
+        if name in map(as_name, self.accept):
+            unit = ""
         if factors:
             wanted = "number"
         return RawColumn(
@@ -461,6 +463,7 @@ class Reading:
             dialect.gaps(*gap_texts),
             factors,
             words,
+            unit=unit,
         )
 
 

@@ -247,6 +247,7 @@ class TableFile(ColumnReader):
                 DataError(self.name, "a label in some rows", "none in any"),
                 "label=...",
             )
+        yield from self.other_units()
         faulty_rows: dict[str, dict[int, int]] = {
             name: {} for name in (*_EXPECTED.values(), _FINITE)
         }
@@ -287,20 +288,9 @@ class TableFile(ColumnReader):
     @cached_property
     def units(self) -> dict[str, Mapping[str, int]]:
         """Rows of the features with each unit; none of accepted ones."""
-        accepted = {*map(as_name, self.reading.accept)}
-        converted = self.reading.dialect.convert
-        units: dict[str, Mapping[str, int]] = {name: {} for name in accepted}
-        for name, report in self.items():
-            if name in accepted:
-                continue
-            if name in converted:
-                units[name] = {CONVERTED: self.n_rows}
-            elif report.numerals.units:
-                rows = report.numerals.rows_by_unit
-                units[name] = {
-                    unit: n for unit, n in rows.items() if unit.isprintable()
-                }
-        return units
+        converted = {*self.names} & self.reading.dialect.convert.keys()
+        units = super().units | {name: {CONVERTED: self.n_rows} for name in converted}
+        return units | {as_name(name): {} for name in self.reading.accept}
 
     def in_one(self) -> Rows:
         """All rows in memory."""

@@ -123,7 +123,7 @@ def pictures(of_class: Report) -> list[Markup]:
     """The ROC curve of a class, and its calibration."""
     label = of_class["label"]
     area = f"AUROC {with_interval(of_class['auroc'])}"
-    slope = f"slope {with_interval(of_class['calibration']['slope'])}"
+    slope = f"slope {with_interval(of_class['calibration_slope'])}"
     roc = [DIAGONAL, ("curve", of_class["roc"])]
     smooth = np.array(
         [[row["predicted"], *row["observed"]] for row in of_class["smooth"]]
