@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,17 @@ FIRST = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of some files before the others."""
+    """Put the tests of some files before the others, and mark those of slow.txt."""
+    known = Path(__file__).with_name("slow.txt").read_text().split()
+    n_cases = Counter(item.nodeid.partition("[")[0] for item in items)
+    seen = set[str]()
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        if name in known and (name in seen or n_cases[name] == 1):
+            item.add_marker(pytest.mark.slow)
+        seen.add(name)
     places = {
         Path(__file__).parent / f"{name}.py": place for place, name in enumerate(FIRST)
     }

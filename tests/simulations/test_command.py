@@ -29,7 +29,7 @@ from simulations.methods import FLYNN
 from simulations.study import Study
 from tests.docs.pages import PAGES, text_of
 from tests.raising import raises
-from tests.simulations.tables import read, run_again, shown
+from tests.simulations.tables import read, shown
 from tests.snapshots import assert_refused_as_on_record
 
 
@@ -197,13 +197,6 @@ def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
     assert compared > {("FlyNN", "kNN"), ("FlyNN paper", "MLP, one epoch")}
 
 
-def test_a_second_run_computes_nothing_and_writes_the_same(finished, folder, capsys):
-    run_again(
-        ["accuracy", "--quick", "--data", str(folder)], finished, (methods, "call")
-    )
-    assert capsys.readouterr().err.startswith("0 of ")
-
-
 def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
     assert (
         command.main(
@@ -286,13 +279,6 @@ def test_a_subsample_keeps_shares_and_rare_classes():
         folded("", np.arange(4000)[:, None], y, most=400, seed=1).digest
         != problem.digest
     )
-
-
-def test_folds_are_stratified_and_cover_every_point_once():
-    y = np.repeat([0, 1], [80, 20])
-    for train, test in folded("", np.zeros((100, 1)), y).splits:
-        assert sorted([*train, *test]) == list(range(100))
-        assert np.bincount(y[test]).tolist() == [8, 2]
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 50, 784])

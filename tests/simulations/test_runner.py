@@ -7,8 +7,6 @@ import signal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flwr_flynn import AggregationError, ClassCounts, FlyHash, HashSpec
 from flwr_flynn.errors import ConfigError
@@ -67,17 +65,6 @@ def on_ray():
     pytest.importorskip("ray")
     with workers("ray", n_cpus=2) as place:
         yield place
-
-
-@settings(max_examples=30)
-@given(n_parties=st.integers(1, 40), data=st.data())
-def test_every_federation_has_the_pooled_counts(n_parties, data):
-    federation = run(data.draw(st.permutations(parties_of(n_parties))))
-    assert federation.model.counts_ == pooled()
-    assert federation.model.counts_.sha256() == pooled().sha256()
-    assert len(federation.party_seconds) == n_parties
-    assert federation.traffic.arrivals.parties == n_parties
-    assert federation.traffic.asked == n_parties
 
 
 def test_a_federation_of_all_phases_is_that_of_the_package():

@@ -16,7 +16,7 @@ from simulations.methods import FLYNN, OTHERS, PAPER
 from simulations.paper import openml
 from simulations.paper.sets import PAPER_SETS, file_ids, readers
 from tests.raising import raises
-from tests.simulations.tables import read, run_again, shown
+from tests.simulations.tables import read, shown
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +69,6 @@ def test_the_comparison_has_the_papers_line_and_ours_for_each_baseline(finished)
     text = shown(finished, "openml_main", "openml_appendix", "openml_defaults")
     assert "39/2/30" in text
     assert "semeion" in text
-
-
-def test_a_second_run_computes_nothing(finished, folder, capsys):
-    run_again(["openml", "--quick", "--data", str(folder)], finished)
-    assert capsys.readouterr().err.startswith(f"0 of {2 * len(openml.METHODS)} ")
 
 
 def test_the_papers_table_of_sets_is_whole():
