@@ -8,7 +8,7 @@ a perceptron for one epoch, and, with balanced class weights and no tuning, a ra
 forest of 200 trees, gradient boosting and logistic regression to the end
 (`simulations.methods`). kNN, SBFC and the paper's FlyNN are given their best mean score
 over the very folds, as in the paper; for kNN there is the honest choice within the
-training folds as well. `simulations.probabilities` judges probabilities.
+training folds as well.
 
 Finished pieces are kept under the output folder and not computed again, unless data,
 settings or code change.

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -63,7 +63,11 @@ class Settings:
 
 
 def row_of(
-    method: str, scores: Iterable[float], seconds: float, detail: Row, **more: Any
+    method: str,
+    scores: Iterable[SupportsFloat],
+    seconds: float,
+    detail: Row,
+    **more: Any,
 ) -> Row:
     """The row of a method: its balanced accuracy in each fold, seconds in all, and what
     was chosen.
@@ -523,7 +527,7 @@ def centralised(kind: str, y: Array, seed: int, threads: int = 1) -> Any:
     if kind == "boosting":
         # To stop early it holds out a stratified part, which needs two samples of each
         # class.
-        early = False
+        early: bool | str = False
         if np.unique(y, return_counts=True)[1].min() > 1:
             early = "auto"
         return HistGradientBoostingClassifier(

@@ -109,7 +109,7 @@ def _add_up(buffer: Array, times: int) -> int:
         for i in range(buffer.shape[0]):
             total += buffer[i]
         buffer[0] = total  # so that no turn can be left out
-    return total
+    return int(total)
 
 
 def bytes_per_second(block_bytes: int) -> float:
@@ -130,7 +130,9 @@ def bytes_per_second(block_bytes: int) -> float:
 def _project(
     block: Array, columns: Array, threshold: Array, sums: Array, lanes_above: Array
 ) -> int:
-    return kernels._next_hit(block, columns, np.uint64(0), threshold, sums, lanes_above)
+    return kernels._next_hit(  # type: ignore[call-arg]  # Numba gives the context
+        block, columns, np.uint64(0), threshold, sums, lanes_above
+    )
 
 
 def projection(hasher: FlyHash, X: Array, dtype: str) -> Callable[[], object]:

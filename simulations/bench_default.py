@@ -5,6 +5,7 @@ baselines of the same run.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -116,15 +117,16 @@ def efforts(quick: bool) -> list[Row]:
     }
     for model in ours.values():  # compiles
         model.fit(X[:500], y[:500]).predict(X[:64])
-    fit = best_in_turn(
-        {
-            name: lambda m=model: m.fit(X[train], y[train])
-            for name, model in models.items()
-        },
-        1,
-    )
+
+    def trained(model: Any) -> object:
+        return model.fit(X[train], y[train])
+
+    def predicted(model: Any) -> object:
+        return model.predict(X[test])
+
+    fit = best_in_turn({name: partial(trained, m) for name, m in models.items()}, 1)
     predict = best_in_turn(
-        {name: lambda m=model: m.predict(X[test]) for name, model in models.items()}, 3
+        {name: partial(predicted, m) for name, m in models.items()}, 3
     )
     rows = []
     for effort in ours:

@@ -8,7 +8,7 @@ reply; see `simulations.trees`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -50,8 +50,9 @@ def sample_weights(share: Samples, table: Array, weights: str) -> Array:
         counts = table.sum(axis=0)
     else:
         counts = np.bincount(share.y, minlength=table.shape[1])
-    balanced: Array = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
-    return balanced[share.y]
+    balanced = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+    result: Array = balanced[share.y]
+    return result
 
 
 def parameters(recipe: Recipe, n_classes: int) -> Row:
@@ -114,16 +115,14 @@ def boosted(parts: Parts, method: str, recipe: Recipe) -> list[Array]:
         wanted,
     ]
     settings = parameters(recipe, parts.n_classes)
-    if parts.n_classes == 2:
-        shape = ()
-    else:
+    shape: tuple[int, ...] = ()
+    if parts.n_classes != 2:
         shape = (parts.n_classes,)
     margins = [np.zeros((len(X), *shape), np.float32) for X in points]
     after = []
     for number in range(recipe.rounds):
-        if method == BAGGING:
-            asked = range(len(known))
-        else:
+        asked: Sequence[int] = range(len(known))
+        if method != BAGGING:
             asked = [number % len(known)]
         for i in asked:
             known[i].set_base_margin(margins[i])
@@ -216,7 +215,7 @@ class Sites:
             if message.metadata.message_type != MessageType.TRAIN:
                 continue
             node = message.metadata.dst_node_id
-            model = message.content["arrays"]["0"].numpy().tobytes()
+            model = message.content.array_records["arrays"]["0"].numpy().tobytes()
             reply = self.trained(node, model)
             self.down += len(model)
             self.up += len(reply)
@@ -251,10 +250,12 @@ def by_flower(parts: Parts, method: str, recipe: Recipe) -> tuple[Array, Sites]:
             strategy.min_available_nodes
         ) = 1
         # the order of `boosted` in the place of a random one: who is last matters
-        if method == CYCLIC:
+        if isinstance(strategy, FedXgbCyclic):
             strategy.registered_nodes = {node: node for node in sites.get_node_ids()}
         result = strategy.start(
-            sites, ArrayRecord([np.zeros(0, np.uint8)]), num_rounds=recipe.rounds
+            sites,  # type: ignore[arg-type]  # has what a strategy calls of a grid
+            ArrayRecord([np.zeros(0, np.uint8)]),
+            num_rounds=recipe.rounds,
         )
     model = result.arrays["0"].numpy().tobytes()
     sites.down += len(model) * len(sites.known)  # it is of use where it is

@@ -81,7 +81,9 @@ def of_set(data: DataSet, effort: str) -> Iterator[Row]:
         X = np.asarray(data.X[test], float)
         y = data.y[test]
         scores = model.model_.shared_scores(X)
-        scores -= np.array(model.model_.last_calibration.intercepts)
+        last = model.model_.last_calibration
+        assert last is not None  # it has the levels of `predict_set`
+        scores -= np.array(last.intercepts)
         for method, is_in in (
             ("FlyNN", model.predict_set(X, COVERAGE)),
             ("split, by class", split_sets(scores, y, True)),

@@ -215,7 +215,9 @@ def files(folder: Path | None) -> dict[str, Reader]:
     """Readers of the .npz files of a folder, by name; without a folder those of the
     bundled sets.
     """
-    readers = {stem: partial(load, path) for stem, path in paths(folder).items()}
+    readers: dict[str, Reader] = {
+        stem: partial(load, path) for stem, path in paths(folder).items()
+    }
     if folder is not None and not readers:
         raise DataError("--data", ".npz files", f"none in {folder}")
     return readers or BUNDLED

@@ -125,10 +125,6 @@ EXPERIMENTS = {
         "mixed tables with gaps as they are: FlyNN beside encoders, boosting, forests "
         "and kNN"
     ),
-    "probabilities": Experiment(
-        "log-loss, Brier score and calibration beside boosting, forest and regression",
-        None,
-    ),
     "ablation": Experiment(
         "the gain by scoring rule, committee, scaling and decay",
         "",

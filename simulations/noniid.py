@@ -430,9 +430,10 @@ class Pieces:
                 measured = flynn
             else:
                 measured = partial(committee, effort=COMMITTEES[method])
-            inputs = (digest, seed, _CODE_OF_FLYNN)
             return self.cells.finish(
-                f"{label}, {method}", inputs, lambda: measured(parts, self.where)
+                f"{label}, {method}",
+                (digest, seed, _CODE_OF_FLYNN),
+                lambda: measured(parts, self.where),
             )
         n_rounds = 1
         if method != ONE_ROUND:

@@ -330,12 +330,9 @@ def draw_accuracy(rows: Sequence[Row], n_parties: int, path: Path) -> str:
                     float(means[figure].get((name, split, method), np.nan))
                     for split in splits
                 ]
-                for look, is_shown in (
-                    ({}, lambda s: s not in _APART),
-                    ({"linestyle": "none"}, lambda s: s in _APART),
-                ):
+                for look, are_apart in (({}, False), ({"linestyle": "none"}, True)):
                     shown = [
-                        value if is_shown(split) else np.nan
+                        value if (split in _APART) == are_apart else np.nan
                         for split, value in zip(splits, y, strict=True)
                     ]
                     lines.append(Line(method, x, shown, look=look))
@@ -369,10 +366,9 @@ def draw_bytes(rows: Sequence[Row], title: str, path: Path) -> str:
                     * np.arange(1, len(curve) + 1)
                     / 1000
                 )
+                look: Row = {"marker": None}
                 if len(curve) == 1:
                     look = {"markersize": 8}
-                else:
-                    look = {"marker": None}
                 lines.append(Line(row["method"], spent, curve, look=look))
         axes = {
             "xscale": "log",

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from simulations.results import Array
+from simulations.results import Array, Row
 
-Figures = Sequence[float]
+Figures = Sequence[float] | Array
 COLOURS = (
     *(
         "tab:blue",
@@ -42,7 +42,7 @@ class Line:
     """
 
     label: str
-    x: Sequence[Any]
+    x: Sequence[Any] | Array
     y: Figures
     spread: Figures = ()
     look: Mapping[str, Any] = field(default_factory=dict)
@@ -159,7 +159,7 @@ def lines(
             )
             for line in panel.lines:
                 place = labels.index(line.label)
-                look = {
+                look: Row = {
                     "color": COLOURS[place % len(COLOURS)],
                     "marker": MARKERS[place % len(MARKERS)],
                 }

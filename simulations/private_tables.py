@@ -80,12 +80,12 @@ class Task(NamedTuple):
     y: Array
     X_test: Array
     y_test: Array
-    ranges: tuple[Array, Array]
+    ranges: tuple[list[float], list[float]]
 
     @classmethod
     def of(cls, X: Array, y: Array, train: Array, test: Array) -> Task:
         values = X.astype(np.float64)
-        ranges = values.min(axis=0), values.max(axis=0)
+        ranges = values.min(axis=0).tolist(), values.max(axis=0).tolist()
         return cls(values[train], y[train], values[test], y[test], ranges)
 
 
@@ -231,8 +231,8 @@ def of_images(
     codes = np.searchsorted(classes, y[is_in])
     train, test = np.split(np.arange(len(codes)), [is_in[:-n_test].sum()])
     task = Task.of(X[is_in], codes, train, test)
-    ends = np.zeros(X.shape[1]), np.full(X.shape[1], 255.0)
-    task = task._replace(ranges=ends)
+    d = X.shape[1]
+    task = task._replace(ranges=([0.0] * d, [255.0] * d))
     row: Row = {"digits": " v ".join(map(str, classes)), "n": len(train)}
     for way in ("before", "now"):
         row[way] = accuracies(task, "add-remove", 2, way == "now", *n_runs)
@@ -325,11 +325,12 @@ def main(arguments: list[str]) -> None:
 
     pieces = []
     if "mnist" in sets and not study.chosen.quick:
+        X, y, n_test = sets["mnist"]
         pieces = [
             Piece(
                 f"mnist {len(classes)}",
                 _CODE,
-                partial(of_images, *sets["mnist"], classes, most_runs),
+                partial(of_images, X, y, n_test, classes, most_runs),
             )
             for classes in ((3, 8), range(10))
         ]

@@ -112,7 +112,7 @@ def compare(
         if gain.any():
             wilcoxon_p = float(wilcoxon(normalised).pvalue)
     worst = int(loss.argmax())
-    row = {"sets": len(names), "won": float((gain > 0).mean())}
+    row: Row = {"sets": len(names), "won": float((gain > 0).mean())}
     row["W/T/L"] = "/".join(str((np.sign(gain) == sign).sum()) for sign in (1, 0, -1))
     figures = {
         "improvement": np.median(normalised),

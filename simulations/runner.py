@@ -211,10 +211,9 @@ def rounds(
             ]
             replies = [reply for reply, _ in place.answers(pairs)]
             for reply in replies:
+                tensors: list[bytes] = []
                 if isinstance(reply, FitRes):
                     tensors = reply.parameters.tensors
-                else:
-                    tensors = ()
                 size = sum(map(len, tensors)) + n_bytes(reply.metrics)
                 traffic.arrivals += Arrivals(1, size)
             return [

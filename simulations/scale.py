@@ -28,6 +28,7 @@ import time
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,7 @@ def federation(n: int, where: str, address: str | None = None) -> Row:
         runner.run(parties[:8], place, spec=spec, classes=data.classes)
         done = runner.run(parties, place, spec=spec, classes=data.classes)
     pooled = ClassCounts.from_data(
-        FlyHash(spec), data.X[rows], data.y[rows], len(data.classes)
+        FlyHash(spec), np.asarray(data.X[rows]), data.y[rows], len(data.classes)
     )
     counts = done.model.counts_
     row = {
@@ -355,10 +356,10 @@ def main(arguments: list[str]) -> None:
         places = WHERE
     if chosen.supernodes:
         name = "supernodes"
-        cases = [lambda n=n: simulated(n, chosen.run_config) for n in chosen.supernodes]
+        cases = [partial(simulated, n, chosen.run_config) for n in chosen.supernodes]
     elif places:
         cases = [
-            lambda n=n, p=place: federation(n, p, chosen.ray_address)
+            partial(federation, n, place, chosen.ray_address)
             for place in places
             for n in numbers
         ]
@@ -366,9 +367,7 @@ def main(arguments: list[str]) -> None:
     else:
         name = "scale"
         cases = [
-            lambda n=n, b=noisy: _in_a_process(n, b)
-            for noisy in (False, True)
-            for n in numbers
+            partial(_in_a_process, n, noisy) for noisy in (False, True) for n in numbers
         ]
     for case in cases:
         rows.append(case())

@@ -110,7 +110,14 @@ def morlet() -> npt.NDArray[Any]:
 
 
 @njit(nogil=True, cache=True)
-def _scatter(images, height, width, real, imag, out):
+def _scatter(
+    images: npt.NDArray[np.uint8],
+    height: int,
+    width: int,
+    real: Integers,
+    imag: Integers,
+    out: npt.NDArray[np.int16],
+) -> None:
     """Write the coefficients of each image."""
     h2 = (height + 1) // 2
     w2 = (width + 1) // 2
@@ -142,7 +149,7 @@ def _scatter(images, height, width, real, imag, out):
 
 
 @njit(nogil=True, cache=True)
-def _padded(image):
+def _padded(image: Integers) -> Integers:
     """The image with its edges repeated on all sides."""
     height, width = image.shape
     out = np.empty((height + 2 * _RADIUS, width + 2 * _RADIUS), np.int32)
@@ -156,7 +163,7 @@ def _padded(image):
 
 
 @njit(nogil=True, cache=True)
-def _halved(image):
+def _halved(image: Integers) -> Integers:
     """Every second pixel of every second row of the image, blurred by 1 2 1 both ways,
     rounded.
     """
@@ -177,7 +184,7 @@ def _halved(image):
 
 
 @njit(nogil=True, cache=True)
-def _modulus(padded, real, imag):
+def _modulus(padded: Integers, real: Integers, imag: Integers) -> Integers:
     """Moduli of the filtered image: sums of integers, and one root, which every machine
     rounds alike.
     """

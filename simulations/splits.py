@@ -103,13 +103,11 @@ class Parts:
     @cached_property
     def pooled(self) -> Samples:
         """All samples, as if one party held them."""
-        names = ("X", "y", "X_test", "y_test")
-        return Samples(
-            *(
-                np.concatenate([getattr(share, name) for share in self.shares])
-                for name in names
-            )
+        X, y, X_test, y_test = (
+            np.concatenate([getattr(share, name) for share in self.shares])
+            for name in ("X", "y", "X_test", "y_test")
         )
+        return Samples(X, y, X_test, y_test)
 
     @cached_property
     def class_table(self) -> Array:
@@ -286,7 +284,7 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
     test = held_out(len(data.y), TEST_FRACTION, seed)
     shares = [data.share(indices, test) for indices in deal(config, n_parties, data.y)]
     if split == SHIFT:
-        deviation = data.X[~test].std(axis=0, dtype=np.float64)
+        deviation = np.asarray(data.X[~test]).std(axis=0, dtype=np.float64)
         shares = [
             shifted(share, deviation, (seed, party))
             for party, share in enumerate(shares)

@@ -150,11 +150,9 @@ class Study:
         what = f"folder for the results (default: ./results/{experiment})"
         self.parser.add_argument("--output", "--out", type=Path, help=what)
         for name, (what, kind, default, choices) in options.items():
-            how: Row = {"type": kind, "default": default, "choices": choices}
+            flag: Row = {"type": kind, "default": default, "choices": choices}
             if kind is bool:
                 flag = {"action": "store_true"}
-            else:
-                flag = how
             self.parser.add_argument(f"--{name.replace('_', '-')}", help=what, **flag)
         self.chosen = self.parser.parse_args(arguments)
         self.start = time.perf_counter()

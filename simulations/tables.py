@@ -136,7 +136,7 @@ def _boosting(frame: pd.DataFrame, **more: Any) -> Any:
 
 def _forest(frame: pd.DataFrame) -> Any:
     from sklearn.ensemble import RandomForestClassifier
-    from skrub import tabular_pipeline  # type: ignore[import-untyped]
+    from skrub import tabular_pipeline
 
     return tabular_pipeline(
         RandomForestClassifier(200, class_weight="balanced", random_state=0)

@@ -150,10 +150,9 @@ def draw(frame: pd.DataFrame, title: str, path: Path) -> str:
     for line in (line for line in means(frame) if line["method"] != FLOOR_1):
         method = line["method"]
         is_pooled = line["method"] in POOLED
+        look: Row = {}
         if is_pooled:
             look = {"linestyle": ":", "marker": None}
-        else:
-            look = {}
         by_split.append(
             Line(
                 method, range(len(SPLITS)), [line[split] for split in SPLITS], look=look

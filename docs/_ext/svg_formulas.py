@@ -56,9 +56,8 @@ def _formula(node: nodes.Element, inline: bool) -> str:
     try:
         return svg(code, inline)
     except Exception as error:  # noqa: BLE001 - the parsers below raise many kinds
-        _log.warning(
-            "formula %r: %s", code, error or type(error).__name__, location=node
-        )
+        reason = str(error) or type(error).__name__
+        _log.warning("formula %r: %s", code, reason, location=node)
         return f"<code>{escape(code)}</code>"
 
 

@@ -324,7 +324,8 @@ def table(rows: Sequence[Row]) -> list[Row]:
 
 def _line(name: str, along: str, rows: Sequence[Row]) -> Line:
     rows = sorted(rows, key=lambda row: row[along] or 0)
-    return Line(name, *([row[key] for row in rows] for key in (along, "mean", "sd")))
+    x, mean, sd = ([row[key] for row in rows] for key in (along, "mean", "sd"))
+    return Line(name, x, mean, sd)
 
 
 def _panels(rows: Sequence[Row], setting: str) -> tuple[Panel, Panel]:

@@ -166,9 +166,12 @@ def mnist(path: Path, digits: tuple[int, ...]) -> Task:
     name = "MNIST 10 classes"
     if len(digits) != 10:
         name = f"MNIST {' v '.join(map(str, digits))}"
-    parts = (array[kept & side] for side in (~is_test, is_test) for array in (X, codes))
+    X, y, X_test, y_test = (
+        array[kept & side] for side in (~is_test, is_test) for array in (X, codes)
+    )
     # m = 30 d, s = .00625 d, rho = .1 m.
-    return Task(name, *parts, ((30 * d, max(round(0.00625 * d), 1), 3 * d),))
+    sizes = ((30 * d, max(round(0.00625 * d), 1), 3 * d),)
+    return Task(name, X, y, X_test, y_test, sizes)
 
 
 def behind_scattering(path: Path, name: str) -> Task:
@@ -200,10 +203,9 @@ def readers(folder: Path | None, quick: bool) -> dict[str, Callable[[], Task]]:
             behind_scattering, fashion, "Fashion, scattering"
         ),
     }
+    wanted = tuple(found)
     if quick:
         wanted = ("synthetic-1e4", "mnist-3v8")
-    else:
-        wanted = tuple(found)
     return {
         name: found[name]
         for name in wanted

@@ -229,16 +229,16 @@ def measure(
     return rows
 
 
-def speed_ups(rows: Sequence[Row], what: str) -> dict[str, list[tuple[int, float]]]:
+def speed_ups(rows: Sequence[Row], what: str) -> dict[str, dict[int, float]]:
     """Speed-ups over one party, by data set and number of parties."""
-    lines: dict[str, list[tuple[int, float]]] = {}
+    lines: dict[str, dict[int, float]] = {}
     for name in dict.fromkeys(row["set"] for row in rows):
         times = {
             row["parties"]: row["seconds"]
             for row in chosen(rows, set=name, measured=what)
         }
         if times:
-            lines[name] = [(tau, times[1] / seconds) for tau, seconds in times.items()]
+            lines[name] = {tau: times[1] / seconds for tau, seconds in times.items()}
     return lines
 
 
@@ -344,7 +344,7 @@ def main(arguments: list[str]) -> None:
             title,
             [
                 linear,
-                *(Line(name, *zip(*line, strict=True)) for name, line in of.items()),
+                *(Line(name, [*line], [*line.values()]) for name, line in of.items()),
             ],
             axes,
         )

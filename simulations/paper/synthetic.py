@@ -213,7 +213,7 @@ def main(arguments: list[str]) -> None:
     lines = table(rows)
     study.write("synthetic", rows)
     panels = []
-    printed = {}
+    printed: dict[tuple[str, str], tuple[float, float]] = {}
     for case in (case for case in CASES if chosen(rows, case=case.name)):
         mine = chosen(rows, case=case.name)
         bars = {

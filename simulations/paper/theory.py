@@ -203,7 +203,7 @@ def measure(plan: Plan, cells: Cells) -> list[Row]:
         elif name == "distance":
             grows = "margin"
             value = figures["margin"] / (2 * setting.distance)
-        about = {
+        about: Row = {
             "m": setting.m,
             "rho": setting.rho,
             "s": setting.s,

@@ -11,6 +11,7 @@ import types
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -191,6 +192,16 @@ def test_guides_open_with_a_question_by_which_their_index_lists_them():
             assert re.search(
                 rf"^- .*\?.*\({name}\)", text_of(f"{folder}/index.md"), re.M
             )
+
+
+def test_an_error_without_a_text_has_its_type_in_the_warning_of_a_formula(monkeypatch):
+    pytest.importorskip("ziamath")
+    monkeypatch.syspath_prepend(ROOT / "docs" / "_ext")
+    formulas = import_module("svg_formulas")
+    monkeypatch.setattr(formulas, "svg", Mock(side_effect=KeyError))
+    monkeypatch.setattr(formulas, "_log", Mock())
+    formulas._formula(formulas.nodes.math("", "x"), True)
+    assert formulas._log.warning.call_args.args[2] == "KeyError"
 
 
 def test_guides_and_reference_stay_short():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,26 +16,7 @@ from flwr_flynn.federated.protocol import PHASE, VERSION
 from flwr_flynn.flower import client as clients
 from flwr_flynn.flower import records
 from tests.fakes import CLASSES, SPEC, FakeGrid, Node, counting, points
-from tests.flower.networks import Legacy
 from tests.raising import raises
-
-
-@pytest.mark.parametrize(
-    ("installed", "warns"),
-    [("1.23.0", 0), ("1.42.9", 0), ("1.43.0.dev1", 1), ("2.0", 1)],
-)
-def test_a_newer_flower_than_was_tested_is_told_once(
-    installed,
-    warns,
-    monkeypatch,
-    caplog,
-):
-    monkeypatch.setattr(records, "version", lambda package: installed)
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        Legacy([]).make().initialize_parameters(None)
-    messages = [record.getMessage() for record in caplog.records]
-    assert len(messages) == warns
-    assert all(installed in line and "1.42" in line for line in messages)
 
 
 def test_a_party_logs_the_version_and_the_place_of_the_package_once(

@@ -7,8 +7,9 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from beside_fedavg.task import auroc, load_data, network, scaled, weights_of
 from flwr_flynn import FlyNNClient, message
+
+from .task import auroc, load_data, network, scaled, weights_of
 
 app = ClientApp()
 
@@ -17,7 +18,8 @@ app = ClientApp()
 def train(msg: Message, context: Context) -> Message:
     """A round of FedAvg."""
     X, y, _, _ = load_data(context)
-    model = network(msg.content["arrays"].to_numpy_ndarrays()).partial_fit(scaled(X), y)
+    model = network(msg.content.array_records["arrays"].to_numpy_ndarrays())
+    model.partial_fit(scaled(X), y)
     metrics = MetricRecord({"num-examples": len(y)})
     return Message(
         RecordDict({"arrays": ArrayRecord(weights_of(model)), "metrics": metrics}),
@@ -29,7 +31,8 @@ def train(msg: Message, context: Context) -> Message:
 def evaluate(msg: Message, context: Context) -> Message:
     """FedAvg's model on the payments held out."""
     _, _, X_test, y_test = load_data(context)
-    figure = auroc(network(msg.content["arrays"].to_numpy_ndarrays()), X_test, y_test)
+    model = network(msg.content.array_records["arrays"].to_numpy_ndarrays())
+    figure = auroc(model, X_test, y_test)
     metrics = MetricRecord({"num-examples": len(y_test), "auroc": figure})
     return Message(RecordDict({"metrics": metrics}), reply_to=msg)
 

@@ -6,8 +6,9 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from beside_fedavg.task import COLUMNS, network, weights_of
 from flwr_flynn import HashPlan, message
+
+from .task import COLUMNS, network, weights_of
 
 app = ServerApp()
 
