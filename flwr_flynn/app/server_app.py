@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Thread
 
 from flwr.app import Context
 from flwr.common.logger import log
@@ -65,9 +64,6 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run one federation, and leave its files in its folder."""
     try:
-        if is_simulated(grid):
-            # Its parties start now: what is compiled when they count is compiled once.
-            Thread(target=compile_kernels, daemon=True).start()
         config = RunConfig.parse(context.run_config).resolved()
         carry_out(config, RunFiles.of(config, context.run_id), grid, context)
     except Exception as error:
@@ -106,6 +102,9 @@ def carry_out(
             write_together(files.folder, {_PLAN: text.encode()}, files.mode)
             say(*dry_run.lines(made))
             return
+        if is_simulated(grid):
+            # Its parties start now: what is compiled when they count is compiled once.
+            compile_kernels()
         errors = _run(plan, grid, context)
         model, after, unwritten = _save(plan, files, run_id)
         seconds = round(time.monotonic() - start, 3)

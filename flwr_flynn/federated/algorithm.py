@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -76,13 +77,20 @@ def party_of(
     return Party(Samples(X, y, X_test, y_test), PartyOptions(**options))
 
 
-def compile_kernels() -> None:
-    """Compile what a default run needs, by a small table of .1 s if it is compiled."""
+def compile_kernels() -> Thread:
+    """Start to compile what a default run needs, by a small table of .1 s if it is
+    compiled.
+
+    The thread imports nothing: of two that import the same package one may find half
+    of it.
+    """
     from flwr_flynn.model.classifier import FlyNNClassifier
 
     X = np.arange(40)[:, None] * np.arange(3, 19) % 17
     y = np.arange(40) % 2
-    FlyNNClassifier().fit(X, y).predict_proba(X)
+    thread = Thread(target=FlyNNClassifier().fit, args=(X, y), daemon=True)
+    thread.start()
+    return thread
 
 
 def reply_of(cid: str, answer: Answer) -> Reply:

@@ -8,5 +8,5 @@ from flwr_flynn.hashing.rank_codes import _encode
 
 
 def test_kernels_are_compiled_for_one_type_of_each_argument():
-    compile_kernels()
+    compile_kernels().join()
     assert len(philox.signatures) == len(_encode.signatures) == 1
