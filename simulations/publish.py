@@ -16,19 +16,22 @@ from pathlib import Path
 
 from flwr_flynn import __version__
 from simulations.experiments import EXPERIMENTS
+from simulations.results import markdown_table
 
 PAGES = Path(__file__).parents[1] / "docs" / "results"
 _LARGEST = 150_000  # bytes of a figure
 _VERSION = re.compile(r"flwr-flynn (\d+\.\d+)\.[\w.]+, (\d{4}-\d{2}-\d{2})")
+_COMMAND = re.compile(r"^(`python -m simulations .*`): (\d+) s", re.MULTILINE)
 _OLD = "> Measured with version "
 _IMAGE = re.compile(r"!\[([^]]*)\]\(([^)/]+\.png)\)")
 
 _INDEX = """# Results
 
-Every page here is written by a command and never by hand. It ends with the command,
-the date and the machine. `python -m simulations all --data FOLDER` makes all of them
-again, in a night on two cores. Without `--data`, experiments take bundled and generated
-data.
+What was measured, how well does it do, and how do I measure it again? Every page here
+is written by its command, and never by hand; it ends with the date and the machine.
+Minutes are those of the last time, on two cores, without what an earlier run had
+finished. `python -m simulations all --data FOLDER` makes all pages again, in a night.
+Without `--data`, experiments take bundled and generated data.
 
 {entries}
 
@@ -136,15 +139,21 @@ def finish(pages: Path) -> None:
 def write_index(pages: Path) -> None:
     """List all pages that are there, in the order of the experiments."""
     names = [name for name in EXPERIMENTS if (pages / f"{name}.md").exists()]
-    titles = [
-        (pages / f"{name}.md").read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-        for name in names
-    ]
-    entries = [
-        f"- [{title}]({name}.md): {EXPERIMENTS[name].what}"
-        for name, title in zip(names, titles, strict=True)
-    ]
-    text = _INDEX.format(entries="\n".join(entries), names="\n".join(names))
+    rows = []
+    for name in names:
+        page = (pages / f"{name}.md").read_text(encoding="utf-8").rstrip("\n")
+        title = page.splitlines()[0].lstrip("# ")
+        command, seconds = _COMMAND.findall(page)[-1]
+        rows.append(
+            {
+                "page": f"[{title}]({name}.md)",
+                "measured": EXPERIMENTS[name].what,
+                "command": command,
+                "minutes": f"{float(seconds) / 60:.0f}",
+                "version": version_of(page)[0],
+            }
+        )
+    text = _INDEX.format(entries=markdown_table(rows), names="\n".join(names))
     (pages / "index.md").write_text(text, encoding="utf-8")
 
 
