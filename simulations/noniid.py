@@ -30,6 +30,10 @@ FedAvg: skew could do no harm there. The worst party is that of the lowest accur
 those with five or more held-out samples; with so few its accuracy has few possible
 values.
 
+"Feature shift" gives the instruments of each party gains and offsets of their own; in
+"feature shift, standardised" each party gives its columns mean 0 and deviation 1 by its
+own training samples before it takes part.
+
 Shards are of equal size: the few samples left over are in none, so that their counts
 are not those of other splits. Bytes are those of one party, up and down together, with
 the final model distributed, without Flower's envelopes. With Ray, SCAFFOLD and own
@@ -81,6 +85,7 @@ from simulations.noniid_page import (
 from simulations.results import Array, Row, markdown_table
 from simulations.splits import (
     LEAST,
+    MENDED,
     SHIFT,
     SPLITS,
     Parts,
@@ -519,7 +524,7 @@ def run(
         raise ConfigError("output", "a folder with finished pieces", study.folder)
     study.write("noniid", rows)
     # whose labels are those of IID
-    splits = [split for split in plan.splits if split != SHIFT]
+    splits = [split for split in plan.splits if split not in (SHIFT, MENDED)]
     first = pieces[0]
     n_parties = plan.parties[0]
     seed = plan.seeds[0]

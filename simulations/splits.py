@@ -35,6 +35,7 @@ from simulations.workers import Workers
 
 QUANTITY = "quantity skew"
 SHIFT = "feature shift"
+MENDED = "feature shift, standardised"
 
 
 def pathological(n_classes: int) -> dict[str, Any]:
@@ -57,12 +58,15 @@ SPLITS: dict[str, dict[str, Any]] = {
     "1 class": pathological(1),
     QUANTITY: {"partitioner": "size"},
     SHIFT: {"partitioner": "iid"},
+    MENDED: {"partitioner": "iid"},
 }
 """Settings of `RunConfig` by the name of the split.
 
 "shards": the samples, sorted by class, are cut into two pieces for each party.
 "quantity skew": party i of 1, 2, ... has samples in proportion to i squared, and one at
-least. "feature shift": IID, but each party's instruments are off, see `shifted`.
+least. "feature shift": IID, but each party's instruments are off, see `shifted`;
+"standardised": each party gives its columns mean 0 and deviation 1 by its own training
+samples before.
 """
 
 TEST_FRACTION = 0.2
@@ -283,11 +287,15 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
     config = RunConfig(split_seed=seed, test_fraction=TEST_FRACTION, **settings)
     test = held_out(len(data.y), TEST_FRACTION, seed)
     shares = [data.share(indices, test) for indices in deal(config, n_parties, data.y)]
-    if split == SHIFT:
+    if split in (SHIFT, MENDED):
         deviation = np.asarray(data.X[~test]).std(axis=0, dtype=np.float64)
         shares = [
             shifted(share, deviation, (seed, party))
             for party, share in enumerate(shares)
+        ]
+    if split == MENDED:
+        shares = [
+            share for one in shares for share in Parts([one], 0).standardised().shares
         ]
     return Parts(shares, len(data.classes))
 

@@ -240,7 +240,7 @@ def test_every_split_deals_out_points_once(split, n_parties):
     data = replace(data, X=np.arange(len(data.y), dtype=np.float64)[:, None])
     parts = splits.deal_out(data, split, n_parties, seed=0)
     assert len(parts.shares) == n_parties
-    if split != splits.SHIFT:
+    if split not in (splits.SHIFT, splits.MENDED):
         dealt = np.concatenate([parts.pooled.X, parts.pooled.X_test])[:, 0].astype(int)
         assert len(set(dealt)) == len(dealt) >= 0.85 * len(data.y)
         np.testing.assert_array_equal(
@@ -267,6 +267,8 @@ def test_a_shift_differs_by_party_and_is_the_same_for_all_points_of_one():
         )
         maps.append((round(gain, 4), round(offset, 4)))
     assert len(set(maps)) == 5
+    mended = splits.deal_out(data, splits.MENDED, 5, seed=0).shares[4]
+    np.testing.assert_allclose(mended.X.mean(axis=0), 0, atol=1e-5)
 
 
 def samples_of(y):
