@@ -167,44 +167,29 @@ class BatchEncoder:
         """Find the winners by float32 sums."""
         hash_nnz = out.shape[1]
         X = np.ascontiguousarray(self._float32(X))
-        left = np.arange(len(X))  # samples not yet done
         # Distance from the mean sum of a sample to its winners, in standard deviations
         # of its sums, roughly.
         depth = np.sqrt(2.0 * np.log(len(columns) / hash_nnz + 1.0))
-        most = (2**15 - 1) // self.row_nnz
-        levels_of = {"uint8": min(most, 255)}
-        if most >= 2 * 255:
-            levels_of["int16"] = most
-        for dtype, levels in levels_of.items():
-            if not levels or not len(left):
-                continue
-            samples = X[left]
-            approximation = np.empty(samples.shape, dtype)
-            slack = np.empty(len(samples), np.int64)
-            crowding = np.empty(len(samples))
+        levels = min((2**15 - 1) // self.row_nnz, 255)
+        is_left = np.ones(len(X), np.bool_)
+        if levels:
+            approximation = np.empty(X.shape, np.uint8)
+            slack = np.empty(len(X), np.int64)
+            crowding = np.empty(len(X))
             kernels.approximate(
-                samples,
-                self.row_nnz,
-                self.signed,
-                levels,
-                approximation,
-                slack,
-                crowding,
+                X, self.row_nnz, self.signed, levels, approximation, slack, crowding
             )
             # For the others e times as many rows would be looked at.
             good = np.flatnonzero(crowding * depth < 1.0)
-            if not len(good):
-                continue
-            data = _transpose(approximation[good], dtype, self._total(levels))
+            data = _transpose(approximation[good], "uint8", self._total(levels))
             part = np.empty((len(good), hash_nnz), np.int32)
             width = levels * self.row_nnz + 1
-            is_done = ~self._approximately(
-                data, samples[good], slack[good], width, columns, part
+            is_left[good] = self._approximately(
+                data, X[good], slack[good], width, columns, part
             )
-            out[left[good[is_done]]] = part[is_done]
-            left = np.delete(left, good[is_done])
-        if len(left):
-            out[left] = self._plainly(X[left], columns, hash_nnz)
+            out[good] = part
+        if is_left.any():
+            out[is_left] = self._plainly(X[is_left], columns, hash_nnz)
 
     def _approximately(
         self,
