@@ -59,9 +59,15 @@ FIRST = (
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of some files before the others, and mark those of slow.txt."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Put the tests of some files before the others, and mark those of slow.txt, unless
+    they are named.
+    """
     known = Path(__file__).with_name("slow.txt").read_text().split()
+    if "::" in str(config.args):
+        known = []
     n_cases = Counter(item.nodeid.partition("[")[0] for item in items)
     seen = set[str]()
     for item in items:

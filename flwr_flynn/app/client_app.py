@@ -53,17 +53,16 @@ MakeClient = Callable[[OnAnswer | None], FlyNNClient]
 _ACTORS = "flwr.simulation.ray_transport.ray_actor"
 
 
-class UnreadyClient(FlyNNClient):
+def unready_client(
+    name: str | None, reason: str, on_answer: OnAnswer | None = None
+) -> FlyNNClient:
     """Client of a party that cannot participate.
 
     Its replies have its name and the reason, unlike an exception.
     """
-
-    def __init__(
-        self, name: str | None, reason: str, on_answer: OnAnswer | None = None
-    ) -> None:
-        super().__init__([], [], name=name, on_answer=on_answer)
-        self.party = replace(self.party, unready=reason)
+    client = FlyNNClient([], [], name=name, on_answer=on_answer)
+    client.party = replace(client.party, unready=reason)
+    return client
 
 
 def client_fn(context: Context) -> Client:
@@ -149,7 +148,7 @@ def simulated_client(context: Context) -> Client:
         is_named = numbers is None or party in numbers
         purpose = PURPOSES[config.action]
         if not is_named and not purpose.options:
-            return UnreadyClient(name, "takes no part in this run")
+            return unready_client(name, "takes no part in this run")
         about: dict[str, Any] = dict.fromkeys(purpose.options, is_named)
         share = datasets.simulated_share(config, party, int(node["num-partitions"]))
         return FlyNNClient(
@@ -200,7 +199,7 @@ def _ready(
         # Its text may have data, and must not leave this machine.
         log(ERROR, "FlyNN: cannot participate", exc_info=error)
         reason = f"failed with {type(error).__name__}"
-    return UnreadyClient(name, reason, on_answer).to_client()
+    return unready_client(name, reason, on_answer).to_client()
 
 
 def simulated_budget(config: RunConfig, run_id: int, party: int) -> Budget | None:

@@ -166,6 +166,8 @@ class NodeConfig(SiteSettings):
         yield "state_path", is_private and not is_file, expected
         expected = "an encoding whose lines are read one by one, with max-epsilon"
         yield "encoding", is_private and self.encoding == "utf-16", expected
+        expected = "none with max-epsilon (convert says what a unit is)"
+        yield "accept", is_private and bool(self.accept), expected
 
     def check(self) -> None:
         super().check()

@@ -384,20 +384,22 @@ class RunConfig(
     """The settings of one `flwr run`, with rules and values that follow from them."""
 
     source = "run-config"
-    gone = {
-        "gram": "none: the rows of a Gram matrix are gone; trees sets the trees of "
-        "effort thorough"
-    } | dict.fromkeys(
+    gone = dict.fromkeys(
         [
             "align",
+            "groups",
             "hash-nnz",
             "max-members",
+            "mechanism",
+            "new-classes",
             "preset",
             "private-rounds",
             "record-sites",
             "relearn",
             "rounds",
             "row-nnz",
+            "secure-threshold",
+            "trusted",
         ],
         "no such setting any more, see CHANGELOG.md",
     )

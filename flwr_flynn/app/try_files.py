@@ -213,28 +213,29 @@ def _settings(texts: Sequence[str], nodes: Mapping[str, _Given]) -> _Given:
 
     Settings of a party are added to its node config.
     """
-    rows = [
-        row
-        for row in RunConfig.rows()
-        if not (row.facts.simulation_only or row.key in _OWN)
-    ]
     of_run = {
-        row.key: row.default for row in rows if row.group not in ("privacy", "secure")
+        row.key: row.default
+        for row in RunConfig.rows()
+        if row.group not in ("privacy", "secure")
+        and not (row.facts.simulation_only or row.key in _OWN)
     }
     of_party = {row.key: row.default for row in NodeConfig.rows()}
     given = _Given()
+    seen = set[str]()
     for text in texts:
         left, _, typed = text.partition("=")
         party, colon, key = left.strip().rpartition(":")
         known = of_run
         settings = given
-        form = "KEY=VALUE with"
         if colon:
             known = of_party
             settings = nodes.get(party, {})
-            form = f"PARTY:KEY=VALUE with a party of {', '.join(nodes)} and"
         if key not in known or (colon and party not in nodes):
+            form = f"KEY=VALUE, or PARTY:KEY=VALUE with a party of {', '.join(nodes)},"
             raise ConfigError("--set", f"{form} a key of {', '.join(known)}", text)
+        if left in seen:  # remedies of several faults
+            typed = f"{settings[key]},{typed}"
+        seen.add(left)
         settings[key] = typed
         is_text = isinstance(known[key], str) and typed[:1] != '"'
         # A setting of another type is refused with all settings.

@@ -182,7 +182,10 @@ def _column_of(name: str, summary: ColumnSummary) -> Column:
         return Column(name, "category", sorted(levels), has_gaps)
     if kind == "id":
         kind = "number"
-    unit = max(summary.units.keys() - {"", CONVERTED}, default="")
+    units = summary.units.keys() - {"", CONVERTED}
+    unit = ""
+    if len(units) == 1:
+        unit = units.pop()
     return Column(name, kind, (), has_gaps, unit=unit)
 
 

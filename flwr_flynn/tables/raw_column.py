@@ -84,7 +84,7 @@ class RawColumn:
     has_beside: bool = False  # a column beside it has its texts
     is_strict: bool = False  # texts among numbers are faults
     reads_each: bool = False  # no text decides about the form of other dates
-    unit: str = ""  # in a schema
+    unit: str = ""  # in a schema: no other is taken off
     n: int = 0
     n_empty: int = 0
     gap_values: set[Any] = field(default_factory=set)  # of cells that are not empty
@@ -98,6 +98,8 @@ class RawColumn:
     proofs: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        if self.unit:
+            self.factors = {"": 1.0, unit_form(self.unit): 1.0}
         self.numerals.converted = self.factors
         if self.factors:
             self.types.add(np.float64)
@@ -110,14 +112,6 @@ class RawColumn:
         if self.proofs[","] > self.proofs["."]:
             return ","
         return "."
-
-    @property
-    def other_unit(self) -> str:
-        """The unit of its numbers, where it is not that of the schema; else ""."""
-        own = self.numerals.unit
-        if self.factors or not self.unit or own == unit_form(self.unit):
-            return ""
-        return own
 
     @property
     def forms(self) -> list[str]:

@@ -117,13 +117,11 @@ def of_table(table: TableSummary) -> list[Remark]:
 def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
     kind = summary.kind
     own = named(name)
-    units = sorted(filter(None, summary.units), key=summary.units.__getitem__)[::-1]
-    if kind != "number" and len(units) > 1:
-        at = [f"{unit} in {summary.units[unit]} rows" for unit in units]
+    units = sorted(summary.units, key=summary.units.__getitem__)[::-1]
+    if len(units) > 1:
+        at = [f"{unit or 'no unit'} in {summary.units[unit]} rows" for unit in units]
         text = f"numbers of several units: {listed(at)}"
         factors = dict.fromkeys(units, "...") | {units[0]: "1"}
-        if "" in summary.units:
-            factors[""] = "..."
         yield Remark(name, text, [_convert(name, factors), f":ignore={own}"])
     elif kind in PERSONAL:
         settings = [f":ignore={own}", f":keep={own}"]

@@ -35,7 +35,7 @@ from flwr_flynn.tables.cells import (
     text_of,
 )
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
-from flwr_flynn.tables.texts import BESIDE, as_name
+from flwr_flynn.tables.texts import BESIDE, as_name, is_unit
 
 KINDS = ("number", "category", "date")
 
@@ -234,11 +234,11 @@ class ColumnReader:
         converts them.
         """
         for name, report in self.items():
-            if report.other_unit:
+            others = sorted(filter(is_unit, report.numerals.foreign))
+            if report.unit and others:
                 expected = f"numbers in {report.unit} (setting convert)"
                 error = DataError(f"column {name!r}", expected, "another unit")
-                error = with_names(error, [report.other_unit])
-                yield error, f"convert={name}:{report.other_unit}*..."
+                yield with_names(error, others), f"convert={name}:{others[0]}*..."
 
     def items(self) -> list[tuple[str, RawColumn]]:
         """The columns by their names."""

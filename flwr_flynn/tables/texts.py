@@ -344,6 +344,7 @@ class Numerals:
     some: set[float] = field(default_factory=set)  # different numbers
     # Units that the site's settings convert; no other is taken off then.
     converted: Mapping[str, float] = field(default_factory=dict)
+    foreign: set[str] = field(default_factory=set)  # other units then
 
     def add_numbers(self, values: Iterable[float], n_rows: int) -> None:
         """Add rows with these numbers."""
@@ -369,6 +370,8 @@ class Numerals:
             self.add_numbers((value,), n_rows)
             return "f"
         if value is None or self.converted:
+            if unit:
+                self.foreign.add(unit)
             self.n_words += n_rows
             if len(self.words) < _MOST_WORDS or text in self.words:
                 self.words[text] += n_rows

@@ -186,24 +186,26 @@ def test_units_that_differ_stop_a_run_until_they_are_accepted(capsys):
 
 
 @pytest.mark.parametrize(
-    ("unit", "settings", "code"),
+    ("unit", "step", "settings", "code"),
     [
-        ("mg/l", (), 0),
-        ("MG/L", (), 0),
-        ("", (), 0),
-        ("mg/dl", (), 1),
-        ("mg/dl", ("--set", "c:convert=crp:mg/dl*10"), 0),
-        ("mg/dl", ("--set", "c:accept=crp"), 0),
+        ("mg/l", 1, (), 0),
+        ("MG/L", 1, (), 0),
+        ("", 1, (), 0),
+        ("mg/dl", 1, (), 1),
+        ("mg/dl", 4, (), 1),
+        ("mg/dl", 1, ("--set", "c:convert=crp:mg/dl*10"), 0),
+        ("mg/dl", 1, ("--set", "c:accept=CRP "), 0),
+        ("mg/dl", 1, ("--set", "c:ignore=sex", "--set", "c:ignore=crp"), 0),
     ],
 )
 def test_numbers_in_another_unit_than_the_schema_s_are_refused(
-    unit, settings, code, capsys
+    unit, step, settings, code, capsys
 ):
     table = rows(90, 3, with_unit)
     write("a", table)
     assert main(["schema", "a.csv"]) == 0
     Path("schema.toml").write_text(capsys.readouterr().out)
-    for row in table:
+    for row in table[::step]:
         row["crp"] = row["crp"].replace("mg/l", unit)
     write("c", table)
     files = ["a.csv", "c.csv", "--set", "schema=schema.toml"]
@@ -220,7 +222,9 @@ def test_a_model_of_a_frame_knows_its_units():
     frame = pandas.DataFrame(table)
     labels = frame.pop("label")
     model = FlyNNClassifier(effort="quick").fit(frame, labels)
-    frame["crp"] = frame["crp"].str.replace("mg/l", "mg/dl")
+    whole = model.predict_proba(frame)
+    assert (model.predict_proba(frame[:1]) == whole[:1]).all()
+    frame.loc[5, "crp"] = "8 mg/dl"
     with raises(DataError, field="column 'crp'"):
         model.predict(frame)
 

@@ -20,7 +20,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import (
 )
 
 from flwr_flynn import FlyNNClient, message
-from flwr_flynn.app.client_app import UnreadyClient
+from flwr_flynn.app.client_app import unready_client
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Disclosure
 from flwr_flynn.federated.protocol import FLOOR, PARTY, REFUSED, SECONDS, STATISTIC
@@ -175,7 +175,7 @@ def test_the_records_of_a_run_are_what_was_seen_to_leave(api, floor):
 def test_the_record_of_a_secure_sum_is_of_the_vector_that_leaves_masked():
     ledgers: list[list[Disclosure]] = [[] for _ in range(5)]
     clients = [party(i, secure=True, on_answer=ledgers[i].append) for i in range(4)]
-    refusing = UnreadyClient("site 4", "no file", ledgers[4].append).to_client()
+    refusing = unready_client("site 4", "no file", ledgers[4].append).to_client()
     _, wire = counted(
         [*clients, refusing], lambda node, stage: node == 4 and stage == Stage.UNMASK
     )

@@ -18,7 +18,7 @@ from flwr.app import (
 from flwr.serverapp.strategy import Result, Strategy
 
 from flwr_flynn import message
-from flwr_flynn.app.client_app import UnreadyClient
+from flwr_flynn.app.client_app import unready_client
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.flower.client import FlyNNClient
 from tests.fakes import (
@@ -235,7 +235,7 @@ def test_a_party_refuses_a_request_that_is_none(content, reason, kind):
 def test_any_client_of_flower_s_legacy_api_may_stand_for_the_party():
     FakeGrid({})
     asked = Message(RecordDict(), dst_node_id=7, message_type="train")
-    reply = message.train(asked, UnreadyClient("Basel", "no file"))
+    reply = message.train(asked, unready_client("Basel", "no file"))
     assert dict(reply.content["config"]) == {
         "flynn-refused": "no file",
         "flynn-party": "Basel",

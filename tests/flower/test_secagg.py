@@ -30,7 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flwr_flynn import ClassCounts, FlyNNClient, FlyNNStrategy
-from flwr_flynn.app.client_app import UnreadyClient
+from flwr_flynn.app.client_app import unready_client
 from flwr_flynn.app.run_noise import SharedNoise
 from flwr_flynn.errors import AggregationError, ConfigError
 from flwr_flynn.federated import codec
@@ -489,7 +489,7 @@ def test_whatever_a_party_replies_the_sum_is_exact(stage, number, how, place, ot
     ("odd", "reason"),
     [
         (party(9, n=3000), "phase counts failed at this party"),
-        (UnreadyClient("site 9", "no such file").to_client(), "no such file"),
+        (unready_client("site 9", "no such file").to_client(), "no such file"),
         (
             FlyNNClient(np.zeros((3, 4)), ["oak"] * 3).to_client(),
             "phase counts failed at this party",

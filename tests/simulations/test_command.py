@@ -197,24 +197,6 @@ def test_accuracy_writes_a_row_for_every_set_method_and_fold(finished):
     assert compared > {("FlyNN", "kNN"), ("FlyNN paper", "MLP, one epoch")}
 
 
-def test_ablation_writes_a_column_for_each_part(folder, finished, capsys):
-    assert (
-        command.main(
-            ["ablation", "--quick", "--data", str(folder), "--out", str(finished)]
-        )
-        == 0
-    )
-    n = len(methods.ABLATION)
-    # The default is that of the comparison.
-    assert f"{2 * n - 2} of {2 * n} pieces" in capsys.readouterr().err
-    lines = read(finished / "ablation.csv")
-    assert list(lines[0]) == ["set", *methods.ABLATION]
-    means = {line["set"]: line for line in lines}
-    for name in methods.ABLATION:
-        mean = (float(means["split"][name]) + float(means["words"][name])) / 2
-        assert float(means["mean"][name]) == pytest.approx(mean)
-
-
 def test_bundled_sets_need_no_folder(tmp_path):
     small = ["--sets", "iris", "--max-examples", "60", "--folds", "2"]
     assert command.main(["ablation", "--quick", *small, "--out", str(tmp_path)]) == 0

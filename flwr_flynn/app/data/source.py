@@ -437,6 +437,10 @@ class Reading:
             for name, kind in zip(names, kinds, strict=True)
         ]
 
+    def accepts(self, name: str) -> bool:
+        """True for a column whose remarks are accepted."""
+        return form_of(name) in {form_of(as_name(own)) for own in self.accept}
+
     def _raw_column(
         self, name: str, column: Column | None, kind: str | None
     ) -> RawColumn:
@@ -451,10 +455,10 @@ class Reading:
             unit = column.unit
             wanted = column.kind
         factors = dialect.factors(name, unit)
-        if name in map(as_name, self.accept):
-            unit = ""
         if factors:
             wanted = "number"
+        if factors or self.accepts(name):
+            unit = ""
         return RawColumn(
             kind,
             wanted,

@@ -290,7 +290,7 @@ class TableFile(ColumnReader):
         """Rows of the features with each unit; none of accepted ones."""
         converted = {*self.names} & self.reading.dialect.convert.keys()
         units = super().units | {name: {CONVERTED: self.n_rows} for name in converted}
-        return units | {as_name(name): {} for name in self.reading.accept}
+        return units | {name: {} for name in self.names if self.reading.accepts(name)}
 
     def in_one(self) -> Rows:
         """All rows in memory."""
