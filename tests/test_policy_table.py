@@ -66,6 +66,7 @@ DEPLOYED = {
     **{
         f"policy, {key}": PRIVATE
         for key in (*OTHERS, "products", "composition", "response-seconds")
+        if key != "accept"  # which is refused
     },
     **{
         f"policy, {key}": {"model"}
