@@ -88,9 +88,9 @@ def one_of(
 
 def boolean(field: str, value: object, error: type[FlyNNError] = ConfigError) -> bool:
     """`value`, if it is True or False."""
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool):
         raise error(field, "True or False", value)
-    return bool(value)
+    return value
 
 
 def finite_floats(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._validation import boolean, finite_floats, integer, number
+from flwr_flynn._validation import finite_floats, integer, number
 from flwr_flynn.errors import SpecError
 from flwr_flynn.hashing.rank_codes import CODINGS
 
@@ -135,8 +135,9 @@ class HashSpec:
                 limit = f"half of {limit}, with row_weights"
             if value > most:
                 raise SpecError(name, f"an integer from 1 to {most} ({limit})", value)
-        signed = boolean("signed", self.signed, SpecError)
-        object.__setattr__(self, "signed", signed)
+        if not isinstance(self.signed, bool | np.bool_):
+            raise SpecError("signed", "True or False", self.signed)
+        object.__setattr__(self, "signed", bool(self.signed))
         for name, check in _CHECKS.items():
             self._check_vector(name, check)
         frequency = number("wave_frequency", self.wave_frequency, error=SpecError)

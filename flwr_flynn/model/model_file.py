@@ -61,12 +61,8 @@ GROWTH = ("columns", "cuts", "values", "best_values", "gains")
 _GROWTH = tuple(f"growth_{name}" for name in GROWTH)
 _NODES = ("forest_columns", "forest_cuts", "forest_values")
 
-_GONE = {
-    "aligned": "false: alignment is gone, train on columns standardised at the parties",
-    "refined": "false: noisy refinement is gone, train with `epsilon` and `delta` alone",
-    "gram": "null: the rows of a Gram matrix are gone, train anew",
-}
-"""Entries of files of 0.8 without an equivalent, and what they must be."""
+_GONE = {"aligned": False, "refined": False, "gram": None}
+"""Entries of files of 0.8 for parts of a model that are gone, and what they must be."""
 
 
 def write(
@@ -183,9 +179,13 @@ def _read_header(
     header = json.loads(text.tobytes())
     if type(header["format"]) is not int or header["format"] != _FORMAT:
         raise ModelFileError("format", str(_FORMAT), str(header["format"])[:20])
-    for name, expected in _GONE.items():
-        if header.pop(name, None):
-            raise ModelFileError(name, expected, "another value")
+    for name, only in _GONE.items():
+        value = header.pop(name, only)
+        if value is not only:
+            expected = (
+                f"{json.dumps(only)}, as this part is gone since 0.8 (train anew)"
+            )
+            raise ModelFileError(name, expected, json.dumps(value)[:20])
     for name in _SINCE_0_9:
         header.setdefault(name, None)
     if set(header) != _HEADER:
