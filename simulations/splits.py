@@ -294,9 +294,8 @@ def deal_out(data: Dataset, split: str, n_parties: int, seed: int) -> Parts:
             for party, share in enumerate(shares)
         ]
     if split == MENDED:
-        shares = [
-            share for one in shares for share in Parts([one], 0).standardised().shares
-        ]
+        alone = [Parts([share], len(data.classes)) for share in shares]
+        shares = [parts.standardised().shares[0] for parts in alone]
     return Parts(shares, len(data.classes))
 
 

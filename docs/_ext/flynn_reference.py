@@ -72,6 +72,12 @@ class ErrorsTable(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 
 
+def _named(place: str) -> Any:
+    """What stands at ``module:NAME`` of the package."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"flwr_flynn.{module}"), name)
+
+
 class Constants(SphinxDirective):
     """Constants of modules, one ``module:NAME  meaning`` a line, with their values."""
 
@@ -82,9 +88,8 @@ class Constants(SphinxDirective):
         lines = ["| constant | value | meaning |", "|---|---|---|"]
         for line in self.content:
             place, _, meaning = line.partition("  ")
-            module, _, name = place.partition(":")
-            value = getattr(import_module(f"flwr_flynn.{module}"), name)
-            lines.append(f"| `{module}.{name}` | `{value}` | {meaning.strip()} |")
+            shown = place.replace(":", ".")
+            lines.append(f"| `{shown}` | `{_named(place)}` | {meaning.strip()} |")
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 
 
@@ -97,18 +102,18 @@ class Requests(SphinxDirective):
         """Make the table, without the keys of the run's spec."""
         lines = ["| phase | the request | keys |", "|---|---|---|"]
         for place in self.content:
-            module, _, name = place.partition(":")
-            request = getattr(import_module(f"flwr_flynn.{module}"), name)
+            request = _named(place)
             asks = (inspect.getdoc(request) or "").split("\n\n")[0].replace("\n", " ")
             of_run = set(RUN_ENTRIES)
             if not of_run <= set(request.entries):
                 of_run = set()
             keys = []
-            for key in [key for key in request.entries if key not in of_run]:
+            for key, entry in request.entries.items():
                 text = f"`{key.replace('_', '-')}`"
-                if not request.entries[key].is_needed:
+                if not entry.is_needed:
                     text = f"({text})"
-                keys.append(text)
+                if key not in of_run:
+                    keys.append(text)
             lines.append(f"| `{request.phase}` | {asks} | {', '.join(keys)} |")
         return self.parse_text_to_nodes("\n".join(lines) + "\n")
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from types import FrameType
@@ -360,9 +361,6 @@ def of_this_copy(name: str) -> Callable[..., Any]:
     folder = str(Path(__file__).parents[2])
 
     def call(*arguments: Any) -> Any:
-        import sys
-        from importlib import import_module
-
         if "flwr_flynn" not in sys.modules:
             sys.path.insert(0, folder)
         return getattr(import_module("flwr_flynn.app.client_app"), name)(*arguments)

@@ -19,9 +19,10 @@ from flwr_flynn._validation import listed
 from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.tables.column_encoding import Column, level_codes
-from flwr_flynn.tables.column_summary import CONVERTED, ColumnSummary
+from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import form_of
+from flwr_flynn.tables.texts import CONVERTED
 
 _MOST_COLUMNS = 200
 _UNTOLD = ColumnSummary(0, {})

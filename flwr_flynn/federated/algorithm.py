@@ -77,7 +77,7 @@ def party_of(
     return Party(Samples(X, y, X_test, y_test), PartyOptions(**options))
 
 
-def compile_kernels() -> Thread:
+def compile_kernels() -> None:
     """Start to compile what a default run needs, by a small table of .1 s if it is
     compiled.
 
@@ -88,9 +88,7 @@ def compile_kernels() -> Thread:
 
     X = np.arange(40)[:, None] * np.arange(3, 19) % 17
     y = np.arange(40) % 2
-    thread = Thread(target=FlyNNClassifier().fit, args=(X, y), daemon=True)
-    thread.start()
-    return thread
+    Thread(target=FlyNNClassifier().fit, args=(X, y), daemon=True).start()
 
 
 def reply_of(cid: str, answer: Answer) -> Reply:

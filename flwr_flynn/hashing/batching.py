@@ -147,11 +147,10 @@ class BatchEncoder:
                 exact = X
             else:
                 exact = levels
-            failed = self._approximately(
-                data, exact, np.ones(len(X), np.int64), width, columns, out
+            slack = np.ones(len(X), np.int64)
+            out[:] = self._approximately(
+                data, exact, slack, width, columns, out.shape[1]
             )
-            if failed.any():
-                out[failed] = self._plainly(exact[failed], columns, out.shape[1])
         elif largest * self.row_nnz <= _FLOAT32_EXACT:
             self._float_winners(X, columns, out)
         else:
@@ -171,7 +170,7 @@ class BatchEncoder:
         # of its sums, roughly.
         depth = np.sqrt(2.0 * np.log(len(columns) / hash_nnz + 1.0))
         levels = min((2**15 - 1) // self.row_nnz, 255)
-        is_left = np.ones(len(X), np.bool_)
+        good = np.zeros(len(X), np.bool_)
         if levels:
             approximation = np.empty(X.shape, np.uint8)
             slack = np.empty(len(X), np.int64)
@@ -180,16 +179,14 @@ class BatchEncoder:
                 X, self.row_nnz, self.signed, levels, approximation, slack, crowding
             )
             # For the others e times as many rows would be looked at.
-            good = np.flatnonzero(crowding * depth < 1.0)
+            good = crowding * depth < 1.0
             data = _transpose(approximation[good], "uint8", self._total(levels))
-            part = np.empty((len(good), hash_nnz), np.int32)
             width = levels * self.row_nnz + 1
-            is_left[good] = self._approximately(
-                data, X[good], slack[good], width, columns, part
+            out[good] = self._approximately(
+                data, X[good], slack[good], width, columns, hash_nnz
             )
-            out[good] = part
-        if is_left.any():
-            out[is_left] = self._plainly(X[is_left], columns, hash_nnz)
+        if not good.all():
+            out[~good] = self._plainly(X[~good], columns, hash_nnz)
 
     def _approximately(
         self,
@@ -198,16 +195,19 @@ class BatchEncoder:
         slack: Array,
         width: int,
         columns: Array,
-        out: Array,
+        hash_nnz: int,
     ) -> Array:
-        """Find winners by float32 sums and blocks that approximate them.
-
-        Returns a mask of the samples that are left undone.
+        """Find the winners by float32 sums and blocks that approximate them, and
+        without these where too many rows come close.
         """
-        X = X.astype(np.float32, copy=False)
+        out = np.empty((len(X), hash_nnz), np.int32)
+        exact = X.astype(np.float32, copy=False)
         if self.signed:
-            X = np.concatenate([X, -X], axis=1)
-        return _counting(data, columns, width, 0, slack, X, out)
+            exact = np.concatenate([exact, -exact], axis=1)
+        failed = _counting(data, columns, width, 0, slack, exact, out)
+        if failed.any():
+            out[failed] = self._plainly(X[failed], columns, hash_nnz)
+        return out
 
     def _plainly(self, X: Array, columns: Array, hash_nnz: int) -> Array:
         """Find the winners by float32 sums without approximation."""

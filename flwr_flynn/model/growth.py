@@ -39,7 +39,14 @@ from flwr_flynn.model.forest import (
     n_values,
     share_of,
 )
-from flwr_flynn.model.portable import INCREMENT, content_words, exp, log, mix
+from flwr_flynn.model.portable import (
+    INCREMENT,
+    content_words,
+    exp,
+    log,
+    maximum,
+    mix,
+)
 from flwr_flynn.model.prior import ClassWeight, counted_prior, weighted
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS, Scores
 
@@ -436,7 +443,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
     shares = np.empty(n_classes)
     for p in range(len(scores)):
         weight = weights[true[p]]
-        top = scores[p].max()
+        top = maximum(scores[p])
         total = 0.0
         for label in range(n_classes):
             shares[label] = exp(max(scores[p, label] - top, _LOWEST_SCORE))

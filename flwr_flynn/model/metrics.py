@@ -192,14 +192,6 @@ def _shown_groups(sizes: Counts, least: int) -> Mask:
 
 Figure = list[float] | None
 
-_AGAINST_REST = (
-    "auroc",
-    "auprc",
-    "calibration_error",
-    "calibration_slope",
-    "calibration_intercept",
-)
-
 THRESHOLDS = (0.05, *(k / 10 for k in range(1, 10)), 0.95)
 GRID: Floats = np.arange(1, 200) / 200
 """Thresholds at which `by_class` counts the samples from there on."""
@@ -402,10 +394,13 @@ class _Curve:
 
     def figures(self) -> dict[str, Figure]:
         """Discrimination and calibration, by their names."""
-        if not self.is_defined:
-            return dict.fromkeys(_AGAINST_REST)
-        figures = (self.auroc(), self.auprc(), self.error(), *map(self.fitted, (1, 0)))
-        return dict(zip(_AGAINST_REST, figures, strict=True))
+        return {
+            "auroc": self.auroc(),
+            "auprc": self.auprc(),
+            "calibration_error": self.error(),
+            "calibration_slope": self.fitted(1),
+            "calibration_intercept": self.fitted(0),
+        }
 
     def auroc(self) -> Figure:
         """Probability that a sample of the class gets more than one of the rest.
@@ -413,6 +408,8 @@ class _Curve:
         A tie counts half. The interval is that of the log odds by DeLong's variance, or
         Wilson's, of the samples of the smaller class, where all are in order, or none.
         """
+        if not self.is_defined:
+            return None
         # Shares of the rest below each level, and of the class above it.
         below = (self.n_rest - self.rest_from + self.rest / 2) / self.n_rest
         above = (self.own_from - self.own / 2) / self.n_own
@@ -430,6 +427,8 @@ class _Curve:
 
     def auprc(self) -> Figure:
         """Average precision: the mean of the precision at each sample of the class."""
+        if not self.is_defined:
+            return None
         precision = self.own_from / np.maximum(self.own_from + self.rest_from, 1)
         return share(float(self.own @ precision), self.n_own)
 
@@ -437,6 +436,8 @@ class _Curve:
         """Mean distance between predicted and observed shares, over ten groups of equal
         width.
         """
+        if not self.is_defined:
+            return None
         own, n, predicted = self._groups()
         total = n.sum()
         error = float(np.abs(own - predicted).sum() / total)
@@ -457,7 +458,7 @@ class _Curve:
         """
         rising = self.own @ (self.n_rest - self.rest_from)
         falling = self.rest @ (self.n_own - self.own_from)
-        if index == 1 and min(rising, falling) <= 0:
+        if not self.is_defined or (index == 1 and min(rising, falling) <= 0):
             return None
         return coefficient(self.own, self.rest, _LOG_ODDS, index)
 

@@ -226,15 +226,13 @@ class ScoreTable:
         scoring: ScoringRule,
         with_own: bool = False,
     ) -> None:
-        # A kernel is compiled once more for arrays that may be written to.
-        self.counts = counts.view()
-        self.counts.flags.writeable = False
+        self.counts = counts
         self.decay = scoring.decay
         self.factors = size_factors(n_per_class, 0, mean, scoring.rule)
         self.own_factors = size_factors(n_per_class, 1, mean, scoring.rule)
-        self.weights = _powers(self.counts, 0, self.factors, self.decay)
+        self.weights = _powers(counts, 0, self.factors, self.decay)
         if with_own:
-            self.own = _powers(self.counts, 1, self.own_factors, self.decay)
+            self.own = _powers(counts, 1, self.own_factors, self.decay)
         else:
             self.own = self.weights
 
@@ -311,9 +309,10 @@ def _restrict(counts: Counts, active: Active) -> tuple[Counts, Active]:
     if active.size >= counts.shape[1]:
         return counts, active
     bits, indices = np.unique(active, return_inverse=True)
-    return np.ascontiguousarray(counts[:, bits]), indices.reshape(active.shape).astype(
-        np.int32
-    )
+    few = np.ascontiguousarray(counts[:, bits])
+    # As all counts are: a kernel is compiled for either kind.
+    few.flags.writeable = False
+    return few, indices.reshape(active.shape).astype(np.int32)
 
 
 @njit(nogil=True, cache=True)

@@ -22,7 +22,7 @@ from flwr_flynn.tables.personal_columns import (
     nearly_all_differ,
 )
 from flwr_flynn.tables.table import KINDS
-from flwr_flynn.tables.texts import as_level, is_unit
+from flwr_flynn.tables.texts import CONVERTED, as_level, is_unit
 
 MOST_ROWS = 2**53
 _MOST_UNITS = 10  # of a column
@@ -184,10 +184,6 @@ def _summary_of_texts(
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:
     """Names by their rows, the most first, and those of as many by themselves."""
     return sorted(n_rows, key=lambda name: (-n_rows[name], name))
-
-
-CONVERTED = "*"
-"""The unit of numbers that the site's own settings convert."""
 
 
 def floored(summary: ColumnSummary, least: int, most: int) -> ColumnSummary:

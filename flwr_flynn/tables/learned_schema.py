@@ -9,17 +9,18 @@ from typing import Any
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
-from flwr_flynn.tables.column_summary import (
-    CONVERTED,
-    ColumnSummary,
-    _by_rows,
-    most_frequent,
-)
+from flwr_flynn.tables.column_summary import ColumnSummary, _by_rows, most_frequent
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.schema import MOST_NUMBERS, Schema
 from flwr_flynn.tables.table import RawColumns, form_of
 from flwr_flynn.tables.table_summary import TableSummary
-from flwr_flynn.tables.texts import BESIDE, as_name, forms_of_level, is_beside
+from flwr_flynn.tables.texts import (
+    BESIDE,
+    CONVERTED,
+    as_name,
+    forms_of_level,
+    is_beside,
+)
 
 LEARNED_LEVELS = 64
 

@@ -19,11 +19,11 @@ import numpy as np
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import is_nameable
-from flwr_flynn.tables.column_summary import CONVERTED, ColumnSummary
+from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.personal_columns import PERSONAL
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.table_summary import TableSummary
-from flwr_flynn.tables.texts import forms_of_level, is_beside
+from flwr_flynn.tables.texts import CONVERTED, forms_of_level, is_beside
 
 MOST = 200
 """Remarks that are listed."""

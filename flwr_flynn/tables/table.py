@@ -35,7 +35,7 @@ from flwr_flynn.tables.cells import (
     text_of,
 )
 from flwr_flynn.tables.raw_column import Raw, RawColumn, months_come_first
-from flwr_flynn.tables.texts import BESIDE, as_name, is_unit
+from flwr_flynn.tables.texts import BESIDE, CONVERTED, as_name
 
 KINDS = ("number", "category", "date")
 
@@ -214,27 +214,28 @@ class ColumnReader:
                 raise DataError(f"column {name!r}", expected, f"kind {kind_of(raw)}")
         for error, _ in self.other_units():
             raise error
-        return self.table(raws, self.units)
+        return self.table(raws)
 
     @property
     def units(self) -> dict[str, Mapping[str, int]]:
         """Rows of the columns with each unit, where one has a unit."""
-        return {
-            name: {
-                unit: n
-                for unit, n in report.numerals.rows_by_unit.items()
-                if unit.isprintable()
-            }
-            for name, report in self.items()
-            if report.numerals.units
-        }
+        units: dict[str, Mapping[str, int]] = {}
+        for name, report in self.items():
+            rows = report.numerals.rows_by_unit
+            if report.factors and not report.unit:
+                units[name] = {CONVERTED: report.n}
+            elif report.numerals.units:
+                units[name] = {
+                    unit: n for unit, n in rows.items() if unit.isprintable()
+                }
+        return units
 
     def other_units(self) -> Iterator[tuple[DataError, str]]:
         """Errors about numbers in another unit than the schema's, and the setting that
         converts them.
         """
         for name, report in self.items():
-            others = sorted(filter(is_unit, report.numerals.foreign))
+            others = sorted(report.numerals.foreign)
             if report.unit and others:
                 expected = f"numbers in {report.unit} (setting convert)"
                 error = DataError(f"column {name!r}", expected, "another unit")
@@ -244,14 +245,12 @@ class ColumnReader:
         """The columns by their names."""
         return [*zip(self.names, self.reports, strict=True)]
 
-    def table(
-        self, raws: Sequence[Raw], units: Mapping[str, Mapping[str, int]] | None = None
-    ) -> Table:
+    def table(self, raws: Sequence[Raw]) -> Table:
         """Some rows as a table."""
         pairs = zip(self.reports, raws, strict=False)
         columns = [report.values(raw) for report, raw in pairs]
         columns += [self.reports[index].beside(raws[index]) for index in self._beside]
-        return Table(self.names, columns, self.is_named, units=units or {})
+        return Table(self.names, columns, self.is_named, units=self.units)
 
 
 def is_frame(X: object) -> TypeGuard[Any]:

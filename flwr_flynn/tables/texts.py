@@ -237,6 +237,10 @@ def quantity_of(text: str, decimal: str = ".") -> tuple[float | None, str]:
     return number, unit_form(unit)
 
 
+CONVERTED = "*"
+"""The unit of numbers that the site's own settings convert."""
+
+
 def is_unit(unit: str) -> bool:
     """True for a unit of known parts, which no name of a person is, and for none.
 
@@ -370,7 +374,7 @@ class Numerals:
             self.add_numbers((value,), n_rows)
             return "f"
         if value is None or self.converted:
-            if unit:
+            if unit and is_unit(unit):
                 self.foreign.add(unit)
             self.n_words += n_rows
             if len(self.words) < _MOST_WORDS or text in self.words:

@@ -439,7 +439,7 @@ class Reading:
 
     def accepts(self, name: str) -> bool:
         """True for a column whose remarks are accepted."""
-        return form_of(name) in {form_of(as_name(own)) for own in self.accept}
+        return by_name(self.accept, [name]) != [None]
 
     def _raw_column(
         self, name: str, column: Column | None, kind: str | None

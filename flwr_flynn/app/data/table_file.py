@@ -28,7 +28,6 @@ from flwr_flynn.app.data.source import (
 )
 from flwr_flynn.errors import DataError, clean, with_names, with_rows
 from flwr_flynn.tables.cells import Cells, Gaps, each_once, of_gaps, plain, text_of
-from flwr_flynn.tables.column_summary import CONVERTED
 from flwr_flynn.tables.raw_column import Raw
 from flwr_flynn.tables.remarks import named
 from flwr_flynn.tables.table import ColumnReader, Table, places
@@ -147,7 +146,7 @@ class TableFile(ColumnReader):
             ids = None
             if group is not None:
                 ids = source.labels(cells[group])
-            rows = Rows(self.table(raws, self.units), test, labels, ids)
+            rows = Rows(self.table(raws), test, labels, ids)
             if labelled and labels is not None:
                 is_missing = unlabelled(labels, self._label_gaps)
                 if is_missing.any():
@@ -288,9 +287,8 @@ class TableFile(ColumnReader):
     @cached_property
     def units(self) -> dict[str, Mapping[str, int]]:
         """Rows of the features with each unit; none of accepted ones."""
-        converted = {*self.names} & self.reading.dialect.convert.keys()
-        units = super().units | {name: {CONVERTED: self.n_rows} for name in converted}
-        return units | {name: {} for name in self.names if self.reading.accepts(name)}
+        accepted = filter(self.reading.accepts, self.names)
+        return super().units | {name: {} for name in accepted}
 
     def in_one(self) -> Rows:
         """All rows in memory."""
