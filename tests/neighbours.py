@@ -454,7 +454,7 @@ def sweep(
     n = 0
     different = []
     files = [pair for index, pair in enumerate(pairs()) if chosen(index)]
-    with tempfile.TemporaryDirectory() as name, mock.patch("os.fsync"):
+    with tempfile.TemporaryDirectory() as name:
         numbers = itertools.count()
         for ending, hostile, without, with_it in files:
             one, other = (

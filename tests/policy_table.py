@@ -250,9 +250,7 @@ def _asked(runtime: str, node: dict[str, Any], request: str, folder: Path) -> bo
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    # Nothing here has to outlive the machine, and to wait for its disk takes longer
-    # than all the rest.
-    with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):
+    with tempfile.TemporaryDirectory() as folder:
         np.savez(
             Path(folder, "mine.npz"),
             X=_X,

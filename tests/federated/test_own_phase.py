@@ -137,15 +137,12 @@ def finished(steps: Exchange) -> Run:
 
 
 # The train channel of a secure run has secure sums alone.
-@pytest.mark.parametrize("is_near", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_near", [True, False])
 @pytest.mark.parametrize(
     ("plan", "own"),
     [(plan, OTHER) for plan in PLANS]
-    + [
-        pytest.param(plan, HISTOGRAM, marks=pytest.mark.slow)
-        for plan in PLANS
-        if plan != "secure"
-    ],
+    + [(plan, HISTOGRAM) for plan in PLANS if plan != "secure"],
 )
 def test_a_run_resumes_after_any_phase_wherever_a_phase_of_ones_own_stands(
     plan, own, is_near, tmp_path

@@ -693,6 +693,7 @@ def assert_charged(path, earlier, arguments, is_first):
     return charged, again.repeated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STARTS)
 def test_a_process_killed_at_any_point_has_spent_what_it_looked_at(tmp_path, name):
     start, earlier, arguments = STARTS[name]
