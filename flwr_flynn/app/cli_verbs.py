@@ -47,9 +47,9 @@ from flwr_flynn.model.prior import rarer
 from flwr_flynn.tables.cells import each_once, missing
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.learned_schema import schema_of
-from flwr_flynn.tables.remarks import lines_of, noticed
+from flwr_flynn.tables.remarks import lines_of, nearest, noticed
 from flwr_flynn.tables.row_wise import ReadColumn, fitting_rows, read_columns
-from flwr_flynn.tables.schema import Schema, read_schema, to_toml
+from flwr_flynn.tables.schema import Schema, in_toml, read_schema, to_toml
 from flwr_flynn.tables.table import Table, by_name
 from flwr_flynn.tables.texts import as_name, is_beside
 
@@ -435,7 +435,20 @@ def _opened_for(model: FlyNNClassifier, path: Path, reading: Reading) -> TableFi
     """
     schema = schema_of_model(model.model_)
     reading = replace(reading, schema=schema, is_strict=False)
-    file = opened(existing(path), reading)
+    try:
+        file = opened(existing(path), reading)
+    except DataError as error:
+        names = [*(columns_of(path, reading) or [])]
+        used = {*schema.names, *schema.ignore, reading.label or "label"}
+        own = [name for name in names if name not in used]
+        near = nearest(_missing_columns(schema, names), own)
+        settings = "label, rename and others"
+        if near:
+            renames = in_toml({there: name for name, there in near.items()})
+            settings = f"rename = {renames}"
+        remedy = f"--site names a file with settings of this one: {settings}"
+        error.add_note(f"{path.name}: {remedy}")
+        raise
     if not schema.is_named and len(file.reports) != len(schema.columns):
         raise DataError(
             path.name,

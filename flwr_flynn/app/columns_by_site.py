@@ -20,11 +20,15 @@ from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.column_summary import ColumnSummary
+from flwr_flynn.tables.remarks import Remark, named
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import CONVERTED
 
 _MOST_COLUMNS = 200
+_FAR = 2.0
+"""Standard deviations between means of sites that may be of two units."""
+
 _UNTOLD = ColumnSummary(0, {})
 
 Figures = dict[str, Any]
@@ -71,6 +75,21 @@ def table_one(
         "not_shown": sorted({*map(str, members)} - {site.name for site in sites}),
         "columns": entries,
     }
+
+
+def far_apart(table: Figures) -> list[Remark]:
+    """Remarks on numbers of a site that are far from those of the others."""
+    remarks = []
+    for column in table["columns"]:
+        differences = zip(table["sites"], column["differences"]["rest"], strict=True)
+        for site, difference in differences:
+            if column["kind"] == "number" and (difference or 0) > _FAR:
+                name = column["name"]
+                far = f"{difference:.1f} standard deviations from the other sites"
+                text = f"{far}; another unit, or a code of missing values?"
+                settings = [f":convert={name}:...*...", f":ignore={named(name)}"]
+                remarks.append(Remark(name, text, settings, [site["name"]]))
+    return remarks
 
 
 def _head(site: Site, event: int | None) -> Figures:

@@ -17,8 +17,9 @@ import numpy as np
 
 from flwr_flynn import __version__
 from flwr_flynn._types import Array, Integers
+from flwr_flynn._validation import listed
 from flwr_flynn.app.answers import importance_of
-from flwr_flynn.app.columns_by_site import table_one
+from flwr_flynn.app.columns_by_site import far_apart, table_one
 from flwr_flynn.app.data import datasets
 from flwr_flynn.app.run_config import RunConfig
 from flwr_flynn.app.run_plan import RunPlan
@@ -104,6 +105,13 @@ def run_metrics(run_plan: RunPlan, after: Federation) -> dict[str, Any]:
     for section in sections:
         report |= section.entries
         facts |= section.facts
+    if table is not None:
+        remarks = far_apart(table)
+        schema: Any = report["schema"]
+        schema["remarks"] += [remark.to_dict() for remark in remarks]
+        schema["n_remarks"] += len(remarks)
+        for remark in remarks:
+            facts[f"  {listed([*remark.parties])}: {remark.column}"] = remark.what
     report["facts"] = facts
     parties = run_plan.parties
     if parties is not None:

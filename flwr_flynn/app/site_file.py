@@ -21,10 +21,16 @@ from flwr_flynn.app.data.source import Dialect
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.settings_parser import Rule, Settings, floats, key_of, setting
 from flwr_flynn.errors import ConfigError
-from flwr_flynn.tables.cells import level_of
+from flwr_flynn.tables.cells import Scale, level_of
 from flwr_flynn.tables.schema import in_toml
 from flwr_flynn.tables.table import form_of
-from flwr_flynn.tables.texts import DATE_FORMATS, as_name, quantity_of, unit_form
+from flwr_flynn.tables.texts import (
+    DATE_FORMATS,
+    as_name,
+    quantity_of,
+    unit_form,
+    unit_in,
+)
 
 _PAIR = "^()([^=]+)=(.+)$"
 _MAPS: dict[str, tuple[str, Callable[[str], str | None], str]] = {
@@ -34,6 +40,10 @@ _MAPS: dict[str, tuple[str, Callable[[str], str | None], str]] = {
     "synonyms": ("^([^:]+):([^=]+)=(.+)$", level_of, "sex:weiblich=female"),
 }
 """Settings that are maps: form of an entry, how its texts are compared, an example."""
+
+_DIGITS = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
+_SCALE = re.compile(rf"([+-]?{_DIGITS})([+-]{_DIGITS})?")
+"""A factor, and what is added."""
 
 _LISTS = ("ignore", "keep", "accept", "gap_texts")
 _LARGEST = 2**20  # bytes of a file
@@ -86,8 +96,9 @@ class SiteSettings(Settings):
     )
     convert: str = setting(
         "",
-        "factors of units, nothing for none: `crp:mg/dl*10,crp:*1`; other units of "
-        "the column are no numbers then",
+        "factors of units, nothing for none, and what is added: "
+        "`crp:mg/dl*10,crp:*1,temperature:f*0.5556-17.78`; other units of the column "
+        "are no numbers then",
     )
     synonyms: str = setting(
         "", "its texts as the others write them: `sex:weiblich=female`"
@@ -125,22 +136,45 @@ class SiteSettings(Settings):
             raise self.refused(name, expected, listed(unclear))
         return entries
 
-    def _factors(self) -> dict[str, dict[str, float]]:
-        factors: dict[str, dict[str, float]] = {}
+    def _scales(self) -> dict[str, dict[str, Scale]]:
+        """What numbers are multiplied by, and what is added, by column and unit.
+
+        The unit in a name that is another one now is that of numbers alone.
+        """
+        scales: dict[str, dict[str, Scale]] = {}
         wrong = []
         for column, unit, text in self.entries_of("convert"):
             form = unit_form(unit)
-            factor = (floats(text, ",") or [0.0])[0]
+            match = _SCALE.fullmatch(text)
+            numbers = []
+            if match is not None:
+                numbers = floats(f"{match[1]},{match[2] or 0}", ",")
             # Behind a number no other text is taken for a unit.
-            if not factor or quantity_of(f"1 {unit}".rstrip())[1] != form:
+            is_unit = quantity_of(f"1 {unit}".rstrip())[1] == form
+            if not (numbers and numbers[0] and is_unit):
                 wrong.append(f"{unit}*{text}")
-            factors.setdefault(as_name(column), {})[form] = factor
+                continue
+            factor, added = numbers
+            scales.setdefault(as_name(column), {})[form] = (factor, added)
         if wrong:
             expected = (
-                "units without blanks, each with a factor that is a number, not 0"
+                "units without blanks, each with a factor that is a number, not 0, and "
+                "with what is added then, if anything"
             )
             raise self.refused("convert", expected, listed(wrong))
-        return factors
+        missing = []
+        for _, own, common in self.entries_of("rename"):
+            unit = unit_in(as_name(own))
+            if unit and unit_in(as_name(common)) not in ("", unit):
+                of_column = scales.get(as_name(common), {})
+                if unit in of_column:
+                    of_column.setdefault("", of_column[unit])
+                else:
+                    missing.append(f"{common}:{unit}*...")
+        if missing:
+            expected = "a factor where a renamed column has another unit"
+            raise self.refused("convert", expected, f"none: {listed(missing)}")
+        return scales
 
     def rules(self) -> Iterator[Rule]:
         yield from super().rules()
@@ -172,7 +206,7 @@ class SiteSettings(Settings):
             date_format=self.date_format,
             rename={as_name(own): as_name(common) for _, own, common in names},
             label_map={own: common for _, own, common in labels},
-            convert=self._factors(),
+            convert=self._scales(),
             synonyms=synonyms,
         )
 

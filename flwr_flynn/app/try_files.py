@@ -75,6 +75,7 @@ from flwr_flynn.tables.texts import as_name, is_beside
 _MOST_PARTS = 1000
 _MOST_NAMES = 100
 _FEW_NAMES = 5
+_FEW_ROWS = 5  # of a class
 _Given = dict[str, Any]
 """Settings by their keys, as they are typed."""
 
@@ -563,16 +564,18 @@ def _map_of(labels: Sequence[str], usual: Sequence[str]) -> str:
 
 
 def _compare_sizes(sites: Sequence[Site]) -> None:
-    """Note classes that one row of all files has, such as a row of totals."""
+    """Note classes of very few rows of all files: totals, or a misspelt label."""
     rows = sum((site.labels for site in sites), Counter[str]())
     for site in sites:
         if site.file is None:
             continue
-        odd = [label for label in sorted(site.labels) if rows[label] == 1]
+        odd = [label for label in sorted(site.labels) if rows[label] < _FEW_ROWS]
         label = as_name(site.node.label or "label")
         if odd and len(rows) > 2 and label not in site.node.names("accept"):
-            mends = (f":label-map={_map_of(odd, ())}", f":accept={named(label)}")
-            site.note(f"one row alone has the label {_quoted(odd)}", *mends)
+            usual = [other for other in sorted(rows) if rows[other] >= _FEW_ROWS]
+            mends = (f":label-map={_map_of(odd, usual)}", f":accept={named(label)}")
+            where = f"fewer than {_FEW_ROWS} rows of all files"
+            site.note(f"{where} have the label {_quoted(odd)}", *mends)
 
 
 def _compare_columns(

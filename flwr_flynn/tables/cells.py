@@ -38,6 +38,7 @@ from flwr_flynn.tables.texts import (
 )
 
 T = TypeVar("T")
+Numbers = TypeVar("Numbers", float, Array)
 
 Cells = Sequence[Any] | Array
 """Values as a file has them: of a column, of a row, or of each column."""
@@ -144,6 +145,18 @@ class ByLevel(dict[Any, T]):
         return [*values, self._unknown][0]
 
 
+Scale = tuple[float, float]
+"""Factor of a unit, and what is added then."""
+
+AS_IT_IS = (1.0, 0.0)
+
+
+def scaled(numbers: Numbers, scale: Scale) -> Numbers:
+    """Numbers of a unit in the one that a scale converts to."""
+    factor, added = scale
+    return numbers * factor + added
+
+
 @dataclass(frozen=True)
 class CellReader:
     """A reader of cells for a column of one kind.
@@ -156,9 +169,9 @@ class CellReader:
         Mark of decimals.
     form : str
         Form of dates; "" for each that is unmistakable.
-    factors : mapping of str to float
-        By unit: what a number with it is multiplied by, "" for none. No other unit may
-        stand behind a number.
+    scales : mapping of str to (float, float)
+        By unit, "" for none: what a number with it is multiplied by, and what is added.
+        No other unit may stand behind a number.
     words : ByLevel, optional
         Texts that stand for others, which are read in their place.
     """
@@ -167,7 +180,7 @@ class CellReader:
     gaps: Gaps = field(default_factory=Gaps)
     decimal: str = "."
     form: str = ""
-    factors: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
+    scales: Mapping[str, Scale] = field(default_factory=lambda: {"": AS_IT_IS})
     words: ByLevel[str | None] | None = None
 
     def __call__(self, cell: Any) -> tuple[Any, bool]:
@@ -194,8 +207,8 @@ class CellReader:
         if is_direct and dtype.kind in "biuf":
             values = self.gaps.blanked(np.asarray(cells), self.decimal)
             values = values.astype(np.float64)
-            if "" in self.factors:
-                return values * self.factors[""], good
+            if "" in self.scales:
+                return scaled(values, self.scales[""]), good
             good = np.isnan(values)  # a number has one of the units
             return of_gaps("number", len(values)), good
         cells = plain_values(cells)
@@ -227,7 +240,7 @@ class CellReader:
         if numbers is None:
             numbers = [_plain_number(cell, decimal) for cell in cells]
         values = self.gaps.blanked(np.array(numbers, np.float64), decimal)
-        return values * self.factors.get("", math.nan)
+        return scaled(values, self.scales.get("", (math.nan, 0.0)))
 
 
 def _plain_number(cell: Any, decimal: str) -> float:
@@ -385,7 +398,7 @@ def _number(reader: CellReader, cell: Any) -> float:
         if value is None:
             raise ValueError
         cell = value
-    return float(cell) * reader.factors[unit]
+    return scaled(float(cell), reader.scales[unit])
 
 
 def _date(reader: CellReader, cell: Any) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from flwr_flynn._types import Array
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
 from flwr_flynn.tables.code_values import codes_among_dates, missing_codes
@@ -24,8 +24,19 @@ from flwr_flynn.tables.personal_columns import (
 from flwr_flynn.tables.table import KINDS
 from flwr_flynn.tables.texts import CONVERTED, as_level, is_unit
 
+LEFT_OUT = PERSONAL | {
+    "outcome": "there, or missing, in rows of one class alone, as what follows from it"
+}
+"""Kinds of columns that are features where a site keeps them alone."""
+
 MOST_ROWS = 2**53
 _MOST_UNITS = 10  # of a column
+
+# Rows, their share with one label, and the share of it in all rows at most, of a column
+# that is filled when the label is known.
+_MANY = 30
+_ONE_LABEL = 0.98
+_USUAL = 0.8
 
 
 @dataclass(frozen=True)
@@ -39,7 +50,7 @@ class ColumnSummary:
     rows : mapping of str to int
         Rows of the parties at which the column is of each kind, those with gaps
         included. A column of gaps alone is of none, and one whose values nearly all
-        differ, or look like names, is of a kind of its own, see `PERSONAL`.
+        differ, or look like names, is of a kind of its own, see `LEFT_OUT`.
     gaps : int
         Rows without a value.
     levels : mapping of str to int
@@ -71,7 +82,7 @@ class ColumnSummary:
                 raise SchemaError(
                     f"summary {what}", "numbers of rows", type(values).__name__
                 )
-        if set(self.rows) - {*KINDS, *PERSONAL}:
+        if set(self.rows) - {*KINDS, *LEFT_OUT}:
             raise SchemaError(
                 "summary rows",
                 f"kinds among {', '.join(KINDS)}",
@@ -121,14 +132,15 @@ class ColumnSummary:
 def summary_of(
     values: Array,
     kind: str,
-    labels: Array | None = None,
+    others: Sequence[Array] = (),
     units: Mapping[str, int] | None = None,
     is_kept: bool = False,
+    name: str = "",
 ) -> ColumnSummary:
     """The summary of one column of a kind, with all its levels.
 
-    `labels` are those of its rows, `units` have their rows. One that `is_kept` is of no
-    kind that may name persons.
+    `others` are labels and texts of its rows, see `are_ids`, `units` have their rows.
+    One that `is_kept` is of no kind that may name persons.
     """
     n = len(values)
     if kind == "category":
@@ -140,9 +152,8 @@ def summary_of(
     known = values[~is_gap]
     if kind == "number":
         known = known.astype(np.float64, copy=False)
-    if labels is not None:
-        labels = labels[~is_gap]
-    if kind == "number" and not is_kept and are_ids(known, labels):
+    others = [labels[~is_gap] for labels in others]
+    if kind == "number" and not is_kept and are_ids(known, others, name):
         return ColumnSummary(n, {"id": n}, n_gaps)
     if units is not None and not units:  # accepted as it is
         return ColumnSummary(n, {kind: n}, n_gaps)
@@ -179,6 +190,21 @@ def _summary_of_texts(
     }
     codes = codes_among_dates(levels)
     return ColumnSummary(n, {kind: n}, n_gaps, named, units, codes)
+
+
+def tells_label(values: Array, codes: Integers) -> bool:
+    """True for gaps, or values, in many rows that nearly all have one label, which is
+    that of fewer of all rows.
+    """
+    is_gap = missing(values)
+    shares = np.bincount(codes, minlength=1) / max(len(codes), 1)
+    for own in (codes[is_gap], codes[~is_gap]):
+        n_rows = np.bincount(own, minlength=1)
+        label = n_rows.argmax()
+        is_one = n_rows[label] >= _ONE_LABEL * len(own)
+        if len(own) >= _MANY and is_one and shares[label] < _USUAL:
+            return True
+    return False
 
 
 def _by_rows(n_rows: Mapping[str, int]) -> list[str]:

@@ -9,8 +9,12 @@ from typing import Any
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import Column, is_nameable
-from flwr_flynn.tables.column_summary import ColumnSummary, _by_rows, most_frequent
-from flwr_flynn.tables.personal_columns import PERSONAL
+from flwr_flynn.tables.column_summary import (
+    LEFT_OUT,
+    ColumnSummary,
+    _by_rows,
+    most_frequent,
+)
 from flwr_flynn.tables.schema import MOST_NUMBERS, Schema
 from flwr_flynn.tables.table import RawColumns, form_of
 from flwr_flynn.tables.table_summary import TableSummary
@@ -68,7 +72,7 @@ def schema_of(
         else:
             in_schema.append(column)
     if not in_schema:
-        ids = [name for name, why in left_out.items() if why == PERSONAL["id"]]
+        ids = [name for name, why in left_out.items() if why == LEFT_OUT["id"]]
         if ids:
             # A table of ids alone is rather one of measurements.
             return schema_of(tables, ignore, [*keep, *ids])
@@ -160,10 +164,10 @@ def _reason(
         return f"only {summary.n_rows} of {n_rows} rows have it"
     if summary.kind is None:
         return "no values"
-    if summary.kind in PERSONAL and not is_forced:
-        return PERSONAL[summary.kind]
-    if summary.kind == "name":
-        return "names of persons, which a site tells with its own setting keep alone"
+    if summary.kind in LEFT_OUT and not is_forced:
+        return LEFT_OUT[summary.kind]
+    if summary.kind in ("name", "outcome"):
+        return f"{LEFT_OUT[summary.kind]} (a site's own setting keep alone tells it)"
     if (
         summary.kind in ("category", "text")
         and max(summary.levels.values(), default=0) < 2

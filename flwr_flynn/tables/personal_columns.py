@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,6 +33,15 @@ _PER_ID = 12  # rows of one id, at most
 # Values that stand twice, in each pair of neighbours on the number line: one half to
 # one of independent draws, whatever their density.
 _PAIRED = (0.2, 1.3)
+
+# Names of ids, of whoever has them.
+_ID_NAME = re.compile(
+    r"(?:patient|subject|person|participant)s?"
+    r"|(?:.*[\W_])?(?:id|pid|mrn|ssn|plz|zip|zipcode|post(?:al)?[\W_]?code|phone)"
+    r"|(?:.*[\W_])?(?:patient|subject|person|participant|case|fall|visit|encounter"
+    r"|admission|stay|hospital|record|sample|study|account|member|customer)"
+    r"(?:en|s)?[\W_]*(?:id|nr|no|num|number|nummer|key|code)"
+)
 
 _CHI_SQUARE = 28.0  # of ten even digits: beyond, once in a thousand
 
@@ -69,13 +78,14 @@ def _are_few_each(counts: Array, n: int) -> bool:
     return len(counts) >= max(_FEW, n / _PER_ID) and bool(often <= n / 10)
 
 
-def are_ids(values: Floats, labels: Array | None = None) -> bool:
+def are_ids(values: Floats, others: Sequence[Array] = (), name: str = "") -> bool:
     """True for integers that name rows or persons, and measure nothing.
 
     They nearly all differ, or have many digits and as many each, or each is in few
-    rows: there are far more repeated values than chance makes of so many neighbours, or
-    none; or the labels of a value are alike and those of the next are not. `labels`
-    are those of the values.
+    rows: the column has a name of ids, or far more repeated values than chance makes of
+    so many neighbours, or none; or the labels of a value are alike and those of the next
+    are not. `others` are the labels of the values, or texts that would follow from ids
+    as these do.
     """
     n = len(values)
     if n < _FEW or (values < 0).any() or (values % 1 != 0).any():
@@ -94,8 +104,10 @@ def are_ids(values: Floats, labels: Array | None = None) -> bool:
         return True
     if not _are_few_each(counts, n):
         return False
-    return _are_apart(different, counts) or (
-        labels is not None and _label_persons(places, counts, labels)
+    return (
+        _ID_NAME.fullmatch(name.casefold()) is not None
+        or _are_apart(different, counts)
+        or any(_label_persons(places, counts, labels) for labels in others)
     )
 
 
@@ -165,7 +177,7 @@ def _label_persons(places: Array, counts: Array, labels: Array) -> bool:
     between = is_alike[~is_within].mean()
     error = np.sqrt(between * (1 - between) * (1 / n_within + 1 / n_between))
     chance = ((np.bincount(codes) / len(codes)) ** 2).sum()
-    are_unlike = chance / 2 < between < within - max(5 * error, 0.2)
+    are_unlike = chance / 2 < between < within - max(3.5 * error, 0.2)
     return bool(within > 0.95 and are_unlike)
 
 

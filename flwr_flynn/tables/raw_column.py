@@ -20,10 +20,12 @@ import numpy as np
 
 from flwr_flynn._types import Array
 from flwr_flynn.tables.cells import (
+    AS_IT_IS,
     KIND_OF_DTYPE,
     ByLevel,
     CellReader,
     Gaps,
+    Scale,
     level_of,
     missing,
 )
@@ -69,8 +71,8 @@ class RawColumn:
         prove one, a point else.
     gap_cells : Gaps
         Cells that are missing values.
-    factors, words
-        See `CellReader`; with factors no unit is detected.
+    scales, words
+        See `CellReader`; with scales no unit is detected.
     """
 
     typed: str | None = None
@@ -78,7 +80,7 @@ class RawColumn:
     decimal: str = ""
     date_format: str = ""
     gap_cells: Gaps = field(default_factory=Gaps)
-    factors: Mapping[str, float] = field(default_factory=dict)
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     words: ByLevel[str | None] | None = None
     month_first: bool = False  # where day and month may be either
     has_beside: bool = False  # a column beside it has its texts
@@ -99,9 +101,9 @@ class RawColumn:
 
     def __post_init__(self) -> None:
         if self.unit:
-            self.factors = {"": 1.0, unit_form(self.unit): 1.0}
-        self.numerals.converted = self.factors
-        if self.factors:
+            self.scales = {"": AS_IT_IS, unit_form(self.unit): AS_IT_IS}
+        self.numerals.converted = self.scales
+        if self.scales:
             self.types.add(np.float64)
 
     @property
@@ -287,14 +289,14 @@ class RawColumn:
 
     def _reader(self, kind: str, decimal: str) -> CellReader:
         form = self.form or self.date_format
-        factors = self.factors or {"": 1.0, self.numerals.unit: 1.0}
-        return CellReader(kind, self.gap_cells, decimal, form, factors, self.words)
+        scales = self.scales or {"": AS_IT_IS, self.numerals.unit: AS_IT_IS}
+        return CellReader(kind, self.gap_cells, decimal, form, scales, self.words)
 
     def values(self, raw: Raw) -> Array:
         """The values of some rows: numbers of `dtype`, texts or None, or
         datetime64[us].
         """
-        is_as_read = not (self.factors or self.words)
+        is_as_read = not (self.scales or self.words)
         if isinstance(raw, np.ndarray) and is_as_read and self._has_kind(raw):
             return self.gap_cells.blanked(raw, self.decimal)
         dtype = self.dtype

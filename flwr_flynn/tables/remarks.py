@@ -19,11 +19,10 @@ import numpy as np
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.column_encoding import is_nameable
-from flwr_flynn.tables.column_summary import ColumnSummary
-from flwr_flynn.tables.personal_columns import PERSONAL
+from flwr_flynn.tables.column_summary import LEFT_OUT, ColumnSummary
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.table_summary import TableSummary
-from flwr_flynn.tables.texts import CONVERTED, forms_of_level, is_beside
+from flwr_flynn.tables.texts import CONVERTED, forms_of_level, is_beside, is_value
 
 MOST = 200
 """Remarks that are listed."""
@@ -123,13 +122,13 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
         text = f"numbers of several units: {listed(at)}"
         factors = dict.fromkeys(units, "...") | {units[0]: "1"}
         yield Remark(name, text, [_convert(name, factors), f":ignore={own}"])
-    elif kind in PERSONAL:
+    elif kind in LEFT_OUT:
         settings = [f":ignore={own}", f":keep={own}"]
         if kind == "id":
             settings.insert(0, f":held-out-key={name}")
         elif kind == "text":
             settings.append(f":held-out-key={name}")
-        yield Remark(name, f"{PERSONAL[kind]}: left out", settings)
+        yield Remark(name, f"{LEFT_OUT[kind]}: left out", settings)
     if summary.codes:
         codes = ",".join(summary.codes)
         text = f"{codes} is far outside all others, as codes of missing values are"
@@ -255,9 +254,19 @@ def _words(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     numbers = [party for party in summaries if summaries[party].kind == "number"]
     if parties and 2 * len(numbers) <= len(summaries):
         pairs = paired("01", _common(summaries, parties))
+        if "..." in dict(pairs).values():
+            # They may be 1 and 2 as well.
+            usual = _common(summaries, parties)
+            pairs = [("A NUMBER", usual[0]), ("ANOTHER", usual[-1])]
         for party in numbers:
             text = "numbers, where others have texts"
             yield Remark(name, text, [_synonyms(name, pairs)], [party])
+    elif numbers:
+        for party in parties:
+            pairs = paired([*summaries[party].levels], "10")
+            if not all(map(is_value, summaries[party].levels)):
+                text = "texts, where others have numbers"
+                yield Remark(name, text, [_synonyms(name, pairs)], [party])
     common = _common(summaries, parties)
     groups = [
         (words, {other for other in common if other.casefold() in words})

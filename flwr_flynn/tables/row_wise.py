@@ -16,7 +16,7 @@ import numpy as np
 
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import DataError
-from flwr_flynn.tables.cells import ByLevel, CellReader, Gaps
+from flwr_flynn.tables.cells import AS_IT_IS, ByLevel, CellReader, Gaps, Scale
 from flwr_flynn.tables.column_encoding import Column
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import RawColumns, Table, by_name, places
@@ -36,8 +36,9 @@ class CellSettings:
     decimal, date_format : str
         Mark of decimals and form of dates; "" is a point, and each form that is
         unmistakable, or detected in an open file.
-    convert : mapping of str to mapping of str to float
-        By column and unit: what a number with the unit is multiplied by.
+    convert : mapping of str to mapping of str to (float, float)
+        By column and unit: what a number with the unit is multiplied by, and what is
+        added.
     synonyms : mapping of str to mapping of str to str
         By column: texts of the site as the others write them.
     """
@@ -45,19 +46,19 @@ class CellSettings:
     gap_texts: Sequence[str] = ()
     decimal: str = ""
     date_format: str = ""
-    convert: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    convert: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict)
     synonyms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def gaps(self, *texts: str) -> Gaps:
         """The gaps of a column, with these texts of a schema."""
         return Gaps.of([*self.gap_texts, *texts])
 
-    def factors(self, name: str, unit: str = "") -> Mapping[str, float]:
-        """Factors of a column by unit, {} for none; the unit of a schema has 1."""
-        factors = _entry(self.convert, name, {})
-        if factors and unit:
-            return {unit_form(unit): 1.0, **factors}
-        return factors
+    def scales(self, name: str, unit: str = "") -> Mapping[str, Scale]:
+        """Scales of a column by unit, {} for none; the unit of a schema stays."""
+        scales = _entry(self.convert, name, {})
+        if scales and unit:
+            return {unit_form(unit): AS_IT_IS, **scales}
+        return scales
 
     def words(self, name: str) -> ByLevel[str | None] | None:
         """Texts of a column that stand for others; None without any."""
@@ -75,7 +76,7 @@ class CellSettings:
             self.gaps(*gap_texts),
             self.decimal or ".",
             self.date_format,
-            self.factors(name, unit) or {"": 1.0, unit_form(unit): 1.0},
+            self.scales(name, unit) or {"": AS_IT_IS, unit_form(unit): AS_IT_IS},
             self.words(name),
         )
 

@@ -222,7 +222,7 @@ class ColumnReader:
         units: dict[str, Mapping[str, int]] = {}
         for name, report in self.items():
             rows = report.numerals.rows_by_unit
-            if report.factors and not report.unit:
+            if report.scales and not report.unit:
                 units[name] = {CONVERTED: report.n}
             elif report.numerals.units:
                 units[name] = {

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from flwr_flynn._types import Array
 from flwr_flynn.errors import SchemaError
 from flwr_flynn.tables.cells import missing
@@ -22,10 +24,11 @@ from flwr_flynn.tables.column_summary import (
     _is_number,
     floored,
     summary_of,
+    tells_label,
 )
 from flwr_flynn.tables.schema import MOST_COLUMNS
-from flwr_flynn.tables.table import Table, form_of
-from flwr_flynn.tables.texts import as_name, is_beside
+from flwr_flynn.tables.table import KINDS, Table, form_of
+from flwr_flynn.tables.texts import BESIDE, as_name, is_beside
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,9 @@ class TableSummary:
         return cls(columns, n_rows, is_named)
 
 
+_FEW_TEXTS = 12
+"""Different texts of a column from which ids may be known."""
+
 _MOST_TEXTS = 2**20
 """Different texts of a column that are counted; beyond, those that occurred once are
 dropped."""
@@ -193,12 +199,30 @@ class TableCounter:
     ) -> None:
         """Add the rows of a table, with their ids and labels."""
         columns = {}
+        others = [
+            values
+            for values, kind in zip(table.columns, table.kinds, strict=True)
+            if kind == "category" and len({*values.tolist()}) <= _FEW_TEXTS
+        ]
+        parts = {name for name in table.names if is_beside(name, table.names)}
+        parts |= {name.removesuffix(BESIDE) for name in parts}
+        label_codes = None
+        if y is not None:
+            label_codes = np.unique(y.astype(str), return_inverse=True)[1]
+            others.append(label_codes)
         for name, values, kind in zip(
             table.names, table.columns, table.kinds, strict=True
         ):
             units = table.units.get(name)
             is_kept = form_of(name) in self._keep
-            summary = summary_of(values, kind, y, units, is_kept)
+            summary = summary_of(values, kind, others, units, is_kept, name)
+            is_feature = summary.kind in KINDS and not is_kept and name not in parts
+            if (
+                is_feature
+                and label_codes is not None
+                and tells_label(values, label_codes)
+            ):
+                summary = ColumnSummary(len(values), {"outcome": len(values)})
             columns[name] = summary
             if ids is None:
                 continue

@@ -57,6 +57,7 @@ _SPACED = re.compile(
 _CODE = re.compile("[0-9]+E[0-9]+|0+e[0-9]+")
 _POINT = re.compile(r"[+-]?[0-9]+\.[0-9]+")
 _QUANTITY = re.compile(r"([+-]?[0-9][0-9.,]*) ?((?:[^\W\d_]|[%‰°])[^\s,;:]{0,11})")
+_UNIT_IN_NAME = re.compile(r"[\[(]([^\[\]()]+)[\])]$|[ _]([^\W\d_]{2,})$")
 _PRINTED = re.compile(
     r"-?(?:(?:0|[1-9][0-9]{0,15})\.0|[1-9](?:\.[0-9]+)?e\+[0-9]{2,3})"
 )
@@ -251,6 +252,22 @@ def is_unit(unit: str) -> bool:
     return len(unit) <= 20 and _UNITS.issuperset(filter(None, parts))
 
 
+def unit_in(name: str) -> str:
+    """The unit in the name of a column, as `unit_form` has it, "" for none.
+
+    >>> unit_in("HbA1c (mmol/mol)"), unit_in("weight_kg"), unit_in("score (0-10)")
+    ('mmol/mol', 'kg', '')
+    """
+    match = _UNIT_IN_NAME.search(name)
+    if match is None:
+        return ""
+    unit = unit_form(match[1] or match[2])
+    has_sign = re.search(r"[^\W\d_]|[%‰°]", unit)
+    if has_sign is None or not is_unit(unit):
+        return ""
+    return unit
+
+
 def unit_form(unit: str) -> str:
     """A unit in small letters, with u for micro, which has two characters.
 
@@ -347,7 +364,7 @@ class Numerals:
     n_inf: int = 0  # rows with inf: numbers, or beside words another one (infusion)
     some: set[float] = field(default_factory=set)  # different numbers
     # Units that the site's settings convert; no other is taken off then.
-    converted: Mapping[str, float] = field(default_factory=dict)
+    converted: Mapping[str, object] = field(default_factory=dict)
     foreign: set[str] = field(default_factory=set)  # other units then
 
     def add_numbers(self, values: Iterable[float], n_rows: int) -> None:

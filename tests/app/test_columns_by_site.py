@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flwr_flynn.app.columns_by_site import Site, _head, rows_of, table_one
+from flwr_flynn.app.columns_by_site import Site, _head, far_apart, rows_of, table_one
 from flwr_flynn.federated.algorithm import federate, party_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party, PartyOptions, Samples
@@ -166,6 +166,16 @@ def test_rows_of_levels_and_gaps_are_exact_without_a_floor_and_rounded_with_one(
     for site, entry in zip("ab", age["sites"], strict=False):
         n_gaps = int(ROWS[site][0]["age"].isna().sum())
         assert entry["rows"] == [n_gaps, 0]
+
+
+@pytest.mark.parametrize(("factor", "parties"), [(2.2, ["b"]), (0.45, ["b"]), (1, [])])
+def test_numbers_that_are_far_from_those_of_the_others_are_noticed(factor, parties):
+    rows = {name: rows_at(80, 0) for name in "abc"}
+    frame, y = rows["b"]
+    rows["b"] = (frame.assign(age=factor * frame["age"]), y)
+    remarks = far_apart(table_of(run_of(rows, c=True)))
+    assert [party for remark in remarks for party in remark.parties] == parties
+    assert all(remark.column == "age" for remark in remarks)
 
 
 @pytest.mark.parametrize("name", ["age", "day"])

@@ -255,6 +255,24 @@ def test_a_class_of_one_row_is_refused_until_it_is_accepted_or_mapped(capsys):
         assert ("Total" in report["classes"]) == ("accept" in setting)
 
 
+def test_a_misspelt_label_of_some_rows_is_refused_with_the_nearest(capsys):
+    def misspelt(index: int, row: dict[str, Any]) -> dict[str, Any]:
+        if index > 20 or row["label"] != "yes":
+            return row
+        return row | {"label": "yess"}
+
+    def few(index: int, row: dict[str, Any]) -> dict[str, Any]:
+        return misspelt(index * 3, row)
+
+    code, lines, _ = tried(capsys, change=few)
+    assert code == 1
+    assert "--set c:label-map=yess=yes or" in lines[-1]
+    code, _, report = tried(capsys, "c:label-map=yess=yes", change=few)
+    assert (code, report["classes"]) == (0, ["no", "yes"])
+    code, _, report = tried(capsys, change=misspelt)  # a class of many rows is one
+    assert (code, report["classes"]) == (0, ["no", "yes", "yess"])
+
+
 def test_columns_of_other_names_are_named_with_the_nearest(capsys):
     def renamed(index: int, row: dict[str, Any]) -> dict[str, Any]:
         return {"aage": row.pop("age"), **row}
@@ -277,6 +295,23 @@ def test_words_of_one_site_are_named_with_those_of_the_others(capsys):
     assert f"--set {setting}" in line
     code, lines, report = tried(capsys, setting, change=german)
     assert (code, lines, report["schema"]["remarks"]) == (0, [], [])
+
+
+def test_words_beside_numbers_are_mended_by_what_is_printed(capsys):
+    def smokers(index: int, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"smoker": index % 3 // 2}
+
+    def german(index: int, row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"smoker": ("nein", "ja")[index % 3 // 2]}
+
+    everywhere(smokers)
+    _, lines, _ = tried(capsys, change=german)
+    setting = "c:synonyms=smoker:ja=1,smoker:nein=0"
+    assert f"--set {setting}" in lines[0]
+    code, lines, report = tried(capsys, setting, change=german)
+    assert (code, lines, report["schema"]["remarks"]) == (0, [], [])
+    (smoker,) = (row for row in report["schema"]["columns"] if row["name"] == "smoker")
+    assert smoker["kind"] == "number"
 
 
 # -------- one file

@@ -194,20 +194,24 @@ def test_settings_hold_for_files_of_all_kinds_at_open_and_private_parties(
 
 
 @pytest.mark.parametrize(
-    ("cell", "factors", "value"),
+    ("cell", "convert", "value"),
     [
-        ("1.5 mg/dl", {"mg/dl": 88.4}, 132.6),
-        ("1.5", {"mg/dl": 88.4}, None),
-        ("1.5", {"mg/dl": 88.4, "": 2.0}, 3.0),
-        ("106 µmol/L", {"mg/dl": 88.4, "umol/l": 1.0}, 106.0),
-        ("106 \u03bcmol/l", {"umol/l": 2.0}, 212.0),
-        ("45%", {"%": 0.01}, 0.45),
-        ("7 mg/l", {"mg/dl": 88.4}, None),
-        ("7 mg/l", {}, None),
+        ("1.5 mg/dl", "crp:mg/dl*88.4", 132.6),
+        ("1.5", "crp:mg/dl*88.4", None),
+        ("1.5", "crp:mg/dl*88.4,crp:*2", 3.0),
+        ("106 µmol/L", "crp:mg/dl*88.4,crp:umol/l*1", 106.0),
+        ("106 \u03bcmol/l", "crp:umol/l*2", 212.0),
+        ("45%", "crp:%*1e-2", 0.45),
+        ("98.6 °F", "crp:°f*0.5556-17.78", 37.00216),
+        ("48", "crp:*.0915+2.15", 6.542),
+        ("48 mmol/mol", '{"crp": {"mmol/mol": "0.0915+2.15"}}', 6.542),
+        ("7 mg/l", "crp:mg/dl*88.4", None),
+        ("7 mg/l", "", None),
     ],
 )
-def test_a_number_is_multiplied_by_the_factor_of_its_unit(cell, factors, value):
-    settings = CellSettings(convert={"CRP": factors})
+def test_a_number_is_converted_as_its_unit_says(cell, convert, value):
+    scales = site(convert=convert).dialect().convert
+    settings = CellSettings(convert={key.upper(): own for key, own in scales.items()})
     schema = Schema([Column("crp", "number", gaps=False)])
     numbers, fits = encode_rows(schema, pd.DataFrame({"crp": [cell]}), settings)
     assert fits.tolist() == [value is not None]
@@ -215,13 +219,43 @@ def test_a_number_is_multiplied_by_the_factor_of_its_unit(cell, factors, value):
         assert numbers[0, 0] == pytest.approx(value)
     filler = "".join(f"{index}.5,x\n" for index in range(9))
     written(Path("own.csv"), f"crp,label\n{filler}{cell},x\n")
-    dialect = Dialect(convert={"crp": factors})
+    dialect = Dialect(convert=scales)
     file = opened(Path("own.csv"), Reading(dialect=dialect))
     read = next(iter(file.batches())).table.columns[0][-1]
     if value is not None:
         assert read == pytest.approx(value)
-    elif factors:
+    elif convert:
         assert np.isnan(read)
+
+
+@pytest.mark.parametrize(
+    ("own", "common", "convert", "value"),
+    [
+        ("HbA1c (mmol/mol)", "HbA1c (%)", "", None),
+        ("HbA1c (mmol/mol)", "HbA1c (%)", "HbA1c (%):mg/dl*2", None),
+        ("HbA1c (mmol/mol)", "HbA1c (%)", "HbA1c (%):mmol/mol*0.0915+2.15", 6.542),
+        ("HbA1c (mmol/mol)", "HbA1c (%)", "HbA1c (%):mmol/mol*2,HbA1c (%):*3", 144.0),
+        ("weight_lb", "weight_kg", "", None),
+        ("weight [lb]", "weight_kg", "weight_kg:lb*0.5", 24.0),
+        ("weight", "weight_kg", "", 48.0),
+        ("Gewicht (kg)", "weight_kg", "", 48.0),
+        ("score (0-10)", "score (%)", "", 48.0),
+    ],
+)
+def test_a_column_of_another_unit_is_renamed_with_a_factor_alone(
+    own, common, convert, value
+):
+    settings = {"rename": f"{own}={common}", "convert": convert}
+    settings["data_path"] = "own.csv"
+    if value is None:
+        with pytest.raises(ConfigError, match="factor") as error:
+            site(**settings)
+        assert error.value.field == "node-config convert"
+        return
+    written(Path("own.csv"), f"{own},label\n48,x\n5.5,y\n")
+    table = opened_own(site(**settings)).in_one().table
+    assert table.names == (common,)
+    assert table.columns[0][0] == pytest.approx(value)
 
 
 def test_the_unit_of_a_schema_is_taken_off_at_a_private_party():

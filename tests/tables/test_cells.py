@@ -57,12 +57,15 @@ def same(one: Any, other: Any) -> bool:
 
 WORDS = ByLevel({"m": "male", "1": "2.5", "mg": "-9", "None": "1"}, None, None)
 READERS = [
-    CellReader(kind, gaps, decimal, form, factors, words)
+    CellReader(kind, gaps, decimal, form, scales, words)
     for words in (None, WORDS)
     for kind in KINDS
     for gaps in (Gaps(), Gaps.of(GAP_TEXTS), Gaps(frozenset()))
     for decimal in ".,"
-    for form, factors in (("", {"": 1.0}), ("mm/dd/yyyy", {"": 0.1, "mg": 88.4}))
+    for form, scales in (
+        ("", {"": (1.0, 0.0)}),
+        ("mm/dd/yyyy", {"": (0.1, -17.78), "mg": (88.4, 0.0)}),
+    )
 ]
 OF_NUMBERS = [reader for reader in READERS if reader.kind == "number"]
 
@@ -87,7 +90,8 @@ def test_numbers_that_are_read_at_once_are_those_of_the_slow_way(texts, reader):
             continue
         number, _ = number_of(text.strip(), reader.decimal)
         assert number is not None
-        assert value == number * reader.factors[""]
+        factor, added = reader.scales[""]
+        assert value == number * factor + added
         assert reader(text) == (value, True)
         assert not reader.gaps.has(text, reader.decimal)
 

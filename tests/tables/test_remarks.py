@@ -71,16 +71,77 @@ def test_measurements_are_no_ids(name):
     values = np.asarray(MEASURED[name], float)
     labels = (values > np.median(values)).astype(int)
     assert not are_ids(values)
-    assert not are_ids(values, labels)  # which follow from them
+    assert not are_ids(values, [labels])  # which follow from them
 
 
 def test_ids_of_patients_are_told_by_their_labels():
     ids = np.repeat(np.arange(1.0, 61), 6)
     ill = RANDOM.integers(0, 2, 60)
     labels = np.repeat(ill, 6)
-    assert are_ids(ids, labels)
-    assert not are_ids(ids, RANDOM.permutation(labels))
-    assert not are_ids(ids, np.sort(labels))
+    assert are_ids(ids, [labels])
+    assert not are_ids(ids, [RANDOM.permutation(labels)])
+    assert not are_ids(ids, [np.sort(labels)])
+
+
+def kinds(y=None, **columns):
+    """The kind of each column of a table."""
+    arrays = [np.asarray(column) for column in columns.values()]
+    summary = TableSummary.of(Table([*columns], arrays), y=y)
+    return {name: column.kind for name, column in summary.columns.items()}
+
+
+PATIENTS = RANDOM.permutation(np.repeat(np.arange(201.0, 301.0), 4))
+DECADES = np.array([f"from {age // 10:.0f}0" for age in PATIENTS], object)
+SEX = np.where(RANDOM.random(100) < 0.5, "f", "m").astype(object)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        # Consecutive numbers are those of patients where the texts beside follow.
+        ({"case": PATIENTS, "sex": SEX[PATIENTS.astype(int) - 201]}, "id"),
+        ({"case": PATIENTS, "sex": RANDOM.permutation(SEX.repeat(4))}, "number"),
+        # They follow from a measurement as well, but at its neighbours, too.
+        ({"age": PATIENTS, "group": DECADES}, "number"),
+        *(
+            ({name: PATIENTS}, "id")
+            for name in ("Patient", "PatientID", "patient no", "subject_id", "MRN")
+        ),
+        *(({name: PATIENTS}, "id") for name in ("Fallnummer", "PLZ", "postal code")),
+        *(({name: PATIENTS}, "number") for name in ("paid", "stay", "code", "height")),
+        ({"patient_id": PATIENTS % 20}, "number"),
+    ],
+)
+def test_numbers_of_patients_are_told_by_their_name_or_what_follows(columns, expected):
+    assert next(iter(kinds(**columns).values())) == expected
+
+
+ILL = np.arange(400) % 4 == 0
+FILLED = np.where(ILL, 5.0, np.nan)
+
+
+@pytest.mark.parametrize(
+    ("values", "is_told"),
+    [
+        (FILLED, True),
+        (np.where(np.arange(400) % 8 == 0, 5.0, np.nan), True),  # in half of them
+        (np.where(ILL & (np.arange(400) % 5 > 0), np.nan, 5.0), True),
+        (np.where(ILL, "died at home", None), True),
+        (np.where(RANDOM.permutation(ILL), 5.0, np.nan), False),
+        (np.where(np.arange(400) % 16 == 0, 5.0, np.nan), False),  # of few rows
+        (np.where(np.arange(400) % 4 == 1, 5.0, np.nan), True),
+        (np.where(ILL, 6.0, 5.0), False),  # a predictor
+    ],
+)
+def test_a_column_that_is_filled_by_the_outcome_is_no_feature(values, is_told):
+    y = np.where(ILL, "yes", "no").astype(object)
+    usual = kinds(own=values)["own"]
+    assert kinds(y, own=values)["own"] == ("outcome" if is_told else usual)
+    beside = {"own": values, "own text": np.full(400, "<5", object)}
+    assert kinds(y, **beside)["own"] == usual
+    counter = TableCounter(1, ["own"])
+    counter.add(Table(["own"], [values]), y=y)
+    assert counter.summary().columns["own"].kind == usual
 
 
 def test_texts_that_repeat_as_ids_do():
@@ -274,6 +335,14 @@ def test_words_of_one_party_are_named_once_with_what_they_may_mean():
         ["c:synonyms=ill:ja=yes,ill:nein=no"],
     ]
     assert settings({"a": english, "b": english}) == []
+    ones = told(sex=[1.0, 2.0] * 20)
+    assert settings({"a": english, "b": english, "c": ones}) == [
+        ["c:synonyms=sex:A NUMBER=female,sex:ANOTHER=male"],
+    ]
+    numbers = told(ill=[1.0, 0.0] * 20)
+    assert settings({"a": numbers, "b": numbers, "c": german}) == [
+        ["c:synonyms=ill:ja=1,ill:nein=0"],
+    ]
 
 
 def test_a_level_of_many_parties_is_one_remark():

@@ -454,10 +454,10 @@ class Reading:
             gap_texts = column.gap_texts
             unit = column.unit
             wanted = column.kind
-        factors = dialect.factors(name, unit)
-        if factors:
+        scales = dialect.scales(name, unit)
+        if scales:
             wanted = "number"
-        if factors or self.accepts(name):
+        if scales or self.accepts(name):
             unit = ""
         return RawColumn(
             kind,
@@ -465,7 +465,7 @@ class Reading:
             dialect.decimal,
             dialect.date_format,
             dialect.gaps(*gap_texts),
-            factors,
+            scales,
             words,
             unit=unit,
         )
