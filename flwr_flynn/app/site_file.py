@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.app.settings_parser import Rule, Settings, floats, key_of, setting
 from flwr_flynn.errors import ConfigError
 from flwr_flynn.tables.cells import Scale, level_of
+from flwr_flynn.tables.remarks import Remark
 from flwr_flynn.tables.schema import in_toml
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import (
@@ -284,8 +285,16 @@ _EXAMPLES = {
 """Values of TOML in comments of a draft."""
 
 
-def site_toml(node: SiteSettings, file: TableFile) -> str:
-    """A site's file with what is given, and what was detected in its data file."""
+def site_toml(node: SiteSettings, file: TableFile, remarks: Sequence[Remark]) -> str:
+    """A site's file with what is given, and what was detected in its data file.
+
+    What was noticed, and the settings that mend it, are comments.
+    """
+    offered: dict[str, dict[str, None]] = {}
+    for remark in remarks:
+        for typed in remark.settings:
+            key, _, value = typed.removeprefix(":").partition("=")
+            offered.setdefault(key, {})[value] = None
     forms = {report.form for report in file.reports if report.kind == "date"}
     dialect = file.source.dialect
     detected = {"label": file.reading.label or ""}
@@ -299,6 +308,7 @@ def site_toml(node: SiteSettings, file: TableFile) -> str:
         if len(forms) == 1:
             detected["date_format"] = forms.pop()
     lines = ["# How a site's own file is read. Nothing here is about single rows."]
+    lines += [f"# NOTICED: {remark.described()}" for remark in remarks]
     for row in SiteSettings.rows():
         value = getattr(node, row.name)
         meaning = row.facts.meaning
@@ -308,7 +318,9 @@ def site_toml(node: SiteSettings, file: TableFile) -> str:
             note = " Detected: is it right?"
         if value == "":
             lines.append(f"\n# {meaning}")
-            if row.name in _EXAMPLES:
+            if row.key in offered:
+                lines.append(f"# {row.key} = {in_toml(','.join(offered[row.key]))}")
+            elif row.name in _EXAMPLES:
                 lines.append(f"# {row.key} = {_EXAMPLES[row.name]}")
         else:
             if row.name in (*_LISTS, *_MAPS) and value[0] in "[{":

@@ -58,11 +58,12 @@ from flwr_flynn.tables.cells import objects
 from flwr_flynn.tables.learned_schema import schema_of
 from flwr_flynn.tables.remarks import (
     MOST,
+    Remark,
     compared,
     lines_of,
     named,
     nearest,
-    noticed,
+    of_table,
     paired,
     quoted,
     renamed,
@@ -131,7 +132,8 @@ def run_files(
             if drafts and site.file is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with writing(path, mode=0o600) as stream:
-                    stream.write(site_toml(site.node, site.file).encode())
+                    draft = site_toml(site.node, site.file, site.remarks)
+                    stream.write(draft.encode())
                 say(path)
         if config is None:
             return 1
@@ -361,6 +363,7 @@ class Site:
         self.columns = list[str]()
         self.labels = Counter[str]()
         self.counter: TableCounter | None = None
+        self.remarks = list[Remark]()
         self.file: TableFile | None = None
         self.is_sound = False  # the file by itself
 
@@ -429,8 +432,9 @@ class Site:
         if self.is_sound:
             self.counter = counter_of_file(file, self.node.min_examples)
             print_table(lines_of(self.counter.everything))
-            for line in noticed(self.counter.everything, self.raw["party-id"]):
-                say(f"NOTICED: {self.name}: {line}")
+            self.remarks += of_table(self.counter.everything)[:MOST]
+            for remark in self.remarks:
+                say(f"NOTICED: {self.name}: {remark.text(self.raw['party-id'])}")
 
     def _note_label(self, label: str, own: list[str]) -> None:
         """Note that the label column is missing; `own` are columns of no other file."""
@@ -595,6 +599,9 @@ def _compare_columns(
         if config.n_features or not tables:
             return
         for remark in compared(tables)[:MOST]:
+            for site in sites:
+                if site.raw["party-id"] in remark.parties:
+                    site.remarks.append(remark)
             if remark.stops:
                 together.note(remark.text())
             else:

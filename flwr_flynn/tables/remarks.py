@@ -67,17 +67,25 @@ class Remark:
             party = self.parties[0]
         return [party + setting for setting in self.settings]
 
-    def text(self, party: str = "PARTY") -> str:
-        """The remark in a line, with its settings as they are typed."""
+    def described(self) -> str:
+        """Column, and what looks wrong with it, in a line."""
         line = f"column {self.column[:60]!r}: {self.what}"
         if self.n_rows:
             line += f", in {self.n_rows} rows"
+        return line
+
+    def text(self, party: str = "PARTY") -> str:
+        """The remark in a line, with its settings as they are typed."""
+        line = self.described()
         if self.parties:
             line += f" ({listed([*self.parties])})"
         mends = [f"--set {quoted(mend)}" for mend in self.mends(party)]
-        if mends:
-            line += f"; {' or '.join(mends)}"
-        return line
+        return "; ".join(filter(None, [line, " or ".join(mends)]))
+
+    def at_site(self) -> str:
+        """The remark in a line, with the settings of the site that it is about."""
+        settings = [setting.removeprefix(":") for setting in self.settings]
+        return f"{self.described()}; setting {' or '.join(settings)}"
 
     def to_dict(self) -> dict[str, object]:
         """Plain Python values that JSON can hold."""
@@ -136,9 +144,9 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
         yield Remark(name, text, settings, n_rows=sum(summary.codes.values()))
 
 
-def noticed(table: TableSummary, party: str = "PARTY") -> list[str]:
-    """Remarks on the columns of a table, as lines with the settings of its party."""
-    return [remark.text(party) for remark in of_table(table)[:MOST]]
+def noticed(table: TableSummary) -> list[str]:
+    """Remarks on the columns of a table, as lines for its site."""
+    return [remark.at_site() for remark in of_table(table)[:MOST]]
 
 
 def lines_of(table: TableSummary) -> list[list[str]]:

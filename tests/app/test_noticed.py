@@ -314,6 +314,26 @@ def test_words_beside_numbers_are_mended_by_what_is_printed(capsys):
     assert smoker["kind"] == "number"
 
 
+def test_a_draft_of_a_site_has_what_was_noticed_and_what_mends_it(capsys):
+    def odd(index: int, row: dict[str, Any]) -> dict[str, Any]:
+        return with_unit(index, coded(index, visits(index, row)))
+
+    write("c", rows(150, 3, odd))
+    command = ["try", "a.csv", "b.csv", "c.csv", "--set", "effort=quick"]
+    assert main([*command, "--write-sites", "sites"]) == 1
+    path = Path("sites", "c.toml")
+    lines = path.read_text().splitlines()
+    noticed = [line for line in lines if line.startswith("# NOTICED")]
+    assert [line.split("'")[1] for line in noticed] == ["mrn", "crp", "crp"]
+    for line in ('ignore = "mrn"', 'gap-texts = "-9"', 'convert = "crp:mg/l*..."'):
+        at = lines.index(f"# {line}")
+        lines[at] = line.replace("...", "1")
+    path.write_text("\n".join(lines))
+    capsys.readouterr()
+    assert main([*command, "--set", "c:site=sites/c.toml"]) == 0
+    assert "NOTICED: c" not in capsys.readouterr().out
+
+
 # -------- one file
 
 
