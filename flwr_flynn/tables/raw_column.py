@@ -129,6 +129,12 @@ class RawColumn:
         ]
 
     @property
+    def has_two_forms(self) -> bool:
+        """True for dates that may have the day or the month first."""
+        forms = {*self.forms}
+        return any(forms.issuperset(pair) for pair in _DAY_FIRST.items())
+
+    @property
     def form(self) -> str:
         """The form of its dates, "" for no dates."""
         if self.kind != "date" or self.reads_each:

@@ -209,6 +209,9 @@ class TableFile(ColumnReader):
             forms = ", ".join(sorted({report.form for report in dates} - {""}))
             if forms:
                 sentence += f"; dates as {forms}"
+            sure = {report.form for report in dates if not report.has_two_forms}
+            if {report.form for report in dates} - sure:
+                sentence += ", where day and month may be either (setting date-format)"
         return f"{clean(self.name, 200)}: {clean(sentence, 2000)}"
 
     def _lacks(self, text: str) -> bool:
