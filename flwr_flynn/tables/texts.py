@@ -79,6 +79,15 @@ _UNITS_TEXT = (
 _UNITS = frozenset(_UNITS_TEXT.split())
 """Parts of units, in small letters."""
 
+_SAME_TEXT = (
+    "y year years yr yrs jahre, mo month months, w week weeks wk, d day days, "
+    "h hour hours hr hrs, min mins minutes, in inch inches, lb lbs, ug mcg"
+)
+_SHORTEST = {
+    name: names.split()[0] for names in _SAME_TEXT.split(",") for name in names.split()
+}
+"""The shortest form of units that have several."""
+
 _LONGEST_DATE = 60  # characters
 _MOMENT = re.compile(
     r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})"
@@ -269,12 +278,14 @@ def unit_in(name: str) -> str:
 
 
 def unit_form(unit: str) -> str:
-    """A unit in small letters, with u for micro, which has two characters.
+    """A unit in small letters, with u for micro, which has two characters, and in its
+    shortest form.
 
-    >>> unit_form("umol/L"), unit_form("\u00b5mol/l"), unit_form("\u03bcmol/l ")
-    ('umol/l', 'umol/l', 'umol/l')
+    >>> unit_form("umol/L"), unit_form("\u00b5mol/l"), unit_form("\u03bcmol/l "), unit_form("Years")
+    ('umol/l', 'umol/l', 'umol/l', 'y')
     """
-    return re.sub("[\u00b5\u03bc](?=.)", "u", unit.strip().lower())
+    unit = re.sub("[\u00b5\u03bc](?=.)", "u", unit.strip().lower())
+    return _SHORTEST.get(unit, unit)
 
 
 def date_of(text: str, form: str) -> datetime | None:
