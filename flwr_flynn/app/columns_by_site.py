@@ -20,7 +20,7 @@ from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.column_summary import ColumnSummary
-from flwr_flynn.tables.remarks import Remark, named
+from flwr_flynn.tables.remarks import Remark, conversion, named
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import form_of
 from flwr_flynn.tables.texts import CONVERTED
@@ -87,7 +87,8 @@ def far_apart(table: Figures) -> list[Remark]:
                 name = column["name"]
                 far = f"{difference:.1f} standard deviations from the other sites"
                 text = f"{far}; another unit, or a code of missing values?"
-                settings = [f":convert={name}:...*...", f":ignore={named(name)}"]
+                convert = conversion(name, {"...": "..."})
+                settings = [convert, f":ignore={named(name)}"]
                 remarks.append(Remark(name, text, settings, [site["name"]]))
     return remarks
 

@@ -129,7 +129,7 @@ def _of_column(name: str, summary: ColumnSummary) -> Iterable[Remark]:
         at = [f"{unit or 'no unit'} in {summary.units[unit]} rows" for unit in units]
         text = f"numbers of several units: {listed(at)}"
         factors = dict.fromkeys(units, "...") | {units[0]: "1"}
-        yield Remark(name, text, [_convert(name, factors), f":ignore={own}"])
+        yield Remark(name, text, [conversion(name, factors), f":ignore={own}"])
     elif kind in LEFT_OUT:
         settings = [f":ignore={own}", f":keep={own}"]
         if kind == "id":
@@ -247,7 +247,7 @@ def _units(name: str, summaries: Mapping[str, ColumnSummary]) -> Iterable[Remark
     parties = [party for unit in others for party in at[unit]]
     own_units = {unit for party in parties for unit in summaries[party].units}
     factors = dict.fromkeys(sorted(own_units, reverse=True), "...")
-    settings = [_convert(name, factors), f":accept={named(name)}"]
+    settings = [conversion(name, factors), f":accept={named(name)}"]
     yield Remark(name, f"units differ: {'; '.join(words)}", settings, parties, True)
 
 
@@ -343,7 +343,8 @@ def coinciding(
     return sentences
 
 
-def _convert(name: str, factors: Mapping[str, str]) -> str:
+def conversion(name: str, factors: Mapping[str, str]) -> str:
+    """The setting that converts the units of a column."""
     entries = [f"{name}:{unit}*{factor}" for unit, factor in factors.items()]
     return ":convert=" + _entries({name: factors}, entries, [name, *factors])
 
