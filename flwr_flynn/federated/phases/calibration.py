@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -118,28 +118,21 @@ class UnseenRequest(RunRequest[S]):
         arrays += weights_of(self.linear)
         return arrays + codec.forest_arrays(self.trees)
 
-
-def announced_fields(
-    config: Config, arrays: Sequence[Array], options: PartyOptions
-) -> dict[str, Any]:
-    """The fields of a request that a server announced."""
-    run = announced_run(config, options)
-    trees, arrays = codec.announced_forest(config, run, arrays, options)
-    linear, arrays = announced_linear(config, run, arrays, N_FOLDS)
-    calibration = codec.announced_calibration(config, run.n_classes)
-    if (trees is None) != (calibration is None):
-        raise PayloadError(key("calibration"), "one beside trees alone", "others")
-    counts = codec.decode_all(arrays, run.hashers, run.n_classes)
-    with refusing():
-        members = codec.announced_members(config, run, counts)
-        model = model_of_members(run, members)
-    return {
-        "run": run,
-        "model": model,
-        "linear": linear,
-        "calibration": calibration,
-        "trees": trees,
-    }
+    @classmethod
+    def from_config(
+        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
+    ) -> Self:
+        run = announced_run(config, options)
+        trees, arrays = codec.announced_forest(config, run, arrays, options)
+        linear, arrays = announced_linear(config, run, arrays, N_FOLDS)
+        calibration = codec.announced_calibration(config, run.n_classes)
+        if (trees is None) != (calibration is None):
+            raise PayloadError(key("calibration"), "one beside trees alone", "others")
+        counts = codec.decode_all(arrays, run.hashers, run.n_classes)
+        with refusing():
+            members = codec.announced_members(config, run, counts)
+            model = model_of_members(run, members)
+        return cls(run, model, linear, calibration, trees)
 
 
 @register
@@ -155,12 +148,6 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         "Sums of probabilities and losses: of few rows they tell the probabilities "
         "of each."
     )
-
-    @classmethod
-    def from_config(
-        cls, config: Config, arrays: Sequence[Array], options: PartyOptions
-    ) -> CalibrationRequest:
-        return cls(**announced_fields(config, arrays, options))
 
     def measured(self, view: View) -> Measured[CalibrationSums]:
         X, codes = view.samples_of(self.run)

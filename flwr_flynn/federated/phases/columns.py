@@ -392,14 +392,8 @@ class BinsRequest(ColumnsRequest):
             raise PayloadError(
                 "bins", "cuts that ascend, with the lowest key of each column", "others"
             )
-        return cls(
-            n_features,
-            columns.classes,
-            columns.features,
-            cuts=cuts,
-            by_class=config["by_class"],
-            bound=bound,
-        )
+        by_class = config["by_class"]
+        return cls(**vars(columns), cuts=cuts, by_class=by_class, bound=bound)
 
     def fields(self, sizes: Sizes) -> list[Field]:
         n_classes = 1
@@ -447,9 +441,7 @@ def _ask(state: RunState, context: Context, before: str) -> Tally[ColumnHistogra
         with_gaps = isinstance(columns.features, Schema)
         cuts = _equal_cuts(columns.n_features, with_gaps)
     bins = BinsRequest(
-        columns.n_features,
-        columns.classes,
-        columns.features,
+        **vars(columns),
         cuts=cuts,
         by_class=before == _SPLITTING[-1],
         bound=context.options.secure_bound,

@@ -46,7 +46,6 @@ from flwr_flynn.federated.phases import calibration
 from flwr_flynn.federated.phases.calibration import (
     CalibrationRequest,
     UnseenRequest,
-    announced_fields,
     request_of,
 )
 from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key
@@ -107,17 +106,16 @@ class TreesRequest(UnseenRequest[ForestSums]):
         cls, config: Config, arrays: Sequence[Array], options: PartyOptions
     ) -> TreesRequest:
         check_packed(arrays[:1], "gains")
-        fields = announced_fields(config, arrays[1:], options)
-        trees = fields["trees"]
+        base = CalibrationRequest.from_config(config, arrays[1:], options)
+        trees = base.trees
         if trees is None:
             raise PayloadError(key("trees"), "the forest so far", "none")
         n_columns = len(trees.basis.columns)
         gains = unpack_numbers(arrays[0], n_columns, LARGEST_GAINS)
         if len(gains) != n_columns:
             raise PayloadError("gains", f"those of {n_columns} columns", len(gains))
-        seed = fields["run"].spec.seed
-        growth = Growth(trees, seed, gains, config["level"])
-        return cls(**fields, growth=growth)
+        growth = Growth(trees, base.run.spec.seed, gains, config["level"])
+        return cls(**vars(base), growth=growth)
 
     def measured(self, view: View) -> Measured[ForestSums]:
         X, codes = view.samples_of(self.run)
