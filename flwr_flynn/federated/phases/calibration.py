@@ -14,7 +14,7 @@ calibration of the saved run, or has none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -79,8 +79,8 @@ from flwr_flynn.model.model import Model
 from flwr_flynn.model.portable import content_words
 from flwr_flynn.model.prediction_sets import N_LEVELS, most_levels
 from flwr_flynn.model.scoring import LOSS_UNIT, MAX_LOSS
-from flwr_flynn.model.selection import unseen_parts
-from flwr_flynn.model.subsample import N_LEFT_OUT, class_terms, subsample_mask
+from flwr_flynn.model.selection import UnseenScoring
+from flwr_flynn.model.subsample import class_terms, subsample_mask
 
 _UNITS = int(1 / LOSS_UNIT)  # of a sample of weight 1
 _CONTENT = (
@@ -154,20 +154,21 @@ class CalibrationRequest(UnseenRequest[CalibrationSums]):
         counts = self.model.members[0].counts
         n_examples = len(codes)
         has_part = _has_part(self.linear, self.trees)
-        rows = subsample_mask(X, codes, counts.n_per_class, N_LEFT_OUT)
+        rows = subsample_mask(X, codes, counts.n_per_class)
         if self.bound is None and rows.sum() < view.options.min_examples:
             zeros = CalibrationSums.zeros(self.run.n_classes, has_part)
             return Measured(zeros, n_examples)
-        parts = (self.model, self.linear, self.calibration, self.trees)
-        n_jobs = view.options.n_jobs
+        unseen = UnseenScoring(self.model, self.linear, view.options.n_jobs)
+        parts = (self.calibration, self.trees)
         weight = self.run.class_weight
-        scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs)
+        scores = unseen.with_trees(*parts, X[rows], codes[rows])
         sums = CalibrationSums.of_scores(scores, counts, weight, has_part)
         if view.options.related_rows:
             view.require(EXACT, SECURE)
             X, codes = view.held_out_samples(self.run)
             rows = _at_most(X, codes, sums.tables[0][0])
-            scores = unseen_parts(*parts, X[rows], codes[rows], n_jobs, False)
+            unseen = replace(unseen, are_counted=False)
+            scores = unseen.with_trees(*parts, X[rows], codes[rows])
             others = CalibrationSums.of_scores(scores, counts, weight, has_part)
             sums = sums.with_levels_of(others)
         if self.bound is None:

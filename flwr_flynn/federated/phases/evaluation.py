@@ -120,7 +120,7 @@ from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import N_FOLDS, GramScoring, LearnedGram
 from flwr_flynn.model.metrics import confusion
 from flwr_flynn.model.model import Model
-from flwr_flynn.model.selection import own_levels
+from flwr_flynn.model.selection import UnseenScoring
 
 _CONTENT = (
     "confusion matrices, the coverage of prediction sets, and histograms and sums of "
@@ -302,19 +302,23 @@ class EvaluationRequest(RunRequest[Tables]):
         if answer.arrays:
             n_right = float(np.trace(answer.arrays[0]))
             answer.metrics["accuracy"] = n_right / answer.n_examples
-        levels_of = partial(own_levels, self.model, self.folds)
-        reason = keep(view, self.run, self.model, levels_of)
+        reason = keep(view, self.run, self._unseen(view))
         if reason:
             answer.metrics[UNKEPT] = reason
         return answer
+
+    def _unseen(self, view: View) -> UnseenScoring:
+        """The scoring of samples of a party for its own prediction sets."""
+        options = view.options
+        are_counted = not options.related_rows
+        return UnseenScoring(self.model, self.folds, options.n_jobs, are_counted)
 
     def measured(self, view: View) -> Measured[Tables]:
         """Confusion matrices, and histograms and sums.
 
         The second matrix is of zeros without a class prior of the party's own.
         """
-        levels_of = partial(own_levels, self.model, self.folds)
-        mine, has_own, batches = tried(view, self.run, self.model, levels_of)
+        mine, has_own, batches = tried(view, self.run, self._unseen(view))
         run = self.run
         n_classes = run.n_classes
         names = subgroup_names(run.feature_names, self.group)

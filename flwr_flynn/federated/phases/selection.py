@@ -56,7 +56,7 @@ from flwr_flynn.model.selection import (
     leave_one_out_tables,
     pairs_of,
 )
-from flwr_flynn.model.subsample import N_LEFT_OUT, subsample_mask
+from flwr_flynn.model.subsample import subsample_mask
 
 _MAX_CANDIDATES = 64  # scorings of a spec
 _CONTENT = "correct samples and log-losses by leave-one-out, for each candidate"
@@ -99,9 +99,7 @@ class SelectionRequest(RunRequest[Tables]):
 
     def measured(self, view: View) -> Measured[Tables]:
         X, codes = view.samples_of(self.run)
-        subsample = subsample_mask(
-            X, codes, self.totals.parts[0].n_per_class, N_LEFT_OUT
-        )
+        subsample = subsample_mask(X, codes, self.totals.parts[0].n_per_class)
         n_examples = len(codes)
         if not subsample.all():
             chosen = X[subsample]

@@ -67,7 +67,7 @@ from flwr_flynn.model.growth import (
     sum_shapes,
 )
 from flwr_flynn.model.scoring import MAX_LOSS
-from flwr_flynn.model.selection import calibrated_unseen_scores
+from flwr_flynn.model.selection import UnseenScoring
 
 _SCORE_BYTES = 32  # of a score of a sample, while it is made
 _CONTENT = (
@@ -122,18 +122,11 @@ class TreesRequest(UnseenRequest[ForestSums]):
         n_scores = len(codes) * self.run.n_classes
         view.options.check_memory(_SCORE_BYTES * n_scores, "scores for trees", False)
         n_jobs = view.options.n_jobs
+        unseen = UnseenScoring(self.model, self.linear, n_jobs)
         linear = [scoring.sha256() for scoring in self.linear]
         scores = view.loader.made(
             (self.features, self.model.sha256(), self.calibration, linear),
-            partial(
-                calibrated_unseen_scores,
-                self.model,
-                self.calibration,
-                self.linear,
-                X,
-                codes,
-                n_jobs,
-            ),
+            partial(unseen.calibrated, self.calibration, X, codes),
         )
         terms = ClassTerms.of(self.model.members[0].counts, self.run.class_weight)
         sums = forest_sums(self.growth, X, codes, scores, terms, n_jobs)
