@@ -258,19 +258,18 @@ class Model:
             raise DataError("guarantee", expected, f"{len(text)} characters")
         if self.prior is not None:
             checked["prior"] = _checked_prior(self.prior, n_classes)
+        shapes = {}
         if self.linear is not None:
-            shape = self.linear.terms.n_features, len(self.linear.bias)
-            if shape != (n_features, n_classes):
-                expected = f"one of {n_features} features and {n_classes} classes"
-                raise DataError("linear", expected, shape)
+            shapes["linear"] = (self.linear.terms.n_features, len(self.linear.bias))
         if self.forest is not None:
             trees = self.forest.trees
-            shape = trees.basis.n_features, trees.n_classes
+            shapes["forest"] = (trees.basis.n_features, trees.n_classes)
+        for name, shape in shapes.items():
             if shape != (n_features, n_classes):
                 expected = f"one of {n_features} features and {n_classes} classes"
-                raise DataError("forest", expected, shape)
-            if self.calibration is None:
-                raise DataError("calibration", "one beside a forest", "none")
+                raise DataError(name, expected, shape)
+        if self.forest is not None and self.calibration is None:
+            raise DataError("calibration", "one beside a forest", "none")
         if self.share and self.linear is None:
             raise DataError("linear", "a linear part, as it has a share", "none")
         if self.linear is not None and not self.share:

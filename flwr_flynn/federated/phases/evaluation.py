@@ -102,8 +102,7 @@ from flwr_flynn.federated.score_tables import (
     WITHOUT,
     add_scored,
     by_group,
-    check_all,
-    check_some,
+    check_held_out,
     check_sums,
     n_samples,
     score_fields,
@@ -421,12 +420,12 @@ class EvaluationTally(AnnouncedTally[Tables]):
         groups = by_group(scores)
         if not groups:
             return
-        check_all(groups[HELD_OUT], matrix, np.trace(matrix))
+        check_held_out(groups[HELD_OUT], matrix, np.trace(matrix))
         for pair in groups[HELD_OUT + 1 : WITHOUT]:
-            check_some(pair, matrix)
+            check_held_out(pair, matrix)
         check_sums(groups[WITHOUT])
         n_right = paired.sum(axis=1)[0]
-        check_all(groups[ALONE], matrix, paired.sum(axis=0)[0])
+        check_held_out(groups[ALONE], matrix, paired.sum(axis=0)[0])
         tried_alone = n_samples(groups[ALONE]), np.trace(matrix)
         if paired.any() and (paired.sum(), n_right) != tried_alone:
             raise PayloadError("paired", "the samples tried alone", "others")
