@@ -10,13 +10,14 @@ not shown, and nothing is added up over sites.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flwr_flynn._types import Floats
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.phase import RunState
+from flwr_flynn.federated.results import Figures
 from flwr_flynn.federated.roster import Member
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.column_summary import ColumnSummary
@@ -26,8 +27,6 @@ from flwr_flynn.tables.texts import CONVERTED
 
 _MOST_COLUMNS = 200
 _UNTOLD = ColumnSummary(0, {})
-
-Figures = dict[str, Any]
 
 
 class Site(NamedTuple):

@@ -20,6 +20,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import write_together
+from flwr_flynn._log import log as flower_log
 from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.console import say
 from flwr_flynn.app.report.accuracy_sections import as_csv
@@ -55,7 +56,6 @@ WRITTEN = (_PAGE, _LEFT, _FIGURES, _MODEL, _METRICS)
 """Files that a run leaves in its folder, beside its federation."""
 
 _PLAN = "plan.json"
-_FLOWER = logging.getLogger("flwr")
 
 app = ServerApp()
 
@@ -369,4 +369,4 @@ def print_failure(error: BaseException) -> None:
             record.args = ()
         return not (is_ours and record.exc_info and record.exc_info[1] is error)
 
-    _FLOWER.addFilter(with_line)
+    flower_log.addFilter(with_line)

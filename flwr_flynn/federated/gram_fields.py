@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 
 import numpy as np
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.announced_specs import announced_basis, deflated_basis
@@ -27,8 +27,6 @@ from flwr_flynn.model.gram import (
     LearnedGram,
     fold_sizes,
 )
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 CAPACITY = (2**63 - 1) // LARGEST**2
 """Samples up to which all sums are within int64."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from flwr_flynn._log import log
 from flwr_flynn.errors import DataError, FlyNNError, PrivacyError
 from flwr_flynn.federated.private_rows import Fitting
 from flwr_flynn.federated.protocol import RESULTS, SECURE
@@ -17,8 +17,6 @@ from flwr_flynn.federated.views import View, without_samples
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prior import own_prior
 from flwr_flynn.model.selection import UnseenScoring
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 
 def tried(

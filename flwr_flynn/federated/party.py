@@ -22,7 +22,6 @@ other secure sums, but with a budget only if the party `evaluates`.
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
@@ -65,8 +65,6 @@ from flwr_flynn.federated.views import (
     reason_of,
     without_samples,
 )
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from flwr_flynn._types import T
 from flwr_flynn.federated.collect import Batch
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
@@ -34,8 +35,6 @@ from flwr_flynn.model.model import CalibratedForest, Model, ModelMember
 from flwr_flynn.model.prior import counted_prior
 from flwr_flynn.model.scoring import ScoringRule, given_scoring
 from flwr_flynn.model.selection import Selection
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

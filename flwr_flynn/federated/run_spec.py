@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy.typing as npt
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array, Integers
 from flwr_flynn._validation import one_of
 from flwr_flynn.errors import ConfigError, PayloadError
@@ -31,8 +31,6 @@ from flwr_flynn.hashing.spec import HashSpec
 from flwr_flynn.model.class_means import has_mirror
 from flwr_flynn.privacy import Mechanism, mechanism_from_dict
 from flwr_flynn.tables.schema import Schema
-
-log = logging.getLogger("flwr")  # Flower's own
 
 NAMES = Entry(str, MAX_CHARS, is_needed=False)
 """Names of features, or a schema, in JSON."""

@@ -6,7 +6,6 @@ Where counts are private, rows are read one by one, see `private_rows`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,13 +13,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array, Floats
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 Features = tuple[str, ...] | Schema
 """Names of the columns that are hashed as they stand, or the schema by which columns

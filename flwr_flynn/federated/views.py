@@ -8,7 +8,6 @@ of the data.
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import FlyNNError, PrivacyError, full_text
 from flwr_flynn.federated.labels import Codes
@@ -36,8 +36,6 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.privacy import Mechanism, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget
 from flwr_flynn.tables.schema import Schema
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 SCORES = 2**20
 """Class scores held at a time, 8 MiB, some times over; and the hashes of at most 2**12

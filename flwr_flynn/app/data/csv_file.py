@@ -14,7 +14,6 @@ import csv
 import gzip
 import io
 import json
-import logging
 import re
 import tempfile
 import weakref
@@ -28,6 +27,7 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
+from flwr_flynn._log import log
 from flwr_flynn.app.data.source import (
     LARGE,
     SEPARATORS,
@@ -41,8 +41,6 @@ from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
 from flwr_flynn.tables.cells import Cells
 from flwr_flynn.tables.texts import GROUPS, proves
-
-log = logging.getLogger("flwr")  # Flower's own
 
 SEPARATOR_NAMES = {",": ",", ";": ";", "tab": "\t", "pipe": "|"}
 """Separators by their names in settings."""

@@ -5,7 +5,6 @@ Samples are in memory, or in files without a name.
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.app.data.csv_file import CsvLines, check_quotes, csv_text
 from flwr_flynn.app.data.held_out import KNOWN, HeldOut, id_keys
@@ -45,8 +45,6 @@ from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import RawColumns
 from flwr_flynn.tables.table_summary import TableCounter
 from flwr_flynn.tables.texts import as_name
-
-log = logging.getLogger("flwr")  # Flower's own
 
 
 def opened(path: Path, reading: Reading = ALL) -> TableFile:

@@ -8,13 +8,13 @@ changed, some taken out, corrected or new, sends both, the counts of then and of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import ConfigError, PayloadError
@@ -80,8 +80,6 @@ from flwr_flynn.model.class_means import meaning_of
 from flwr_flynn.model.counts import Additive, ClassCounts, memory_needed
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import BATCH, LearnedGram, memory_of_gram
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 _TERM_BYTES = 24  # memory of a term of a sample while products are summed, roughly
 

@@ -9,7 +9,6 @@ floor, `min_examples`. It tells the names and the kinds of all its columns.
 from __future__ import annotations
 
 import json
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from flwr_flynn._log import log
 from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError, PayloadError
@@ -58,8 +58,6 @@ from flwr_flynn.tables.remarks import (
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import KINDS, Table, form_of
 from flwr_flynn.tables.table_summary import TableCounter, TableSummary
-
-log = logging.getLogger("flwr")  # Flower's own, which is not imported here
 
 MOST_BYTES = 2**22
 """Bytes of a summary, at most."""
