@@ -32,7 +32,14 @@ from flwr_flynn.federated.compression import (
     unpack_signed,
 )
 from flwr_flynn.federated.party_options import PartyOptions
-from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    Config,
+    Entry,
+    Scalar,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import COUNTS, PLAIN, Field, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.hashing.flyhash import FlyHash
@@ -298,17 +305,15 @@ def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
         scorings.append(
             [scoring.rule, scoring.decay, scoring.temperature, member.weight]
         )
-    return {key("scorings"): json.dumps(scorings)}
+    return sent(scorings=json.dumps(scorings))
 
 
 def forest_entries(run: RunSpec, trees: Forest | None) -> dict[str, Scalar]:
     """Config entries of a forest, without its nodes; none without one."""
     if trees is None:
         return {}
-    return {
-        key("trees"): trees.n_trees,
-        key("basis"): deflated_basis(trees.basis, run.specs),
-    }
+    basis = deflated_basis(trees.basis, run.specs)
+    return sent(trees=trees.n_trees, basis=basis)
 
 
 def forest_arrays(trees: Forest | None) -> list[Array]:

@@ -13,7 +13,13 @@ from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.announced_specs import announced_basis, deflated_basis
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
 from flwr_flynn.federated.labels import Codes
-from flwr_flynn.federated.protocol import Config, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    Config,
+    Scalar,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes, of_arrays, to_arrays
 from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model.basis import LARGEST, Basis
@@ -183,10 +189,8 @@ def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, S
     if not scorings:
         return {}
     biases = np.concatenate([own.bias for own in scorings])
-    return {
-        key("linear"): json.dumps(biases.tolist()),
-        key("basis"): deflated_basis(scorings[0].terms, run.specs),
-    }
+    basis = deflated_basis(scorings[0].terms, run.specs)
+    return sent(linear=json.dumps(biases.tolist()), basis=basis)
 
 
 def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:

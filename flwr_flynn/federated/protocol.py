@@ -44,6 +44,11 @@ def key(name: str) -> str:
     return PREFIX + name.replace("_", "-")
 
 
+def sent(**fields: Scalar | None) -> dict[str, Scalar]:
+    """Config entries of the fields of a request, without those that are None."""
+    return {key(name): value for name, value in fields.items() if value is not None}
+
+
 PHASE = key("phase")
 """Key of a request: the name of its phase."""
 

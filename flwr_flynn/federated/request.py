@@ -205,7 +205,7 @@ class RunRequest(Request[S]):
         return self.run.features
 
     def to_config(self) -> dict[str, Scalar]:
-        return {**self.run.to_config()}
+        return self.run.to_config()
 
 
 def announced_run(config: Config, options: PartyOptions) -> RunSpec:

@@ -23,7 +23,7 @@ from flwr_flynn.federated.announced_specs import (
     deflated_specs,
 )
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
-from flwr_flynn.federated.protocol import Config, Entry, key, refusing
+from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing, sent
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.secure_bound import check_bound
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
@@ -211,26 +211,24 @@ class RunSpec:
         """The same run with some of its specs, in their order."""
         return replace(self, specs=tuple(self.specs[index] for index in indices))
 
-    def to_config(self) -> dict[str, str | bytes]:
+    def to_config(self) -> dict[str, Scalar]:
         """Config entries for a party."""
-        config: dict[str, str | bytes] = {
-            key("specs"): deflated_specs(self.specs),
-            key("classes"): json.dumps(self.classes),
-            key("mode"): self.mode,
-        }
-        if self.class_weight is not None:
-            config[key("class_weight")] = self.class_weight
-        if self.feature_names is not None:
-            names = json.dumps(self.feature_names, default=Schema.to_dict)
-            config[key("feature_names")] = names
+        mechanism = None
         if self.mechanism is not None:
-            config[key("mechanism")] = json.dumps(self.mechanism.to_dict())
+            mechanism = json.dumps(self.mechanism.to_dict())
+        bound = None
         if self.bound is not None:
-            config[key("bound")] = str(self.bound)
-        config[key("fingerprints")] = " ".join(
-            hasher.fingerprint for hasher in self.hashers
+            bound = str(self.bound)
+        return sent(
+            specs=deflated_specs(self.specs),
+            classes=json.dumps(self.classes),
+            mode=self.mode,
+            class_weight=self.class_weight,
+            feature_names=names_in_json(self.features),
+            mechanism=mechanism,
+            bound=bound,
+            fingerprints=" ".join(hasher.fingerprint for hasher in self.hashers),
         )
-        return config
 
     def digest(self) -> str:
         """SHA-256 of classes and names of features.
@@ -277,6 +275,13 @@ def announced_bound(config: Config) -> int:
     with refusing(key("bound")):
         check_bound(bound)
     return int(bound)
+
+
+def names_in_json(features: Features) -> str | None:
+    """Names of features, or their schema, as a request has them; None without any."""
+    if not features:
+        return None
+    return json.dumps(features, default=Schema.to_dict)
 
 
 def announced_names(config: Config) -> Features | None:

@@ -51,12 +51,17 @@ from flwr_flynn.federated.protocol import (
     Config,
     Entry,
     Scalar,
-    key,
     refusing,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
-from flwr_flynn.federated.run_spec import NAMES, announced_bound, announced_names
+from flwr_flynn.federated.run_spec import (
+    NAMES,
+    announced_bound,
+    announced_names,
+    names_in_json,
+)
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.tally import AnnouncedTally, Facts, Tally
 from flwr_flynn.federated.views import View
@@ -101,14 +106,11 @@ class ColumnsRequest(Request[ColumnHistograms]):
     entries = _COLUMN_ENTRIES
 
     def to_config(self) -> dict[str, Scalar]:
-        config: dict[str, Scalar] = {
-            key("n_features"): self.n_features,
-            key("classes"): json.dumps(self.classes),
-        }
-        if self.features:
-            names = json.dumps(self.features, default=Schema.to_dict)
-            config[key("feature_names")] = names
-        return config
+        return sent(
+            n_features=self.n_features,
+            classes=json.dumps(self.classes),
+            feature_names=names_in_json(self.features),
+        )
 
     @classmethod
     def from_config(
@@ -365,11 +367,8 @@ class BinsRequest(ColumnsRequest):
     n_arrays = 1
 
     def to_config(self) -> dict[str, Scalar]:
-        return {
-            **super().to_config(),
-            key("bound"): json.dumps(self.bound),
-            key("by_class"): self.by_class,
-        }
+        bound = json.dumps(self.bound)
+        return super().to_config() | sent(bound=bound, by_class=self.by_class)
 
     def arrays(self) -> list[Array]:
         return [pack_numbers(np.diff(self.cuts) - 1)]

@@ -63,6 +63,7 @@ from flwr_flynn.federated.protocol import (
     Reply,
     Scalar,
     key,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
@@ -175,10 +176,10 @@ class _OfCounts(RunRequest[Statistic]):
     entries = RUN_ENTRIES | {"basis": Entry(bytes, MAX_CHARS, is_needed=False)}
 
     def to_config(self) -> dict[str, Scalar]:
-        config = super().to_config()
+        basis = None
         if self.basis is not None:
-            config[key("basis")] = deflated_basis(self.basis, self.run.specs)
-        return config
+            basis = deflated_basis(self.basis, self.run.specs)
+        return super().to_config() | sent(basis=basis)
 
     @classmethod
     def from_config(

@@ -83,6 +83,7 @@ from flwr_flynn.federated.protocol import (
     Scalar,
     key,
     refusing,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import PLAIN, Field, Sizes
 from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
@@ -195,11 +196,10 @@ class EvaluationRequest(RunRequest[Tables]):
             **linear_entries(self.run, _scorings(self.model, self.folds)),
             **codec.calibration_entries(self.model.calibration),
             **codec.calibrated_forest_entries(self.run, self.model.forest),
-            key("n_releases"): self.n_releases,
-            key("tries"): self.tries,
+            **sent(
+                n_releases=self.n_releases, tries=self.tries, group=self.group or None
+            ),
         }
-        if self.group:
-            config[key("group")] = self.group
         if self.products is not None:
             config[key("products")] = True
         if self.folds:

@@ -34,7 +34,15 @@ from flwr_flynn.federated.phase import (
     Section,
     members_of,
 )
-from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key, refusing
+from flwr_flynn.federated.protocol import (
+    TRAIN,
+    Config,
+    Entry,
+    Scalar,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, RunRequest, announced_run, register
 from flwr_flynn.federated.run_spec import RUN_ENTRIES
@@ -83,8 +91,8 @@ class SelectionRequest(RunRequest[Tables]):
     n_arrays = 2 * MAX_SPECS
 
     def to_config(self) -> dict[str, Scalar]:
-        pairs = json.dumps(pairs_of(self.candidates))
-        return {**super().to_config(), key("candidates"): pairs}
+        candidates = json.dumps(pairs_of(self.candidates))
+        return super().to_config() | sent(candidates=candidates)
 
     def arrays(self) -> list[Array]:
         return codec.encode(*self.totals.parts)

@@ -33,8 +33,8 @@ from flwr_flynn.federated.protocol import (
     Entry,
     Scalar,
     from_json,
-    key,
     refusing,
+    sent,
 )
 from flwr_flynn.federated.reply_fields import NUMBERS, Field, Sizes
 from flwr_flynn.federated.request import Measured, Request, register
@@ -86,7 +86,7 @@ class SchemaRequest(Request[TableSummary]):
     entries = _ENTRIES
 
     def to_config(self) -> dict[str, Scalar]:
-        return {key("classes"): json.dumps(self.classes)}
+        return sent(classes=json.dumps(self.classes))
 
     @classmethod
     def from_config(

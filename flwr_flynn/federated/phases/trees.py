@@ -48,7 +48,14 @@ from flwr_flynn.federated.phases.calibration import (
     UnseenRequest,
     request_of,
 )
-from flwr_flynn.federated.protocol import TRAIN, Config, Entry, Scalar, key
+from flwr_flynn.federated.protocol import (
+    TRAIN,
+    Config,
+    Entry,
+    Scalar,
+    key,
+    sent,
+)
 from flwr_flynn.federated.reply_fields import Field, Sizes
 from flwr_flynn.federated.request import Measured, register
 from flwr_flynn.federated.tally import Tally
@@ -96,7 +103,7 @@ class TreesRequest(UnseenRequest[ForestSums]):
     consent = "products"
 
     def to_config(self) -> dict[str, Scalar]:
-        return {**super().to_config(), key("level"): self.growth.level}
+        return super().to_config() | sent(level=self.growth.level)
 
     def arrays(self) -> list[Array]:
         return [pack_numbers(self.growth.gains), *super().arrays()]
