@@ -145,6 +145,14 @@ def n_threads(n_jobs: int | None) -> int:
     return max(1, mine + 1 + asked)
 
 
+def freeze(owner: object, **values: object) -> None:
+    """Set checked fields of a frozen value; arrays among them become read-only."""
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        object.__setattr__(owner, name, value)
+
+
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 

@@ -55,7 +55,7 @@ from flwr_flynn.model.forest import (
     most_nodes,
     n_values,
 )
-from flwr_flynn.model.model import CalibratedForest, ModelMember
+from flwr_flynn.model.model import ModelMember
 from flwr_flynn.model.prediction_sets import most_levels
 from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.privacy import Mechanism
@@ -387,30 +387,3 @@ def announced_calibration(
     integers = config.integers(name, needed, -most, most, most_levels(n_classes))
     with refusing(key(name)):
         return Calibration.of_integers(integers, n_classes)
-
-
-def calibrated_forest_entries(
-    run: RunSpec, forest: CalibratedForest | None
-) -> dict[str, Scalar]:
-    """Config entries of the forest of a model, without its nodes; none without one."""
-    if forest is None:
-        return {}
-    return {
-        **forest_entries(run, forest.trees),
-        **calibration_entries(forest.calibration, "forest_calibration"),
-    }
-
-
-def announced_calibrated_forest(
-    config: Config, run: RunSpec, arrays: Sequence[Array], options: PartyOptions
-) -> tuple[CalibratedForest | None, Sequence[Array]]:
-    """The forest of a model in a message that may come from anybody, and the arrays
-    before those of its nodes.
-    """
-    trees, rest = announced_forest(config, run, arrays, options)
-    calibration = announced_calibration(config, run.n_classes, "forest_calibration")
-    if trees is None or calibration is None:
-        if trees is not None or calibration is not None:
-            raise PayloadError(key("trees"), "trees with a calibration", "one alone")
-        return None, rest
-    return CalibratedForest(trees, calibration), rest

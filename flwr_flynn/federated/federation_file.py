@@ -27,7 +27,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from flwr_flynn._types import Array
-from flwr_flynn._validation import boolean, integer, is_sha256, number
+from flwr_flynn._validation import boolean, freeze, integer, is_sha256, number
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.gram_fields import linear_of_parts
 from flwr_flynn.federated.labels import Label
@@ -128,7 +128,7 @@ class Federation:
             )
         _check_line("phase", self.phase, "a name")
         members = sorted(self.members, key=lambda member: (member.name, member.node))
-        object.__setattr__(self, "members", tuple(members))
+        freeze(self, members=tuple(members))
         self._check_members()
 
     def _check_members(self) -> None:

@@ -89,11 +89,13 @@ def _personalized(view: View, run: RunSpec, unseen: UnseenScoring) -> Model:
         own = model
         if len(codes):
             own = replace(own, prior=own_prior(model.members[0].counts, codes))
-        if not unseen.are_counted:
+        are_counted = not options.related_rows
+        if not are_counted:
             X, codes = view.held_out_samples(run)
         if len(codes) and model.has_sets:
             terms = ("levels", view.features, model.sha256())
-            make = partial(unseen.levels, X, codes)
+            scoring = replace(unseen, n_jobs=options.n_jobs, are_counted=are_counted)
+            make = partial(scoring.levels, X, codes)
             with suppress(DataError):  # of samples that are not in the counts
                 own = own.with_own_levels(view.loader.made(terms, make))
         return own

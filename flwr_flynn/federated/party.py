@@ -34,6 +34,7 @@ import numpy as np
 
 from flwr_flynn._log import log
 from flwr_flynn._types import Array
+from flwr_flynn._validation import freeze
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_bytes
@@ -99,7 +100,7 @@ class Party:
     loader: Loader = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loader", Loader(self.source))
+        freeze(self, loader=Loader(self.source))
         if self.options.response_seconds and self.options.on_model is not None:
             # Imported here, and not in the time that an answer takes.
             import_module("flwr_flynn.model.classifier")

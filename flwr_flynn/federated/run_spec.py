@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flwr_flynn._log import log
 from flwr_flynn._types import Array, Integers
-from flwr_flynn._validation import one_of
+from flwr_flynn._validation import freeze, one_of
 from flwr_flynn.errors import ConfigError, PayloadError
 from flwr_flynn.federated.announced_specs import (
     FINGERPRINTS,
@@ -76,11 +76,11 @@ class RunSpec:
     class_weight: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "specs", _checked_specs(self.specs))
-        object.__setattr__(self, "classes", checked_classes(self.classes))
+        specs = _checked_specs(self.specs)
+        freeze(self, specs=specs, classes=checked_classes(self.classes))
         if self.feature_names is not None:
             names = checked_names(self.feature_names, self.spec.n_features)
-            object.__setattr__(self, "feature_names", names)
+            freeze(self, feature_names=names)
         if self.class_weight is not None:
             one_of("class_weight", self.class_weight, ("balanced",))
         if self.bound is not None:

@@ -29,7 +29,7 @@ import numpy as np
 from numba import njit
 
 from flwr_flynn._types import Integers, Mask
-from flwr_flynn._validation import finite_floats
+from flwr_flynn._validation import finite_floats, freeze
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
 from flwr_flynn.model.portable import exp, log, temper
@@ -111,10 +111,12 @@ class Calibration:
         )
         if np.abs(values).max(initial=0) > LARGEST_INTERCEPT:
             raise DataError("intercepts", expected, "larger ones")
-        object.__setattr__(self, "intercepts", tuple(values.tolist()))
-        for name in ("levels", "own_levels"):
-            table = checked_levels(name, getattr(self, name), len(values))
-            object.__setattr__(self, name, table)
+        freeze(
+            self,
+            intercepts=tuple(values.tolist()),
+            levels=checked_levels("levels", self.levels, len(values)),
+            own_levels=checked_levels("own_levels", self.own_levels, len(values)),
+        )
 
     @property
     def integers(self) -> list[int]:

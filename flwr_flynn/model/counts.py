@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import boolean, integer, is_sha256, number
+from flwr_flynn._validation import boolean, freeze, integer, is_sha256, number
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -85,7 +85,7 @@ class Release:
             above=0,
             error=CountsError,
         )
-        object.__setattr__(self, "variance", variance)
+        freeze(self, variance=variance)
         if not integer(
             "release times",
             self.times,
@@ -235,15 +235,7 @@ class ClassCounts(Additive):
             sizes = array[:, -SIZE_ENTRIES:].mean(axis=1)
         elif not any(release.selected or release.mirrored for release in noise):
             sizes = sums / rho
-        for name, value in (
-            ("hash_nnz", rho),
-            ("array", array),
-            ("noise", noise),
-            ("n_per_class", sizes),
-        ):
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-            object.__setattr__(self, name, value)
+        freeze(self, hash_nnz=rho, array=array, noise=noise, n_per_class=sizes)
 
     @classmethod
     def zeros(cls, hasher: FlyHash, n_classes: int) -> ClassCounts:

@@ -34,6 +34,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from threadpoolctl import threadpool_limits
 
 from flwr_flynn._types import Array, Integers, Mask, Matrix
+from flwr_flynn._validation import freeze
 from flwr_flynn.errors import CountsError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.model.basis import Basis
@@ -83,15 +84,10 @@ class GramScoring:
 
     def __post_init__(self) -> None:
         shape = self.terms.n_terms, len(self.bias)
-        object.__setattr__(
+        freeze(
             self,
-            "weights",
-            bounded("linear", self.weights, shape, np.int32, LARGEST_WEIGHT),
-        )
-        object.__setattr__(
-            self,
-            "bias",
-            bounded("linear", self.bias, shape[1:], np.int64, LARGEST_BIAS),
+            weights=bounded("linear", self.weights, shape, np.int32, LARGEST_WEIGHT),
+            bias=bounded("linear", self.bias, shape[1:], np.int64, LARGEST_BIAS),
         )
 
     def log_probabilities(self, scores: Scores, X: Matrix) -> Scores:

@@ -119,7 +119,7 @@ from flwr_flynn.model.counts import Tables
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.gram import N_FOLDS, GramScoring, LearnedGram
 from flwr_flynn.model.metrics import confusion
-from flwr_flynn.model.model import Model
+from flwr_flynn.model.model import CalibratedForest, Model
 from flwr_flynn.model.selection import UnseenScoring
 
 _CONTENT = (
@@ -195,11 +195,14 @@ class EvaluationRequest(RunRequest[Tables]):
             **codec.scoring_entries(self.model.members),
             **linear_entries(self.run, _scorings(self.model, self.folds)),
             **codec.calibration_entries(self.model.calibration),
-            **codec.calibrated_forest_entries(self.run, self.model.forest),
             **sent(
                 n_releases=self.n_releases, tries=self.tries, group=self.group or None
             ),
         }
+        if self.model.forest is not None:
+            config |= codec.forest_entries(self.run, self.model.forest.trees)
+            last = self.model.forest.calibration
+            config |= codec.calibration_entries(last, "forest_calibration")
         if self.products is not None:
             config[key("products")] = True
         if self.folds:
@@ -222,7 +225,13 @@ class EvaluationRequest(RunRequest[Tables]):
     ) -> EvaluationRequest:
         run = announced_run(config, options)
         n_releases = config["n_releases"]
-        forest, arrays = codec.announced_calibrated_forest(config, run, arrays, options)
+        trees, arrays = codec.announced_forest(config, run, arrays, options)
+        last = codec.announced_calibration(config, run.n_classes, "forest_calibration")
+        if (trees is None) != (last is None):
+            raise PayloadError(key("trees"), "trees with a calibration", "one alone")
+        forest = None
+        if trees is not None and last is not None:
+            forest = CalibratedForest(trees, last)
         n_folds = 0
         if config.get("folds"):
             n_folds = N_FOLDS
@@ -301,31 +310,24 @@ class EvaluationRequest(RunRequest[Tables]):
         if answer.arrays:
             n_right = float(np.trace(answer.arrays[0]))
             answer.metrics["accuracy"] = n_right / answer.n_examples
-        reason = keep(view, self.run, self._unseen(view))
+        reason = keep(view, self.run, UnseenScoring(self.model, self.folds))
         if reason:
             answer.metrics[UNKEPT] = reason
         return answer
-
-    def _unseen(self, view: View) -> UnseenScoring:
-        """The scoring of samples of a party for its own prediction sets."""
-        options = view.options
-        are_counted = not options.related_rows
-        return UnseenScoring(self.model, self.folds, options.n_jobs, are_counted)
 
     def measured(self, view: View) -> Measured[Tables]:
         """Confusion matrices, and histograms and sums.
 
         The second matrix is of zeros without a class prior of the party's own.
         """
-        mine, has_own, batches = tried(view, self.run, self._unseen(view))
+        unseen = UnseenScoring(self.model, self.folds)
+        mine, has_own, batches = tried(view, self.run, unseen)
         run = self.run
         n_classes = run.n_classes
         names = subgroup_names(run.feature_names, self.group)
         matrices = np.zeros((2, n_classes, n_classes), np.int64)
-        paired = np.zeros((2, 2), np.int64)
-        sets = np.zeros(set_field(self.model, 0).shape, np.int64)
-        fields = score_fields(n_classes, len(names), 0, 0)
-        tables = [np.zeros(field.shape, np.int64) for field in fields]
+        nothing = self.of_parts(self.layout.zeros(), 0)
+        _, _, _, paired, sets, *tables = nothing.tables
         groups = by_group(tables)
         site = None
         for X, true, scores in batches:
