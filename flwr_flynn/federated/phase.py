@@ -53,14 +53,6 @@ class RunState:
     is_specified: bool = True
     """False until the specs of the run are known: nothing of it can be kept before."""
 
-    def absent(self, *phases: str) -> dict[str, str]:
-        """Reasons of parties without an answer in some phases, by name."""
-        return {
-            name: reason
-            for phase in phases
-            for name, reason in self.missing.get(phase, {}).items()
-        }
-
     def result_of(self, kind: type[T]) -> T | None:
         """The last result of a type; None without."""
         results = [*self.results.values()][::-1]

@@ -89,12 +89,11 @@ def labelled(
     samples: Samples,
     codes_of: Callable[[Any], Codes],
     n_features: int,
-    *,
-    with_gaps: bool = False,
+    features: Features,
 ) -> tuple[Array, Codes]:
     """Samples in a form that can be sliced, and the codes of their labels.
 
-    They are refused as a whole if one does not fit.
+    They are refused as a whole if one does not fit. Gaps fit by a schema alone.
     """
     if sp.issparse(samples.X):
         X = samples.X.tocsr()
@@ -110,7 +109,7 @@ def labelled(
     numbers = X
     if sp.issparse(X):
         numbers = X.data
-    if not with_gaps and _has_gaps(numbers):
+    if not isinstance(features, Schema) and _has_gaps(numbers):
         raise DataError("X", "no gaps in a run without a schema", "NaN")
     return X, codes
 

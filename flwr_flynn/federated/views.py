@@ -136,17 +136,11 @@ class View:
         if self.shows_training:
             kinds.append(RESULTS)
         self.require(*kinds)
-        return self._labelled(self._samples, codes_of, n_features)
+        return labelled(self._samples, codes_of, n_features, self.features)
 
     @property
     def _samples(self) -> Samples:
         return self.loader.samples(self.features, self.options.check_memory)
-
-    def _labelled(
-        self, samples: Samples, codes_of: CodesOf, n_features: int
-    ) -> tuple[Array, Codes]:
-        with_gaps = isinstance(self.features, Schema)
-        return labelled(samples, codes_of, n_features, with_gaps=with_gaps)
 
     def samples_of(self, run: RunSpec) -> tuple[Array, Codes]:
         """Training samples that the run's hashes take, and the codes of their labels."""
@@ -162,12 +156,22 @@ class View:
         return X, codes
 
     def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy."""
-        with without_samples():
-            raise _no_private_counts()
+        """Noisy counts, within the party's policy. No sample decides a refusal."""
+        array, mechanism = self._released(run, "counts", recall)
+        return mechanism.received(array, run.hasher.fingerprint)
 
     def release_sums(self, run: RunSpec) -> Integers:
-        """Noisy sums of the columns, within the party's policy."""
+        """Noisy sums of the columns, likewise."""
+        array, _ = self._released(run, "columns")
+        return array
+
+    def _released(
+        self, run: RunSpec, part: str, recall: bool = False
+    ) -> tuple[Integers, Mechanism]:
+        """Noisy integers of a part of the run's mechanism, and the mechanism.
+
+        A party without a budget gives none.
+        """
         with without_samples():
             raise _no_private_counts()
 
@@ -181,7 +185,7 @@ class View:
 
     def _complete(self, run: RunSpec, samples: Samples) -> tuple[Array, Codes]:
         """Samples that the run's hashes take, and the codes of their labels."""
-        X, codes = self._labelled(samples, run.codes, run.spec.n_features)
+        X, codes = labelled(samples, run.codes, run.spec.n_features, self.features)
         return run.without_gaps(X, codes)
 
     def own_samples(self, run: RunSpec) -> tuple[Array, Codes]:
@@ -205,16 +209,6 @@ class View:
 
 class PrivateView(View):
     """The rows of a party with a budget, each read by itself."""
-
-    def release(self, run: RunSpec, recall: bool = False) -> ClassCounts:
-        """Noisy counts, within the party's policy. No sample decides a refusal."""
-        array, mechanism = self._released(run, "counts", recall)
-        return mechanism.received(array, run.hasher.fingerprint)
-
-    def release_sums(self, run: RunSpec) -> Integers:
-        """Noisy sums of the columns, likewise."""
-        array, _ = self._released(run, "columns")
-        return array
 
     def _released(
         self, run: RunSpec, part: str, recall: bool = False

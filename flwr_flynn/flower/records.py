@@ -20,13 +20,15 @@ from flwr_flynn.federated.protocol import STATISTIC, Answer, Entries, Reply, Sca
 
 # Names that moved between versions of Flower, see docs/reference/versions.md.
 try:
-    from flwr.compat.common import recorddict_compat
-    from flwr.compat.server.typing import Workflow
+    from flwr.compat.common import recorddict_compat as recorddict_compat
+    from flwr.compat.server.typing import Workflow as Workflow
 except ImportError:  # before 1.32
-    from flwr.common import recorddict_compat  # type: ignore[no-redef]
-    from flwr.server.typing import Workflow  # type: ignore[import-not-found, no-redef]
-
-__all__ = ["Workflow", "is_simulated", "recorddict_compat"]
+    from flwr.common import (  # type: ignore[no-redef]
+        recorddict_compat as recorddict_compat,
+    )
+    from flwr.server.typing import (  # type: ignore[import-not-found, no-redef]
+        Workflow as Workflow,
+    )
 
 
 class GridProxy:

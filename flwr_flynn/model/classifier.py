@@ -33,16 +33,10 @@ from flwr_flynn.model.counts import ClassCounts
 from flwr_flynn.model.forest import MOST_TREES
 from flwr_flynn.model.gram import GramScoring, LearnedGram
 from flwr_flynn.model.growth import ClassTerms, Growth, forest_sums
-from flwr_flynn.model.model import (
-    CalibratedForest,
-    Model,
-    ModelMember,
-    ScoringRule,
-    class_codes,
-)
+from flwr_flynn.model.model import CalibratedForest, Model, ModelMember, class_codes
 from flwr_flynn.model.prediction import FittedEstimator, without_gaps
 from flwr_flynn.model.prior import ClassWeight, checked_weight
-from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE, Scores
+from flwr_flynn.model.scoring import RULES, SUGGESTED_TEMPERATURE, Scores, ScoringRule
 from flwr_flynn.model.selection import UnseenScoring, fit_members
 from flwr_flynn.model.subsample import subsample_mask
 from flwr_flynn.tables.cells import is_gap

@@ -44,8 +44,6 @@ from flwr_flynn.model.scoring import (
 )
 from flwr_flynn.tables.schema import Schema
 
-__all__ = ["Model", "ModelMember", "ScoringRule"]
-
 MOST_MEMBERS = 256
 _LONGEST_GUARANTEE = 10000  # characters
 

@@ -37,8 +37,8 @@ from flwr_flynn.model.model import (
     CalibratedForest,
     Model,
     ModelMember,
-    ScoringRule,
 )
+from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10

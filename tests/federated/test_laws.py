@@ -45,6 +45,7 @@ from tests.federated.runs import (
     GRID,
     NAMES,
     Y,
+    absent,
     declined,
     refusal,
     replied,
@@ -507,7 +508,7 @@ def made_of(run: Run) -> Any:
         ask = run.ask(run.due.channel, "0123")
         due = (ask.cids, ask.config, ask.tensors)
     results = [run.state.results.get(name) for name in ("selection", "evaluation")]
-    n_absent = len(run.state.absent(*run.state.results))
+    n_absent = len(absent(run.state, *run.state.results))
     return due, results, n_absent
 
 

@@ -16,6 +16,7 @@ from tests.federated.runs import (
     DUE,
     GRID,
     Exchange,
+    absent,
     exchange,
     in_process,
     options_for,
@@ -35,7 +36,7 @@ def test_one_party_of_three_decides_nothing(phase):
     assert list(outcome.batch.passed) == []
     run = steps.run
     results = steps.run.state.results
-    assert outcome.missing["party-0"] == run.state.absent(phase)["party-0"] == REASON
+    assert outcome.missing["party-0"] == absent(run.state, phase)["party-0"] == REASON
     assert sha256(run.model) == before
     made = {
         "selection": "accuracies",

@@ -36,6 +36,7 @@ from tests.federated.runs import (
     Exchange,
     X,
     Y,
+    absent,
     digest,
     exchange,
     in_process,
@@ -126,7 +127,7 @@ def test_every_driver_ends_in_the_pooled_model(driver, how):
     run = DRIVERS[driver](options_of("committee"), parts)
     names = [phase.name for phase in run.phases]
     assert names == list(run.state.results) == list(run.traffic)
-    assert not run.state.absent(*names)
+    assert not absent(run.state, *names)
     for traffic in run.traffic.values():
         assert traffic.asked == len(parts)
         assert traffic.arrivals.parties == len(parts) or traffic.kind != "exact"
@@ -361,7 +362,7 @@ def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase, how):
     run = lost_in(phase, how, spec=PLAN).rounds()
     results = run.state.results
     absent = {
-        name: run.state.absent(name) for name in results if run.state.absent(name)
+        name: absent(run.state, name) for name in results if absent(run.state, name)
     }
     party = "party-3"
     if phase == "columns":
@@ -411,7 +412,7 @@ def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     party = "party-3"
     if phase == "counts":
         party = "node 3"
-    assert secret.state.absent(*PHASES[1:4]).keys() == {party}
+    assert absent(secret.state, *PHASES[1:4]).keys() == {party}
 
 
 NONSENSE: dict[str, tuple[str, Spoil]] = {
@@ -428,7 +429,7 @@ def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(
 ):
     phase, spoil = NONSENSE[name]
     secret = secretly(options_for(GRID), shares(), spoil)
-    reasons = secret.state.absent(phase)
+    reasons = absent(secret.state, phase)
     assert len(reasons) == 4
     for reason in reasons.values():
         assert reason.startswith("refused: with its whole secure sum: ")

@@ -37,6 +37,7 @@ from tests.federated.runs import (
     TRAINING,
     X,
     Y,
+    absent,
     in_process,
     options_for,
     replied,
@@ -70,7 +71,7 @@ def test_the_selection_of_a_split_is_the_pooled_one(spec):
     assert selection.accuracy == max(map(max, selection.accuracies))
     assert selection.parties == 4
     assert selection.examples == 120
-    assert run.state.absent("selection") == {}
+    assert absent(run.state, "selection") == {}
 
 
 def test_a_party_refuses_a_selection_among_counts_that_it_is_not_in():
