@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 
 from flwr_flynn._log import log
-from flwr_flynn._types import Array
 from flwr_flynn._validation import freeze
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
@@ -238,9 +237,18 @@ def _disclosure(
     contents: Sequence[Content],
 ) -> Disclosure:
     """The record of an answer, as it is about to leave."""
-    arrays, digest = _sent_arrays(answer.arrays, contents)
-    if kind == SECURE:
-        digest = None  # masks come on top of the arrays
+    names = [content.fields for content in contents]
+    if len(names) != len(answer.arrays):  # an app of one's own may send others
+        names = [("",)] * len(answer.arrays)
+    sent = []
+    sha256 = hashlib.sha256()
+    tensors = codec.write_tensors(answer.arrays)
+    for fields, array, tensor in zip(names, answer.arrays, tensors, strict=True):
+        sha256.update(tensor)
+        sent.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
+    digest = None
+    if sent and kind != SECURE:  # masks come on top of the arrays
+        digest = sha256.hexdigest()
     refused = None
     if REFUSED in answer.metrics:
         refused = clean(answer.metrics[REFUSED], 1000)
@@ -252,30 +260,9 @@ def _disclosure(
         kind=kind,
         refused=refused,
         examples=answer.n_examples,
-        arrays=arrays,
+        arrays=tuple(sent),
         entries=sizes,
-        bytes=sum(array.bytes for array in arrays) + sum(sizes.values()),
+        bytes=sum(map(len, tensors)) + sum(sizes.values()),
         sha256=digest,
         change=answer.change,
     )
-
-
-def _sent_arrays(
-    arrays: Sequence[Array], contents: Sequence[Content]
-) -> tuple[tuple[SentArray, ...], str | None]:
-    """Arrays with the names of their fields, and the SHA-256 of all of their bytes.
-
-    It is None without arrays.
-    """
-    if not arrays:
-        return (), None
-    sent = []
-    digest = hashlib.sha256()
-    names = [content.fields for content in contents]
-    if len(names) != len(arrays):  # an app of one's own may send others
-        names = [("",)] * len(arrays)
-    tensors = codec.write_tensors(arrays)
-    for fields, array, tensor in zip(names, arrays, tensors, strict=True):
-        digest.update(tensor)
-        sent.append(SentArray(fields, array.shape, array.dtype.name, len(tensor)))
-    return tuple(sent), digest.hexdigest()

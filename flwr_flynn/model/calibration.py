@@ -63,7 +63,7 @@ LARGEST_INTERCEPT = 4.0
 MOST_CLASSES = 10  # of which products of probabilities are summed
 _UNCHANGED = SETTINGS.index((0.0, 1.0))
 # Gains of log-loss in all, of a temperature and of a share: less may be chance. Scores
-# of a linear part know a little of the samples, see `GramScorings`.
+# of a linear part know a little of the samples, see `GramMatrix.scorings`.
 _LEAST_GAIN = 1.0
 _LEAST_SHARE_GAIN = 3.0
 UNIT = 2.0**-20  # unit of the intercepts: rounded, they are the same on most machines

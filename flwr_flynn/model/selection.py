@@ -156,7 +156,7 @@ class UnseenScoring:
     """Scores of samples, some at a time, by what has not seen them.
 
     It is the model without a sample, unless samples are not counted, and, of a linear
-    part, the scoring for the sample's fold, see `GramScorings`; () stands for none.
+    part, the scoring for the sample's fold, see `GramMatrix.scorings`; () stands for none.
     """
 
     model: Model
