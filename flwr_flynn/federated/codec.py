@@ -35,7 +35,7 @@ from flwr_flynn.federated.party_options import PartyOptions
 from flwr_flynn.federated.protocol import (
     Config,
     Entry,
-    Scalar,
+    Scalars,
     key,
     refusing,
     sent,
@@ -297,7 +297,7 @@ def announced_members(
         )
 
 
-def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
+def scoring_entries(members: Sequence[ModelMember]) -> Scalars:
     """Config entries of the scorings and weights of members."""
     scorings = []
     for member in members:
@@ -308,7 +308,7 @@ def scoring_entries(members: Sequence[ModelMember]) -> dict[str, Scalar]:
     return sent(scorings=json.dumps(scorings))
 
 
-def forest_entries(run: RunSpec, trees: Forest | None) -> dict[str, Scalar]:
+def forest_entries(run: RunSpec, trees: Forest | None) -> Scalars:
     """Config entries of a forest, without its nodes; none without one."""
     if trees is None:
         return {}
@@ -369,7 +369,7 @@ CALIBRATION_ENTRIES = {
 
 def calibration_entries(
     calibration: Calibration | None, name: str = "calibration"
-) -> dict[str, Scalar]:
+) -> Scalars:
     """Config entry of a calibration, none without one."""
     if calibration is None:
         return {}

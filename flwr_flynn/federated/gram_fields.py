@@ -15,7 +15,7 @@ from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_s
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.protocol import (
     Config,
-    Scalar,
+    Scalars,
     key,
     refusing,
     sent,
@@ -181,7 +181,7 @@ def check_sizes(matrix: GramMatrix, sizes: Sizes) -> None:
         )
 
 
-def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> dict[str, Scalar]:
+def linear_entries(run: RunSpec, scorings: Sequence[GramScoring]) -> Scalars:
     """Config entries of scores of a linear part, without their weights.
 
     There are none without scores; several, of folds, have the same terms.

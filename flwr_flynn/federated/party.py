@@ -53,7 +53,7 @@ from flwr_flynn.federated.protocol import (
     Answer,
     Config,
     Entries,
-    Scalar,
+    Scalars,
 )
 from flwr_flynn.federated.request import Request, kind_of
 from flwr_flynn.federated.samples import Samples as Samples
@@ -184,7 +184,7 @@ class Party:
 
         It is a refusal where `on_answer` fails to record the answer.
         """
-        named: dict[str, Scalar] = {}
+        named: Scalars = {}
         record = self.options.on_answer
         discloses = NOTHING
         contents: Sequence[Content] = ()

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from flwr_flynn._types import Array
+from flwr_flynn._types import Array, Figures
 from flwr_flynn.federated.score_tables import (
     ALONE,
     HELD_OUT,
@@ -27,9 +27,6 @@ from flwr_flynn.model.counts import Tables
 FIRST_SCORES = 5  # tables of a statistic before histograms and sums
 
 _MOST_SHOWN = 1000  # parties whose own figures are kept
-
-Figures = dict[str, Any]
-"""Figures by their names, as JSON can hold them."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,14 @@ from flwr_flynn.federated.announced_specs import (
     deflated_specs,
 )
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
-from flwr_flynn.federated.protocol import Config, Entry, Scalar, key, refusing, sent
+from flwr_flynn.federated.protocol import (
+    Config,
+    Entry,
+    Scalars,
+    key,
+    refusing,
+    sent,
+)
 from flwr_flynn.federated.samples import Features, checked_names
 from flwr_flynn.federated.secure_bound import check_bound
 from flwr_flynn.hashing.flyhash import FlyHash, flynn_hash
@@ -211,7 +218,7 @@ class RunSpec:
         """The same run with some of its specs, in their order."""
         return replace(self, specs=tuple(self.specs[index] for index in indices))
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         """Config entries for a party."""
         mechanism = None
         if self.mechanism is not None:

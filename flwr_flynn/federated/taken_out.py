@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_flynn.federated.results import Figures
+from flwr_flynn._types import Figures
 from flwr_flynn.federated.roster import Member
 
 

@@ -16,7 +16,13 @@ from flwr.serverapp import Grid
 
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated import codec
-from flwr_flynn.federated.protocol import STATISTIC, Answer, Entries, Reply, Scalar
+from flwr_flynn.federated.protocol import (
+    STATISTIC,
+    Answer,
+    Entries,
+    Reply,
+    Scalars,
+)
 
 # Names that moved between versions of Flower, see docs/reference/versions.md.
 try:
@@ -97,7 +103,7 @@ def reply_of_evaluation(cid: str, n_examples: int, metrics: Entries) -> Reply:
         return Reply(cid, (), n_examples, others, fault=str(error))
 
 
-def metrics_of(answer: Answer) -> dict[str, Scalar]:
+def metrics_of(answer: Answer) -> Scalars:
     """Metrics of an answer on the evaluate channel, which carry its statistic."""
     if not answer.arrays:
         return dict(answer.metrics)

@@ -23,12 +23,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numba import njit
 
-from flwr_flynn._types import Integers, Mask
+from flwr_flynn._types import Figures, Integers, Mask
 from flwr_flynn._validation import finite_floats, freeze
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
@@ -143,7 +142,7 @@ class Calibration:
         """The one that changes no scores."""
         return cls(1.0, (0.0,) * n_classes)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Figures:
         """Temperature, intercepts and share, for JSON."""
         facts = asdict(self)
         del facts["levels"], facts["own_levels"]

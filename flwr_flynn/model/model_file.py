@@ -42,17 +42,15 @@ from flwr_flynn.model.scoring import ScoringRule
 from flwr_flynn.tables.schema import Schema
 
 _FORMAT = 10
+_SINCE_0_9 = ("calibration", "linear", "forest")  # entries that files of 0.8 lack
 _HEADER = {
     "format",
     "classes",
     "feature_names",
     "guarantee",
     "members",
-    "calibration",
-    "linear",
-    "forest",
+    *_SINCE_0_9,
 }
-_SINCE_0_9 = ("calibration", "linear", "forest")  # entries that files of 0.8 lack
 SUMS = ("linear_products", "linear_sums", "linear_sizes")
 """Arrays of a `GramMatrix` of a linear part, beside the writer's record."""
 
@@ -102,9 +100,7 @@ def to_bytes(
         "feature_names": names,
         "guarantee": model.guarantee,
         "members": [_member_header(member) for member in model.members],
-        "calibration": None,
-        "linear": None,
-        "forest": None,
+        **dict.fromkeys(_SINCE_0_9),
     }
     if model.calibration is not None:
         header["calibration"] = asdict(model.calibration)

@@ -51,7 +51,7 @@ from flwr_flynn.federated.protocol import (
     SECURE,
     TRAIN,
     Config,
-    Scalar,
+    Scalars,
     key,
     refusing,
 )
@@ -104,7 +104,7 @@ class UnseenRequest(RunRequest[S]):
     entries = RUN_ENTRIES | codec.MODEL_ENTRIES | codec.CALIBRATION_ENTRIES
     n_arrays = 2 * MAX_SPECS + N_FOLDS + codec.N_FOREST_ARRAYS
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         return {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),

@@ -50,7 +50,7 @@ from flwr_flynn.federated.protocol import (
     Answer,
     Config,
     Entry,
-    Scalar,
+    Scalars,
     refusing,
     sent,
 )
@@ -105,7 +105,7 @@ class ColumnsRequest(Request[ColumnHistograms]):
     )
     entries = _COLUMN_ENTRIES
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         return sent(
             n_features=self.n_features,
             classes=json.dumps(self.classes),
@@ -366,7 +366,7 @@ class BinsRequest(ColumnsRequest):
     }
     n_arrays = 1
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         bound = json.dumps(self.bound)
         return super().to_config() | sent(bound=bound, by_class=self.by_class)
 

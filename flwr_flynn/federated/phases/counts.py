@@ -61,7 +61,7 @@ from flwr_flynn.federated.protocol import (
     Entries,
     Entry,
     Reply,
-    Scalar,
+    Scalars,
     key,
     sent,
 )
@@ -175,7 +175,7 @@ class _OfCounts(RunRequest[Statistic]):
     proves = True
     entries = RUN_ENTRIES | {"basis": Entry(bytes, MAX_CHARS, is_needed=False)}
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         basis = None
         if self.basis is not None:
             basis = deflated_basis(self.basis, self.run.specs)

@@ -80,7 +80,7 @@ from flwr_flynn.federated.protocol import (
     Config,
     Entry,
     Reply,
-    Scalar,
+    Scalars,
     key,
     refusing,
     sent,
@@ -189,7 +189,7 @@ class EvaluationRequest(RunRequest[Tables]):
     )
     n_arrays = 2 * MAX_SPECS + 1 + N_FOLDS + N_GRAM_ARRAYS + codec.N_FOREST_ARRAYS
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         config = {
             **super().to_config(),
             **codec.scoring_entries(self.model.members),
@@ -305,11 +305,11 @@ class EvaluationRequest(RunRequest[Tables]):
             answer = Answer(
                 metrics={REFUSED: reason_of("the evaluation", shown, view.hides)}
             )
-        if answer.arrays and not answer.n_examples:
-            answer = Answer()
-        if answer.arrays:
+        if answer.n_examples:
             n_right = float(np.trace(answer.arrays[0]))
             answer.metrics["accuracy"] = n_right / answer.n_examples
+        elif answer.arrays:
+            answer = Answer()
         reason = keep(view, self.run, UnseenScoring(self.model, self.folds))
         if reason:
             answer.metrics[UNKEPT] = reason
@@ -365,7 +365,7 @@ class EvaluationRequest(RunRequest[Tables]):
             paired[:] = 0
         sets = shown_sets(sets, least)
         results = _results(matrices[0], matrices[1], paired, sets, told)
-        metrics: dict[str, Scalar] = {}
+        metrics: Scalars = {}
         if site is not None and site.taken_out and not self.is_summed:
             metrics[_TAKEN_OUT] = site.taken_out
         return Measured(results, int(matrices[0].sum()), metrics=metrics)
@@ -445,12 +445,10 @@ class EvaluationTally(AnnouncedTally[Tables]):
         statistic = super().read(arrays, reply, member)
         if statistic is None or self.digests is None:
             return statistic
-        if self.digests.allow(reply.metrics.get(_TAKEN_OUT), member):
-            return statistic
-        tables = [*statistic.tables]
-        for table in tables[FIRST_SCORES:][2 * WITHOUT : 2 * ALONE]:
-            table[:] = 0
-        return Tables(tuple(tables))
+        if not self.digests.allow(reply.metrics.get(_TAKEN_OUT), member):
+            for table in statistic.tables[FIRST_SCORES:][2 * WITHOUT : 2 * ALONE]:
+                table[:] = 0
+        return statistic
 
 
 @register

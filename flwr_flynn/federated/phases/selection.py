@@ -38,7 +38,7 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
     Entry,
-    Scalar,
+    Scalars,
     key,
     refusing,
     sent,
@@ -90,7 +90,7 @@ class SelectionRequest(RunRequest[Tables]):
     entries = RUN_ENTRIES | {"candidates": Entry(str, _MOST_CHARS)}
     n_arrays = 2 * MAX_SPECS
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         candidates = json.dumps(pairs_of(self.candidates))
         return super().to_config() | sent(candidates=candidates)
 

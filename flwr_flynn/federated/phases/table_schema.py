@@ -31,7 +31,7 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
     Entry,
-    Scalar,
+    Scalars,
     from_json,
     refusing,
     sent,
@@ -85,7 +85,7 @@ class SchemaRequest(Request[TableSummary]):
 
     entries = _ENTRIES
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         return sent(classes=json.dumps(self.classes))
 
     @classmethod

@@ -52,7 +52,7 @@ from flwr_flynn.federated.protocol import (
     TRAIN,
     Config,
     Entry,
-    Scalar,
+    Scalars,
     key,
     sent,
 )
@@ -102,7 +102,7 @@ class TreesRequest(UnseenRequest[ForestSums]):
     n_arrays = UnseenRequest.n_arrays + 1
     consent = "products"
 
-    def to_config(self) -> dict[str, Scalar]:
+    def to_config(self) -> Scalars:
         return super().to_config() | sent(level=self.growth.level)
 
     def arrays(self) -> list[Array]:
