@@ -98,7 +98,7 @@ def finite_floats(
     value: object,
     shape: tuple[int | None, ...],
     expected: str,
-    error: type[FlyNNError] = ConfigError,
+    error: type[FlyNNError],
 ) -> npt.NDArray[np.float64]:
     """`value` as float64, if it is an array or nested sequences of finite numbers.
 

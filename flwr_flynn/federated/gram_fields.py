@@ -199,7 +199,7 @@ def weights_of(scorings: Sequence[GramScoring]) -> list[Array]:
 
 
 def announced_linear(
-    config: Config, run: RunSpec, arrays: Sequence[Array], n_scorings: int = 1
+    config: Config, run: RunSpec, arrays: Sequence[Array], n_scorings: int
 ) -> tuple[tuple[GramScoring, ...], Sequence[Array]]:
     """Scores of a linear part in a message that may come from anybody, and the arrays
     before those of their weights; () without such scores.

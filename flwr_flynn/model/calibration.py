@@ -68,6 +68,10 @@ _LEAST_SHARE_GAIN = 3.0
 UNIT = 2.0**-20  # unit of the intercepts: rounded, they are the same on most machines
 
 
+ScoredBatch = tuple[Scores, Scores | None, Integers]
+"""Scores of some samples, (n, L), those of a linear part, and class indices, (n,)."""
+
+
 @dataclass(frozen=True)
 class Calibration:
     """Divisor of the scores of a model, and what is added to those of each class.
@@ -210,7 +214,7 @@ class CalibrationSums(Tables):
     @classmethod
     def of_scores(
         cls,
-        batches: Iterable[tuple[Scores, Scores | None, Integers]],
+        batches: Iterable[ScoredBatch],
         counts: ClassCounts,
         class_weight: ClassWeight = None,
         has_part: bool = False,

@@ -452,7 +452,7 @@ def _exact_sizes(array: Integers, sums: Integers, rho: int) -> Integers:
     return sizes
 
 
-def _int64_matrix(array: npt.ArrayLike, signed: bool = False) -> Integers:
+def _int64_matrix(array: npt.ArrayLike, signed: bool) -> Integers:
     """Copy `array` to int64, if it is a matrix of counts small enough to be added."""
     values = np.asarray(array)
     if values.ndim != 2 or 0 in values.shape:

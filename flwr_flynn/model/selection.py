@@ -27,7 +27,7 @@ from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.batching import batches
 from flwr_flynn.hashing.flyhash import FlyHash, class_indices, flynn_hash
 from flwr_flynn.hashing.spec import HashSpec
-from flwr_flynn.model.calibration import Calibration, mixed
+from flwr_flynn.model.calibration import Calibration, ScoredBatch, mixed
 from flwr_flynn.model.candidates import candidate_scorings
 from flwr_flynn.model.counts import ClassCounts, active_bits
 from flwr_flynn.model.forest import Forest
@@ -164,13 +164,8 @@ class UnseenScoring:
     n_jobs: int | None = None
     are_counted: bool = True
 
-    def scores(
-        self, X: Matrix, y: Integers
-    ) -> Iterator[tuple[Scores, Scores | None, Integers]]:
-        """Scores of samples, (b, L), those of the linear part, and class indices.
-
-        A class without samples is far below all.
-        """
+    def scores(self, X: Matrix, y: Integers) -> Iterator[ScoredBatch]:
+        """Scores of samples; a class without samples is far below all."""
         model = self.model
         step = max(1, _SCORES // max(len(model.classes), 256))
         for rows in batches(len(y), step):
@@ -210,7 +205,7 @@ class UnseenScoring:
         trees: Forest | None,
         X: Matrix,
         y: Integers,
-    ) -> Iterable[tuple[Scores, Scores | None, Integers]]:
+    ) -> Iterable[ScoredBatch]:
         """The `scores`; with trees the calibrated ones, and these with what trees add
         that have not seen the samples.
         """
