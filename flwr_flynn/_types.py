@@ -1,4 +1,4 @@
-"""Types of arrays, by what their entries are, and of figures."""
+"""Types of arrays, by what their entries are; shapes stand in docstrings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 T = TypeVar("T")
-
-Figures = dict[str, Any]
-"""Figures by their names, as JSON can hold them."""
 
 Array = npt.NDArray[Any]
 """Of any type that NumPy has."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import operator
 import os
-import re
 from contextlib import suppress
 
 import numpy as np
@@ -151,14 +150,6 @@ def freeze(owner: object, **values: object) -> None:
         if isinstance(value, np.ndarray):
             value.flags.writeable = False
         object.__setattr__(owner, name, value)
-
-
-_SHA256 = re.compile("[0-9a-f]{64}")
-
-
-def is_sha256(value: object) -> bool:
-    """True for 64 hexadecimal digits in lower case."""
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def listed(names: list[str], most: int = 5) -> str:

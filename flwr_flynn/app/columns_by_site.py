@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_flynn._types import Figures, Floats
+from flwr_flynn._types import Floats
 from flwr_flynn._validation import listed
 from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.roster import Member
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.tables.column_encoding import Column, level_codes
 from flwr_flynn.tables.column_summary import ColumnSummary
 from flwr_flynn.tables.schema import Schema

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flwr_flynn._types import Figures
 from flwr_flynn.app import console
 from flwr_flynn.federated.federation_file import Federation, roster_rows
 from flwr_flynn.model import model_file
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.model import Model, counts_sha256
 from flwr_flynn.tables.column_encoding import Column, is_nameable
 from flwr_flynn.tables.schema import Schema

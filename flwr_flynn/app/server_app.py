@@ -20,7 +20,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_flynn._files import write_together
-from flwr_flynn._log import log as flower_log
 from flwr_flynn.app import dry_run, metrics_json
 from flwr_flynn.app.console import say
 from flwr_flynn.app.report.accuracy_sections import as_csv
@@ -38,6 +37,7 @@ from flwr_flynn.errors import (
 )
 from flwr_flynn.federated.algorithm import compile_kernels
 from flwr_flynn.federated.federation_file import Federation, exclusive
+from flwr_flynn.federated.flower_log import log as flower_log
 from flwr_flynn.federated.run import Run
 from flwr_flynn.flower import message
 from flwr_flynn.flower.records import is_simulated

@@ -27,7 +27,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from flwr_flynn._types import Array
-from flwr_flynn._validation import boolean, freeze, integer, is_sha256, number
+from flwr_flynn._validation import boolean, freeze, integer, number
 from flwr_flynn.errors import ConfigError, ModelFileError
 from flwr_flynn.federated.gram_fields import linear_of_parts
 from flwr_flynn.federated.labels import Label
@@ -36,7 +36,7 @@ from flwr_flynn.federated.run_spec import RunSpec
 from flwr_flynn.model import model_file
 from flwr_flynn.model.basis import Basis
 from flwr_flynn.model.candidates import THOROUGH_TREES
-from flwr_flynn.model.counts import ClassCounts
+from flwr_flynn.model.counts import ClassCounts, is_sha256
 from flwr_flynn.model.counts_of_specs import CountsOfSpecs
 from flwr_flynn.model.forest import MOST_TREES, Forest
 from flwr_flynn.model.gram import LearnedGram

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array, Mask
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.announced_specs import announced_basis, deflated_basis
 from flwr_flynn.federated.compression import check_packed, pack_signed, unpack_signed
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.protocol import (
     Config,

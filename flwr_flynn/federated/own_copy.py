@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from flwr_flynn._log import log
 from flwr_flynn.errors import DataError, FlyNNError, PrivacyError
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.private_rows import Fitting
 from flwr_flynn.federated.protocol import RESULTS, SECURE
 from flwr_flynn.federated.run_spec import RunSpec

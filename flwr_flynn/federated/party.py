@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._log import log
 from flwr_flynn._validation import freeze
 from flwr_flynn.errors import PayloadError, clean
 from flwr_flynn.federated import codec
 from flwr_flynn.federated.disclosure import Content, Disclosure, SentArray, n_bytes
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.loader import Load, Loader
 from flwr_flynn.federated.party_options import Asked, decide
 from flwr_flynn.federated.party_options import PartyOptions as PartyOptions

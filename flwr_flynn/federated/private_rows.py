@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array, Mask, T
 from flwr_flynn.errors import DataError, FlyNNError, full_text, with_rows
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes, Label, codebook, codes_in
 from flwr_flynn.federated.samples import Features, Samples, check_width
 from flwr_flynn.hashing.batching import batches

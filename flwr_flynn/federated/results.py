@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_flynn._types import Array, Figures
+from flwr_flynn._types import Array
 from flwr_flynn.federated.score_tables import (
     ALONE,
     HELD_OUT,
@@ -23,6 +23,7 @@ from flwr_flynn.federated.score_tables import (
 from flwr_flynn.federated.set_tables import set_figures, shown_sets
 from flwr_flynn.model import metrics
 from flwr_flynn.model.counts import Tables
+from flwr_flynn.model.metrics import Figures
 
 FIRST_SCORES = 5  # tables of a statistic before histograms and sums
 

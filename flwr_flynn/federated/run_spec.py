@@ -10,7 +10,6 @@ from typing import cast
 
 import numpy.typing as npt
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array, Integers
 from flwr_flynn._validation import freeze, one_of
 from flwr_flynn.errors import ConfigError, PayloadError
@@ -22,6 +21,7 @@ from flwr_flynn.federated.announced_specs import (
     announced_specs,
     deflated_specs,
 )
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.protocol import (
     Config,

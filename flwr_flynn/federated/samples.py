@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array, Floats
 from flwr_flynn.errors import ConfigError, DataError, PayloadError, with_rows
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.tables.schema import Schema
 from flwr_flynn.tables.table import Table, is_frame, names_of, places

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._types import Array, Figures, Integers
+from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import PayloadError
 from flwr_flynn.federated.reply_fields import PLAIN, Field
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.model import Model
 from flwr_flynn.model.prediction_sets import COVERAGES
 from flwr_flynn.model.scoring import Scores

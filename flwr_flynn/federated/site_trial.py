@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array
 from flwr_flynn.errors import FlyNNError
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.phases.counts import counts_of
 from flwr_flynn.federated.protocol import SECURE

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.errors import FlyNNError, PrivacyError, full_text
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Codes
 from flwr_flynn.federated.loader import Loader, Withheld, check_named, withholding
 from flwr_flynn.federated.party_options import PartyOptions

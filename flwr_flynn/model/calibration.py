@@ -27,10 +27,11 @@ from operator import itemgetter
 import numpy as np
 from numba import njit
 
-from flwr_flynn._types import Figures, Integers, Mask
+from flwr_flynn._types import Integers, Mask
 from flwr_flynn._validation import finite_floats, freeze
 from flwr_flynn.errors import DataError
 from flwr_flynn.model.counts import ClassCounts, Tables
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.portable import exp, log, temper
 from flwr_flynn.model.prediction_sets import (
     LARGEST_COUNT,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flwr_flynn._types import Array, Floats, Integers, Mask, Matrix
-from flwr_flynn._validation import boolean, freeze, integer, is_sha256, number
+from flwr_flynn._validation import boolean, freeze, integer, number
 from flwr_flynn.errors import CountsError, DataError
 from flwr_flynn.hashing.flyhash import FlyHash, add_counts, class_indices
 from flwr_flynn.hashing.spec import HashSpec
@@ -31,6 +32,12 @@ SIZE_ENTRIES = 16
 
 _LARGEST_VARIANCE = 2.0**120
 _LARGEST_TIMES = 2**31
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def is_sha256(value: object) -> bool:
+    """True for 64 hexadecimal digits in lower case."""
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 class Additive(ABC):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import expit, logit, stdtrit
 
-from flwr_flynn._types import Figures, Floats
+from flwr_flynn._types import Floats
+from flwr_flynn.model.metrics import Figures
 from flwr_flynn.model.recalibration import Z
 
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.special import bdtr, expit, logit
 
-from flwr_flynn._types import Figures, Floats, Integers, Mask
+from flwr_flynn._types import Floats, Integers, Mask
 from flwr_flynn.model.recalibration import Z, coefficient, local_shares
 
 Counts = Integers
+
+Figures = dict[str, Any]
+"""Figures by their names, as JSON can hold them."""
 
 
 def confusion(true: Integers, predicted: Integers, n_classes: int) -> Counts:

@@ -18,7 +18,6 @@ from flwr_flynn.federated.algorithm import federate, party_of, reply_of
 from flwr_flynn.federated.federation_file import Federation
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party import Party
-from flwr_flynn.federated.phase import RunState
 from flwr_flynn.federated.protocol import EVALUATE, REFUSED, TRAIN, Answer, Reply
 from flwr_flynn.federated.request import Request
 from flwr_flynn.federated.roster import Failures, Member
@@ -264,11 +263,3 @@ def exchange(
 def renamed(reply: Reply, cid: str) -> Reply:
     """The same reply by another node."""
     return replaced(reply, cid=cid)
-
-
-def absent(state: RunState, *phases: str) -> dict[str, str]:
-    """Reasons of parties without an answer in some phases, by name."""
-    reasons: dict[str, str] = {}
-    for phase in phases:
-        reasons |= state.missing.get(phase, {})
-    return reasons

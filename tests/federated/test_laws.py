@@ -45,7 +45,6 @@ from tests.federated.runs import (
     GRID,
     NAMES,
     Y,
-    absent,
     declined,
     refusal,
     replied,
@@ -508,7 +507,7 @@ def made_of(run: Run) -> Any:
         ask = run.ask(run.due.channel, "0123")
         due = (ask.cids, ask.config, ask.tensors)
     results = [run.state.results.get(name) for name in ("selection", "evaluation")]
-    n_absent = len(absent(run.state, *run.state.results))
+    n_absent = len(set().union(*run.state.missing.values()))
     return due, results, n_absent
 
 

@@ -36,7 +36,6 @@ from tests.federated.runs import (
     Exchange,
     X,
     Y,
-    absent,
     exchange,
     in_process,
     options_for,
@@ -345,7 +344,7 @@ def test_two_that_stand_for_one_member_count_once():
     outcome = Exchange(run, parties).step(TRAIN)
     assert list(outcome.batch.passed) == ["55"]
     assert run.state.results["selection"].examples == 4
-    assert absent(run.state, "selection").keys() == {"a (node 56)"}
+    assert run.state.missing["selection"].keys() == {"a (node 56)"}
 
 
 # The runs in one process are those of test_run_laws.

@@ -36,7 +36,6 @@ from tests.federated.runs import (
     Exchange,
     X,
     Y,
-    absent,
     digest,
     exchange,
     in_process,
@@ -127,7 +126,7 @@ def test_every_driver_ends_in_the_pooled_model(driver, how):
     run = DRIVERS[driver](options_of("committee"), parts)
     names = [phase.name for phase in run.phases]
     assert names == list(run.state.results) == list(run.traffic)
-    assert not absent(run.state, *names)
+    assert not any(run.state.missing.values())
     for traffic in run.traffic.values():
         assert traffic.asked == len(parts)
         assert traffic.arrivals.parties == len(parts) or traffic.kind != "exact"
@@ -361,11 +360,10 @@ MISSED["counts"] = ("counts", "selection", "calibration")
 def test_a_party_lost_in_a_phase_is_missing_from_that_alone(phase, how):
     run = lost_in(phase, how, spec=PLAN).rounds()
     results = run.state.results
-    lost = {name: absent(run.state, name) for name in results}
     party = "party-3"
     if phase == "columns":
         party = "node 3"
-    lost = {name: reasons for name, reasons in lost.items() if reasons}
+    lost = {name: reasons for name, reasons in run.state.missing.items() if reasons}
     assert lost == {phase: {party: REASONS[how]}}
     examples = {
         "columns": results["columns"].histograms.n_examples,
@@ -411,7 +409,7 @@ def test_a_secure_run_that_loses_a_party_ends_as_the_run_in_clear_does(
     party = "party-3"
     if phase == "counts":
         party = "node 3"
-    assert absent(secret.state, *PHASES[1:4]).keys() == {party}
+    assert set().union(*map(secret.state.missing.get, PHASES[1:4])) == {party}
 
 
 NONSENSE: dict[str, tuple[str, Spoil]] = {
@@ -428,7 +426,7 @@ def test_a_secure_sum_with_nonsense_in_it_is_as_if_nobody_had_answered(
 ):
     phase, spoil = NONSENSE[name]
     secret = secretly(options_for(GRID), shares(), spoil)
-    reasons = absent(secret.state, phase)
+    reasons = secret.state.missing[phase]
     assert len(reasons) == 4
     for reason in reasons.values():
         assert reason.startswith("refused: with its whole secure sum: ")

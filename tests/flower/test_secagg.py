@@ -45,7 +45,6 @@ from flwr_flynn.model.candidates import HashPlan
 from flwr_flynn.privacy import GaussianCounts, SimulatedRelease
 from flwr_flynn.privacy.ledger import Budget, Policy
 from tests.fakes import CLASSES, RUN, SPEC, TaskIdentity, counting, counts_of, points
-from tests.federated.runs import absent
 from tests.fuzzing import VALUES
 from tests.raising import raises
 
@@ -219,7 +218,7 @@ def test_a_selection_that_comes_to_nothing_leaves_the_counts():
     assert strategy.counts == total(0, 1, 2, 3)
     assert strategy.selection.parties == 0
     reasons = ["failed: gone", "failed: gone", ASIDE, ASIDE]
-    assert absent(strategy.run.state, "selection") == {
+    assert strategy.run.state.missing["selection"] == {
         f"site {i}": reason for i, reason in enumerate(reasons)
     }
 

@@ -23,7 +23,6 @@ from tests.fakes import (
     points,
 )
 from tests.federated.phases.test_evaluation import BAD, GOOD, with_matrix
-from tests.federated.runs import absent
 from tests.flower.networks import settings
 
 NO_PARAMETERS = Parameters([], "numpy.ndarray")
@@ -163,6 +162,6 @@ def test_a_statistic_that_is_none_costs_its_sender_alone(joined):
         (Proxy("2"), eval_res(None, 3, **{STATISTIC: joined})),
     )
     assert strategy.evaluation["examples"] == 10
-    missing = absent(strategy.run.state, "evaluation")
+    missing = strategy.run.state.missing["evaluation"]
     assert missing.keys() == {"node 2", "node silent"}
     assert missing["node 2"].startswith("refused: ")

@@ -27,7 +27,6 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from flwr_flynn._log import log
 from flwr_flynn.app.data.source import (
     LARGE,
     SEPARATORS,
@@ -39,6 +38,7 @@ from flwr_flynn.app.data.source import (
 )
 from flwr_flynn.app.data.table_file import TableFile
 from flwr_flynn.errors import DataError
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.tables.cells import Cells
 from flwr_flynn.tables.texts import GROUPS, proves
 

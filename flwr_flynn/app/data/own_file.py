@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array, Integers
 from flwr_flynn.app.data.csv_file import CsvLines, check_quotes, csv_text
 from flwr_flynn.app.data.held_out import KNOWN, HeldOut, id_keys
@@ -37,6 +36,7 @@ from flwr_flynn.app.data.typed_files import ArrayColumns, ParquetColumns
 from flwr_flynn.app.node_config import NodeConfig
 from flwr_flynn.app.settings_parser import whole_numbers
 from flwr_flynn.errors import ConfigError, DataError, with_rows
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.private_rows import Block, RowReader
 from flwr_flynn.federated.samples import Samples
 from flwr_flynn.hashing.batching import batches

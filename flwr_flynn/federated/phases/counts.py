@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import ConfigError, PayloadError
@@ -25,6 +24,7 @@ from flwr_flynn.federated.announced_specs import (
     deflated_basis,
 )
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.gram_fields import (
     CAPACITY,
     check_sizes,

@@ -16,12 +16,12 @@ from operator import attrgetter
 
 import numpy as np
 
-from flwr_flynn._log import log
 from flwr_flynn._types import Array
 from flwr_flynn._validation import listed
 from flwr_flynn.errors import AggregationError, PayloadError
 from flwr_flynn.federated.announced_specs import MAX_CHARS
 from flwr_flynn.federated.collect import Batch
+from flwr_flynn.federated.flower_log import log
 from flwr_flynn.federated.labels import Label, checked_classes, codes_of
 from flwr_flynn.federated.options import RunOptions
 from flwr_flynn.federated.party_options import FLOOR_OF_SITE, PartyOptions, SiteSetting
