@@ -186,7 +186,7 @@ SELECTING = [
 ]
 
 
-def no_row(X: Any, y: Any, n_per_class: Any, n: int) -> Any:
+def no_row(X: Any, y: Any, n_per_class: Any) -> Any:
     """A subsample of nothing."""
     return np.zeros(len(y), bool)
 
